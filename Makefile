@@ -1,0 +1,46 @@
+# `make` alone lists what there is to run. Every target does its own set-up.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+NATIVE := $(wildcard src/ingero/contract/*.pyx src/ingero/contract/native/*.pxi)
+WORKERS ?= 2
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements.lock pyproject.toml setup.py $(NATIVE)
+	@echo "setting up $(VENV) (once; about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments: install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.13"
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --require-hashes requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## create .venv with everything, pinned by hash
+
+.PHONY: test
+test: $(READY) ## run every test that this machine can run; what was skipped and why is printed at the end
+	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(WORKERS) -rs
+
+.PHONY: check
+check: test ## the same as test; the name style.md uses
+
+.PHONY: format
+format: $(READY) ## format and apply safe lint fixes
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+.PHONY: lock
+lock: ## pin all dependencies again (hashes, no addresses)
+	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
+
+.PHONY: clean
+clean: ## remove everything that set-up and tests made
+	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c

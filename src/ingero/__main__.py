@@ -1,0 +1,43 @@
+"""The `ingero` command: prints its grammar without importing anything heavy, then hands over to one command."""
+
+import sys
+
+from ingero.cli.grammar import COMMANDS, GROUPS
+
+
+def help_text() -> str:
+    """All commands by task."""
+    lines = [
+        "Usage: ingero COMMAND [OPTIONS]",
+        "",
+        "Which node, which rank, which collective, why, what it costs, what to do next.",
+        "",
+    ]
+    for group in GROUPS:
+        rows = [command for command in COMMANDS if command[1] == group]
+        if rows:
+            lines.append(group)
+            lines += [f"  {name:<13} {summary}" for name, _, summary, _ in rows]
+            lines.append("")
+    lines.append("`ingero COMMAND --help` shows options and examples. Start with `ingero demo`.")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    args = sys.argv[1:] if argv is None else argv
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if args[0] in ("--version", "version"):
+        from importlib.metadata import version
+
+        print(f"ingero {version('ingero')}")
+        return 0
+    from ingero.cli.dispatch import run
+
+    return run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""The commands of `ingero`: name, group, one line, click command. Plain tuples, since `--help` must cost nothing."""
+
+GROUPS = (
+    "Try it",
+    "Find the slow one",
+    "On a GPU node",
+    "Across nodes and files",
+    "Operate",
+)
+
+COMMANDS: tuple[tuple[str, str, str, str], ...] = ()

@@ -1,0 +1,87 @@
+"""The collective record: one shape for probe, importer, trace database, OTLP and Echo.
+
+Times are nanoseconds of the host clock. `start_ns` is when the host enqueued the call, `end_ns` when the operation
+ended; where the GPU timed it, `gpu_duration_ns` is the kernel's own duration and `end_ns - gpu_duration_ns` is when the
+GPU began. `rank` counts within the communicator; `global_rank` and `node` say who recorded it.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CollectiveSource(StrEnum):
+    """Where a record comes from, best first: the GPU's own clock beats the host's, measurement beats enqueue."""
+
+    PLUGIN = "nccl-plugin"
+    INSPECTOR = "nccl-inspector"
+    FLIGHT_RECORDER = "flight-recorder"
+    KINETO = "kineto"
+    EBPF = "ebpf"
+
+
+# NCCL's own spelling; the wire carries the symbol name (`ncclAllReduce`), both are accepted
+COLLECTIVE_OPS = (
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "Broadcast",
+    "Reduce",
+    "Send",
+    "Recv",
+    "AllToAll",
+    "Gather",
+    "Scatter",
+)
+POINT_TO_POINT_OPS = frozenset({"Send", "Recv"})
+
+DATATYPE_BYTES = {
+    "int8": 1, "uint8": 1, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8,
+    "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1,
+}  # fmt: skip
+NCCL_DATATYPES = tuple(DATATYPE_BYTES)  # index = ncclDataType_t
+NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")  # index = ncclRedOp_t
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRecord:
+    """One operation on one communicator as one rank saw it. Unknown is None, never zero."""
+
+    job: str | None
+    node: str | None
+    global_rank: int | None
+    comm: int
+    seq: int | None
+    op: str
+    rank: int
+    nranks: int
+    peer: int | None
+    datatype: str
+    reduce_op: str | None
+    size_bytes: int
+    start_ns: int
+    end_ns: int
+    gpu_duration_ns: int | None
+    stream: int | None
+    source: CollectiveSource
+
+    @property
+    def gpu_start_ns(self) -> int | None:
+        """When the GPU began, on the host clock; None where the GPU did not time it."""
+        return None if self.gpu_duration_ns is None else self.end_ns - self.gpu_duration_ns
+
+
+def encode_comm(comm: int) -> str:
+    """Communicator hashes travel as 16 hex digits."""
+    return f"{comm & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def decode_comm(text: str) -> int:
+    """Accepts hex with or without 0x, as senders differ."""
+    return int(text.removeprefix("0x"), 16)
+
+
+def canonical_op(name: str) -> str:
+    """`ncclAllReduce`, `allreduce`, `nccl:all_reduce` and `AllReduce` are one operation; unknown names pass through."""
+    plain = name.rsplit(":", 1)[-1].removeprefix("nccl").replace("_", "").lower()
+    plain = {"bcast": "broadcast"}.get(plain, plain)
+    return next((op for op in COLLECTIVE_OPS if op.lower() == plain), name)

@@ -1,0 +1,94 @@
+"""Every name that crosses a process boundary, written once. A rename here is a break of the contract."""
+
+from typing import Final
+
+# --- Resource attributes -------------------------------------------------------------------------------------------
+NODE_ID: Final = "ingero.node.id"
+CLUSTER_ID: Final = "ingero.cluster.id"
+JOB_ID: Final = "ingero.job.id"
+RANK: Final = "ingero.rank"
+NODE_RANK: Final = "ingero.node.rank"  # what reference agents send; accepted and sent beside RANK
+LOCAL_RANK: Final = "ingero.local_rank"
+WORLD_SIZE: Final = "ingero.world_size"
+ROLE: Final = "ingero.role"
+PROVIDER: Final = "ingero.provider"
+GPU_MODEL: Final = "ingero.gpu_model"
+GPU_COUNT: Final = "ingero.gpu_count"
+DEFAULT_CLUSTER: Final = "default"  # where a push without a cluster id lands
+
+# --- Point attributes ----------------------------------------------------------------------------------------------
+NODE_STATE: Final = "ingero.node.state"
+WORKLOAD_TYPE: Final = "ingero.workload_type"
+CGROUP_HASH: Final = "ingero.cgroup_path_hash"
+DETECTION_MODE: Final = "ingero.detection_mode"
+EVENT_ID: Final = "ingero.event.id"
+EPISODE_ID: Final = "ingero.episode.id"
+MEMCPY_DIRECTION: Final = "ingero.memcpy.direction"
+SOURCE: Final = "ingero.source"
+STEP: Final = "ingero.step"
+THRESHOLD_ATTR: Final = "threshold"
+SCORE_ATTR: Final = "score"
+DOMINANT_SIGNAL_ATTR: Final = "dominant_signal"
+CAUSAL_CHAIN_ID: Final = "causal_chain_id"
+
+# --- Metrics of a push ---------------------------------------------------------------------------------------------
+HEALTH_SCORE: Final = "ingero.node.health_score"
+THROUGHPUT_RATIO: Final = "ingero.node.throughput_ratio"
+COMPUTE_EFFICIENCY: Final = "ingero.node.compute_efficiency"
+MEMORY_HEADROOM: Final = "ingero.node.memory_headroom"
+CPU_AVAILABILITY: Final = "ingero.node.cpu_availability"
+DEGRADATION_WARNING: Final = "ingero.node.degradation_warning"
+AGENT_DETECTION_MODE: Final = "ingero.agent.detection_mode"
+AGENT_FLEET_REACHABLE: Final = "ingero.agent.fleet_reachable"
+NODE_INFO: Final = "ingero.node.info"
+NODE_WORLD_SIZE: Final = "ingero.node.world_size"
+KERNEL_LAUNCH_TOTAL: Final = "ingero.node.cuda_kernel_launch_total"
+CPU_STALL_NANOS_TOTAL: Final = "ingero.node.cpu_stall_nanos_total"
+MEMCPY_BYTES_TOTAL: Final = "ingero.node.cuda_memcpy_bytes_total"
+STRAGGLER_EVENT: Final = "ingero.node.straggler_event"
+STEP_OWN_TIME_MS: Final = "ingero.step.own_time_ms"
+HEALTH_SCOPE: Final = "ingero.health"
+HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the contract line the reference agents speak
+
+# --- Collectives ---------------------------------------------------------------------------------------------------
+COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
+COLLECTIVE_BARRIER_WAIT_MS: Final = "nccl.collective.barrier_wait_ms"
+COLLECTIVE_BYTES: Final = "nccl.collective.bytes"
+COLLECTIVE_PEER_LAG_MS: Final = "nccl.collective.peer_lag_ms"  # published: own duration minus the peers' median
+COLLECTIVE_LATENESS_MS: Final = "ingero.collective.lateness_ms"  # ours: positive means this rank came late
+NCCL_OP: Final = "nccl.op_type"
+NCCL_COMM: Final = "nccl.comm_id_hash"
+NCCL_RANK: Final = "nccl.rank"
+NCCL_NRANKS: Final = "nccl.nranks"
+NCCL_DATATYPE: Final = "nccl.datatype"
+NCCL_REDUCE_OP: Final = "nccl.reduce_op"
+NCCL_PEER: Final = "nccl.peer_rank"
+NCCL_SEQ: Final = "nccl.seq"
+NCCL_STREAM: Final = "nccl.stream"
+NCCL_GPU_DURATION_NS: Final = "nccl.gpu_duration_ns"
+NCCL_BYTES: Final = "nccl.bytes"
+
+# --- Reply of a push -----------------------------------------------------------------------------------------------
+THRESHOLD_HEADER: Final = "X-Ingero-Threshold"
+QUORUM_HEADER: Final = "X-Ingero-Quorum-Met"
+VERDICT_HEADER: Final = "X-Ingero-Verdict"
+THRESHOLD_METADATA: Final = "ingero-threshold"
+QUORUM_METADATA: Final = "ingero-quorum-met"
+VERDICT_METADATA: Final = "ingero-verdict"
+CLUSTER_QUERY: Final = "cluster_id"
+NODE_QUERY: Final = "node_id"
+CLUSTER_HEADER: Final = "ingero.cluster.id"
+THRESHOLD_PATH: Final = "/api/v1/threshold"
+NODE_NAME_HEADER: Final = "X-Ingero-Node"
+
+# --- OTLP ----------------------------------------------------------------------------------------------------------
+METRICS_PATH: Final = "/v1/metrics"
+TRACES_PATH: Final = "/v1/traces"
+LOGS_PATH: Final = "/v1/logs"
+PROTOBUF_TYPE: Final = "application/x-protobuf"
+JSON_TYPE: Final = "application/json"
+
+# --- Verdict events and series -------------------------------------------------------------------------------------
+VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
+VERDICT_EXCESS: Final = "ingero.verdict.excess_ratio"
+VERDICT_COST: Final = "ingero.verdict.cost_usd_per_hour"

@@ -1,0 +1,85 @@
+"""The verdict: what Fleet decided about one node or rank, one shape for reply header, socket, Echo and Prometheus."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+MAX_HEADER_BYTES = 2048  # of the whole list in a push reply
+
+
+class VerdictState(StrEnum):
+    """Where an episode stands."""
+
+    SUSPECT = "suspect"
+    STRAGGLER = "straggler"
+    RECOVERING = "recovering"
+    RESOLVED = "resolved"
+    FLEET_EVENT = "fleet_event"
+    NOT_SURE = "not_sure"
+
+
+class CauseClass(StrEnum):
+    """Why; `structural` and `data_imbalance` never blame a node."""
+
+    COMPUTE = "compute"
+    HOST = "host"
+    NETWORK = "network"
+    HANG = "hang"
+    STALL = "stall"
+    STRUCTURAL = "structural"
+    DATA_IMBALANCE = "data_imbalance"
+    FLEET = "fleet"
+    UNKNOWN = "unknown"
+
+
+class Verdict(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"cause": "class", "next_step": "next"}, omit_defaults=True
+):
+    """One decision with its evidence. `excess` and `error` are shares of own time; `since` is Unix seconds."""
+
+    episode: str
+    state: VerdictState
+    node: str
+    rank: int | None = None
+    job: str | None = None
+    cause: CauseClass = CauseClass.UNKNOWN
+    excess: float | None = None
+    error: float | None = None
+    since: float
+    period: int | None = None
+    peers: int = 0
+    usd_per_hour: float | None = None
+    confidence: float | None = None
+    evidence: str = ""
+    next_step: str = ""
+
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER = msgspec.json.Decoder(list[Verdict])
+
+
+def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """ASCII JSON for a reply header. Verdicts that do not fit are left out, the least confident first."""
+    kept = sorted(verdicts, key=lambda verdict: -(verdict.confidence or 0.0))
+    while True:
+        text = _ascii(_ENCODER.encode(kept))
+        if len(text) <= MAX_HEADER_BYTES or not kept:
+            return text
+        kept.pop()
+
+
+def decode_verdicts(text: str | bytes) -> list[Verdict]:
+    """Inverse of `encode_verdicts`; raises msgspec.DecodeError on anything else."""
+    return _DECODER.decode(text)
+
+
+def _ascii(encoded: bytes) -> str:
+    if encoded.isascii():
+        return encoded.decode()
+    return "".join(c if c.isascii() else _escape(c) for c in encoded.decode())
+
+
+def _escape(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

@@ -1,0 +1,59 @@
+"""Every error of ours, in one tree.
+
+IngeroError            rises to ``cli.main`` or the service loop and prints as one sentence that says what to do
+├── ConfigError        a setting is wrong; names source, line, key and what is allowed
+├── MalformedInput     bytes that are not what they claim to be; names where
+│   ├── MalformedPush  an OTLP body that cannot be decoded
+│   └── ForeignFile    a file of another kind or version
+├── TooLarge           a bound on size was reached
+├── AuthError          a token, certificate or permission is missing or wrong
+├── Unavailable        a peer, probe or device cannot be used now; says what that costs
+└── StoreError         a store cannot be opened, written or trusted
+    └── StoreLocked    another process owns it
+"""
+
+from pathlib import Path
+
+
+class IngeroError(Exception):
+    """Something the reader of the message can act on."""
+
+
+class ConfigError(IngeroError):
+    """A setting is wrong."""
+
+
+class MalformedInput(IngeroError):
+    """Bytes are not what they claim to be."""
+
+
+class MalformedPush(MalformedInput):
+    """An OTLP body cannot be decoded."""
+
+
+class ForeignFile(MalformedInput):
+    """A file is of another kind or version than expected."""
+
+
+class TooLarge(IngeroError):
+    """A bound on size was reached."""
+
+
+class AuthError(IngeroError):
+    """A token, certificate or permission is missing or wrong."""
+
+
+class Unavailable(IngeroError):
+    """A peer, probe or device cannot be used now."""
+
+
+class StoreError(IngeroError):
+    """A store cannot be opened, written or trusted."""
+
+
+class StoreLocked(StoreError):
+    """Another process owns the store."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        owner = f"process {pid}" if pid else "another process"
+        super().__init__(f"{path} is open for writing in {owner}; stop it or use another path")

@@ -1,0 +1,93 @@
+"""The shape of the tree: imports point down, core and contract stay pure, files and functions stay small."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "ingero"
+LAYERS = [  # from the top; names on one line never import each other
+    {"__main__"},
+    {"cli"},
+    {"sim"},
+    {"agent", "fleet", "echo"},
+    {"config"},
+    {"storage", "transport", "importers", "web"},
+    {"core"},
+    {"contract"},
+    {"errors"},
+]
+IMPURE = {
+    "time",
+    "random",
+    "secrets",
+    "os",
+    "socket",
+    "pathlib",
+    "subprocess",
+    "asyncio",
+    "threading",
+    "logging",
+    "tempfile",
+}
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 50
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def layer_of(package: str) -> int:
+    return next(depth for depth, names in enumerate(LAYERS) if package in names)
+
+
+def package_of(module: Path) -> str:
+    return module.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_module_keeps_its_layer_and_size(module: Path) -> None:
+    text = module.read_text()
+    tree = ast.parse(text)
+    own = package_of(module)
+    if own == "__init__":
+        assert text == ""
+        return
+    names = imported(tree)
+    for name in names:
+        parts = name.split(".")
+        if parts[0] == "ingero" and len(parts) > 1 and parts[1] != own:
+            assert layer_of(parts[1]) > layer_of(own), f"{own} must not import {name}"
+    if own in ("core", "contract"):
+        assert not {name.split(".")[0] for name in names} & IMPURE, "core and contract do no I/O and ask no clock"
+    if module.name == "__init__.py":
+        assert text == "", "packages are namespaces; import from the module that owns the name"
+    else:
+        assert ast.get_docstring(tree), "the docstring says which noun this file is about"
+    assert text.count("\n") <= MAX_FILE_LINES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+def test_exempted_lines_say_why() -> None:
+    bare = re.compile(r"#\s*(type: ignore(\[[\w,-]+\])?|noqa(: [A-Z0-9, ]+)?)\s*$")
+    offenders = [
+        f"{module.relative_to(ROOT)}:{number}"
+        for module in MODULES
+        for number, line in enumerate(module.read_text().splitlines(), 1)
+        if bare.search(line)
+    ]
+    assert offenders == []
