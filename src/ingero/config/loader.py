@@ -1,0 +1,237 @@
+"""YAML to frozen dataclasses: a wrong key, type or value is an error that names file, line, key and what is allowed.
+
+A field may carry metadata: ``key`` (its name in the file), ``range`` (inclusive low and high, None is open),
+``choices``, ``duration`` (`10s`, `1h30m`, seconds) and ``size`` (`10g`, bytes). Core policies annotate themselves the
+same way, so a range is written once, beside the number it limits.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from ingero.errors import ConfigError
+
+T = TypeVar("T")
+MAX_CONFIG_BYTES = 1 << 20
+_DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+def setting(
+    default: Any,
+    *,
+    key: str | None = None,
+    range: tuple[float | None, float | None] | None = None,
+    choices: tuple[str, ...] | None = None,
+    duration: bool = False,
+    size: bool = False,
+) -> Any:
+    """A dataclass field that the loader checks."""
+    metadata = {"key": key, "range": range, "choices": choices, "duration": duration, "size": size}
+    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def load_file(cls: type[T], path: Path) -> T:
+    """Read one configuration file."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; this is not a configuration file")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    return load_text(cls, text, str(path))
+
+
+def load_text(cls: type[T], text: str, source: str) -> T:
+    """Build `cls` from YAML text; `source` is named in errors."""
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
+    if root is None:
+        return cls()
+    return typing.cast(T, _Reader(source).value(root, cls, "", {}))
+
+
+def parse_duration_s(text: str) -> float:
+    """`500ms`, `10s`, `1h30m`, `2d`, or plain seconds; raises ValueError."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            raise ValueError(f"{text!r} is not a duration such as 500ms, 10s or 1h30m") from None
+        seconds = sum(float(number) * _DURATION_UNITS_S[unit] for number, unit in parts)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 10s or 1h30m")
+    return seconds
+
+
+def parse_size_bytes(text: str) -> int:
+    """`512m`, `10g`, `1.5GiB`, or plain bytes; raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not a size such as 512m or 10g")
+    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def to_mapping(config: Any) -> dict[str, Any]:
+    """The effective configuration as the file would say it, for `--print-config`."""
+    result: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        name = field.metadata.get("key") or field.name
+        if dataclasses.is_dataclass(value):
+            result[name] = to_mapping(value)
+        elif isinstance(value, Mapping):
+            result[name] = {k: to_mapping(v) if dataclasses.is_dataclass(v) else v for k, v in value.items()}
+        elif isinstance(value, tuple | list):
+            result[name] = [to_mapping(item) if dataclasses.is_dataclass(item) else item for item in value]
+        elif field.metadata.get("duration") and value is not None:
+            result[name] = f"{value:g}s"
+        elif isinstance(value, Enum | Path):
+            result[name] = str(value)
+        elif value is not None:
+            result[name] = value
+    return result
+
+
+class _Reader:
+    """Walks YAML nodes along type hints, so that every complaint knows its line."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    def fail(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
+        where = f"{self.source}:{node.start_mark.line + 1}"
+        return ConfigError(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+
+    def value(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
+        origin = typing.get_origin(hint)
+        if origin in (typing.Union, types.UnionType):
+            arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
+            if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+                return None
+            return self.value(node, arms[0], key, metadata)
+        if dataclasses.is_dataclass(hint):
+            return self.dataclass(node, typing.cast(type, hint), key)
+        if origin in (list, tuple):
+            return self.sequence(node, hint, key, metadata)
+        if origin in (dict, Mapping):
+            return self.mapping(node, typing.get_args(hint)[1], key)
+        return self.scalar(node, hint, key, metadata)
+
+    def dataclass(self, node: yaml.Node, cls: type, key: str) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            return cls()  # `otlp:` with nothing below it means its defaults
+        hints = typing.get_type_hints(cls)
+        fields = {field.metadata.get("key") or field.name: field for field in dataclasses.fields(cls)}
+        values = {}
+        for name, name_node, child in self.pairs(node, key):
+            path = f"{key}.{name}" if key else name
+            if name not in fields:
+                close = difflib.get_close_matches(name, fields, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(fields))}"
+                raise self.fail(name_node, path, f"unknown key; {hint}")
+            field = fields[name]
+            values[field.name] = self.value(child, hints[field.name], path, field.metadata)
+        try:
+            return cls(**values)
+        except (ConfigError, ValueError) as error:
+            raise self.fail(node, key, str(error)) from None
+        except TypeError:
+            required = [name for name, f in fields.items() if _is_required(f) and f.name not in values]
+            raise self.fail(node, key, f"missing: {', '.join(required)}") from None
+
+    def pairs(self, node: yaml.Node, key: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self.fail(node, key, "must be a mapping of keys to values")
+        seen: set[str] = set()
+        result = []
+        for name_node, child in node.value:
+            name = str(name_node.value)
+            if name in seen:
+                raise self.fail(name_node, f"{key}.{name}" if key else name, "given twice")
+            seen.add(name)
+            result.append((name, name_node, child))
+        return result
+
+    def sequence(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
+        if not isinstance(node, yaml.SequenceNode):
+            raise self.fail(node, key, "must be a list")
+        item = typing.get_args(hint)[0]
+        values = [self.value(child, item, f"{key}[{i}]", metadata) for i, child in enumerate(node.value)]
+        return tuple(values) if typing.get_origin(hint) is tuple else values
+
+    def mapping(self, node: yaml.Node, hint: Any, key: str) -> dict[str, Any]:
+        return {name: self.value(child, hint, f"{key}.{name}", {}) for name, _, child in self.pairs(node, key)}
+
+    def scalar(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self.fail(node, key, f"must be a single value, not a list or mapping")
+        try:
+            value = _parse_scalar(node, hint, metadata)
+        except ValueError as error:
+            raise self.fail(node, key, str(error)) from None
+        _check_limits(value, metadata, lambda problem: self.fail(node, key, problem))
+        return value
+
+
+def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any]) -> Any:
+    text = node.value
+    if metadata.get("duration"):
+        return parse_duration_s(text)
+    if metadata.get("size"):
+        return parse_size_bytes(text)
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if hint in (int, float):
+        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) or (
+            hint is int and not text.lstrip("+-").isdigit()
+        ):
+            raise ValueError(f"must be {'a whole number' if hint is int else 'a number'}, not {text!r}")
+        return hint(text)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        if text not in [member.value for member in hint]:
+            raise ValueError(f"must be one of {', '.join(str(m.value) for m in hint)}, not {text!r}")
+        return hint(text)
+    if hint is Path:
+        return Path(text).expanduser()
+    return text
+
+
+def _check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]) -> None:
+    if (choices := metadata.get("choices")) and value not in choices:
+        raise fail(f"must be one of {', '.join(choices)}, not {value!r}")
+    if limits := metadata.get("range"):
+        low, high = limits
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = (
+                f"{low:g} to {high:g}"
+                if high is not None and low is not None
+                else (f"at least {low:g}" if high is None else f"at most {high:g}")
+            )
+            raise fail(f"{value:g} is out of range; allowed: {allowed}")
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
