@@ -19,7 +19,7 @@ class Inner:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
     push_interval_s: float = setting(10.0, key="push_interval", duration=True, range=(1.0, None))
-    inner: Inner = Inner()  # noqa: RUF009 - frozen
+    inner: Inner = Inner()
     mode: str = setting("a", choices=("a", "b"))
     limit_bytes: int = setting(1, key="limit", size=True)
     enabled: bool = True

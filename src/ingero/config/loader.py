@@ -185,7 +185,7 @@ class _Reader:
 
     def scalar(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
         if not isinstance(node, yaml.ScalarNode):
-            raise self.fail(node, key, f"must be a single value, not a list or mapping")
+            raise self.fail(node, key, "must be a single value, not a list or mapping")
         try:
             value = _parse_scalar(node, hint, metadata)
         except ValueError as error:
