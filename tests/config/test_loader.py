@@ -27,7 +27,8 @@ class Outer:
 
 
 def test_values_of_every_kind() -> None:
-    text = "push_interval: 1m30s\ninner: {k: 3, names: [x, y], extra: {q: 4}}\nmode: b\nlimit: 10g\nenabled: false\nwhere: /a\n"
+    text = "push_interval: 1m30s\ninner: {k: 3, names: [x, y], extra: {q: 4}}\nmode: b\n"
+    text += "limit: 10g\nenabled: false\nwhere: /a\n"
     assert load_text(Outer, text, "f") == Outer(
         push_interval_s=90.0,
         inner=Inner(k=3.0, names=("x", "y"), extra={"q": 4}),
@@ -67,7 +68,7 @@ def test_errors_name_line_key_and_what_is_allowed(text: str, message: str) -> No
 
 
 def test_missing_file_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read .*nowhere.yaml: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml: No such file"):
         load_file(Outer, tmp_path / "nowhere.yaml")
 
 

@@ -1,0 +1,116 @@
+"""Contexts and certificates, proved by real handshakes on loopback."""
+
+import contextlib
+import datetime
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ingero.errors import AuthError
+from ingero.transport.tls import (
+    ClientTls,
+    ServerTls,
+    client_context,
+    fingerprint,
+    fingerprint_of_file,
+    is_loopback,
+    kept_certificate,
+    server_context,
+)
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "localhost") -> str:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        connection, _ = listener.accept()
+        with connection, server.wrap_socket(connection, server_side=True) as tls:
+            tls.sendall(b"x")
+
+    def tolerant() -> None:
+        with contextlib.suppress(OSError):  # what the server saw is not the question
+            accept()
+
+    thread = threading.Thread(target=tolerant)
+    thread.start()
+    try:
+        with (
+            socket.create_connection(listener.getsockname()) as raw,
+            client.wrap_socket(raw, server_hostname=name) as tls,
+        ):
+            assert tls.recv(1) == b"x"
+            return tls.version() or ""
+    finally:
+        thread.join()
+        listener.close()
+
+
+def test_f136_kept_certificate_serves_tls_13_only(tmp_path: Path) -> None:
+    tls = kept_certificate(tmp_path, ["node-1", "localhost", "127.0.0.1"])
+    server = server_context(tls)
+    assert handshake(server, client_context(ClientTls(ca=tls.cert))) == "TLSv1.3"
+    assert handshake(server, client_context(ClientTls(ca=tls.cert)), "127.0.0.1") == "TLSv1.3"
+    old = client_context(ClientTls(ca=tls.cert))
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(server, old)
+    key = x509.load_pem_x509_certificate(tls.cert.read_bytes()).public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert key.curve.name == "secp256r1"
+
+
+def test_certificate_is_kept_then_renewed_before_it_expires(tmp_path: Path) -> None:
+    first = kept_certificate(tmp_path, ["a"]).cert.read_bytes()
+    assert kept_certificate(tmp_path, ["a"]).cert.read_bytes() == first
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=340)
+    assert kept_certificate(tmp_path, ["a"], later).cert.read_bytes() != first
+    assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_name_makes_a_new_certificate(tmp_path: Path) -> None:
+    first = kept_certificate(tmp_path, ["a"]).cert.read_bytes()
+    assert kept_certificate(tmp_path, ["a", "b"]).cert.read_bytes() != first
+
+
+def test_f137_server_with_client_authority_refuses_strangers(tmp_path: Path) -> None:
+    mine = kept_certificate(tmp_path / "server", ["localhost"])
+    theirs = kept_certificate(tmp_path / "client", ["client"])
+    server = server_context(ServerTls(cert=mine.cert, key=mine.key, client_ca=theirs.cert))
+    with pytest.raises(ssl.SSLError):
+        handshake(server, client_context(ClientTls(ca=mine.cert)))
+
+
+def test_fingerprint_reads_as_people_compare_it(tmp_path: Path) -> None:
+    assert fingerprint(b"x").startswith("2D:71:16:42:")
+    tls = kept_certificate(tmp_path, ["a"])
+    assert len(fingerprint_of_file(tls.cert)) == 32 * 3 - 1
+
+
+def test_wrong_files_are_named(tmp_path: Path) -> None:
+    tls = kept_certificate(tmp_path, ["a"])
+    tls.key.chmod(0o644)
+    with pytest.raises(AuthError, match=r"server\.key can be read by others; run `chmod 600"):
+        server_context(tls)
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    with pytest.raises(AuthError, match=r"empty\.pem holds no certificate"):
+        client_context(ClientTls(ca=empty))
+    with pytest.raises(AuthError, match="come together"):
+        client_context(ClientTls(cert=tls.cert))
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8080", "127.42.0.1:8080", "localhost", "[::1]:8080", "https://localhost:8443", "::1"]
+)
+def test_v12_loopback(address: str) -> None:
+    assert is_loopback(address)
+
+
+@pytest.mark.parametrize("address", [":8080", "0.0.0.0:8080", "10.0.0.5:8080", "prod-01.example.com:8080", ""])
+def test_v12b_not_loopback(address: str) -> None:
+    assert not is_loopback(address)
