@@ -1,0 +1,103 @@
+"""A tool: one typed question. The same list is rendered over HTTP, over MCP and as `key=value` commands."""
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ingero.errors import IngeroError
+
+Context = TypeVar("Context")
+
+
+class ToolRefused(IngeroError):
+    """A question that cannot be answered as asked; `code` is for programs, the text for people, `status` is HTTP's."""
+
+    def __init__(self, code: str, message: str, status: int = 400, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[Context]):
+    """One question: what goes in, what comes out, who answers. The docstring tells an assistant when to ask."""
+
+    name: str
+    input: type[msgspec.Struct]
+    output: type[msgspec.Struct]
+    answer: Callable[[Context, Any], Awaitable[Any]]
+    to_text: Callable[[Any], str] | None = None
+
+    @property
+    def description(self) -> str:
+        return inspect.getdoc(self.answer) or ""
+
+    @property
+    def summary(self) -> str:
+        return self.description.split("\n", 1)[0]
+
+
+def tool(
+    name: str, answer: Callable[[Context, Any], Awaitable[Any]], to_text: Callable[[Any], str] | None = None
+) -> Tool[Context]:
+    """A tool from an async function `(context, Question) -> Answer`; both types are msgspec structs."""
+    hints = typing.get_type_hints(answer)
+    question = list(inspect.signature(answer).parameters)[1]
+    return Tool(name, hints[question], hints["return"], answer, to_text)
+
+
+async def call(
+    asked: Tool[Context], context: Context, arguments: Mapping[str, Any], *, lax: bool = False
+) -> msgspec.Struct:
+    """Answer one question; a wrong argument is refused by name. `lax` reads numbers from text."""
+    unknown = set(arguments) - {field.encode_name for field in msgspec.structs.fields(asked.input)}
+    if unknown:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(asked.input)) or "none"
+        raise ToolRefused("bad_argument", f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}")
+    try:
+        question = msgspec.convert(dict(arguments), asked.input, strict=not lax)
+    except msgspec.ValidationError as error:
+        raise ToolRefused("bad_argument", f"{asked.name}: {error}") from None
+    return typing.cast(msgspec.Struct, await asked.answer(context, question))
+
+
+def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:
+    """The tool of that name, or a refusal that lists what there is."""
+    listed = list(tools)
+    for candidate in listed:
+        if candidate.name == name:
+            return candidate
+    raise ToolRefused("unknown_tool", f"no tool {name!r}; there are: {', '.join(t.name for t in listed)}", status=404)
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words of a command line; a repeated key makes a list."""
+    arguments: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ToolRefused("bad_argument", f"{pair!r} is not key=value")
+        if key in arguments:
+            earlier = arguments[key]
+            arguments[key] = [*(earlier if isinstance(earlier, list) else [earlier]), value]
+        else:
+            arguments[key] = value
+    return arguments
+
+
+def schemas(types: Iterable[type], reference: str = "#/$defs/{name}") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """JSON Schema 2020-12 of several types, with their shared definitions."""
+    found, definitions = msgspec.json.schema_components(tuple(types), ref_template=reference)
+    return list(found), definitions
+
+
+def self_contained_schema(of: type) -> dict[str, Any]:
+    """One schema that needs nothing beside it: an object at the top, as MCP wants."""
+    (schema,), definitions = schemas([of])
+    top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1]) if "$ref" in schema else schema
+    return {**top, "$defs": definitions} if definitions else top

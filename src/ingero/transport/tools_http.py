@@ -1,0 +1,144 @@
+"""Tools over HTTP: list, call, OpenAPI 3.1; one envelope for answers and one for refusals."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ingero.transport.tools import Context, Tool, ToolRefused, by_name, call, schemas
+
+MAX_QUESTION_BYTES = 1 << 20
+REQUEST_ID_HEADER = "X-Request-Id"
+_encode = msgspec.json.Encoder().encode
+
+
+def request_id(request: Request) -> str:
+    """The caller's id when it is short and printable, else a fresh one."""
+    given = request.headers.get(REQUEST_ID_HEADER, "")
+    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+
+
+def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer, encoded once by msgspec."""
+    return Response(_encode(content), status, dict(headers or {}), "application/json")
+
+
+def refusal(error: ToolRefused, identifier: str) -> Response:
+    """The error envelope every surface of a service shares."""
+    headers = {REQUEST_ID_HEADER: identifier}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(error.retry_after_s)
+    body = {"error": {"code": error.code, "message": str(error), "request_id": identifier}}
+    return json_response(body, error.status, headers)
+
+
+async def read_question(request: Request) -> dict[str, Any]:
+    """The body as a JSON object; an empty body asks with defaults."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_QUESTION_BYTES:
+            raise ToolRefused("too_large", f"the question is larger than {MAX_QUESTION_BYTES} bytes", status=413)
+    if not body:
+        return {}
+    try:
+        arguments = msgspec.json.decode(bytes(body))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ToolRefused("bad_json", f"the body is not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise ToolRefused("bad_json", "the body must be a JSON object of arguments")
+    return arguments
+
+
+def list_tools(tools: Sequence[Tool[Context]]) -> dict[str, Any]:
+    """What there is to ask, with schemas."""
+    return {"data": {"tools": [_described(tool) for tool in tools]}}
+
+
+def tool_endpoint(
+    tools: Sequence[Tool[Context]], context_of: Callable[[Request, str], Context]
+) -> Callable[[Request], Any]:
+    """Handler of `POST …/tools/{name}`; `context_of` may refuse."""
+
+    async def endpoint(request: Request) -> Response:
+        identifier = request_id(request)
+        started = time.perf_counter()
+        try:
+            tool = by_name(tools, request.path_params["name"])
+            answer = await call(tool, context_of(request, identifier), await read_question(request))
+        except ToolRefused as error:
+            return refusal(error, identifier)
+        meta = {"duration_ms": round((time.perf_counter() - started) * 1e3, 3), "request_id": identifier}
+        return json_response({"data": answer, "meta": meta}, headers={REQUEST_ID_HEADER: identifier})
+
+    return endpoint
+
+
+def openapi(
+    title: str, version: str, prefix: str, tools: Sequence[Tool[Context]], extra_paths: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An OpenAPI 3.1 document of the tools below `prefix`, plus paths a service describes itself."""
+    types = [schema for tool in tools for schema in (tool.input, tool.output)]
+    found, definitions = schemas(types, "#/components/schemas/{name}") if types else ([], {})
+    definitions["Refusal"] = _REFUSAL_SCHEMA
+    paths = {
+        f"{prefix}/tools/{tool.name}": {"post": _operation(tool, found[2 * i], found[2 * i + 1])}
+        for i, tool in enumerate(tools)
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": version},
+        "security": [{"bearer": []}],
+        "paths": {**paths, **extra_paths},
+        "components": {"schemas": definitions, "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+_REFUSAL_SCHEMA = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "request_id"],
+            "properties": {name: {"type": "string"} for name in ("code", "message", "request_id")},
+        }
+    },
+}
+REFUSAL_RESPONSE = {
+    "description": "Refused; the message says why and what to do",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}},
+}
+_META_SCHEMA = {
+    "type": "object",
+    "required": ["duration_ms", "request_id"],
+    "properties": {"duration_ms": {"type": "number"}, "request_id": {"type": "string"}},
+}
+
+
+def _operation(tool: Tool[Context], question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    envelope = {"type": "object", "required": ["data", "meta"], "properties": {"data": answer, "meta": _META_SCHEMA}}
+    return {
+        "operationId": tool.name.replace(".", "_"),
+        "summary": tool.summary,
+        "description": tool.description,
+        "requestBody": {"required": False, "content": {"application/json": {"schema": question}}},
+        "responses": {
+            "200": {"description": "The answer", "content": {"application/json": {"schema": envelope}}},
+            **{str(status): REFUSAL_RESPONSE for status in (400, 401, 403, 404, 413, 429, 503, 504)},
+        },
+    }
+
+
+def _described(tool: Tool[Context]) -> dict[str, Any]:
+    (question, answer), definitions = schemas([tool.input, tool.output])
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": {**question, "$defs": definitions},
+        "output_schema": {**answer, "$defs": definitions},
+    }

@@ -1,0 +1,154 @@
+"""One list of typed questions, three renderings: HTTP, MCP, command line."""
+
+from typing import Annotated
+
+import httpx2
+import jsonschema
+import msgspec
+import pytest
+from mcp import Client
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from ingero.transport.tools import Tool, ToolRefused, call, parse_pairs, self_contained_schema, tool
+from ingero.transport.tools_http import list_tools, openapi, tool_endpoint
+from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, http_manager
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    cluster_id: str
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10, description="rows")] = 3
+
+
+class Row(msgspec.Struct):
+    node: str
+
+
+class Answer(msgspec.Struct):
+    rows: list[Row]
+    truncated: bool
+
+
+async def nodes(context: str, question: Question) -> Answer:
+    """Nodes of a cluster.
+
+    Ask this first.
+    """
+    if question.cluster_id == "secret":
+        raise ToolRefused("tenant_scoped_bearer_refused", "this token may not see cluster secret", status=403)
+    return Answer([Row(f"{context}-{question.cluster_id}-{i}") for i in range(question.limit)], False)
+
+
+TOOLS: list[Tool[str]] = [tool("fleet.nodes", nodes)]
+
+
+def http_client() -> TestClient:
+    routes = [Route("/t/tools/{name}", tool_endpoint(TOOLS, lambda request, identifier: "ctx"), methods=["POST"])]
+    return TestClient(Starlette(routes=routes))
+
+
+def test_http_call_answers_in_the_envelope() -> None:
+    reply = http_client().post(
+        "/t/tools/fleet.nodes", json={"cluster_id": "a", "limit": 1}, headers={"X-Request-Id": "r1"}
+    )
+    assert reply.json()["data"] == {"rows": [{"node": "ctx-a-0"}], "truncated": False}
+    assert reply.json()["meta"]["request_id"] == "r1" == reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"cluster_id": "a", "limit": 99}', 400, "bad_argument"),
+        (b'{"cluster": "a"}', 400, "bad_argument"),
+        (b'{"cluster_id": 1}', 400, "bad_argument"),
+        (b"[", 400, "bad_json"),
+        (b"[1]", 400, "bad_json"),
+        (b"x" * ((1 << 20) + 1), 413, "too_large"),
+        (b'{"cluster_id": "secret"}', 403, "tenant_scoped_bearer_refused"),
+    ],
+)
+def test_http_refusals_have_one_envelope(body: bytes, status: int, code: str) -> None:
+    reply = http_client().post("/t/tools/fleet.nodes", content=body)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
+
+
+def test_unknown_tool_lists_what_there_is() -> None:
+    reply = http_client().post("/t/tools/nope", json={})
+    assert reply.status_code == 404
+    assert "fleet.nodes" in reply.json()["error"]["message"]
+
+
+def test_f086_answers_validate_against_the_published_schema() -> None:
+    listed = list_tools(TOOLS)["data"]["tools"][0]
+    answer = http_client().post("/t/tools/fleet.nodes", json={"cluster_id": "a"}).json()["data"]
+    jsonschema.Draft202012Validator(listed["output_schema"]).validate(answer)
+    assert listed["description"] == "Nodes of a cluster.\n\nAsk this first."
+
+
+def test_f085_openapi_is_31_and_names_every_tool() -> None:
+    document = openapi("Echo", "1.0", "/t", TOOLS, {})
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]) == {"/t/tools/fleet.nodes"}
+
+
+async def test_command_line_words_become_arguments() -> None:
+    answer = await call(TOOLS[0], "cli", parse_pairs(["cluster_id=a", "limit=2"]), lax=True)
+    assert msgspec.to_builtins(answer)["rows"] == [{"node": "cli-a-0"}, {"node": "cli-a-1"}]
+    with pytest.raises(ToolRefused, match="is not key=value"):
+        parse_pairs(["x"])
+    assert parse_pairs(["a=1", "a=2"]) == {"a": ["1", "2"]}
+
+
+async def prompt_text(context: str) -> str:
+    return f"Start with the summary of {context}."
+
+
+def mcp_server() -> object:
+    prompts = [McpPrompt("investigate", "Find the slow node", prompt_text)]
+    resources = [McpResource("schema://events", "schema", "Tables", "text/plain", prompt_text)]
+    surface = McpSurface(
+        name="ingero",
+        tools=TOOLS,
+        context_of=lambda request: "mcp" if request is None else "http",
+        prompts=prompts,
+        resources=resources,
+    )
+    return surface.server()
+
+
+async def check_client(client: Client, context: str) -> None:
+    listed = await client.list_tools()
+    assert [listed_tool.name for listed_tool in listed.tools] == ["fleet.nodes"]
+    result = await client.call_tool("fleet.nodes", {"cluster_id": "a", "limit": 1})
+    assert result.structured_content == {"rows": [{"node": f"{context}-a-0"}], "truncated": False}
+    refused = await client.call_tool("fleet.nodes", {"cluster_id": "secret"})
+    assert refused.is_error
+    prompt = await client.get_prompt("investigate")
+    assert context in prompt.messages[0].content.text
+    resource = await client.read_resource("schema://events")
+    assert context in resource.contents[0].text
+
+
+async def test_official_client_in_memory() -> None:
+    async with Client(mcp_server()) as client:
+        await check_client(client, "mcp")
+
+
+async def test_official_client_over_streamable_http() -> None:
+    from mcp.client.streamable_http import streamable_http_client
+
+    manager = http_manager(mcp_server())
+
+    async def app(scope, receive, send) -> None:
+        await manager.handle_request(scope, receive, send)
+
+    async with manager.run(), httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http:
+        async with Client(streamable_http_client("http://t/", http_client=http)) as client:
+            await check_client(client, "http")
+
+
+def test_schema_is_an_object_that_needs_nothing_beside_it() -> None:
+    schema = self_contained_schema(Answer)
+    assert schema["type"] == "object"
+    assert schema["$defs"].keys() == {"Row"}
