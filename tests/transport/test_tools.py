@@ -143,9 +143,12 @@ async def test_official_client_over_streamable_http() -> None:
     async def app(scope, receive, send) -> None:
         await manager.handle_request(scope, receive, send)
 
-    async with manager.run(), httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http:
-        async with Client(streamable_http_client("http://t/", http_client=http)) as client:
-            await check_client(client, "http")
+    async with (
+        manager.run(),
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http,
+        Client(streamable_http_client("http://t/", http_client=http)) as client,
+    ):
+        await check_client(client, "http")
 
 
 def test_schema_is_an_object_that_needs_nothing_beside_it() -> None:
