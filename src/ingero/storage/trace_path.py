@@ -1,0 +1,43 @@
+"""Where the trace database of this person lives, and whose file it is."""
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+
+PATH_VARIABLE = "INGERO_DB"
+
+
+def caller() -> pwd.struct_passwd:
+    """The person who called: under sudo that is not root."""
+    uid = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and uid.isdigit():
+        with contextlib.suppress(KeyError):
+            return pwd.getpwuid(int(uid))
+    try:
+        return pwd.getpwuid(os.geteuid())
+    except KeyError:  # a container may run a uid that has no name
+        home = os.environ.get("HOME", "/")
+        return pwd.struct_passwd((str(os.geteuid()), "x", os.geteuid(), os.getegid(), "", home, "/bin/sh"))
+
+
+def home() -> Path:
+    """Home of the caller; HOME counts unless sudo made it root's."""
+    if os.environ.get("SUDO_UID", "").isdigit() and os.geteuid() == 0:
+        return Path(caller().pw_dir)
+    return Path(os.environ.get("HOME") or caller().pw_dir)
+
+
+def default_path() -> Path:
+    """`$INGERO_DB`, else `~/.ingero/ingero.db` of the caller."""
+    given = os.environ.get(PATH_VARIABLE)
+    return Path(given) if given else home() / ".ingero" / "ingero.db"
+
+
+def give_to_caller(path: Path) -> None:
+    """Under sudo, hand a file or folder of ours to the person who called; a link is never followed."""
+    if os.geteuid() != 0 or not os.environ.get("SUDO_UID", "").isdigit():
+        return
+    owner = caller()
+    with contextlib.suppress(FileNotFoundError):
+        os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
