@@ -1,0 +1,128 @@
+"""Bodies of OTLP over HTTP: media types, compression within limits, and what the receiver answers."""
+
+import zlib
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
+from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.errors import MalformedPush, TooLarge
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB
+MAX_DECODED_BYTES: Final = 32 * 1024 * 1024  # after decompression
+R = TypeVar("R", MetricsRequest, TracesRequest, LogsRequest)
+
+_WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_RESPONSES: Final[dict[type, tuple[Any, str, str]]] = {
+    MetricsRequest: (ExportMetricsServiceResponse, "rejected_data_points", "rejectedDataPoints"),
+    TracesRequest: (ExportTraceServiceResponse, "rejected_spans", "rejectedSpans"),
+    LogsRequest: (ExportLogsServiceResponse, "rejected_log_records", "rejectedLogRecords"),
+}
+
+
+class Encoding(StrEnum):
+    """The two encodings of OTLP over HTTP; a receiver answers in the one it was asked in."""
+
+    PROTOBUF = PROTOBUF_TYPE
+    JSON = JSON_TYPE
+
+
+class PartialSuccess(msgspec.Struct, frozen=True):
+    """What a receiver did not take, and why."""
+
+    rejected: int = 0
+    message: str = ""
+
+
+def encoding_of(content_type: str) -> Encoding | None:
+    """The encoding a Content-Type names; None for anything OTLP does not have."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media in (PROTOBUF_TYPE, "application/protobuf"):
+        return Encoding.PROTOBUF
+    return Encoding.JSON if media == JSON_TYPE else None
+
+
+def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODED_BYTES) -> bytes:
+    """The body as it was before Content-Encoding; raises MalformedPush, and TooLarge before it fills memory."""
+    name = content_encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    bits = _WINDOW_BITS.get(name)
+    if bits is None:
+        raise MalformedPush(f"Content-Encoding {name!r} is not supported; use gzip, deflate or none")
+    if name == "deflate" and body[:1] and body[0] & 0x0F != 8:
+        bits = -15  # raw deflate, which some clients send under this name
+    inflater = zlib.decompressobj(bits)
+    try:
+        decoded = inflater.decompress(body, limit_bytes + 1)
+    except zlib.error as error:
+        raise MalformedPush(f"the body is not valid {name}: {error}") from None
+    if len(decoded) > limit_bytes:
+        raise TooLarge(f"the body is larger than {limit_bytes} bytes after decompression")
+    if not inflater.eof:
+        raise MalformedPush(f"the {name} body ends too early")
+    if inflater.unused_data:
+        raise MalformedPush(f"the {name} body has bytes after its end")
+    return decoded
+
+
+def decode(kind: type[R], body: bytes, encoding: Encoding) -> R:
+    """One request in either encoding; raises MalformedPush."""
+    return decode_json(kind, body) if encoding is Encoding.JSON else decode_protobuf(kind, body)
+
+
+def encode_response(kind: type[R], encoding: Encoding, partial: PartialSuccess | None = None) -> bytes:
+    """The body of a 200: empty, or saying what was rejected."""
+    if encoding is Encoding.JSON:
+        if partial is None:
+            return b"{}"
+        rejected_key = _RESPONSES[kind][2]
+        return msgspec.json.encode(
+            {"partialSuccess": {rejected_key: str(partial.rejected), "errorMessage": partial.message}}
+        )
+    if partial is None:
+        return b""
+    message = _RESPONSES[kind][0]()
+    setattr(message.partial_success, _RESPONSES[kind][1], partial.rejected)
+    message.partial_success.error_message = partial.message
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def decode_response(kind: type[R], body: bytes, encoding: Encoding) -> PartialSuccess:
+    """What a receiver rejected; nothing for an empty body. Raises MalformedPush."""
+    if not body:
+        return PartialSuccess()
+    factory, field, rejected_key = _RESPONSES[kind]
+    try:
+        if encoding is Encoding.JSON:
+            partial = msgspec.json.decode(body, type=dict[str, dict[str, int | str] | None]).get("partialSuccess") or {}
+            return PartialSuccess(int(partial.get(rejected_key, 0)), str(partial.get("errorMessage", "")))
+        message = factory.FromString(body)
+    except (DecodeError, msgspec.DecodeError, ValueError) as error:
+        raise MalformedPush(f"the reply is not an OTLP response: {error}") from None
+    return PartialSuccess(int(getattr(message.partial_success, field)), message.partial_success.error_message)
+
+
+def encode_error(encoding: Encoding, code: int, message: str) -> bytes:
+    """A google.rpc.Status, the body OTLP wants on every error; `code` is the gRPC status code."""
+    if encoding is Encoding.JSON:
+        return msgspec.json.encode({"code": code, "message": message})
+    text = message.encode()
+    return b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)

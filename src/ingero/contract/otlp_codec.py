@@ -1,0 +1,209 @@
+"""OTLP bytes to values and back: protobuf through the upb runtime, JSON through msgspec.
+
+One table per value type, made once from its annotations, drives all directions, so that a field cannot be known to one
+encoding and unknown to the other.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.logs.v1 import logs_pb2
+from opentelemetry.proto.metrics.v1 import metrics_pb2
+from opentelemetry.proto.trace.v1 import trace_pb2
+
+from ingero.contract.otlp import (
+    LogsRequest,
+    MetricsRequest,
+    Request,
+    SpanId,
+    TraceId,
+    TracesRequest,
+    UInt64,
+    Value,
+)
+from ingero.errors import MalformedPush
+
+R = TypeVar("R", MetricsRequest, TracesRequest, LogsRequest)
+_MESSAGES: Final[dict[type, Callable[[], Any]]] = {
+    MetricsRequest: ExportMetricsServiceRequest,
+    TracesRequest: ExportTraceServiceRequest,
+    LogsRequest: ExportLogsServiceRequest,
+}
+# Strict OTLP/JSON writes these as numbers, some senders as names
+_ENUMS: Final = {
+    "aggregationTemporality": metrics_pb2.AggregationTemporality,
+    "kind": trace_pb2.Span.SpanKind,
+    "code": trace_pb2.Status.StatusCode,
+    "severityNumber": logs_pb2.SeverityNumber,
+}
+_SAFE_INTEGER: Final = 2**53  # what every JSON reader holds exactly; larger ones travel as strings
+
+_SCALAR, _HEX, _VALUE, _VALUES, _SCALARS = range(5)
+_Field = tuple[str, str, int, type[Value], bool, bool, Any]
+_FIELDS: dict[type, tuple[_Field, ...]] = {}
+
+
+def _fields(cls: type[Value]) -> tuple[_Field, ...]:
+    """(name, JSON name, kind, inner type, may be None, always a JSON string, default) of each field."""
+    if cls not in _FIELDS:
+        hints = get_type_hints(cls, include_extras=True)
+        _FIELDS[cls] = tuple(
+            (field.name, field.encode_name, *_classify(hints[field.name]), field.default)
+            for field in msgspec.structs.fields(cls)
+        )
+    return _FIELDS[cls]
+
+
+def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
+    arguments = get_args(hint)
+    optional = type(None) in arguments
+    if optional:
+        hint = next(argument for argument in arguments if argument is not type(None))
+    if hint in (TraceId, SpanId):
+        return _HEX, Value, optional, False
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        is_value = isinstance(inner, type) and issubclass(inner, Value)
+        return (_VALUES if is_value else _SCALARS), inner if is_value else Value, optional, inner == UInt64
+    if isinstance(hint, type) and issubclass(hint, Value):
+        return _VALUE, hint, optional, False
+    return _SCALAR, Value, optional, hint == UInt64
+
+
+# --- Protobuf ------------------------------------------------------------------------------------------------------
+def decode_protobuf(kind: type[R], body: bytes) -> R:
+    """One request; raises MalformedPush."""
+    message = _MESSAGES[kind]()
+    try:
+        message.ParseFromString(body)
+    except DecodeError as error:
+        raise MalformedPush(f"the body is not an OTLP {kind.__name__} in protobuf: {error}") from None
+    request: R = _read(kind, message)
+    return request
+
+
+def encode_protobuf(request: Request) -> bytes:
+    """Inverse of `decode_protobuf`; raises MalformedPush where JSON carried a number that protobuf cannot."""
+    message = _MESSAGES[type(request)]()
+    try:
+        _write(request, message)
+    except ValueError as error:
+        raise MalformedPush(f"a number does not fit into OTLP: {error}") from None
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def _read(cls: type[Any], message: Any) -> Any:
+    found: dict[str, Any] = {}
+    for name, _, kind, inner, optional, _, default in _fields(cls):
+        if optional and not message.HasField(name):
+            continue
+        value = getattr(message, name)
+        if kind == _VALUES:
+            if value:
+                found[name] = tuple([_read(inner, item) for item in value])
+        elif kind == _VALUE:
+            found[name] = _read(inner, value)
+        elif kind == _HEX:
+            if value:
+                found[name] = value.hex()
+        elif kind == _SCALARS:
+            if value:
+                found[name] = tuple(value)
+        elif optional or value != default:
+            found[name] = value
+    return cls(**found)
+
+
+def _write(value: Value, message: Message) -> None:
+    for name, _, kind, _, _, _, default in _fields(type(value)):
+        item = getattr(value, name)
+        if item is None:
+            continue
+        if kind == _VALUES:
+            target = getattr(message, name)
+            for element in item:
+                _write(element, target.add())
+        elif kind == _VALUE:
+            getattr(message, name).SetInParent()
+            _write(item, getattr(message, name))
+        elif kind == _SCALARS:
+            getattr(message, name).extend(item)
+        elif item != default:
+            setattr(message, name, bytes.fromhex(item) if kind == _HEX else item)
+
+
+# --- JSON ----------------------------------------------------------------------------------------------------------
+_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind, strict=False) for kind in _MESSAGES
+}
+
+
+def decode_json(kind: type[R], body: bytes) -> R:
+    """One request; raises MalformedPush. Integers may be strings, unknown fields are ignored, null is absent."""
+    try:
+        request: R = _DECODERS[kind].decode(body)
+    except (msgspec.ValidationError, RecursionError):
+        return _decode_leniently(kind, body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedPush(f"the body is not JSON: {error}") from None
+    return request
+
+
+def _decode_leniently(kind: type[R], body: bytes) -> R:
+    """The slow way, for senders that write null for nothing and names for enums."""
+    try:
+        return msgspec.convert(_tidy(msgspec.json.decode(body)), kind, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise MalformedPush(f"the body is not an OTLP {kind.__name__} in JSON: {error}") from None
+    except RecursionError:
+        raise MalformedPush("the body is nested too deeply") from None
+
+
+def _tidy(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _enum_number(key, value) if key in _ENUMS and isinstance(value, str) else _tidy(value)
+            for key, value in node.items()
+            if value is not None
+        }
+    return [_tidy(item) for item in node] if isinstance(node, list) else node
+
+
+def _enum_number(field: str, name: str) -> int | str:
+    numbers: dict[str, int] = dict(_ENUMS[field].items())
+    return numbers.get(name, name)
+
+
+def encode_json(request: Request) -> bytes:
+    """Inverse of `decode_json`: times and counts as strings, other integers as numbers where any reader holds them."""
+    return msgspec.json.encode(_to_json(request))
+
+
+def _to_json(value: Value) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, json_name, kind, _, _, as_string, default in _fields(type(value)):
+        item = getattr(value, name)
+        if item is None or (kind != _VALUE and default is not None and item == default):
+            continue
+        if kind == _VALUES:
+            found[json_name] = [_to_json(element) for element in item]
+        elif kind == _VALUE:
+            found[json_name] = _to_json(item)
+        elif kind == _SCALARS:
+            found[json_name] = [str(element) if as_string else _json_number(element) for element in item]
+        else:
+            found[json_name] = str(item) if as_string else _json_number(item)
+    return found
+
+
+def _json_number(item: Any) -> Any:
+    if isinstance(item, float) and not math.isfinite(item):
+        return "NaN" if math.isnan(item) else "Infinity" if item > 0 else "-Infinity"
+    return str(item) if isinstance(item, int) and not isinstance(item, bool) and abs(item) > _SAFE_INTEGER else item
