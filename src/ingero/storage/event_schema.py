@@ -229,7 +229,7 @@ COUNTER_RATES: Final = Table(
   max(cumulative_value) - min(cumulative_value) AS increase, (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds,
   CASE WHEN max(ts) > min(ts)
     THEN (max(cumulative_value) - min(cumulative_value)) / ((epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9) END AS rate
-FROM events WHERE cumulative_value IS NOT NULL GROUP BY ALL""",  # noqa: S608 - our own column names
+FROM events WHERE cumulative_value IS NOT NULL GROUP BY ALL""",
 )
 COUNTER_STEPS: Final = Table(
     "counter_steps",
@@ -245,7 +245,7 @@ COUNTER_STEPS: Final = Table(
       THEN cumulative_value - lag(cumulative_value) OVER series
     WHEN lag(cumulative_value) OVER series IS NOT NULL THEN cumulative_value END AS step,
   (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS seconds
-FROM events WHERE cumulative_value IS NOT NULL WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)""",  # noqa: S608 - as above
+FROM events WHERE cumulative_value IS NOT NULL WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)""",
 )
 
 TABLES: Final = (
@@ -314,7 +314,7 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
         for statement in migrations[version]:
             connection.execute(statement)
         connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
-        connection.execute(f"INSERT INTO meta VALUES ('schema_version', {version})")  # noqa: S608 - an integer of ours
+        connection.execute(f"INSERT INTO meta VALUES ('schema_version', {version})")
         connection.execute("COMMIT")
     return found
 
