@@ -1,7 +1,7 @@
 """The functions user SQL may call: everything that only computes on its arguments.
 
-Left out on purpose: whatever reads settings, files, the environment or the catalogue, runs SQL from text, sleeps, writes,
-or grows a string or list to a length given as a number.
+Left out on purpose: whatever reads settings, files, the environment or the catalogue, runs SQL from text, sleeps,
+writes, or grows a string or list to a length given as a number.
 """
 
 AGGREGATES = frozenset(

@@ -1,8 +1,8 @@
 """Which user SQL may run: one SELECT (or EXPLAIN of one) over our tables, calling functions that only compute.
 
-DuckDB itself parses the text and hands back its own syntax tree, so the guard never disagrees with the engine about what
-a statement means. It is the first of three walls; behind it stand a read-only transaction and a process with a memory
-limit.
+DuckDB itself parses the text and hands back its own syntax tree, so the guard never disagrees with the engine about
+what a statement means. It is the first of three walls; behind it stand a read-only transaction and a process with a
+memory limit.
 """
 
 import re
