@@ -1,0 +1,152 @@
+"""Collective records as columns: one numpy array per field, so that a million records cost no Python objects.
+
+Unknown integers are `UNKNOWN` (-1); names are codes into small tables. `who` says which recorder (job, node, global
+rank) saw the row, because `rank` counts within the communicator only.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+T = TypeVar("T")
+
+UNKNOWN = -1
+SOURCES = tuple(CollectiveSource)
+
+
+class Recorder(NamedTuple):
+    """The rank that wrote a record."""
+
+    job: str | None
+    node: str | None
+    global_rank: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collectives:
+    """Columns of equal length; `ops` and `recorders` name the codes in `op` and `who`."""
+
+    who: NDArray[np.int32]
+    comm: NDArray[np.uint64]
+    seq: Ints
+    op: NDArray[np.int16]
+    rank: NDArray[np.int32]
+    nranks: NDArray[np.int32]
+    peer: NDArray[np.int32]
+    size_bytes: Ints
+    start_ns: Ints
+    end_ns: Ints
+    gpu_duration_ns: Ints
+    stream: Ints
+    source: NDArray[np.int8]
+    ops: tuple[str, ...]
+    recorders: tuple[Recorder, ...]
+
+    def __len__(self) -> int:
+        return len(self.comm)
+
+    @property
+    def duration_ns(self) -> Ints:
+        """Time inside the operation: the GPU's where it was timed, else the host's."""
+        return np.where(self.gpu_duration_ns >= 0, self.gpu_duration_ns, self.end_ns - self.start_ns)
+
+    @property
+    def entry_ns(self) -> Ints:
+        """When this rank began: the GPU's start where it was timed, else the enqueue."""
+        return np.where(self.gpu_duration_ns >= 0, self.end_ns - self.gpu_duration_ns, self.start_ns)
+
+    @property
+    def is_gpu_timed(self) -> Mask:
+        """Rows whose duration comes from the GPU's clock."""
+        return self.gpu_duration_ns >= 0
+
+    def take(self, rows: NDArray[np.intp] | Mask) -> "Collectives":
+        """The rows of an index or mask, with the same tables."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
+
+
+_TABLES = ("ops", "recorders")
+COLUMNS = tuple(field.name for field in fields(Collectives) if field.name not in _TABLES)
+DTYPES: Mapping[str, type[np.generic]] = {
+    "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32, "nranks": np.int32,
+    "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64, "end_ns": np.int64, "gpu_duration_ns": np.int64,
+    "stream": np.int64, "source": np.int8,
+}  # fmt: skip
+
+
+def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
+    """Columns of the records, in their order."""
+    rows = list(records)
+    ops = _Codes[str]()
+    recorders = _Codes[Recorder]()
+    columns: dict[str, Sequence[int]] = {
+        "who": [recorders.code(Recorder(row.job, row.node, row.global_rank)) for row in rows],
+        "comm": [row.comm for row in rows],
+        "seq": [_known(row.seq) for row in rows],
+        "op": [ops.code(canonical_op(row.op)) for row in rows],
+        "rank": [row.rank for row in rows],
+        "nranks": [row.nranks for row in rows],
+        "peer": [_known(row.peer) for row in rows],
+        "size_bytes": [row.size_bytes for row in rows],
+        "start_ns": [row.start_ns for row in rows],
+        "end_ns": [row.end_ns for row in rows],
+        "gpu_duration_ns": [_known(row.gpu_duration_ns) for row in rows],
+        "stream": [_known(row.stream) for row in rows],
+        "source": [SOURCES.index(row.source) for row in rows],
+    }
+    return from_columns(columns, tuple(ops), tuple(recorders))
+
+
+def from_columns(
+    columns: Mapping[str, Sequence[int] | NDArray[np.generic]], ops: Sequence[str], recorders: Sequence[Recorder]
+) -> Collectives:
+    """Columns by field name; those left out are unknown in every row."""
+    length = len(next(iter(columns.values()))) if columns else 0
+    arrays = {
+        name: np.asarray(columns[name], dtype) if name in columns else np.full(length, UNKNOWN).astype(dtype)
+        for name, dtype in DTYPES.items()
+    }
+    return Collectives(**arrays, ops=tuple(ops), recorders=tuple(recorders))
+
+
+def concat(parts: Sequence[Collectives]) -> Collectives:
+    """All rows of all parts, their tables united."""
+    ops = _Codes[str]()
+    recorders = _Codes[Recorder]()
+    columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in COLUMNS}
+    for part in parts:
+        op_map = np.array([ops.code(op) for op in part.ops], np.int16)
+        who_map = np.array([recorders.code(recorder) for recorder in part.recorders], np.int32)
+        for name in COLUMNS:
+            columns[name].append(getattr(part, name))
+        columns["op"][-1] = op_map[part.op]
+        columns["who"][-1] = who_map[part.who]
+    if not parts:
+        return from_columns({}, (), ())
+    return from_columns({name: np.concatenate(chunks) for name, chunks in columns.items()}, ops, recorders)
+
+
+def _known(value: int | None) -> int:
+    return UNKNOWN if value is None else value
+
+
+class _Codes(list[T], Generic[T]):
+    """Gives every distinct value the next integer, in order of appearance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._code: dict[T, int] = {}
+
+    def code(self, value: T) -> int:
+        if value not in self._code:
+            self._code[value] = len(self)
+            self.append(value)
+        return self._code[value]

@@ -1,0 +1,215 @@
+"""Peer lag: which ranks took part in the same collective, and who came late.
+
+Two numbers, never mixed up. *Peer lag* keeps the published definition: own duration minus the peers' median, so the
+late rank shows the lowest. *Lateness* is ours: positive means this rank came late. Where the GPU timed the operation it
+is the longest duration minus the own one, each on its own clock; else own entry minus the earliest, after clocks were
+aligned, and then it is worth no more than the error bar beside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.clock import ClockFit
+from ingero.core.collectives import Collectives, Floats, Ints, Mask
+
+Groups = NDArray[np.intp]
+
+SYNCHRONISING_OPS = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}) | POINT_TO_POINT_OPS
+GPU_TIMER_MS = 0.001  # the GPU's global timer ticks at up to one microsecond
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchPolicy:
+    """How records without a sequence number are matched by time, and how much is held per cluster."""
+
+    bucket_s: float = 1.0
+    tolerance_s: float = 0.25
+    max_age_s: float = 2.0
+    max_groups: int = 10_000
+    max_comms: int = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class PeerLag:
+    """One row per record. Lateness is NaN where nothing can be said; below `error_ms` it must not be shown."""
+
+    peer_lag_ms: Floats
+    lateness_ms: Floats
+    error_ms: Floats
+    transfer_ms: Floats
+    present: NDArray[np.int32]
+    is_quorate: Mask
+
+    @property
+    def shown_lateness_ms(self) -> Floats:
+        """Lateness that stands above its error bar, zero where the rank was on time, NaN where unknown."""
+        return np.where(self.lateness_ms > self.error_ms, self.lateness_ms, self.lateness_ms * 0.0)
+
+
+def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:
+    """Dense group code of every row: the same operation of the same communicator as seen by its ranks."""
+    comm = _dense(collectives.comm)
+    op, edge = _edges(collectives)
+    sequence = collectives.seq
+    if len(sequence) and sequence.min() >= 0:
+        return _pack(comm, op, edge, sequence)
+    timed = sequence < 0
+    groups = np.zeros(len(comm), np.intp)
+    groups[~timed] = _pack(comm[~timed], op[~timed], edge[~timed], sequence[~timed])
+    rows = np.flatnonzero(timed)
+    base = _pack(comm[rows], op[rows], edge[rows], np.zeros(len(rows), np.int64))
+    bucket = _buckets(base, collectives.rank[rows], collectives.entry_ns[rows], policy or MatchPolicy())
+    groups[rows] = _pack(base, bucket - bucket.min(initial=0)) + groups.max(initial=-1) + 1
+    return groups
+
+
+def measure_lag(collectives: Collectives, groups: Groups, clocks: Mapping[int, ClockFit] | None = None) -> PeerLag:
+    """Published lag and lateness of every row against its group. `clocks` maps recorders to their fitted clocks."""
+    duration = np.maximum(collectives.duration_ns, 0)  # a clock that stepped back measured nothing
+    size = int(groups.max(initial=-1)) + 1
+    rows, present = np.bincount(groups, minlength=size), count_ranks(collectives, groups, size)
+    longest, shortest = _extremes(groups, duration.astype(np.float64), size)
+    needed = _quorum(collectives.nranks)
+    quorate = present[groups] >= needed
+    lag = np.where(quorate, (duration - group_medians(groups, duration, size)[groups]) / 1e6, np.nan)
+    synchronising = _is_op(collectives, SYNCHRONISING_OPS)
+    all_gpu = np.bincount(groups, collectives.is_gpu_timed, size)[groups] == rows[groups]
+    clock_free = quorate & synchronising & all_gpu
+    lateness = np.where(clock_free, (longest[groups] - duration) / 1e6, np.nan)
+    error = np.where(clock_free, GPU_TIMER_MS, np.nan)
+    by_entry = quorate & ~clock_free
+    if by_entry.any():
+        entry, entry_error = _aligned_entries(collectives, clocks)
+        first, _ = _extremes(groups, -entry, size)
+        worst, _ = _extremes(groups, entry_error, size)
+        lateness = np.where(by_entry, (entry + first[groups]) / 1e6, lateness)
+        error = np.where(by_entry, worst[groups] / 1e6, error)
+    transfer = np.where(quorate & synchronising, shortest[groups] / 1e6, np.nan)
+    return PeerLag(lag, lateness, error, transfer, present[groups].astype(np.int32), quorate)
+
+
+def group_medians(groups: Groups, values: Ints, size: int) -> Floats:
+    """Median of every group of non-negative values; every code below `size` must occur."""
+    counts = np.bincount(groups, minlength=size)
+    starts = np.cumsum(counts) - counts
+    bits = int(values.max(initial=0)).bit_length()
+    if size.bit_length() + bits <= 63:  # one sort of plain integers is three times as fast as sorting by two keys
+        ordered = np.sort(groups.astype(np.int64) << bits | values) & ((1 << bits) - 1)
+    else:
+        ordered = values[np.lexsort((values, groups))]
+    low, high = ordered[starts + (counts - 1) // 2], ordered[starts + counts // 2]
+    middle: Floats = low + (high - low) / 2
+    return middle
+
+
+def count_ranks(collectives: Collectives, groups: Groups, size: int) -> NDArray[np.intp]:
+    """Distinct ranks in every group: a record delivered twice counts once."""
+    pair = np.sort(groups.astype(np.int64) << 32 | collectives.rank)
+    fresh = np.ones(len(pair), bool)
+    fresh[1:] = pair[1:] != pair[:-1]
+    return np.bincount(pair[fresh] >> 32, minlength=size)
+
+
+def _quorum(nranks: NDArray[np.int32]) -> NDArray[np.int32]:
+    """At least three and at least half of the ranks, but never more than there are."""
+    return np.minimum(nranks, np.maximum(3, (nranks + 1) // 2))
+
+
+def _aligned_entries(collectives: Collectives, clocks: Mapping[int, ClockFit] | None) -> tuple[Floats, Floats]:
+    """Entries on the reference clock and their error, infinite for a clock without a fit.
+
+    No fits at all is the caller's word that one clock wrote everything: the error is zero.
+    """
+    entry = collectives.entry_ns - collectives.entry_ns.min()
+    if clocks is None:
+        return entry.astype(np.float64), np.zeros(len(entry))
+    aligned, error = entry.astype(np.float64), np.full(len(entry), np.inf)
+    for who, fit in clocks.items():
+        rows = collectives.who == who
+        aligned[rows] = fit.to_reference(collectives.entry_ns[rows]) - collectives.entry_ns.min()
+        error[rows] = fit.error_ns
+    return aligned, error
+
+
+def _extremes(groups: Groups, values: Floats, size: int) -> tuple[Floats, Floats]:
+    highest, lowest = np.full(size, -np.inf), np.full(size, np.inf)
+    np.maximum.at(highest, groups, values)
+    np.minimum.at(lowest, groups, values)
+    return highest, lowest
+
+
+def _is_op(collectives: Collectives, names: frozenset[str]) -> Mask:
+    known: Mask = np.array([op in names for op in collectives.ops] or [False], bool)
+    return known[collectives.op]
+
+
+def _edges(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Operation codes with Send and Recv as one, and the unordered pair of ranks for these two, else zero."""
+    op = collectives.op.astype(np.intp)
+    pairwise = _is_op(collectives, POINT_TO_POINT_OPS) & (collectives.peer >= 0)
+    if not pairwise.any():
+        return op, np.zeros(len(op), np.intp)
+    low = np.minimum(collectives.rank, collectives.peer).astype(np.intp)
+    high = np.maximum(collectives.rank, collectives.peer).astype(np.intp)
+    edge = np.where(pairwise, 1 + low * (int(high.max()) + 1) + high, 0)
+    return np.where(pairwise, len(collectives.ops), op), _dense(edge)
+
+
+def _dense(values: NDArray[np.generic]) -> NDArray[np.intp]:
+    codes: Groups = np.unique(values, return_inverse=True)[1].astype(np.intp)
+    return codes
+
+
+def _pack(*columns: NDArray[np.integer]) -> Groups:
+    """Dense codes of the rows of several non-negative columns."""
+    key = np.zeros(len(columns[0]), np.int64)
+    room = 63
+    for column in columns:
+        bits = int(column.max(initial=0)).bit_length()
+        room -= bits
+        if room < 0:
+            return _dense(np.rec.fromarrays([_dense(each) for each in columns]))
+        if bits:
+            key = (key << bits) | column
+    return _dense_codes(key)
+
+
+def _dense_codes(key: Ints) -> Groups:
+    order = np.argsort(key)
+    ordered = key[order]
+    fresh = np.zeros(len(key), np.intp)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    codes = np.empty(len(key), np.intp)
+    codes[order] = np.cumsum(fresh)
+    return codes
+
+
+def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: MatchPolicy) -> Ints:
+    """Time bucket of every row; a row near an edge joins the neighbour that holds more of its peers but not itself."""
+    width, tolerance = int(policy.bucket_s * 1e9), int(policy.tolerance_s * 1e9)
+    bucket = entry_ns // width
+    if not len(bucket):
+        return bucket
+    offset = entry_ns - bucket * width
+    bucket -= bucket.min() - 1
+    for step, near in ((-1, offset < tolerance), (1, offset >= width - tolerance)):
+        own, other = _ranks_in(base, bucket, rank, 0), _ranks_in(base, bucket, rank, step)
+        bucket = np.where(near & (other[0] > own[0]) & ~other[1], bucket + step, bucket)
+    return bucket
+
+
+def _ranks_in(base: Groups, bucket: Ints, rank: NDArray[np.int32], step: int) -> tuple[Ints, Mask]:
+    """For every row: how many ranks the bucket `step` away holds, and whether the row's own rank is among them."""
+    span, ranks = int(bucket.max()) + 2, int(rank.max()) + 1
+    held = np.unique((base * span + bucket) * ranks + rank)
+    places, counts = np.unique(held // ranks, return_counts=True)
+    wanted = base * span + bucket + step
+    at = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    count = np.where(places[at] == wanted, counts[at], 0)
+    mine = wanted * ranks + rank
+    found = np.minimum(np.searchsorted(held, mine), len(held) - 1)
+    return count, held[found] == mine
