@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives import Floats, Ints
+from ingero.core.robust import MAD_TO_SIGMA
 
 MAX_PAIRS = 200_000  # of points for the slope; beyond, evenly spaced points stand for all
 MIN_EXITS_FOR_DRIFT = 8
-MAD_TO_SIGMA = 1.4826
+MIN_ERROR_NS = 1_000.0  # no reading of two clocks is worth more
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def fit_clock(reference_exit_ns: Ints, exit_ns: Ints) -> ClockFit | None:
     level = ahead - drift * (exit_ns - origin)
     offset = float(np.median(level))
     error = MAD_TO_SIGMA * float(np.median(np.abs(level - offset)))
-    return ClockFit(origin, offset, drift, max(error, _resolution_ns(exit_ns)), len(exit_ns))
+    return ClockFit(origin, offset, drift, max(error, MIN_ERROR_NS), len(exit_ns))
 
 
 def align_clocks(host: NDArray[np.int32], group: NDArray[np.intp], exit_ns: Ints) -> dict[int, ClockFit]:
@@ -96,9 +97,3 @@ def theil_sen(x: Floats, y: Floats) -> float:
     run = x[right] - x[left]
     kept = run != 0
     return float(np.median((y[right] - y[left])[kept] / run[kept])) if kept.any() else 0.0
-
-
-def _resolution_ns(times_ns: Ints) -> float:
-    """The smallest step between readings: no error bar is smaller than the clock's tick."""
-    steps = np.diff(np.unique(times_ns))
-    return float(np.gcd.reduce(steps)) if len(steps) else 1.0

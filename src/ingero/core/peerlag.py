@@ -63,7 +63,7 @@ def match_collectives(collectives: Collectives, policy: MatchPolicy | None = Non
     rows = np.flatnonzero(timed)
     base = _pack(comm[rows], op[rows], edge[rows], np.zeros(len(rows), np.int64))
     bucket = _buckets(base, collectives.rank[rows], collectives.entry_ns[rows], policy or MatchPolicy())
-    groups[rows] = _pack(base, bucket - bucket.min(initial=0)) + groups.max(initial=-1) + 1
+    groups[rows] = _pack(base, bucket) + groups[~timed].max(initial=-1) + 1
     return groups
 
 
@@ -198,7 +198,8 @@ def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: Matc
     bucket -= bucket.min() - 1
     for step, near in ((-1, offset < tolerance), (1, offset >= width - tolerance)):
         own, other = _ranks_in(base, bucket, rank, 0), _ranks_in(base, bucket, rank, step)
-        bucket = np.where(near & (other[0] > own[0]) & ~other[1], bucket + step, bucket)
+        more = other[0] >= own[0] if step < 0 else other[0] > own[0]  # between equal halves the earlier one wins
+        bucket = np.where(near & more & ~other[1], bucket + step, bucket)
     return bucket
 
 
