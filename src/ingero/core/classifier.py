@@ -1,0 +1,97 @@
+"""Healthy or straggler: enter strictly below the line and confirmed, leave with hysteresis, one id per episode."""
+
+import math
+import uuid
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ingero.errors import ConfigError
+
+EPSILON = 1e-9  # 0.80 + 0.02 is not exactly 0.82
+RECOVERY_DWELL = 6  # evaluations in a row at or above the line recover, even where line + hysteresis is out of reach
+_EPISODES = uuid.UUID("5b0d4f0e-7c0f-5d7e-9a43-1d4c2f6f3a10")  # namespace of episode ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierPolicy:
+    """How far above the line a straggler must come, and how often a node must be below it to become one."""
+
+    hysteresis: float = 0.02
+    confirmations: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.hysteresis < 0.5:
+            raise ConfigError("hysteresis is out of range; allowed: 0 to below 0.5")
+        if not 1 <= self.confirmations <= 1000:
+            raise ConfigError("confirmations is out of range; allowed: 1 to 1000")
+
+
+class Closing(StrEnum):
+    """Why an episode ended."""
+
+    RECOVERED = "recovered"
+    LEFT_ACTIVE = "left_active"  # idle, stale or calibrating again: nobody can say whether it is still slow
+    MODE_LOST = "mode_lost"  # no threshold left to compare with
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """Where the node stands. `episode` is set exactly while it is a straggler; `sequence` counts its messages."""
+
+    episode: str | None = None
+    since_ns: int = 0
+    sequence: int = 0
+    below: int = 0  # evaluations in a row under the line
+    above: int = 0  # evaluations in a row at or above the line, within an episode
+    raised: bool = False  # by this evaluation
+    closing: Closing | None = None  # by this evaluation
+    closed: str | None = None  # the episode it closed
+
+    @property
+    def is_straggler(self) -> bool:
+        return self.episode is not None
+
+
+def classify(
+    before: Classification,
+    score: float,
+    threshold: float,
+    policy: ClassifierPolicy,
+    *,
+    node: str,
+    now_ns: int,
+    may_raise: bool = True,
+) -> Classification:
+    """One evaluation. A score that is not a number changes nothing."""
+    state = replace(before, raised=False, closing=None, closed=None)
+    if math.isnan(score) or math.isnan(threshold):
+        return state
+    is_below = score + EPSILON < threshold
+    if state.is_straggler:
+        return _in_episode(state, score, threshold, policy, is_below)
+    below = state.below + 1 if is_below and may_raise else 0
+    if below < policy.confirmations:
+        return replace(state, below=below)
+    return Classification(episode=episode_id(node, now_ns), since_ns=now_ns, sequence=1, raised=True)
+
+
+def _in_episode(
+    state: Classification, score: float, threshold: float, policy: ClassifierPolicy, is_below: bool
+) -> Classification:
+    above = 0 if is_below else state.above + 1
+    if score + EPSILON >= threshold + policy.hysteresis or above >= RECOVERY_DWELL:
+        return close(state, Closing.RECOVERED)
+    return replace(state, above=above, sequence=state.sequence + 1)
+
+
+def close(state: Classification, closing: Closing) -> Classification:
+    """End the open episode, if there is one, and forget unconfirmed evaluations."""
+    if state.episode is None:
+        return Classification()
+    return Classification(closing=closing, closed=state.episode, since_ns=state.since_ns, sequence=state.sequence + 1)
+
+
+def episode_id(node: str, started_ns: int) -> str:
+    """The same for the same node and moment, so that a replay yields the same ids."""
+    return str(uuid.uuid5(_EPISODES, f"{node}\n{started_ns}"))

@@ -1,0 +1,88 @@
+"""The life of a node as its agent sees it: calibrating, active, idle, stale."""
+
+from dataclasses import dataclass, replace
+
+from ingero.contract.types import NodeState
+from ingero.errors import ConfigError
+
+FUTURE_TOLERANCE_S = 60.0  # a sample stamped further ahead is a failed read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecyclePolicy:
+    """How many samples make a node active, idle or stale."""
+
+    idle_intervals: int = 3
+    warmup_samples: int = 30
+    stale_read_failures: int = 3
+    recent_window: int = 0  # samples kept for `recent_launches`; 0 means four times idle_intervals
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.idle_intervals <= 1 << 20:
+            raise ConfigError("idle_intervals is out of range; allowed: 1 to 1048576")
+        if self.warmup_samples < 0 or self.recent_window < 0:
+            raise ConfigError("warmup_samples and recent_window must be 0 or more")
+        if self.stale_read_failures < 1:
+            raise ConfigError("stale_read_failures must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One look at the node: when, and how many launches; `launches` None is a failed read."""
+
+    at_s: float
+    launches: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifecycle:
+    """Where a node stands. A node whose baseline was restored starts ACTIVE."""
+
+    state: NodeState = NodeState.CALIBRATING
+    failures: int = 0
+    zeros: int = 0
+    samples: int = 0
+    woke: bool = False  # this reading ended an idle or stale time: the old baseline says nothing any more
+    recent: tuple[tuple[float, int], ...] = ()
+
+
+def follow(life: Lifecycle, reading: Reading, now_s: float, policy: LifecyclePolicy) -> Lifecycle:
+    """The life after one more reading."""
+    life = replace(life, woke=False)
+    if reading.launches is None or reading.at_s - now_s > FUTURE_TOLERANCE_S:
+        return _after_failure(life, policy)
+    launches = max(reading.launches, 0)
+    keep = policy.recent_window or policy.idle_intervals * 4
+    life = replace(life, failures=0, recent=(*life.recent, (reading.at_s, launches))[-keep:])
+    match life.state:
+        case NodeState.STALE:
+            return _calibrate(replace(life, woke=True), launches, policy)
+        case NodeState.IDLE if launches > 0:
+            return _calibrate(replace(life, woke=True), launches, policy)
+        case NodeState.CALIBRATING:
+            return _calibrate(life, launches, policy)
+        case NodeState.ACTIVE:
+            zeros = life.zeros + 1 if launches == 0 else 0
+            state = NodeState.IDLE if zeros >= policy.idle_intervals else NodeState.ACTIVE
+            return replace(life, state=state, zeros=0 if state is NodeState.IDLE else zeros)
+    return life
+
+
+def _after_failure(life: Lifecycle, policy: LifecyclePolicy) -> Lifecycle:
+    failures = life.failures + 1
+    if life.state is not NodeState.STALE and failures >= policy.stale_read_failures:
+        return replace(life, state=NodeState.STALE, failures=failures, zeros=0, samples=0)
+    return replace(life, failures=failures)
+
+
+def _calibrate(life: Lifecycle, launches: int, policy: LifecyclePolicy) -> Lifecycle:
+    """Samples without launches do not count: a node idle since boot must not become active with a baseline of zero."""
+    samples = life.samples + (launches > 0)
+    if not life.woke and samples >= policy.warmup_samples:  # a waking node is never active at once
+        return replace(life, state=NodeState.ACTIVE, samples=0, zeros=0)
+    return replace(life, state=NodeState.CALIBRATING, samples=samples, zeros=0)
+
+
+def recent_launches(life: Lifecycle, since_s: float) -> int:
+    """Launches in the kept readings from `since_s` on."""
+    return sum(launches for at_s, launches in life.recent if at_s >= since_s)
