@@ -1,2 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Compiled hot paths. Each has a pure-Python twin that is the fallback and the test oracle."""
+
+include "native/wire.pxi"
+include "native/push.pxi"

@@ -1,0 +1,212 @@
+"""What Fleet takes from a push: who speaks, how healthy they are, and what in it cannot be true.
+
+`read_push` decides about decoded values; the compiled `_native.plain_push` answers the same for the common push (one
+resource, gauges and sums, nothing odd) straight from protobuf bytes, and None for everything else.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from ingero.contract import names
+from ingero.contract.otlp import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, ResourceMetrics, plain_attributes
+from ingero.contract.types import NodeState
+
+try:
+    from ingero.contract._native import plain_push
+except ImportError:  # built without a compiler: everything takes the pure path
+
+    def plain_push(body: bytes) -> "tuple[object, ...] | None":
+        return None
+
+
+MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
+STATES = (NodeState.ACTIVE.value, NodeState.CALIBRATING.value, NodeState.IDLE.value)
+
+
+class Reject(StrEnum):
+    """Why a point of a push does not count; one label value of the rejection counter each."""
+
+    SCORE_NOT_FINITE = "score_not_finite"
+    SCORE_OUT_OF_RANGE = "score_out_of_range"
+    STATE_UNKNOWN = "state_unknown"
+    NODE_ID_MISSING = "node_id_missing"
+    IDENTITY_INVALID = "identity_invalid"
+    TOO_MANY_NODES = "too_many_nodes"
+    TOO_MANY_CLUSTERS = "too_many_clusters"
+
+
+class NodeReport(msgspec.Struct, frozen=True, gc=False):
+    """One resource of a push. `score` is None where it carried no health score; `cluster` where it named none."""
+
+    node: str
+    cluster: str | None = None
+    job: str | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    provider: str | None = None
+    score: float | None = None
+    state: str = ""
+    workload: str = ""
+    mode: str | None = None
+    degraded: bool | None = None
+    straggling: bool | None = None
+    gpu_model: str | None = None
+    gpu_count: int | None = None
+    sent_ns: int = 0
+
+
+class Push(msgspec.Struct, frozen=True, gc=False):
+    """A whole request: reports of its nodes, whether it carries measurements, what was refused, its first metric."""
+
+    reports: tuple[NodeReport, ...]
+    has_measurements: bool
+    rejected: tuple[tuple[Reject, int], ...]
+    lead: str
+
+
+def read_plain_push(body: bytes) -> Push | None:
+    """The compiled short cut for protobuf; None means: decode it and ask `read_push`."""
+    found = plain_push(body)
+    if found is None:
+        return None
+    *fields, lead = found
+    return Push((NodeReport(*fields),), False, (), lead)  # type: ignore[arg-type]  # the order is tested
+
+
+def is_measurement(metric: str) -> bool:
+    """True for what the verdict engine reads: collectives and own time per step."""
+    return metric.startswith("nccl.collective.") or metric == names.STEP_OWN_TIME_MS
+
+
+def read_push(request: MetricsRequest) -> Push:
+    """Everything Fleet needs of a request; never raises, refusals are counted by reason in points."""
+    rejected: Counter[Reject] = Counter()
+    reports: list[NodeReport] = []
+    has_measurements = False
+    lead = ""
+    for resource in request.resource_metrics:
+        metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
+        lead = lead or (metrics[0].name if metrics else "")
+        has_measurements = has_measurements or any(is_measurement(metric.name) for metric in metrics)
+        report = _read_resource(resource, metrics, rejected)
+        if report is not None:
+            reports.append(report)
+    return Push(tuple(reports), has_measurements, tuple(sorted((+rejected).items())), lead)
+
+
+def problem_with_id(value: str) -> bool:
+    """True for ids that could forge a header, a label or a log line."""
+    return not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
+
+
+def _read_resource(resource: ResourceMetrics, metrics: list[Metric], rejected: Counter[Reject]) -> NodeReport | None:
+    identity = plain_attributes(resource.resource.attributes) if resource.resource else {}
+    node, cluster, job = (_text(identity, key) for key in (names.NODE_ID, names.CLUSTER_ID, names.JOB_ID))
+    if node is None or not node.strip():
+        rejected[Reject.NODE_ID_MISSING] += sum(
+            len(metric.numbers) for metric in metrics if metric.name == names.HEALTH_SCORE
+        )
+        return None
+    if problem_with_id(node) or (cluster and problem_with_id(cluster)) or (job and problem_with_id(job)):
+        rejected[Reject.IDENTITY_INVALID] += max(1, sum(len(metric.numbers) for metric in metrics))
+        return None
+    health = _Health(rejected)
+    for metric in metrics:
+        health.read(metric)
+    rank = _number(identity, names.RANK)
+    return NodeReport(
+        node,
+        cluster or None,
+        job or None,
+        rank if rank is not None else _number(identity, names.NODE_RANK),
+        _number(identity, names.WORLD_SIZE),
+        _text(identity, names.PROVIDER),
+        health.score,
+        health.state,
+        health.workload,
+        health.mode,
+        health.degraded,
+        health.straggling,
+        health.gpu_model,
+        health.gpu_count,
+        health.sent_ns,
+    )
+
+
+class _Health:
+    """Collects the health metrics of one resource."""
+
+    def __init__(self, rejected: Counter[Reject]) -> None:
+        self.rejected = rejected
+        self.score: float | None = None
+        self.state = self.workload = ""
+        self.mode: str | None = None
+        self.degraded: bool | None = None
+        self.straggling: bool | None = None
+        self.gpu_model: str | None = None
+        self.gpu_count: int | None = None
+        self.sent_ns = 0
+
+    def read(self, metric: Metric) -> None:
+        if not metric.name.startswith("ingero."):
+            return
+        for point in metric.numbers:
+            if metric.name == names.HEALTH_SCORE:
+                self.read_score(point)
+            elif metric.name == names.AGENT_DETECTION_MODE:
+                found = plain_attributes(point.attributes)
+                self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # the older spelling
+            elif metric.name == names.DEGRADATION_WARNING:
+                self.degraded = bool(_value(point))
+            elif metric.name == names.STRAGGLER_EVENT:
+                self.straggling = bool(_value(point))
+                self.sent_ns = self.sent_ns or point.time_unix_nano
+            elif metric.name == names.NODE_INFO:
+                found = plain_attributes(point.attributes)
+                self.gpu_model, self.gpu_count = _text(found, names.GPU_MODEL), _number(found, names.GPU_COUNT)
+
+    def read_score(self, point: NumberPoint) -> None:
+        score = _value(point)
+        state, workload = _two(point.attributes)
+        if not math.isfinite(score):
+            self.rejected[Reject.SCORE_NOT_FINITE] += 1
+        elif not 0.0 <= score <= 1.0:
+            self.rejected[Reject.SCORE_OUT_OF_RANGE] += 1
+        elif state not in STATES:
+            self.rejected[Reject.STATE_UNKNOWN] += 1
+        else:
+            self.score, self.state, self.workload = score, state, workload[:MAX_ID_CHARACTERS]
+            self.sent_ns = point.time_unix_nano
+
+
+def _two(attributes: tuple[KeyValue, ...]) -> tuple[str, str]:
+    """State and workload; a score without a state is an active node's, as generic senders have none."""
+    state, workload = NodeState.ACTIVE.value, "unknown"
+    for attribute in attributes:
+        text = attribute.value.string_value if attribute.value else None
+        if text is not None:
+            if attribute.key == names.NODE_STATE:
+                state = text
+            elif attribute.key == names.WORKLOAD_TYPE:
+                workload = text
+    return state, workload
+
+
+def _value(point: NumberPoint) -> float:
+    if point.as_double is not None:
+        return point.as_double
+    return float(point.as_int) if point.as_int is not None else math.nan
+
+
+def _text(found: Mapping[str, Plain], key: str) -> str | None:
+    value = found.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _number(found: Mapping[str, Plain], key: str) -> int | None:
+    value = found.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,195 @@
+import importlib.util
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contract.otlp_strategies import values
+from tests.shared_data import shared
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_codec import decode_json, decode_protobuf, encode_json, encode_protobuf
+from ingero.contract.push import NodeReport, Push, Reject, plain_push, read_plain_push, read_push
+from ingero.errors import MalformedPush
+
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"
+)
+
+
+def push(metrics: list[otlp.Metric], **resource: otlp.Plain) -> otlp.MetricsRequest:
+    identity = {names.NODE_ID: "gpu-01", names.CLUSTER_ID: "train", **resource}
+    return otlp.MetricsRequest(
+        resource_metrics=(
+            otlp.ResourceMetrics(
+                resource=otlp.Resource(
+                    attributes=otlp.attributes({k: v for k, v in identity.items() if v is not None})
+                ),
+                scope_metrics=(otlp.ScopeMetrics(metrics=tuple(metrics)),),
+            ),
+        )
+    )
+
+
+def gauge(name: str, value: float, sent_ns: int = 7, **attributes: otlp.Plain) -> otlp.Metric:
+    number = {"as_int": value} if isinstance(value, int) else {"as_double": value}
+    point = otlp.NumberPoint(attributes=otlp.attributes(attributes), time_unix_nano=sent_ns, **number)
+    return otlp.Metric(name=name, unit="1", gauge=otlp.Gauge(data_points=(point,)))
+
+
+def score(value: float, state: str = "active", workload: str = "training") -> otlp.Metric:
+    return gauge(names.HEALTH_SCORE, value, **{names.NODE_STATE: state, names.WORKLOAD_TYPE: workload})
+
+
+FULL = push(
+    [
+        score(0.92),
+        gauge(names.THROUGHPUT_RATIO, 0.9),
+        gauge(names.DEGRADATION_WARNING, 1),
+        gauge(names.AGENT_DETECTION_MODE, 1, **{names.DETECTION_MODE: "fleet"}),
+        gauge(names.NODE_INFO, 1, **{names.GPU_MODEL: "NVIDIA H200", names.GPU_COUNT: 8}),
+    ],
+    **{names.JOB_ID: "job-7", names.NODE_RANK: 3, names.WORLD_SIZE: 8, names.PROVIDER: "aws"},
+)
+
+
+def test_everything_fleet_shows_about_a_node_is_read() -> None:
+    assert read_push(FULL) == Push(
+        (
+            NodeReport(
+                "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet", True, None,
+                "NVIDIA H200", 8, 7,
+            ),
+        ),
+        False,
+        (),
+        names.HEALTH_SCORE,
+    )  # fmt: skip
+
+
+@compiled
+def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
+    assert read_plain_push(encode_protobuf(FULL)) == read_push(FULL)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (push([score(math.nan)]), Reject.SCORE_NOT_FINITE),
+        (push([score(math.inf)]), Reject.SCORE_NOT_FINITE),
+        (push([score(1.01)]), Reject.SCORE_OUT_OF_RANGE),
+        (push([score(-0.01)]), Reject.SCORE_OUT_OF_RANGE),
+        (push([score(0.9, state="asleep")]), Reject.STATE_UNKNOWN),
+        (push([score(0.9)], **{names.NODE_ID: None}), Reject.NODE_ID_MISSING),
+        (push([score(0.9)], **{names.NODE_ID: "a\r\nX-Evil: 1"}), Reject.IDENTITY_INVALID),
+        (push([score(0.9)], **{names.CLUSTER_ID: "a\nb"}), Reject.IDENTITY_INVALID),
+        (push([score(0.9)], **{names.NODE_ID: "x" * 254}), Reject.IDENTITY_INVALID),
+    ],
+)
+def test_points_that_cannot_be_true_are_refused_by_reason(request_: otlp.MetricsRequest, reason: Reject) -> None:
+    found = read_push(request_)
+    assert found.rejected == ((reason, 1),)
+    assert [report.score for report in found.reports] in ([], [None])
+    assert plain_push(encode_protobuf(request_)) is None, "the short cut leaves refusals to the full decoder"
+
+
+def test_a_push_of_somebody_else_is_not_refused() -> None:
+    foreign = push([gauge("system.cpu.utilization", 0.4)], **{names.NODE_ID: None, names.CLUSTER_ID: None})
+    assert read_push(foreign) == Push((), False, (), "system.cpu.utilization")
+
+
+def test_measurements_are_noticed_and_left_to_the_full_decoder() -> None:
+    collective = push([score(0.9), gauge(names.COLLECTIVE_DURATION_MS, 1.5)])
+    assert read_push(collective).has_measurements
+    assert plain_push(encode_protobuf(collective)) is None
+
+
+def test_straggler_event_is_read() -> None:
+    event = push([gauge(names.STRAGGLER_EVENT, 1, **{names.SCORE_ATTR: 0.4, names.THRESHOLD_ATTR: 0.87})])
+    assert read_push(event).reports[0].straggling is True
+
+
+@compiled
+def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
+    lines = (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
+    bodies = [json.loads(line)["body"] for line in lines if json.loads(line)["path"].startswith("/v1/metrics")]
+    requests = [decode_json(otlp.MetricsRequest, json.dumps(body).encode()) for body in bodies]
+    plain = [read_plain_push(encode_protobuf(request)) for request in requests]
+    assert [found for found in plain if found is not None] == [
+        read_push(request) for request, found in zip(requests, plain, strict=True) if found is not None
+    ]
+    events = sum(names.STRAGGLER_EVENT in json.dumps(body) for body in bodies)
+    assert plain.count(None) == events
+
+
+texts = st.sampled_from(["active", "idle", "", "a", "ü", "a\nb", " a", "fleet"])
+keys = st.sampled_from(
+    [
+        names.NODE_ID, names.CLUSTER_ID, names.JOB_ID, names.RANK, names.NODE_RANK, names.WORLD_SIZE, names.NODE_STATE,
+        names.WORKLOAD_TYPE, names.DETECTION_MODE, "mode", names.GPU_MODEL, names.GPU_COUNT, "other",
+    ]
+)  # fmt: skip
+pairs = st.builds(
+    otlp.KeyValue,
+    key=keys,
+    value=st.none() | st.one_of(texts, st.integers(-5, 5), st.floats(), st.booleans()).map(otlp.any_value),
+)
+points = st.builds(
+    otlp.NumberPoint,
+    attributes=st.lists(pairs, max_size=3).map(tuple),
+    time_unix_nano=st.integers(0, 9),
+    as_double=st.floats(0, 1) | st.sampled_from([2.0, -1.0, math.inf]),
+) | st.builds(otlp.NumberPoint, as_int=st.integers(-1, 2))
+metrics = st.builds(
+    otlp.Metric,
+    name=st.sampled_from(
+        [
+            names.HEALTH_SCORE, names.AGENT_DETECTION_MODE, names.DEGRADATION_WARNING, names.NODE_INFO,
+            names.STRAGGLER_EVENT, names.COLLECTIVE_DURATION_MS, names.STEP_OWN_TIME_MS, "other",
+        ]
+    ),
+    gauge=st.lists(points, max_size=2).map(lambda found: otlp.Gauge(data_points=tuple(found))),
+)  # fmt: skip
+requests = st.builds(
+    lambda attributes, found: otlp.MetricsRequest(
+        resource_metrics=(
+            otlp.ResourceMetrics(
+                resource=otlp.Resource(attributes=tuple(attributes)),
+                scope_metrics=(otlp.ScopeMetrics(metrics=tuple(found)),),
+            ),
+        )
+    ),
+    st.lists(pairs, max_size=4),
+    st.lists(metrics, max_size=3),
+)
+modest = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@modest
+@given(requests | values(otlp.MetricsRequest))
+def test_short_cut_answers_the_same_or_nothing(request_: otlp.MetricsRequest) -> None:
+    body = encode_protobuf(request_)
+    plain = read_plain_push(body)
+    assert plain is None or plain == read_push(decode_protobuf(otlp.MetricsRequest, body))
+
+
+@modest
+@given(requests, st.data())
+def test_short_cut_never_accepts_what_the_decoder_refuses(request_: otlp.MetricsRequest, data: st.DataObject) -> None:
+    body = bytearray(encode_protobuf(request_) or b"\n\0")
+    for _ in range(data.draw(st.integers(1, 3))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    plain = read_plain_push(bytes(body))
+    if plain is not None:
+        try:
+            decoded = decode_protobuf(otlp.MetricsRequest, bytes(body))
+        except MalformedPush:
+            pytest.fail("accepted a body that is not protobuf")
+        assert repr(plain) == repr(read_push(decoded))
+
+
+@modest
+@given(requests)
+def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
+    assert repr(read_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(read_push(request_))
