@@ -74,7 +74,7 @@ def read_plain_push(body: bytes) -> Push | None:
     if found is None:
         return None
     *fields, lead = found
-    return Push((NodeReport(*fields),), False, (), lead)  # type: ignore[arg-type]  # the order is tested
+    return Push((NodeReport(*fields),), False, (), lead)  # the order is tested
 
 
 def is_measurement(metric: str) -> bool:
