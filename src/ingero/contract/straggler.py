@@ -1,0 +1,198 @@
+"""Lines of the remediation socket: newline-delimited JSON, `type` first, contract version 1.
+
+Readers ignore unknown types and unknown fields. A required field of a stable type (`memory`, `straggle`) is never
+removed or renamed within this version.
+"""
+
+import datetime
+from typing import TypeAlias
+
+import msgspec
+
+from ingero.contract.verdict import Verdict
+from ingero.errors import MalformedInput
+
+CONTRACT_VERSION = 1
+MAX_LINE_BYTES = 64 * 1024
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What every line shares: its type."""
+
+
+class Memory(Line, frozen=True, tag="memory"):
+    """Device memory one process holds, after an allocation or a free."""
+
+    pid: int
+    gpu_id: int
+    allocated_bytes: int
+    total_vram: int
+    utilization_pct: float
+    last_alloc_size: int
+    timestamp_ns: int
+    comm: str = ""
+
+
+class Straggle(Line, frozen=True, tag="straggle"):
+    """A process whose launch rate fell while others took its CPU."""
+
+    pid: int
+    throughput_drop_pct: float
+    sched_switch_count: int
+    preempting_pids: list[int]
+    timestamp_ns: int
+    sustained: bool
+    comm: str = ""
+    event_id: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class StragglerState(Line, frozen=True, tag="straggler_state"):
+    """This node is below the line, once per evaluation; `event_id` is the same through the episode."""
+
+    node_id: str
+    cluster_id: str
+    score: float
+    threshold: float
+    detection_mode: str
+    dominant_signal: str
+    timestamp: str
+    event_id: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    sequence: int | None = None  # counts the messages of the episode, so that a gap shows
+
+
+class StragglerResolved(Line, frozen=True, tag="straggler_resolved"):
+    """The episode is over; `reason` says why when the node did not simply recover."""
+
+    node_id: str
+    cluster_id: str
+    timestamp: str
+    event_id: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+    sequence: int | None = None
+    reason: str = ""
+
+
+class InferenceOutlier(Line, frozen=True, tag="inference_outlier"):
+    """One inference step took much longer than usual."""
+
+    node_id: str
+    cluster_id: str
+    timestamp: str
+    pid: int
+    step_duration_ns: int
+    baseline_p95_ns: int
+    bucket: str
+    event_id: str = ""
+    cgroup_path_hash: str = ""
+    stream_handle: int | None = None
+    baseline_mean_ns: int | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    phase: str = ""
+    memfrag_events_in_step: int | None = None
+    throttle_reasons: list[str] = []
+    min_sm_clock_mhz: int | None = None
+    kv_cache_top_alloc_ages_ms: list[float] = []
+
+
+class InferenceSamplerDegraded(Line, frozen=True, tag="inference_sampler_degraded"):
+    """The sampler of inference steps backed off, and until when."""
+
+    node_id: str
+    cluster_id: str
+    timestamp: str
+    pid: int
+    bucket: str
+    cause: str
+    cooldown_end: str
+    cgroup_path_hash: str = ""
+    stream_handle: int | None = None
+    phase: str = ""
+    rank: int | None = None
+    world_size: int | None = None
+
+
+class VerdictLine(Verdict, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="verdict"):
+    """A verdict Fleet sent in the reply to a push, with where and when it was received."""
+
+    cluster_id: str
+    timestamp: str
+
+
+class Heartbeat(Line, frozen=True, tag="heartbeat"):
+    """The agent lives: silence longer than a few of these means it does not."""
+
+    node_id: str
+    cluster_id: str
+    timestamp: str
+    state: str
+    detection_mode: str
+    score: float | None = None
+
+
+SocketLine: TypeAlias = (
+    Memory
+    | Straggle
+    | StragglerState
+    | StragglerResolved
+    | InferenceOutlier
+    | InferenceSamplerDegraded
+    | VerdictLine
+    | Heartbeat
+)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    """The fields of a line that a reader of any type needs."""
+
+    type: str
+    node_id: str = ""
+    cluster_id: str = ""
+    event_id: str = ""
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[SocketLine] = msgspec.json.Decoder(SocketLine)
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+
+
+def encode_line(line: SocketLine) -> bytes:
+    """One line with its newline."""
+    return _ENCODER.encode(line) + b"\n"
+
+
+def decode_line(line: bytes) -> SocketLine:
+    """Inverse of `encode_line`; raises MalformedInput, also for a type nobody knows."""
+    try:
+        return _DECODER.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedInput(f"not a line of the remediation socket: {error}") from None
+
+
+def decode_envelope(line: bytes) -> Envelope:
+    """The type of any line, known or not; raises MalformedInput for what is no JSON object with a type."""
+    try:
+        envelope = _ENVELOPE.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedInput(f"not a line of the remediation socket: {error}") from None
+    if not envelope.type:
+        raise MalformedInput("not a line of the remediation socket: its type is empty")
+    return envelope
+
+
+def verdict_line(verdict: Verdict, cluster: str, received_ns: int) -> VerdictLine:
+    """A verdict as a line of the socket."""
+    values = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
+    return VerdictLine(**values, cluster_id=cluster, timestamp=rfc3339(received_ns))
+
+
+def rfc3339(unix_ns: int) -> str:
+    """UTC with nanoseconds, as in `2026-11-15T02:32:37.298798752Z`."""
+    seconds, nanos = divmod(unix_ns, 10**9)
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
