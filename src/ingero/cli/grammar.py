@@ -8,4 +8,6 @@ GROUPS = (
     "Operate",
 )
 
-COMMANDS: tuple[tuple[str, str, str, str], ...] = ()
+COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
+)

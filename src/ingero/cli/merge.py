@@ -1,0 +1,80 @@
+"""`ingero merge`: trace databases of several nodes into one file."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from ingero.config.loader import parse_duration_s
+from ingero.storage.merge import MergeSummary, merge
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; replaced when complete."
+)
+@click.option("--force-node", metavar="NAME", help="Node of files recorded before node names existed.")
+@click.option("--skip-bad", is_flag=True, help="Leave damaged or foreign files out instead of stopping.")
+@click.option(
+    "--clock-skew-threshold", default="100ms", show_default=True, help="Warn when first events lie further apart."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def command(
+    sources: tuple[Path, ...],
+    output: Path,
+    force_node: str | None,
+    skip_bad: bool,
+    clock_skew_threshold: str,
+    as_json: bool,
+) -> None:
+    """Merge trace databases into one that `explain`, `query` and `export` read. Sources are never changed.
+
+    \b
+    Examples:
+      ingero merge node-01.db node-02.db -o cluster.db
+      ingero merge old.db -o named.db --force-node gpu-node-07
+    """
+    try:
+        threshold_s = parse_duration_s(clock_skew_threshold)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--clock-skew-threshold") from None
+    summary = merge(
+        sources, output, force_node=force_node, skip_bad=skip_bad, skew_threshold_s=threshold_s, progress=_progress
+    )
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode(summary).decode())
+    _report(summary, output)
+
+
+def _progress(done: int, total: int, path: Path) -> None:
+    if sys.stderr.isatty():
+        text = f"merging {done + 1}/{total} {path.name}" if done < total else "building indexes"
+        print(f"\r\x1b[K{text}", end="" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
+
+
+def _report(summary: MergeSummary, output: Path) -> None:
+    width = max(len(str(file.path)) for file in summary.files)
+    for file in summary.files:
+        if file.skipped:
+            print(f"  {file.path!s:<{width}}  skipped: {file.skipped}", file=sys.stderr)
+            continue
+        print(
+            f"  {file.path!s:<{width}}  {file.events:>9,} events  {file.chains:>5,} chains  {file.stacks:>5,} stacks",
+            file=sys.stderr,
+        )
+        if file.oversized_stacks:
+            print(f"WARNING: {file.oversized_stacks} stacks larger than 64 KiB were left out", file=sys.stderr)
+    for one, other, seconds in summary.possible_skew:
+        print(
+            f"WARNING: the first events of {one} and {other} are {seconds:.3g} s apart: their clocks may differ, or "
+            "one recording simply began later",
+            file=sys.stderr,
+        )
+    print(
+        f"{output}: {summary.events:,} events, {summary.chains:,} chains, {summary.stacks:,} unique stacks from "
+        f"{len(summary.nodes)} node(s)",
+        file=sys.stderr,
+    )

@@ -1,0 +1,251 @@
+"""Several trace databases into one: read-only sources, one atomic output, nothing counted twice.
+
+Rows move inside SQLite (ATTACH and INSERT … SELECT); indexes are built once at the end. The output appears under its
+name only when it is complete.
+"""
+
+import hashlib
+import itertools
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from ingero.errors import ForeignFile, MalformedInput, StoreError
+from ingero.storage.merge_sql import (
+    COUNTED,
+    copy_statements,
+    count_oversized_stacks,
+    count_unnamed_ids,
+    needs_force_node,
+    node_of_source,
+)
+from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
+from ingero.storage.trace_db import connect_readonly, sibling_files
+
+UNNAMED_NODE: Final = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class MergedFile:
+    """What one source added; `skipped` says why a file was left out."""
+
+    path: Path
+    events: int = 0
+    chains: int = 0
+    stacks: int = 0
+    oversized_stacks: int = 0
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSummary:
+    """The whole merge. `possible_skew` holds node pairs whose first events lie far apart, in seconds."""
+
+    files: list[MergedFile]
+    events: int
+    chains: int
+    stacks: int
+    nodes: list[str]
+    possible_skew: list[tuple[str, str, float]] = field(default_factory=list)
+
+
+Progress = Callable[[int, int, Path], None]
+
+
+def merge(
+    sources: Sequence[Path],
+    output: Path,
+    *,
+    force_node: str | None = None,
+    skip_bad: bool = False,
+    skew_threshold_s: float = 0.1,
+    progress: Progress = lambda done, total, path: None,
+) -> MergeSummary:
+    """Merge `sources` into `output`; raises naming the file that is in the way."""
+    _check_paths(sources, output)
+    if force_node is not None and (":" in force_node or not force_node.strip()):
+        raise MalformedInput(f"--force-node {force_node!r}: a node name is not empty and has no colon")
+    with _private_folder(output) as folder:
+        target = folder / "merged.db"
+        connection = _new_database(target)
+        try:
+            files = _add_all(_Merger(connection, folder, force_node), sources, skip_bad, progress)
+            create_schema(connection)
+            connection.commit()
+            summary = _summarise(connection, files, skew_threshold_s)
+        except sqlite3.OperationalError as error:
+            raise StoreError(f"cannot write {output}: {error}; make room and try again") from error
+        finally:
+            connection.close()
+        _publish(target, output)
+    return summary
+
+
+def _check_paths(sources: Sequence[Path], output: Path) -> None:
+    if not sources:
+        raise MalformedInput("name at least one trace database to merge")
+    for source in sources:
+        if not source.is_file():
+            raise StoreError(f"{source} is not there")
+        if source.resolve() == output.resolve():
+            raise StoreError(f"{output} is also a source; write to another file")
+    if output.is_dir() or not output.parent.is_dir():
+        raise StoreError(f"cannot write {output}: its folder is not there or it is a folder itself")
+
+
+@contextmanager
+def _private_folder(output: Path) -> Iterator[Path]:
+    """A folder beside the output, so that the last step is a rename on one file system."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.resolve().parent))
+    except OSError as error:
+        raise StoreError(f"cannot write {output}: {error.strerror}") from None
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _add_all(merger: "_Merger", sources: Sequence[Path], skip_bad: bool, progress: Progress) -> list[MergedFile]:
+    files = []
+    for number, path in enumerate(sources):
+        progress(number, len(sources), path)
+        try:
+            files.append(merger.add(path))
+        except (ForeignFile, StoreError) as error:
+            if not skip_bad:
+                raise
+            files.append(MergedFile(path, skipped=str(error)))
+    progress(len(sources), len(sources), sources[-1])
+    return files
+
+
+def _new_database(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, uri=True)
+    connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
+    connection.execute("PRAGMA synchronous = OFF")  # synced once, before the rename
+    connection.execute("PRAGMA cache_size = -65536")
+    for name, columns in (TABLES | OWN_TABLES).items():
+        connection.execute(f"CREATE TABLE {name} {columns}")
+    connection.commit()
+    return connection
+
+
+class _Merger:
+    """Copies one source after the other and remembers what has gone in."""
+
+    def __init__(self, connection: sqlite3.Connection, folder: Path, force_node: str | None) -> None:
+        self.connection = connection
+        self.folder = folder
+        self.force_node = force_node
+        self.digests: dict[str, Path] = {}
+        self.nodes: set[str] = set()
+        self.used_numbers = 0
+
+    def add(self, path: Path) -> MergedFile:
+        """Copy one source; raises before anything of it is copied when it cannot be used."""
+        readable = _readable_copy(path, self.folder)
+        digest = _digest(readable)
+        if digest in self.digests:
+            return MergedFile(path, skipped=f"same content as {self.digests[digest]}")
+        _check_content(path, readable, self.force_node)
+        self.digests[digest] = path
+        before = _counts(self.connection)
+        self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
+        try:
+            oversized = self._copy_attached()
+        except sqlite3.DatabaseError as error:
+            raise ForeignFile(f"{path} cannot be read to its end: {error}") from error
+        finally:
+            self.connection.commit()
+            self.connection.execute("DETACH src")
+        events, chains, stacks = (
+            after - earlier for after, earlier in zip(_counts(self.connection), before, strict=True)
+        )
+        return MergedFile(path, events, chains, stacks, oversized)
+
+    def _copy_attached(self) -> int:
+        node = self.force_node or node_of_source(self.connection) or UNNAMED_NODE
+        unnamed = count_unnamed_ids(self.connection)
+        for statement in copy_statements(self.connection, node, self.used_numbers, node_is_new=node not in self.nodes):
+            self.connection.execute(statement.sql, statement.parameters)
+        self.used_numbers += unnamed
+        self.nodes.add(node)
+        return count_oversized_stacks(self.connection)
+
+
+def _readable_copy(path: Path, folder: Path) -> Path:
+    """The source itself; a copy when it has a write-ahead log, because reading that would write beside the source."""
+    database, log, _ = sibling_files(path)
+    if not (log.exists() and log.stat().st_size):
+        return database
+    copy = Path(tempfile.mkdtemp(dir=folder)) / path.name
+    shutil.copyfile(database, copy)
+    shutil.copyfile(log, sibling_files(copy)[1])
+    return copy
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.blake2b()
+    for file in sibling_files(path)[:2]:
+        if file.exists():
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def _check_content(path: Path, readable: Path, force_node: str | None) -> None:
+    try:
+        connection = connect_readonly(readable)
+    except (ForeignFile, StoreError) as error:
+        raise type(error)(str(error).replace(str(readable), str(path))) from None
+    try:
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise ForeignFile(f"{path} is damaged: {problem}; --skip-bad merges the other files")
+        if force_node is None and needs_force_node(connection):
+            raise ForeignFile(
+                f"{path} does not say which node it is from: name it with --force-node NAME, or record again with "
+                "`ingero trace --node NAME`"
+            )
+    except sqlite3.DatabaseError as error:
+        raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from None
+    finally:
+        connection.close()
+
+
+def _uri(path: Path, *, immutable: bool) -> str:
+    return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
+
+
+def _counts(connection: sqlite3.Connection) -> list[int]:
+    return [connection.execute(f"SELECT count(*) FROM main.{table}").fetchone()[0] for table in COUNTED]
+
+
+def _summarise(connection: sqlite3.Connection, files: list[MergedFile], skew_threshold_s: float) -> MergeSummary:
+    events, chains, stacks = _counts(connection)
+    first = connection.execute("SELECT node, min(timestamp) FROM events GROUP BY node ORDER BY node").fetchall()
+    skew = [
+        (early, late, abs(late_ns - early_ns) / 1e9)
+        for (early, early_ns), (late, late_ns) in itertools.combinations(first, 2)
+        if abs(late_ns - early_ns) > skew_threshold_s * 1e9
+    ]
+    return MergeSummary(files, events, chains, stacks, [node for node, _ in first], skew)
+
+
+def _publish(target: Path, output: Path) -> None:
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())
+    target.replace(output)
+    descriptor = os.open(output.resolve().parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
