@@ -1,0 +1,52 @@
+"""A causal chain: what is slow, what happened meanwhile, what to do. Stored, exported and printed in this shape."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ingero.contract.events import Layer
+
+
+class Severity(StrEnum):
+    """How bad, worst first."""
+
+    HIGH = "HIGH"
+    MEDIUM = "MEDIUM"
+    LOW = "LOW"
+
+
+SEVERITY_ORDER = {severity: order for order, severity in enumerate(Severity)}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEntry:
+    """One line of evidence; the symptom is the last."""
+
+    layer: Layer
+    op: str
+    detail: str
+    duration_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """One finding about one process. `name` says what was found and is the same each time it is found again."""
+
+    name: str
+    severity: Severity
+    summary: str
+    root_cause: str
+    explanation: str
+    recommendations: tuple[str, ...] = ()
+    cuda_op: str = ""
+    p99_ns: int = 0
+    p50_ns: int = 0
+    tail_ratio: float = 0.0
+    timeline: tuple[TimelineEntry, ...] = ()
+    pid: int = 0
+    # share of the slow calls that overlap the evidence; None where nothing could be compared
+    confidence: float | None = None
+
+
+def chain_id(node: str, name: str) -> str:
+    """`node:name`, or the plain name for a trace without a node."""
+    return f"{node}:{name}" if node else name

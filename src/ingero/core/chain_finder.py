@@ -1,0 +1,157 @@
+"""Finds the causal chains of a moment: keeps the window, asks every rule, keeps the worst finding per operation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ingero.contract.chain import SEVERITY_ORDER, Chain
+from ingero.contract.events import OFF_CPU_SLEPT, OpKey, Source
+from ingero.core import chains
+from ingero.core.event_columns import EventColumns
+from ingero.core.evidence import EvidenceWindow, Process, SystemSample, gather
+from ingero.core.fixes import Host
+from ingero.core.graph_chains import GraphWatch
+from ingero.core.op_stats import OpSummary
+from ingero.core.throughput import ThroughputWatch, drop_chain, is_watched
+
+MIN_CGROUP_SAMPLES = 10
+OFF_CPU_CAP_NS = 1_000_000_000
+NEIGHBOUR_RATIO = 2.0
+MAX_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    now_ns: int
+    events: EventColumns
+    samples: Mapping[int, SystemSample]
+    pid: int
+    cgroup_id: int
+
+
+@dataclass(slots=True)
+class ChainFinder:
+    """One finder per trace. Event time only: `find` is told what time it is."""
+
+    window_ns: int = chains.TRAINING_WINDOW_NS
+    host: Host = field(default_factory=Host)
+    _window: EvidenceWindow = field(init=False)
+    _graphs: GraphWatch = field(default_factory=GraphWatch)
+    _throughput: ThroughputWatch = field(default_factory=ThroughputWatch)
+    _samples: dict[int, SystemSample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._window = EvidenceWindow(self.window_ns)
+
+    def add(self, events: EventColumns) -> None:
+        """Take in a batch, whatever it holds."""
+        self._window.add(events)
+        self._graphs.add(events)
+
+    def add_sample(self, sample: SystemSample) -> None:
+        """Take in a system sample; one per second is enough."""
+        self._samples[sample.timestamp_ns] = sample
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[next(iter(self._samples))]
+
+    def find(self, now_ns: int, ops: Sequence[OpSummary], pid: int = 0, cgroup_id: int = 0) -> list[Chain]:
+        """Every chain of this moment, worst first. `pid` narrows to one process."""
+        events = self._window.at(now_ns)
+        samples = self._samples_at(now_ns)
+        chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
+        scene = _Scene(now_ns, events, samples, pid, cgroup_id)
+        found = self._about_operations(scene, chosen)
+        found += self._standalone(events, pid, cgroup_id)
+        memory = max((sample.mem_pct for sample in samples.values()), default=None)
+        found += self._graphs.find(now_ns, pid, memory, self.host)
+        return sorted(worst_per_name(found), key=lambda chain: (SEVERITY_ORDER[chain.severity], -chain.tail_ratio))
+
+    def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
+        if not self.window_ns:
+            return self._samples
+        return {at: sample for at, sample in self._samples.items() if now_ns - self.window_ns <= at <= now_ns}
+
+    def _about_operations(self, scene: _Scene, ops: Sequence[OpSummary]) -> list[Chain]:
+        tails: dict[OpKey, Chain] = {}
+        drops: list[tuple[OpKey, Chain]] = []
+        threads = _threads(ops)
+        for op in ops:
+            process = Process(op.pid or scene.pid, threads.get(op.pid, frozenset()), scene.cgroup_id)
+            drop = self._throughput.observe(scene.now_ns, op) if is_watched(op) else None
+            if chains.has_tail(op):
+                chain = chains.tail_chain(op, gather(scene.events, process, op.slow, scene.samples), self.host)
+                if chain and (op.key not in tails or _is_worse(chain, tails[op.key])):
+                    tails[op.key] = chain
+            if drop:
+                fallen = drop_chain(op, drop, gather(scene.events, process, None, scene.samples), self.host)
+                if fallen:
+                    drops.append((op.key, fallen))
+        return [*tails.values(), *(chain for key, chain in drops if key not in tails)]
+
+    def _standalone(self, events: EventColumns, pid: int, cgroup_id: int) -> list[Chain]:
+        found = []
+        kills = events.take(events.is_op(Source.HOST, 4) | events.is_op(Source.HOST, 12))
+        if len(kills):
+            victims = sorted({int(victim) for victim in kills.arg1 if victim})
+            found.append(chains.oom_chain(len(kills), victims, self.host))
+        retransmits = chains.retransmit_chain(int(events.is_op(Source.TCP, 1).sum()))
+        if retransmits:
+            found.append(retransmits)
+        found += chains.pod_chains(int(events.is_op(Source.HOST, 10).sum()), int(events.is_op(Source.HOST, 11).sum()))
+        neighbour = self._neighbour(events, pid, cgroup_id)
+        return [*found, neighbour] if neighbour else found
+
+    def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int) -> Chain | None:
+        switches = events.take(
+            events.is_op(Source.HOST, 1) & (events.cgroup_id > 1) & (events.ret_code != OFF_CPU_SLEPT)
+        )
+        if not len(switches):
+            return None
+        target = cgroup_id
+        if not target and pid:
+            own = switches.cgroup_id[switches.pid == pid]
+            target = int(own[-1]) if len(own) else 0
+        waits = {
+            int(group): _p99(switches.duration[switches.cgroup_id == group])
+            for group in np.unique(switches.cgroup_id)
+            if (switches.cgroup_id == group).sum() >= MIN_CGROUP_SAMPLES
+        }
+        peers = sorted(wait for group, wait in waits.items() if group != target)
+        if target not in waits or not peers:
+            return None
+        ratio = waits[target] / max(peers[len(peers) // 2], 1)
+        if ratio < NEIGHBOUR_RATIO:
+            return None
+        own_rows = switches.take(switches.cgroup_id == target)
+        others = (
+            {int(other) for other in np.unique(own_rows.arg1)} - {0, pid} - {int(p) for p in np.unique(own_rows.pid)}
+        )
+        return chains.neighbour_chain(ratio, waits[target], len(peers), sorted(others)[:3], self.host)
+
+
+def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
+    """One chain per name: of several processes the worst."""
+    kept: dict[str, Chain] = {}
+    for chain in found:
+        if chain.name not in kept or _is_worse(chain, kept[chain.name]):
+            kept[chain.name] = chain
+    return list(kept.values())
+
+
+def _is_worse(chain: Chain, than: Chain) -> bool:
+    return (SEVERITY_ORDER[chain.severity], -chain.tail_ratio) < (SEVERITY_ORDER[than.severity], -than.tail_ratio)
+
+
+def _p99(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+    ordered = np.sort(np.minimum(durations, OFF_CPU_CAP_NS))
+    index = min(max(int(0.99 * len(ordered) + 0.5) - 1, 0), len(ordered) - 1)
+    return int(ordered[index])
+
+
+def _threads(ops: Sequence[OpSummary]) -> dict[int, frozenset[int]]:
+    threads: dict[int, frozenset[int]] = {}
+    for op in ops:
+        if op.key[0] in (Source.CUDA, Source.DRIVER, Source.GRAPH):
+            threads[op.pid] = threads.get(op.pid, frozenset()) | op.tids
+    return threads

@@ -1,0 +1,63 @@
+"""Derives causal chains again from recorded events, in event time, as the recorder would have found them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ingero.contract.chain import SEVERITY_ORDER, Chain
+from ingero.core.chain_finder import ChainFinder
+from ingero.core.chains import TRAINING_WINDOW_NS
+from ingero.core.event_columns import EventColumns
+from ingero.core.evidence import SystemSample
+from ingero.core.fixes import Host
+from ingero.core.op_stats import TraceStats
+
+TICK_NS = 1_000_000_000
+
+
+def replay(
+    events: EventColumns,
+    samples: Sequence[SystemSample],
+    host: Host,
+    window_ns: int = TRAINING_WINDOW_NS,
+    pid: int = 0,
+) -> list[tuple[int, Chain]]:
+    """(when, chain), worst first: per operation the worst finding, the earliest of equals."""
+    order = np.argsort(events.timestamp, kind="stable")
+    events = events.take(order)
+    if pid:
+        events = events.take(_concerns(events, pid))
+    finder, stats = ChainFinder(window_ns, host), TraceStats()
+    for sample in samples:
+        finder.add_sample(sample)
+    kept: dict[tuple[str, str], tuple[int, Chain]] = {}
+    for begin, end in _ticks(events):
+        part = events.take(slice(begin, end))
+        stats.add(part)
+        finder.add(part)
+        now_ns = int(part.timestamp[-1])
+        for chain in finder.find(now_ns, stats.summaries(), pid):
+            symptom = chain.timeline[-1]
+            key = (str(symptom.layer), symptom.op if chain.cuda_op else chain.name)
+            if key not in kept or SEVERITY_ORDER[chain.severity] < SEVERITY_ORDER[kept[key][1].severity]:
+                kept[key] = (now_ns, chain)
+    return sorted(kept.values(), key=lambda item: (SEVERITY_ORDER[item[1].severity], -item[1].tail_ratio))
+
+
+def _concerns(events: EventColumns, pid: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls of other processes are dropped; what the host did is kept for everybody."""
+    is_call = np.isin(events.source, (1, 4, 8))
+    wanted: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~is_call | (events.pid == pid)
+    return wanted
+
+
+def _ticks(events: EventColumns) -> list[tuple[int, int]]:
+    """Row ranges of one second each, a new second starting at the first event after the last one ended."""
+    ranges = []
+    begin = 0
+    while begin < len(events):
+        boundary = events.timestamp[begin] + TICK_NS
+        end = int(np.searchsorted(events.timestamp, boundary, side="right"))
+        ranges.append((begin, end))
+        begin = end
+    return ranges
