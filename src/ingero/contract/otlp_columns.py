@@ -1,0 +1,139 @@
+"""Many OTLP requests as one batch of columns, ready for Arrow.
+
+Two builders give the same batch: `PureColumns` from `decode_rows`, and the compiled one of `native/otlp_columns.pxi`,
+which reads the common shape of metric points straight from the wire and hands everything else to `decode_rows`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.otlp_rows import MAX_ROWS, Context, Row, decode_resource, decode_rows, sum_kind, too_many_rows
+
+try:
+    from ingero.contract._native import NativeColumns
+except ImportError:  # built without a compiler: the pure builder does the same, slower
+    NativeColumns = None
+
+IS_COMPILED: Final = NativeColumns is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A numeric column; where `valid` is 0 the value means nothing."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """A text column: UTF-8 in one piece, cut at `offsets`."""
+
+    offsets: NDArray[np.int32]
+    data: bytes
+    valid: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Rows of `events` by column; `context[i]` is the position of row i's context in `contexts`."""
+
+    contexts: list[Context]
+    context: NDArray[np.int32]
+    seq: NDArray[np.int64]
+    idx: NDArray[np.int32]
+    received_us: NDArray[np.int64]
+    ts: Numbers
+    start_ts: Numbers
+    value_double: Numbers
+    value_int: Numbers
+    cumulative_value: Numbers
+    causal_chain_id: Texts
+    attrs: Texts
+    detail: Texts
+
+
+class Columns(Protocol):
+    """Grows by requests until `take` empties it."""
+
+    def add(self, signal: int, body: bytes, seq: int, received_us: int) -> int:
+        """Append one request; returns its rows. A refused one (MalformedPush, TooLarge) leaves nothing behind."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+    def take(self) -> Batch: ...
+
+
+class PureColumns:
+    """The builder without compiled code."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def clear(self) -> None:
+        self._rows: list[Row] = []
+        self._origins: list[tuple[int, int, int]] = []
+
+    def add(self, signal: int, body: bytes, seq: int, received_us: int) -> int:
+        rows = decode_rows(signal, body)
+        self._rows += rows
+        self._origins += [(seq, idx, received_us) for idx in range(len(rows))]
+        return len(rows)
+
+    def take(self) -> Batch:
+        rows, origins = self._rows, self._origins
+        contexts: dict[Context, int] = {}
+        context = [contexts.setdefault(row.context, len(contexts)) for row in rows]
+        batch = Batch(
+            contexts=list(contexts),
+            context=np.array(context, np.int32),
+            seq=np.array([seq for seq, _, _ in origins], np.int64),
+            idx=np.array([idx for _, idx, _ in origins], np.int32),
+            received_us=np.array([received for _, _, received in origins], np.int64),
+            ts=_numbers([row.ts for row in rows], np.int64),
+            start_ts=_numbers([row.start_ts for row in rows], np.int64),
+            value_double=_numbers([row.value_double for row in rows], np.float64),
+            value_int=_numbers([row.value_int for row in rows], np.int64),
+            cumulative_value=_numbers([row.cumulative_value for row in rows], np.float64),
+            causal_chain_id=_texts([row.causal_chain_id for row in rows]),
+            attrs=_texts([row.attrs for row in rows]),
+            detail=_texts([row.detail for row in rows]),
+        )
+        self.clear()
+        return batch
+
+
+def new_columns() -> Columns:
+    """The fastest builder this installation has."""
+    if NativeColumns is None:
+        return PureColumns()
+    columns: Columns = NativeColumns(_NATIVE_HELP)
+    return columns
+
+
+def _numbers(values: Sequence[float | None], dtype: type) -> Numbers:
+    return Numbers(
+        np.array([0 if value is None else value for value in values], dtype),
+        np.array([value is not None for value in values], np.uint8),
+    )
+
+
+def _texts(values: Sequence[str | None]) -> Texts:
+    encoded = [b"" if value is None else value.encode() for value in values]
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    return Texts(offsets, b"".join(encoded), np.array([value is not None for value in values], np.uint8))
+
+
+# what the compiled builder asks Python for: once per resource, metric or unusual request, never per point
+_NATIVE_HELP: Final = (decode_rows, decode_resource, Context, sum_kind, too_many_rows, MAX_ROWS, Batch, Numbers, Texts)

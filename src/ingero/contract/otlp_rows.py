@@ -1,0 +1,253 @@
+"""OTLP requests as rows of Echo's `events`: the definition that the compiled walker is tested against.
+
+What many points share (resource, scope, metric) is a context; a row refers to it. A cumulative counter's running total
+goes into a field of its own and never into a value.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_codec import decode_protobuf
+from ingero.contract.otlp_detail import (
+    exponential_detail,
+    histogram_detail,
+    log_detail,
+    number_detail,
+    span_detail,
+    summary_detail,
+)
+from ingero.contract.otlp_text import attributes_json
+from ingero.errors import MalformedPush, TooLarge
+
+MAX_ROWS: Final = 200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory
+NO_VALUE_FLAG: Final = 1  # DataPointFlags: the sender says that there is no value
+_LARGEST_TIME: Final = 2**63 - 2  # one more is infinity to the database
+_NS_PER_MS: Final = 1e6
+EVENT_NAME_ATTR: Final = "event.name"
+
+
+class Signal(IntEnum):
+    """What kind of request a body is; the journal stores this number."""
+
+    METRICS = 1
+    TRACES = 2
+    LOGS = 3
+
+
+class ResourceContext(NamedTuple):
+    """Who speaks; `resource` holds the attributes that have no column."""
+
+    cluster_id: str
+    node_id: str | None
+    rank: int | None
+    nranks: int | None
+    job_id: str | None
+    role: str | None
+    provider: str | None
+    gpu_model: str | None
+    resource: str | None
+
+
+class Context(NamedTuple):
+    """What the points of one metric share."""
+
+    who: ResourceContext
+    scope: str | None
+    metric_name: str
+    kind: str
+    temporality: str | None
+    unit: str | None
+
+
+class Row(NamedTuple):
+    """One event, without what the receiver adds."""
+
+    context: Context
+    ts: int | None
+    start_ts: int | None
+    value_double: float | None
+    value_int: int | None
+    cumulative_value: float | None
+    causal_chain_id: str | None
+    attrs: str | None
+    detail: str | None
+
+
+# field: the attributes that fill it, best first. The plain names are those of the published Echo contract.
+_TEXT_SOURCES: Final = {
+    "cluster_id": (names.CLUSTER_ID, "cluster_id"),
+    "node_id": (names.NODE_ID, "node_id", "host.name"),
+    "job_id": (names.JOB_ID, "job_id"),
+    "role": (names.ROLE, "role"),
+    "provider": (names.PROVIDER, "provider", "cloud.provider"),
+    "gpu_model": (names.GPU_MODEL, "gpu_model"),
+}
+_INT_SOURCES: Final = {
+    "rank": (names.RANK, names.NODE_RANK, "rank"),
+    "nranks": (names.WORLD_SIZE, "nranks"),
+}
+
+
+def decode_rows(signal: int, body: bytes) -> list[Row]:
+    """All rows of one request; raises MalformedPush, or TooLarge past MAX_ROWS."""
+    rows = []
+    for row in _ROWS[Signal(signal)](body):
+        rows.append(row)
+        if len(rows) > MAX_ROWS:
+            raise too_many_rows()
+    return rows
+
+
+def too_many_rows() -> TooLarge:
+    """Shared with the compiled path."""
+    return TooLarge(f"the request holds more than {MAX_ROWS} events; send smaller batches")
+
+
+def resource_context(resource: otlp.Resource | None) -> ResourceContext:
+    """The identity in a resource; raises MalformedPush for one that could break a header or a log line."""
+    attributes = resource.attributes if resource else ()
+    plain = otlp.plain_attributes(attributes)
+    found: dict[str, Any] = {}
+    used: dict[str, Any] = {}
+    for column, sources in (*_TEXT_SOURCES.items(), *_INT_SOURCES.items()):
+        read = _as_int32 if column in _INT_SOURCES else _as_text
+        found[column] = next((value for key in sources if (value := read(plain.get(key))) is not None), None)
+        used |= dict.fromkeys(sources, found[column])
+    for column in _TEXT_SOURCES:
+        text = found[column]
+        if text is not None and ("\r" in text or "\n" in text):
+            raise MalformedPush(f"{column} {text!r} contains a line break")
+    found["cluster_id"] = found["cluster_id"] or names.DEFAULT_CLUSTER
+    rest = [kv for kv in attributes if kv.key not in used or str(plain[kv.key]) != str(used[kv.key])]
+    return ResourceContext(**found, resource=attributes_json(rest))
+
+
+def decode_resource(body: bytes) -> ResourceContext:
+    """`resource_context` of the wire form of a Resource message."""
+    # a request with this one resource and nothing else: field 1 of ResourceMetrics, field 1 of the request
+    inner = b"\x0a" + _varint(len(body)) + body
+    request = decode_protobuf(otlp.MetricsRequest, b"\x0a" + _varint(len(inner)) + inner)
+    return resource_context(request.resource_metrics[0].resource)
+
+
+def sum_kind(temporality: int, is_monotonic: bool) -> tuple[str, str | None]:
+    """A sum that may fall is a level, read like a gauge; a monotonic one without temporality counts as cumulative."""
+    if temporality == otlp.DELTA:
+        return "sum", "delta"
+    return ("sum", "cumulative") if is_monotonic else ("gauge", None)
+
+
+def _metric_rows(body: bytes) -> Iterator[Row]:
+    for resource in decode_protobuf(otlp.MetricsRequest, body).resource_metrics:
+        who = resource_context(resource.resource)
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                yield from _rows_of_metric(who, _scope_name(scope.scope), metric)
+
+
+def _rows_of_metric(who: ResourceContext, scope: str | None, metric: otlp.Metric) -> Iterator[Row]:
+    def context(kind: str, temporality: str | None) -> Context:
+        return Context(who, scope, metric.name, kind, temporality, metric.unit or None)
+
+    numbers = context("gauge", None)
+    if metric.sum is not None:
+        numbers = context(*sum_kind(metric.sum.aggregation_temporality, metric.sum.is_monotonic))
+    for number_point in metric.numbers:
+        yield _number_row(numbers, number_point)
+    holder: Any
+    detail: Callable[[Any], str | None]
+    for name, holder, detail in (
+        ("histogram", metric.histogram, histogram_detail),
+        ("exponential_histogram", metric.exponential_histogram, exponential_detail),
+        ("summary", metric.summary, summary_detail),
+    ):
+        if holder is not None:
+            temporality = getattr(holder, "aggregation_temporality", 0)
+            shared = context(name, {otlp.DELTA: "delta", otlp.CUMULATIVE: "cumulative"}.get(temporality))
+            for point in holder.data_points:
+                chain, attrs = _point_attributes(point.attributes)
+                times = time_or_none(point.time_unix_nano), time_or_none(point.start_time_unix_nano)
+                yield Row(shared, *times, None, None, None, chain, attrs, detail(point))
+
+
+def _number_row(context: Context, point: otlp.NumberPoint) -> Row:
+    whole = point.as_int
+    value = float(whole) if whole is not None else point.as_double
+    if point.flags & NO_VALUE_FLAG:
+        value = whole = None
+    chain, attrs = _point_attributes(point.attributes)
+    times = time_or_none(point.time_unix_nano), time_or_none(point.start_time_unix_nano)
+    detail = number_detail(point)
+    if context.temporality == "cumulative":
+        return Row(context, *times, None, None, value, chain, attrs, detail)
+    return Row(context, *times, value, whole, None, chain, attrs, detail)
+
+
+def _span_rows(body: bytes) -> Iterator[Row]:
+    for resource in decode_protobuf(otlp.TracesRequest, body).resource_spans:
+        who = resource_context(resource.resource)
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                context = Context(who, _scope_name(scope.scope), span.name, "span", None, "ms")
+                chain, attrs = _point_attributes(span.attributes)
+                start, end = time_or_none(span.start_time_unix_nano), time_or_none(span.end_time_unix_nano)
+                duration_ms = None if start is None or end is None else (end - start) / _NS_PER_MS
+                yield Row(context, end or start, start, duration_ms, None, None, chain, attrs, span_detail(span))
+
+
+def _log_rows(body: bytes) -> Iterator[Row]:
+    for resource in decode_protobuf(otlp.LogsRequest, body).resource_logs:
+        who = resource_context(resource.resource)
+        for scope in resource.scope_logs:
+            for record in scope.log_records:
+                name = record.event_name or _as_text(otlp.plain_attributes(record.attributes).get(EVENT_NAME_ATTR))
+                context = Context(who, _scope_name(scope.scope), name or "log", "log", None, None)
+                chain, attrs = _point_attributes(record.attributes)
+                ts = time_or_none(record.time_unix_nano) or time_or_none(record.observed_time_unix_nano)
+                yield Row(context, ts, None, None, None, None, chain, attrs, log_detail(record))
+
+
+_ROWS: Final = {Signal.METRICS: _metric_rows, Signal.TRACES: _span_rows, Signal.LOGS: _log_rows}
+
+
+def _point_attributes(attributes: tuple[otlp.KeyValue, ...]) -> tuple[str | None, str | None]:
+    """The causal chain id, and the other attributes as JSON."""
+    for position, attribute in enumerate(attributes):
+        if attribute.key == names.CAUSAL_CHAIN_ID and attribute.value and attribute.value.string_value is not None:
+            rest = (*attributes[:position], *attributes[position + 1 :])
+            return attribute.value.string_value, attributes_json(rest)
+    return None, attributes_json(attributes)
+
+
+def time_or_none(nanoseconds: int) -> int | None:
+    """Zero means unknown in OTLP, and so does what no calendar holds."""
+    return nanoseconds if 0 < nanoseconds <= _LARGEST_TIME else None
+
+
+def _scope_name(scope: otlp.Scope | None) -> str | None:
+    return (scope.name or None) if scope else None
+
+
+def _as_text(value: otlp.Plain) -> str | None:
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _as_int32(value: otlp.Plain) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value) if len(value) < 11 else None
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31:
+        return value
+    return None
+
+
+def _varint(length: int) -> bytes:
+    encoded = bytearray()
+    while length > 0x7F:
+        encoded.append(length & 0x7F | 0x80)
+        length >>= 7
+    encoded.append(length)
+    return bytes(encoded)

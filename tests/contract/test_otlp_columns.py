@@ -1,0 +1,240 @@
+"""Columns of OTLP requests: the compiled builder and the pure one give the same table and refuse the same bytes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.contract.otlp_strategies import values
+
+from ingero.contract import otlp, otlp_rows
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp_columns import IS_COMPILED, Batch, Columns, Numbers, PureColumns, Texts, new_columns
+from ingero.contract.otlp_rows import Signal, decode_rows, resource_context
+from ingero.errors import IngeroError, MalformedPush, TooLarge
+
+SIGNALS = {Signal.METRICS: otlp.MetricsRequest, Signal.TRACES: otlp.TracesRequest, Signal.LOGS: otlp.LogsRequest}
+needs_compiler = pytest.mark.skipif(not IS_COMPILED, reason="the compiled extension was not built")
+
+
+def rows_of(batch: Batch) -> list[tuple]:
+    """A batch as rows again, contexts resolved: what a table made of it would hold."""
+    columns = [[batch.contexts[i] for i in batch.context]]
+    for field in dataclasses.fields(Batch)[2:]:
+        column = getattr(batch, field.name)
+        if isinstance(column, Numbers):
+            columns.append([repr(v) if ok else None for v, ok in zip(column.values, column.valid, strict=True)])
+        elif isinstance(column, Texts):
+            cuts = zip(column.offsets[:-1], column.offsets[1:], column.valid, strict=True)
+            columns.append([column.data[a:b].decode() if ok else None for a, b, ok in cuts])
+        else:
+            columns.append(column.tolist())
+    return list(zip(*columns, strict=True))
+
+
+def outcome(columns: Columns, signal: Signal, body: bytes) -> object:
+    """Rows, or the kind of refusal."""
+    try:
+        added = columns.add(signal, body, 7, 99)
+    except IngeroError as error:
+        assert len(columns) == 0
+        return type(error)
+    assert added == len(columns)
+    return rows_of(columns.take())
+
+
+def agree(signal: Signal, body: bytes) -> None:
+    assert outcome(new_columns(), signal, body) == outcome(PureColumns(), signal, body)
+
+
+def point(**fields: object) -> otlp.NumberPoint:
+    return otlp.NumberPoint(time_unix_nano=1_763_168_400_000_000_000, **fields)  # type: ignore[arg-type] - test fields
+
+
+def request(*metrics: otlp.Metric, **resource: otlp.Plain) -> bytes:
+    scope = otlp.ScopeMetrics(scope=otlp.Scope(name="ingero.health", version="1"), metrics=metrics)
+    who = otlp.Resource(attributes=otlp.attributes(resource))
+    return encode_protobuf(
+        otlp.MetricsRequest(resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),))
+    )
+
+
+plain_scalars = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=6),
+    st.text(st.characters(max_codepoint=127), max_size=6),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(),
+)
+common_points = st.lists(
+    st.builds(
+        point,
+        attributes=st.dictionaries(
+            st.sampled_from(["op", "causal_chain_id", 'q"\\\n\x01']), plain_scalars, max_size=3
+        ).map(otlp.attributes),
+        as_double=st.none() | st.floats(),
+        flags=st.integers(0, 3),
+    )
+    | st.builds(point, as_int=st.integers(-(2**63), 2**63 - 1), start_time_unix_nano=st.integers(0, 2**64 - 1)),
+    max_size=4,
+).map(tuple)
+
+
+@needs_compiler
+@settings(max_examples=150, deadline=None)
+@given(common_points, st.booleans(), st.integers(0, 2), st.booleans())
+def test_common_metrics_agree(points: tuple, is_sum: bool, temporality: int, monotonic: bool) -> None:
+    if is_sum:
+        total = otlp.Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=monotonic)
+        metric = otlp.Metric(name="m", unit="By", sum=total)
+    else:
+        metric = otlp.Metric(name="m", description="d", gauge=otlp.Gauge(data_points=points))
+    agree(Signal.METRICS, request(metric, **{"ingero.node.id": "n", "ingero.rank": 3}))
+
+
+@needs_compiler
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from(list(SIGNALS)))
+def test_any_request_agrees(data: st.DataObject, signal: Signal) -> None:
+    agree(signal, encode_protobuf(data.draw(values(SIGNALS[signal]))))
+
+
+@needs_compiler
+@settings(max_examples=300, deadline=None)
+@given(common_points, st.data())
+def test_damaged_bytes_agree(points: tuple, data: st.DataObject) -> None:
+    body = bytearray(request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points)), **{"ingero.node.id": "n"}))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(body) - 1))
+        what = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        if what == "flip":
+            body[at] ^= 1 << data.draw(st.integers(0, 7))
+        elif what == "insert":
+            body.insert(at, data.draw(st.integers(0, 255)))
+        else:
+            del body[at:]
+            break
+    agree(Signal.METRICS, bytes(body))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=40), st.sampled_from(list(SIGNALS)))
+def test_arbitrary_bytes_are_refused_or_agree(body: bytes, signal: Signal) -> None:
+    agree(signal, body)
+
+
+@needs_compiler
+def test_unusual_requests_keep_the_sign_of_zero() -> None:
+    points = (point(as_double=-0.0, attributes=otlp.attributes({"ü": 1})),)
+    agree(Signal.METRICS, request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points))))
+
+
+@needs_compiler
+def test_a_refused_request_leaves_the_others_alone() -> None:
+    good = request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=1.0), point(as_int=2)))))
+    for columns in (new_columns(), PureColumns()):
+        columns.add(Signal.METRICS, good, 1, 10)
+        with pytest.raises(MalformedPush):
+            columns.add(Signal.METRICS, good[:-3], 2, 20)
+        columns.add(Signal.METRICS, good, 3, 30)
+        batch = columns.take()
+        assert (batch.seq.tolist(), batch.idx.tolist(), batch.received_us.tolist()) == (
+            [1, 1, 3, 3],
+            [0, 1, 0, 1],
+            [10, 10, 30, 30],
+        )
+        assert len(columns) == 0
+
+
+def test_identity_becomes_columns_and_the_rest_stays_json() -> None:
+    """F124: cluster, node, rank and nranks of the resource; aliases accepted, differing ones kept."""
+    who = resource_context(
+        otlp.Resource(
+            attributes=otlp.attributes(
+                {
+                    "ingero.cluster.id": "prod",
+                    "ingero.node.id": "gpu-7",
+                    "ingero.rank": 5,
+                    "ingero.node.rank": 5,
+                    "ingero.world_size": "64",
+                    "ingero.job.id": 4711,
+                    "host.name": "other",
+                    "os": "linux",
+                }
+            )
+        )
+    )
+    assert who == ("prod", "gpu-7", 5, 64, "4711", None, None, None, '{"host.name":"other","os":"linux"}')
+    assert resource_context(None) == ("default", *[None] * 8)
+    with pytest.raises(MalformedPush, match="line break"):
+        resource_context(otlp.Resource(attributes=otlp.attributes({"node_id": "a\nb"})))
+
+
+@pytest.mark.parametrize(
+    ("temporality", "monotonic", "expected"),
+    [
+        (2, True, ("sum", "cumulative", None, None, 9.0)),
+        (0, True, ("sum", "cumulative", None, None, 9.0)),
+        (1, True, ("sum", "delta", 9.0, 9, None)),
+        (2, False, ("gauge", None, 9.0, 9, None)),
+    ],
+)
+def test_a_running_total_never_lands_in_a_value(temporality: int, monotonic: bool, expected: tuple) -> None:
+    total = otlp.Sum(data_points=(point(as_int=9),), aggregation_temporality=temporality, is_monotonic=monotonic)
+    (row,) = decode_rows(Signal.METRICS, request(otlp.Metric(name="t", sum=total)))
+    found = row.context.kind, row.context.temporality, row.value_double, row.value_int, row.cumulative_value
+    assert found == expected
+
+
+def test_no_recorded_value_is_missing_not_zero() -> None:
+    (row,) = decode_rows(
+        Signal.METRICS, request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=0.0, flags=1),))))
+    )
+    assert (row.value_double, row.value_int, row.cumulative_value) == (None, None, None)
+
+
+def test_spans_and_logs_keep_what_matters() -> None:
+    span = otlp.Span(
+        trace_id="aa" * 16,
+        span_id="bb" * 8,
+        name="ingero.detection.straggler",
+        kind=1,
+        start_time_unix_nano=1_000_000_000,
+        end_time_unix_nano=3_500_000_000,
+        attributes=otlp.attributes({"causal_chain_id": "c1", "n": 1}),
+        status=otlp.SpanStatus(code=2, message="late"),
+    )
+    scopes = (otlp.ScopeSpans(spans=(span,)),)
+    body = encode_protobuf(otlp.TracesRequest(resource_spans=(otlp.ResourceSpans(scope_spans=scopes),)))
+    (row,) = decode_rows(Signal.TRACES, body)
+    assert row[1:8] == (3_500_000_000, 1_000_000_000, 2500.0, None, None, "c1", '{"n":1}')
+    assert row.detail == (
+        f'{{"trace_id":"{"aa" * 16}","span_id":"{"bb" * 8}","span_kind":"internal","status":"error","message":"late"}}'
+    )
+    record = otlp.LogRecord(
+        observed_time_unix_nano=5,
+        severity_text="WARN",
+        body=otlp.any_value({"a": [1, None]}),
+        attributes=otlp.attributes({"event.name": "ingero.verdict"}),
+    )
+    logs = otlp.LogsRequest(resource_logs=(otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(record,)),)),))
+    (row,) = decode_rows(Signal.LOGS, encode_protobuf(logs))
+    assert (row.context.metric_name, row.context.kind, row.ts) == ("ingero.verdict", "log", 5)
+    assert row.detail == '{"severity":"WARN","body":{"a":[1,null]}}'
+
+
+def test_a_request_of_countless_points_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(),) * 201_000)))
+    for columns in (new_columns(), PureColumns()):
+        with pytest.raises(TooLarge, match="more than 200000"):
+            columns.add(Signal.METRICS, body, 1, 1)
+        assert len(columns) == 0
+    assert otlp_rows.MAX_ROWS == 200_000
+
+
+def test_an_empty_batch_has_no_rows() -> None:
+    for columns in (new_columns(), PureColumns()):
+        batch = columns.take()
+        assert len(batch.seq) == 0
+        assert batch.attrs.offsets.dtype == np.int32
