@@ -65,7 +65,7 @@ class ChainFinder:
         found += self._standalone(events, pid, cgroup_id)
         memory = max((sample.mem_pct for sample in samples.values()), default=None)
         found += self._graphs.find(now_ns, pid, memory, self.host)
-        return sorted(worst_per_name(found), key=lambda chain: (SEVERITY_ORDER[chain.severity], -chain.tail_ratio))
+        return sorted(worst_per_name(found), key=weight, reverse=True)
 
     def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
         if not self.window_ns:
@@ -81,7 +81,7 @@ class ChainFinder:
             drop = self._throughput.observe(scene.now_ns, op) if is_watched(op) else None
             if chains.has_tail(op):
                 chain = chains.tail_chain(op, gather(scene.events, process, op.slow, scene.samples), self.host)
-                if chain and (op.key not in tails or _is_worse(chain, tails[op.key])):
+                if chain and (op.key not in tails or weight(chain) > weight(tails[op.key])):
                     tails[op.key] = chain
             if drop:
                 fallen = drop_chain(op, drop, gather(scene.events, process, None, scene.samples), self.host)
@@ -134,13 +134,14 @@ def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
     """One chain per name: of several processes the worst."""
     kept: dict[str, Chain] = {}
     for chain in found:
-        if chain.name not in kept or _is_worse(chain, kept[chain.name]):
+        if chain.name not in kept or weight(chain) > weight(kept[chain.name]):
             kept[chain.name] = chain
     return list(kept.values())
 
 
-def _is_worse(chain: Chain, than: Chain) -> bool:
-    return (SEVERITY_ORDER[chain.severity], -chain.tail_ratio) < (SEVERITY_ORDER[than.severity], -than.tail_ratio)
+def weight(chain: Chain) -> tuple[int, int, float]:
+    """Orders chains: how bad, how much evidence, how long the tail."""
+    return -SEVERITY_ORDER[chain.severity], len(chain.timeline), chain.tail_ratio
 
 
 def _p99(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:

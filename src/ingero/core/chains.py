@@ -67,6 +67,8 @@ def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
     _add_network(draft, evidence)
     if not draft.causes:
         return None
+    if not draft.advice:
+        draft.advice.append(fixes.MEMORY if "memory pressure" in draft.causes else fixes.BUSY_CPU)
     name, p99, p50 = op_name(*op.key), exact_duration(op.p99_ns), exact_duration(op.p50_ns)
     causes = " + ".join(draft.causes)
     layer = Layer.CUDA if op.key[0] == Source.CUDA else Layer.DRIVER

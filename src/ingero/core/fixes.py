@@ -17,7 +17,9 @@ class Host:
         return f"{name} (pid {pid})" if name else f"pid {pid}"
 
 
-SWAP = "Find what uses the memory and stop it or add RAM: ps -eo pid,rss,comm --sort=-rss | head"
+BUSY_CPU = "Find who uses the CPU and move it away from the job: ps -eo pid,pcpu,psr,comm --sort=-pcpu | head"
+MEMORY = "Find what uses the memory and stop it or add RAM: ps -eo pid,rss,comm --sort=-rss | head"
+SWAP = "Get the job out of swap (more RAM, fewer loader workers), and see who is in it: smem -s swap -r | head"
 PAGES = "Find who allocates host memory during GPU work: perf record -e kmem:mm_page_alloc -a -g sleep 10"
 SLOW_DISK = (
     "The slowest request looks like a spinning or network disk; move the data to local NVMe: lsblk -d -o NAME,ROTA"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ingero.contract.chain import SEVERITY_ORDER, Chain
-from ingero.core.chain_finder import ChainFinder
+from ingero.contract.chain import Chain
+from ingero.core.chain_finder import ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
 from ingero.core.event_columns import EventColumns
 from ingero.core.evidence import SystemSample
@@ -22,7 +22,7 @@ def replay(
     window_ns: int = TRAINING_WINDOW_NS,
     pid: int = 0,
 ) -> list[tuple[int, Chain]]:
-    """(when, chain), worst first: per operation the worst finding, the earliest of equals."""
+    """(when, chain), worst first: per operation the finding with the most behind it, the earliest of equals."""
     order = np.argsort(events.timestamp, kind="stable")
     events = events.take(order)
     if pid:
@@ -39,9 +39,9 @@ def replay(
         for chain in finder.find(now_ns, stats.summaries(), pid):
             symptom = chain.timeline[-1]
             key = (str(symptom.layer), symptom.op if chain.cuda_op else chain.name)
-            if key not in kept or SEVERITY_ORDER[chain.severity] < SEVERITY_ORDER[kept[key][1].severity]:
+            if key not in kept or weight(chain) > weight(kept[key][1]):
                 kept[key] = (now_ns, chain)
-    return sorted(kept.values(), key=lambda item: (SEVERITY_ORDER[item[1].severity], -item[1].tail_ratio))
+    return sorted(kept.values(), key=lambda item: weight(item[1]), reverse=True)
 
 
 def _concerns(events: EventColumns, pid: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

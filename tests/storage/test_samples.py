@@ -1,0 +1,109 @@
+"""Sample databases: same seed, same rows; a planted cause that the ordinary code finds."""
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.shared_data import shared
+
+from ingero.core.fixes import Host
+from ingero.core.replay import replay
+from ingero.errors import StoreError
+from ingero.storage.chain_table import read_chains
+from ingero.storage.samples import BACKUP_STEPS, NODES, make_traces, write_samples
+from ingero.storage.schema import TABLES, table_columns
+from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_rows import read_events, read_samples
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_samples(tmp_path_factory.mktemp("samples"))
+
+
+def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
+    connection = connect_readonly(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def test_three_nodes_and_the_merged_file(samples: list[Path]) -> None:
+    assert [path.name for path in samples] == [f"sample-{node}.db" for node in NODES] + ["sample-cluster.db"]
+    counts = [rows(path, "SELECT count(*) FROM events")[0][0] for path in samples]
+    assert counts[3] == sum(int(str(count)) for count in counts[:3])
+    assert rows(samples[3], "SELECT DISTINCT node FROM events ORDER BY 1") == [(node,) for node in NODES]
+    assert sorted(file.name for file in samples[0].parent.iterdir()) == sorted(path.name for path in samples)
+
+
+def test_shape_equals_the_published_samples(samples: list[Path]) -> None:
+    """F156: every table and column of theirs, and every table that has rows there has rows here."""
+    theirs = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
+    ours = connect_readonly(samples[0])
+    for (table,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        if table in TABLES:
+            assert set(table_columns(theirs, table)) <= set(table_columns(ours, table))
+            if theirs.execute(f"SELECT count(*) FROM {table}").fetchone()[0]:
+                assert ours.execute(f"SELECT count(*) FROM {table}").fetchone()[0], table
+    theirs.close()
+    ours.close()
+
+
+def test_same_seed_same_rows(samples: list[Path], tmp_path: Path) -> None:
+    again = write_samples(tmp_path)
+    other = write_samples(tmp_path / "other", seed=2)
+    for table in ("events", "causal_chains", "collectives", "event_aggregates_5s", "stack_traces"):
+        for path, same in zip(samples, again, strict=True):
+            assert rows(path, f"SELECT * FROM {table}") == rows(same, f"SELECT * FROM {table}")
+    assert rows(samples[0], "SELECT * FROM events") != rows(other[0], "SELECT * FROM events")
+
+
+def test_the_planted_cause_comes_first(samples: list[Path]) -> None:
+    connection = connect_readonly(samples[3])
+    chains = read_chains(connection)
+    connection.close()
+    assert {chain.node for chain in chains if chain.chain.severity == "HIGH"} == {"gpu-node-01"}
+    assert {chain.node for chain in chains} == set(NODES)
+    worst = next(chain for chain in chains if chain.chain.cuda_op == "cuLaunchKernel").chain
+    assert "sched_switch events" in worst.root_cause
+    assert "heavy block I/O by rsync" in worst.root_cause
+    assert any("renice" in line for line in worst.recommendations)
+
+
+def test_chains_can_be_derived_again_from_the_stored_rows(samples: list[Path]) -> None:
+    for path in samples[:3]:
+        connection = connect_readonly(path)
+        names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
+        derived = replay(read_events(connection), read_samples(connection), Host(8, names))
+        stored = read_chains(connection)
+        connection.close()
+        assert [chain.summary for _, chain in derived] == [chain.chain.summary for chain in stored]
+
+
+def test_lateness_names_the_rank(samples: list[Path]) -> None:
+    lateness = "SELECT seq, rank, start_ns - min(start_ns) OVER (PARTITION BY seq) FROM collectives"
+    late = {(seq, rank) for seq, rank, ns in rows(samples[3], lateness) if int(str(ns)) > 30_000_000}
+    assert late == {(step + 1, 0) for step in BACKUP_STEPS}
+
+
+def test_aggregates_count_what_was_not_stored(samples: list[Path]) -> None:
+    [(count, stored)] = rows(samples[0], "SELECT sum(count), sum(stored) FROM event_aggregates")
+    assert stored == rows(samples[0], "SELECT count(*) FROM events")[0][0]
+    assert int(str(count)) - int(str(stored)) == 160, "one page allocation per step is counted, not kept"
+
+
+def test_nothing_is_overwritten(samples: list[Path]) -> None:
+    with pytest.raises(StoreError, match="already there"):
+        write_samples(samples[0].parent)
+
+
+def test_traces_start_together() -> None:
+    starts = [int(np.min(trace.events.timestamp)) for trace in make_traces()]
+    assert max(starts) - min(starts) < 1_000_000
+
+
+def test_files_are_whole_without_their_log(samples: list[Path]) -> None:
+    with sqlite3.connect(f"file:{samples[3]}?immutable=1", uri=True) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
