@@ -9,7 +9,9 @@ IngeroError            rises to ``cli.main`` or the service loop and prints as o
 ├── AuthError          a token, certificate or permission is missing or wrong
 ├── Unavailable        a peer, probe or device cannot be used now; says what that costs
 └── StoreError         a store cannot be opened, written or trusted
-    └── StoreLocked    another process owns it
+    ├── StoreLocked    another process owns it
+    ├── StoreFull      no space or no permission to write: new data is refused, old data kept
+    └── StoreDamaged   something that was stored cannot be read back; names what and where
 """
 
 from pathlib import Path
@@ -57,3 +59,11 @@ class StoreLocked(StoreError):
     def __init__(self, path: Path, pid: int | None) -> None:
         owner = f"process {pid}" if pid else "another process"
         super().__init__(f"{path} is open for writing in {owner}; stop it or use another path")
+
+
+class StoreFull(StoreError):
+    """There is no space or no permission to write."""
+
+
+class StoreDamaged(StoreError):
+    """Something that was stored cannot be read back."""
