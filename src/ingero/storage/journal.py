@@ -6,6 +6,7 @@ tail (never acknowledged: dropped) from damage (acknowledged, unreadable: an err
 the database are used again, so the disk space is claimed once and a sync never has to change file metadata.
 """
 
+import contextlib
 import os
 import struct
 import threading
@@ -371,7 +372,8 @@ def _claim(path: Path, size: int) -> None:
             os.close(fd)
         temporary.rename(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # on a read-only disk there is nothing to remove
+            temporary.unlink(missing_ok=True)
         raise _cannot_write(path.parent, error) from None
 
 
