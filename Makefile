@@ -41,6 +41,10 @@ format: $(READY) ## format and apply safe lint fixes
 lock: ## pin all dependencies again (hashes, no addresses)
 	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
+.PHONY: probes
+probes: $(READY) ## rebuild the eBPF probes for x86_64 and aarch64 (needs nothing but pip)
+	$(BIN)/python -m ingero.agent.probes.build
+
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c

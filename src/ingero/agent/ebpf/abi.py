@@ -1,0 +1,52 @@
+"""Where a C function finds its integer arguments on entry: System V x86-64 and AAPCS64.
+
+A probe saves eight register words and four stack words (`frame.words` in agent/probes/calls.h); a location is the index
+of the word plus the width, in one byte.
+"""
+
+from enum import Enum
+from typing import Final
+
+LOC_PRESENT, LOC_32BIT = 0x40, 0x80
+FIRST_STACK_WORD: Final = 8
+STACK_WORDS: Final = 4
+_REGISTERS: Final = {"x86_64": 6, "aarch64": 8}
+
+
+class Arg(Enum):
+    """Types of arguments that the traced libraries use."""
+
+    WORD = "q"  # pointer, handle, size_t
+    INT = "i"  # int, unsigned, enum: the upper half of the register is undefined
+    DIM3 = "d"  # struct of three unsigned by value: 12 bytes, two registers or two stack words
+    ID = "u"  # ncclUniqueId by value: 128 bytes
+
+
+def locate(signature: str, machine: str) -> list[int]:
+    """One location byte per argument; 0 for those the probe cannot see. The id's location holds its address."""
+    registers = _REGISTERS[machine]
+    used, stack = 0, 0
+    locations: list[int] = []
+    for letter in signature:
+        kind = Arg(letter)
+        words = {Arg.DIM3: 2, Arg.ID: 16 if machine == "x86_64" else 1}.get(kind, 1)
+        in_registers = used + words <= registers and not (kind is Arg.ID and machine == "x86_64")
+        if in_registers:
+            locations.append(_encode(kind, used))
+            used += words
+            continue
+        locations.append(_encode(kind, FIRST_STACK_WORD + stack) if stack < STACK_WORDS else 0)
+        stack += words
+        if machine == "aarch64":
+            used = registers  # once an argument went to the stack, later ones follow it there
+        # x86-64 may still fill the remaining registers with later, smaller arguments
+    return locations
+
+
+def _encode(kind: Arg, word: int) -> int:
+    return LOC_PRESENT | word | (LOC_32BIT if kind is Arg.INT else 0)
+
+
+def reads_stack(locations: list[int], picked: list[int]) -> bool:
+    """Whether any of the picked arguments lies on the stack."""
+    return any(locations[index] & 15 >= FIRST_STACK_WORD for index in picked if locations[index])

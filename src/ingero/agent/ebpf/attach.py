@@ -1,0 +1,212 @@
+"""Probes of one process: slots first, then links; every change of mode goes through here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from ingero.agent.discover import MappedLibrary, openable
+from ingero.agent.ebpf.elf import ElfFile, Site
+from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES, Function, Library, Rate
+from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL
+from ingero.agent.ebpf.links import Link, Probe, ProbeStyle, attach_multi, attach_perf
+from ingero.agent.ebpf.slots import Recording, SlotTable
+from ingero.agent.ebpf.syscalls import MACHINE
+from ingero.errors import ForeignFile, Unavailable
+
+_COOKIE_SLOT_SHIFT: Final = 16
+_CACHED_FILES: Final = 256
+Sites = Mapping[int, tuple[Site, ...]]  # by function number
+
+
+class ProbeMode(Enum):
+    """How a function is watched at this moment."""
+
+    FULL = "full"
+    ENTRY = "entry"
+    DETACHED = "detached"
+
+
+class SiteCache:
+    """Where the probed functions are in each library file, by device and inode."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], Sites] = {}
+
+    def sites(self, pid: int, library: MappedLibrary) -> Sites:
+        """Raises Unavailable when the mapped file cannot be opened any more."""
+        if library.key not in self._known:
+            path = openable(pid, library)
+            if path is None:
+                raise Unavailable(
+                    f"{library.path} of process {pid} is gone or replaced, and the mapped file is closed to us"
+                )
+            if len(self._known) >= _CACHED_FILES:
+                self._known.clear()
+            self._known[library.key] = find_sites(path, library.library)
+        return self._known[library.key]
+
+
+def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
+    """Probe places of all functions of one library, each address once."""
+    elf = ElfFile(path)
+    try:
+        if elf.machine != machine:
+            raise ForeignFile(f"{path} is for {elf.machine}, this machine is {machine}")
+        own = {number: function for number, function in enumerate(FUNCTIONS) if function.library is library}
+        symbols = elf.functions(name for function in own.values() for name in function.symbols)
+        sites: dict[int, tuple[Site, ...]] = {}
+        taken: set[int] = set()
+        for number, function in own.items():
+            names = [name for name in function.symbols if name in symbols]
+            if not names and (versioned := elf.versioned(function.name)):
+                symbols.update(elf.functions([versioned]))
+                names = [versioned] if versioned in symbols else []
+            fresh = [site for site in (elf.site(symbols[name]) for name in names) if site.offset not in taken]
+            unique = tuple({site.offset: site for site in fresh}.values())
+            taken |= {site.offset for site in unique}
+            if unique:
+                sites[number] = unique
+        return sites
+    finally:
+        elf.close()
+
+
+@dataclass(frozen=True, slots=True)
+class CallPrograms:
+    """The programs that watch function calls, in the style this kernel takes."""
+
+    style: ProbeStyle
+    session: int | None
+    entry: int | None
+    on_return: int | None
+
+    def attach(self, path: str, probes: list[Probe], returns: list[Probe], pid: int) -> Link:
+        """Watch entries of `probes` and returns of `returns`, a part of them."""
+        if self.style is ProbeStyle.SESSION and self.session is not None:
+            return attach_multi(self.session, path, probes, pid, self.style, on_return=False)
+        if self.entry is None or self.on_return is None:
+            raise Unavailable("no program for function calls could be loaded")
+        link = Link([])
+        for program, wanted, on_return in ((self.on_return, returns, True), (self.entry, probes, False)):
+            if wanted and self.style is ProbeStyle.PERF:
+                link.descriptors += attach_perf(program, path, wanted, pid, on_return=on_return).descriptors
+            elif wanted:
+                made = attach_multi(program, path, wanted, pid, self.style, on_return=on_return)
+                link.descriptors += made.descriptors
+        return link
+
+
+@dataclass(slots=True)
+class _Place:
+    """Probes that attach and detach together: one file and either one hot function or all others."""
+
+    path: str
+    probes: list[tuple[int, Probe]]
+    detached: set[int] = field(default_factory=set)
+    entry_only: set[int] = field(default_factory=set)
+    link: Link | None = None
+
+    def attach(self, programs: CallPrograms, pid: int) -> None:
+        """Bring the link in line with what is wanted; the old one goes first, so that nothing counts twice."""
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+        wanted = [(number, probe) for number, probe in self.probes if number not in self.detached]
+        returns = [probe for number, probe in wanted if number not in self.entry_only]
+        if wanted:
+            self.link = programs.attach(self.path, [probe for _, probe in wanted], returns, pid)
+
+
+@dataclass(slots=True)
+class ProcessProbes:
+    """What we watch in one process; `started` tells it from a later one with the same number."""
+
+    pid: int
+    started: int
+    slots: dict[int, int] = field(default_factory=dict)
+    files: dict[tuple[str, int], str] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    first_host_slot: int = 0
+    host_slots: int = 0
+    _places: list[_Place] = field(default_factory=list)
+
+    def add(
+        self,
+        library: MappedLibrary,
+        sites: Sites,
+        table: SlotTable,
+        programs: CallPrograms,
+        recordings: Mapping[int, Recording],
+    ) -> int:
+        """Attach to one more library file; returns how many functions are watched in it. Slots exist before links."""
+        self.files[library.key] = library.path
+        path = openable(self.pid, library)
+        if path is None:
+            raise Unavailable(f"{library.path} of process {self.pid} went away")
+        places = [_Place(path, [])]
+        for number, places_of in sites.items():
+            if number not in recordings:
+                continue
+            slot = self.slots.get(number) or table.take(self.pid, recordings[number])
+            if slot is None:
+                self.failures[FUNCTIONS[number].name] = "no slot is free"
+                continue
+            self.slots[number] = slot
+            probes = [(number, Probe(site.offset, slot << _COOKIE_SLOT_SHIFT | number)) for site in places_of]
+            if FUNCTIONS[number].rate is Rate.HOT:
+                places.append(_Place(path, probes))
+            else:
+                places[0].probes += probes
+        for place in places:
+            place.attach(programs, self.pid)
+            self._places.append(place)
+        return len({number for place in places for number, _ in place.probes})
+
+    def set_mode(self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms) -> None:
+        """Change how one function is watched, now."""
+        table.rows[self.slots[number]]["mode"] = MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
+        for place in self._places:
+            if all(number != own for own, _ in place.probes):
+                continue
+            detached = place.detached - {number} | ({number} if mode is ProbeMode.DETACHED else set())
+            entry_only = place.entry_only - {number} | ({number} if mode is ProbeMode.ENTRY else set())
+            relink = detached != place.detached or (
+                entry_only != place.entry_only and programs.style is not ProbeStyle.SESSION
+            )
+            place.detached, place.entry_only = detached, entry_only
+            if relink:
+                place.attach(programs, self.pid)
+
+    def watched(self) -> dict[int, bool]:
+        """Functions by number, and whether their probe is in place now."""
+        return {number: number not in place.detached for place in self._places for number, _ in place.probes}
+
+    def close(self, table: SlotTable) -> None:
+        for place in self._places:
+            if place.link is not None:
+                place.link.close()
+        host = list(range(self.first_host_slot, self.first_host_slot + self.host_slots))
+        table.give_back([*self.slots.values(), *host])
+        self._places, self.slots = [], {}
+
+
+def choose_functions(sites: list[Sites], layers: frozenset[str], *, both_launch_layers: bool) -> list[Function]:
+    """Functions worth a probe in one process: the driver sees every launch, so the runtime's are left out beside it."""
+    present = {number for one in sites for number in one}
+    driver_launches = any(FUNCTIONS[number].name == "cuLaunchKernel" for number in present) and "driver" in layers
+    chosen = []
+    for number in sorted(present):
+        function = FUNCTIONS[number]
+        if _layer(function) not in layers:
+            continue
+        if function.name in LAUNCHES and driver_launches and not both_launch_layers:
+            continue
+        chosen.append(function)
+    return chosen
+
+
+def _layer(function: Function) -> str:
+    if function.library is Library.CUDART:
+        return "graphs" if function.source.name == "GRAPH" else "runtime"
+    return {Library.CUDA: "driver", Library.NCCL: "nccl"}[function.library]

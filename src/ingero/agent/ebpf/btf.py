@@ -1,0 +1,135 @@
+"""BTF, the kernel's own description of its types: field offsets, function numbers, tracepoint signatures."""
+
+import functools
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.errors import ForeignFile
+
+VMLINUX: Final = "/sys/kernel/btf/vmlinux"
+INT, PTR, ARRAY, STRUCT, UNION, TYPEDEF, FUNC, FUNC_PROTO, VAR, DATASEC = 1, 2, 3, 4, 5, 8, 12, 13, 14, 15
+_QUALIFIERS: Final = frozenset({8, 9, 10, 11, 18})  # typedef, volatile, const, restrict, type tag
+# words after the three of the header: fixed, or per element
+_FIXED: Final = {1: 1, 2: 0, 3: 3, 7: 0, 8: 0, 9: 0, 10: 0, 11: 0, 12: 0, 14: 1, 16: 0, 17: 1, 18: 0}
+_PER_ELEMENT: Final = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
+_BITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    name: str
+    kind: int
+    elements: int
+    size: int  # or the type referred to
+    at: int  # byte position of what follows the header
+
+
+class Btf:
+    """One BTF blob; `raw` may be patched in place."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = bytearray(raw)
+        magic, _, _, header, types_at, types_size, strings_at, _ = struct.unpack_from("<HBBIIIII", raw)
+        if magic != 0xEB9F:
+            raise ForeignFile("not BTF")
+        self._strings = header + strings_at
+        self._start = header + types_at
+        words = memoryview(raw)[self._start : self._start + types_size].cast("I").tolist()
+        self.positions = self._walk(words)
+
+    def _walk(self, words: list[int]) -> list[int]:
+        """Word position of every type; number 0 is void. The kernel has 150,000: this loop is start-up time."""
+        steps = [0] * 32
+        per = [0] * 32
+        for kind, extra in _FIXED.items():
+            steps[kind] = 3 + extra
+        for kind, extra in _PER_ELEMENT.items():
+            steps[kind], per[kind] = 3, extra
+        positions, self._names, self._infos = [0], [0], [0]
+        at, end = 0, len(words)
+        add_position, add_name, add_info = positions.append, self._names.append, self._infos.append
+        while at < end:
+            info = words[at + 1]
+            kind = info >> 24 & 31
+            if not steps[kind]:
+                raise ForeignFile(f"BTF holds a type of unknown kind {kind}")
+            add_position(at)
+            add_name(words[at])
+            add_info(kind)
+            at += steps[kind] + per[kind] * (info & 0xFFFF)
+        return positions
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def text(self, offset: int) -> str:
+        start = self._strings + offset
+        return self.raw[start : self.raw.index(0, start)].decode()
+
+    def type(self, number: int) -> Type:
+        at = self._start + 4 * self.positions[number]
+        name, info, size = struct.unpack_from("<III", self.raw, at)
+        return Type(self.text(name), info >> 24 & 31, info & 0xFFFF, size, at + 12)
+
+    def resolve(self, number: int) -> int:
+        """Through typedefs and qualifiers to the type itself."""
+        while number and self._infos[number] in _QUALIFIERS:
+            number = self.type(number).size
+        return number
+
+    def find(self, names: Iterable[str], kind: int) -> dict[str, int]:
+        """Type numbers by name; unknown names are left out."""
+        wanted: dict[int, str] = {}
+        for name in names:
+            at = self.raw.find(b"\0" + name.encode() + b"\0", self._strings - 1)
+            if at >= 0:
+                wanted[at + 1 - self._strings] = name
+        return {
+            wanted[name]: number
+            for number, name in enumerate(self._names)
+            if name in wanted and self._infos[number] == kind
+        }
+
+    def members(self, number: int) -> list[tuple[str, int, int]]:
+        """(name, type, bit offset) of each member of a struct or union."""
+        described = self.type(number)
+        rows = struct.iter_unpack("<III", self.raw[described.at : described.at + 12 * described.elements])
+        return [(self.text(name), kind, offset & 0xFFFFFF) for name, kind, offset in rows]
+
+    def offset_of(self, struct_number: int, field: str) -> int | None:
+        """Byte offset of a field, looked for in anonymous members too; dots step into named ones."""
+        head, _, rest = field.partition(".")
+        for name, kind, bits in self.members(struct_number):
+            inner = self.resolve(kind)
+            if name == head:
+                deeper = self.offset_of(inner, rest) if rest else 0
+                return None if deeper is None else bits // _BITS + deeper
+            if not name and self._infos[inner] in (STRUCT, UNION):
+                found = self.offset_of(inner, field)
+                if found is not None:
+                    return bits // _BITS + found
+        return None
+
+    def parameters(self, tracepoint: str) -> list[int] | None:
+        """Type numbers of a raw tracepoint's arguments, or None when the kernel has no such tracepoint."""
+        number = self.find([f"btf_trace_{tracepoint}"], TYPEDEF).get(f"btf_trace_{tracepoint}")
+        if number is None:
+            return None
+        prototype = self.type(self.type(self.type(number).size).size)
+        rows = struct.iter_unpack("<II", self.raw[prototype.at : prototype.at + 8 * prototype.elements])
+        return [kind for _, kind in rows][1:]  # the first is the probe's own data pointer
+
+    def kind_of(self, number: int) -> int:
+        return self._infos[self.resolve(number)]
+
+
+@functools.cache
+def kernel_btf() -> Btf | None:
+    """BTF of the running kernel; None when it was built without."""
+    try:
+        with open(VMLINUX, "rb") as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
+            return Btf(file.read())
+    except OSError:
+        return None

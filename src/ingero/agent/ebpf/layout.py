@@ -1,0 +1,90 @@
+"""The structs of agent/probes/state.h and nccl.h as numpy types; a test compares them with the object's own BTF."""
+
+from typing import Final
+
+import numpy as np
+
+BUCKETS: Final = 128
+FIRST_OCTAVE: Final = 8
+SLOTS: Final = 4096
+COMM_BYTES: Final = 16
+MAX_FRAMES: Final = 64
+
+FLAG_NO_END, FLAG_SLOW, FLAG_FAILED, FLAG_SAMPLED, FLAG_OTHER = 1, 2, 4, 8, 16
+MODE_FULL, MODE_ENTRY, MODE_OFF = 0, 1, 2
+# per-CPU counters of what was lost, in the order of state.h
+LOST: Final = ("calls", "nccl", "host", "critical", "nesting", "state")
+# kernel events with a slot per process, in the order of host.h
+HOST_SLOTS: Final = ("runqueue", "sleep", "io_wait", "pages", "block")
+
+EVENT: Final = np.dtype(
+    [
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("pid", "<u4"),
+        ("tid", "<u4"),
+        ("source", "u1"),
+        ("op", "u1"),
+        ("flags", "<u2"),
+        ("ret", "<i4"),
+        ("cgroup", "<u8"),
+        ("comm", f"S{COMM_BYTES}"),
+        ("arg0", "<u8"),
+        ("arg1", "<u8"),
+        ("stack", "<i4"),
+        ("gpu", "<i4"),
+    ]
+)
+NCCL_EVENT: Final = np.dtype(
+    [
+        *((name, EVENT[name]) for name in EVENT.names or ()),
+        ("comm_hash", "<u8"),
+        ("seq", "<u8"),
+        ("count", "<u8"),
+        ("stream", "<u8"),
+        ("rank", "<i4"),
+        ("nranks", "<i4"),
+        ("datatype", "<i4"),
+        ("reduce_op", "<i4"),
+        ("peer", "<i4"),
+        ("pad", "<u4"),
+    ]
+)
+SLOT: Final = np.dtype(
+    [
+        ("calls", "<u8"),
+        ("timed", "<u8"),
+        ("sum", "<u8"),
+        ("max", "<u8"),
+        ("failed", "<u8"),
+        ("emitted", "<u8"),
+        ("slow_ns", "<u8"),
+        ("tgid", "<u4"),
+        ("mode", "<u4"),
+        ("sample_every", "<u4"),
+        ("time_every", "<u4"),
+        ("buckets", "<u8", (BUCKETS,)),
+    ]
+)
+FUNC: Final = np.dtype(
+    [
+        ("source", "u1"),
+        ("op", "u1"),
+        ("kind", "u1"),
+        ("flags", "u1"),
+        ("const1", "u1"),
+        ("id_by_value", "u1"),
+        ("locs", "u1", (8,)),
+        ("pad", "u1", (2,)),
+    ]
+)
+TARGET: Final = np.dtype([("first_slot", "<u4"), ("flags", "<u4")])
+
+
+def bucket_floor_ns(bucket: int) -> int:
+    """Smallest duration that falls into a bucket: four buckets per octave, the first one starts at zero."""
+    if bucket == 0:
+        return 0
+    octave, quarter = divmod(bucket, 4)
+    base: int = 1 << (octave + FIRST_OCTAVE)
+    return base + quarter * base // 4

@@ -1,0 +1,116 @@
+"""Links between programs and the places they watch: uprobes (session, multi, perf) and raw tracepoints.
+
+What the kernel can do is found by trying, never by its version: vendors backport.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
+from ingero.agent.ebpf.syscalls import LINK_CREATE, RAW_TRACEPOINT_OPEN, BpfRefused, bpf, perf_event_open, pinned
+from ingero.errors import Unavailable
+
+ATTACH_PERF, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
+_UPROBE_TYPE: Final = "/sys/bus/event_source/devices/uprobe/type"
+_PERF_SIZE: Final = 128
+_ANY_CPU: Final = -1
+
+
+class ProbeStyle(StrEnum):
+    """How user functions are probed, best first."""
+
+    SESSION = "session"  # one link, one trap saved when the return is of no interest
+    MULTI = "multi"  # a link for entries and a link for returns
+    PERF = "perf"  # two perf events per function: slow to detach, needs CAP_SYS_ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One function to attach to: file offset and the number the program gets to see."""
+
+    offset: int
+    cookie: int
+
+
+@dataclass(slots=True)
+class Link:
+    """Descriptors that keep probes in place; closing them removes the probes."""
+
+    descriptors: list[int]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+def attach_multi(
+    program: int, path: str, probes: Sequence[Probe], pid: int, style: ProbeStyle, *, on_return: bool
+) -> Link:
+    """All probes of one file in one link, for the threads of one process only."""
+    held_path = pinned(path.encode() + b"\0")
+    offsets = pinned(struct.pack(f"<{len(probes)}Q", *(probe.offset for probe in probes)))
+    cookies = pinned(struct.pack(f"<{len(probes)}Q", *(probe.cookie for probe in probes)))
+    attach_type = ATTACH_UPROBE_SESSION if style is ProbeStyle.SESSION else ATTACH_UPROBE_MULTI
+    addresses = (ctypes.addressof(held_path), ctypes.addressof(offsets), 0, ctypes.addressof(cookies))
+    flags = 1 if on_return and style is ProbeStyle.MULTI else 0
+    attributes = struct.pack("<4I4Q3I", program, 0, attach_type, 0, *addresses, len(probes), flags, pid) + bytes(4)
+    return Link([bpf(LINK_CREATE, attributes, f"attach to {path}")[0]])
+
+
+def attach_perf(program: int, path: str, probes: Sequence[Probe], pid: int, *, on_return: bool) -> Link:
+    """The old way, one perf event per function."""
+    try:
+        with open(_UPROBE_TYPE) as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
+            kind = int(file.read())
+    except OSError as err:
+        raise Unavailable(f"this kernel has no uprobes: {err}") from None
+    held_path = pinned(path.encode() + b"\0")
+    link = Link([])
+    try:
+        for probe in probes:
+            attributes = struct.pack(
+                "<IIQQQQQIIQQ", kind, _PERF_SIZE, 1 if on_return else 0, 1, 0, 0, 0, 1, 0,
+                ctypes.addressof(held_path), probe.offset,
+            ).ljust(_PERF_SIZE, b"\0")  # fmt: skip
+            event = perf_event_open(attributes, pid, _ANY_CPU)
+            link.descriptors.append(event)
+            joined = struct.pack("<4IQ", program, event, ATTACH_PERF, 0, probe.cookie)
+            link.descriptors.insert(0, bpf(LINK_CREATE, joined, f"attach to {path}")[0])
+    except Unavailable:
+        link.close()
+        raise
+    return link
+
+
+def attach_tracepoint(program: int, name: str) -> Link:
+    held = pinned(name.encode() + b"\0")
+    attributes = struct.pack("<QII", ctypes.addressof(held), program, 0) + bytes(8)
+    return Link([bpf(RAW_TRACEPOINT_OPEN, attributes, f"attach to tracepoint {name}")[0]])
+
+
+def detect_style() -> tuple[ProbeStyle, dict[ProbeStyle, str]]:
+    """The best style this kernel takes, and why the better ones were refused."""
+    refusals: dict[ProbeStyle, str] = {}
+    for style, attach_type in ((ProbeStyle.SESSION, ATTACH_UPROBE_SESSION), (ProbeStyle.MULTI, ATTACH_UPROBE_MULTI)):
+        try:
+            _try_multi(style, attach_type)
+        except BpfRefused as refused:
+            refusals[style] = str(refused)
+        else:
+            return style, refusals
+    return ProbeStyle.PERF, refusals
+
+
+def _try_multi(style: ProbeStyle, attach_type: int) -> None:
+    """Attach an empty program to our own interpreter's first byte: an ELF header is never executed."""
+    program = load_code("feature_test", KPROBE, EMPTY_PROGRAM, attach_type)
+    try:
+        attach_multi(program, "/proc/self/exe", [Probe(0, 0)], os.getpid(), style, on_return=False).close()
+    finally:
+        os.close(program)

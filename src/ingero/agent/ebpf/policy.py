@@ -1,0 +1,50 @@
+"""What to trace and what to record: the one argument of `Tracer`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.agent.ebpf.functions import FUNCTIONS, Kind, Rate
+from ingero.agent.ebpf.slots import NEVER_NS, Recording
+
+CALL_LAYERS: Final = frozenset({"runtime", "driver", "graphs", "nccl"})
+HOST_LAYERS: Final = frozenset({"scheduler", "processes", "pages", "oom", "block", "tcp"})
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracePolicy:
+    """Defaults are the agent's: every call is counted and timed, records for what is slow, failed, rare or sampled."""
+
+    pids: tuple[int, ...] | None = None  # None: every process that maps CUDA or NCCL
+    uid: int | None = None  # only processes of this user
+    follow_children: bool = True
+    layers: frozenset[str] = CALL_LAYERS | HOST_LAYERS
+    record_everything: bool = False
+    both_launch_layers: bool = False  # launches in libcudart beside those in libcuda
+    stacks: bool = True
+    slow_launch_ns: int = 1 * _MS
+    launch_sample_every: int = 100
+    slow_runqueue_ns: int = 1 * _MS
+    slow_io_wait_ns: int = 5 * _MS
+    slow_sleep_ns: int = NEVER_NS
+    slow_block_ns: int = 0
+    rescan_s: float = 1.0
+    budget_share: float | None = 0.01  # of one core, per process; None: no governor
+    ring_bytes: tuple[tuple[str, int], ...] = ()
+
+    def recording(self, number: int) -> Recording:
+        """What of one function becomes records."""
+        function = FUNCTIONS[number]
+        if function.kind in (Kind.SET_DEVICE, Kind.COMM_RANK, Kind.COMM_COUNT):
+            return Recording()
+        if self.record_everything or function.rate is not Rate.HOT:
+            return Recording.everything()
+        return Recording(slow_ns=self.slow_launch_ns, sample_every=self.launch_sample_every)
+
+    def host_recordings(self) -> Sequence[Recording]:
+        """In the order of layout.HOST_SLOTS."""
+        if self.record_everything:
+            return [Recording(slow_ns=0)] * 3 + [Recording(), Recording(slow_ns=0)]
+        waits = (self.slow_runqueue_ns, self.slow_sleep_ns, self.slow_io_wait_ns, NEVER_NS, self.slow_block_ns)
+        return [Recording(slow_ns=slow) for slow in waits]

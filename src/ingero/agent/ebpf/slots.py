@@ -1,0 +1,75 @@
+"""Slots: one per traced function and process, in an array shared with the kernel.
+
+The probes count into them; the agent reads counts and writes modes and thresholds in place.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.ebpf.layout import SLOT, SLOTS
+from ingero.agent.ebpf.maps import KernelMap
+
+NEVER_NS = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Which calls become records: all slower than `slow_ns`, every `sample_every`-th (0: none), all that fail."""
+
+    slow_ns: int = NEVER_NS
+    sample_every: int = 0
+
+    @classmethod
+    def everything(cls) -> "Recording":
+        return cls(slow_ns=0, sample_every=1)
+
+
+class SlotTable:
+    """Owner of the array: hands slots out and takes them back. Slot 0 is never used."""
+
+    def __init__(self, kernel_map: KernelMap) -> None:
+        self._memory = kernel_map.map_memory()
+        self.rows: NDArray[np.void] = np.frombuffer(self._memory, SLOT, SLOTS)
+        self._free = list(range(SLOTS - 1, 0, -1))
+        self.refused = 0
+
+    def take(self, pid: int, recording: Recording) -> int | None:
+        """A fresh slot for one function of one process; None (counted) when all are in use."""
+        if not self._free:
+            self.refused += 1
+            return None
+        return self._prepare(self._free.pop(), pid, recording)
+
+    def take_run(self, pid: int, recordings: list[Recording]) -> int | None:
+        """Adjacent slots, for the kernel events of one process: the number of the first."""
+        free = sorted(self._free)
+        need = len(recordings)
+        for index in range(len(free) - need + 1):
+            if free[index + need - 1] - free[index] == need - 1:
+                first = free[index]
+                taken = set(range(first, first + need))
+                self._free = [slot for slot in self._free if slot not in taken]
+                for offset, recording in enumerate(recordings):
+                    self._prepare(first + offset, pid, recording)
+                return first
+        self.refused += 1
+        return None
+
+    def _prepare(self, slot: int, pid: int, recording: Recording) -> int:
+        self.rows[slot] = np.zeros((), SLOT)
+        self.rows[slot]["slow_ns"] = recording.slow_ns
+        self.rows[slot]["sample_every"] = recording.sample_every
+        self.rows[slot]["tgid"] = pid  # last: from here on the probes may count
+        return slot
+
+    def give_back(self, slots: list[int]) -> None:
+        """Only after every link that uses them is closed."""
+        for slot in slots:
+            self.rows[slot]["tgid"] = 0
+            self._free.append(slot)
+
+    def close(self) -> None:
+        self.rows = np.empty(0, SLOT)
+        self._memory.close()

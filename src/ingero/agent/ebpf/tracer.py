@@ -1,0 +1,365 @@
+"""The tracer: loads the probes, follows processes, drains the rings. `poll` every 10 ms; everything else is a read.
+
+tracer = Tracer(TracePolicy(pids=(4711,)))
+tracer.start()
+while running:
+    batch = tracer.poll()
+    time.sleep(POLL_INTERVAL_S)
+tracer.close()
+"""
+
+import os
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.discover import is_alive, mapped_libraries, owner_uid, process_ids, start_time
+from ingero.agent.ebpf.attach import CallPrograms, ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
+from ingero.agent.ebpf.batch import EventBatch
+from ingero.agent.ebpf.btf import kernel_btf
+from ingero.agent.ebpf.functions import FUNCTIONS, encode_functions
+from ingero.agent.ebpf.kernel import FEATURES, resolve_features
+from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, NCCL_EVENT
+from ingero.agent.ebpf.links import (
+    ATTACH_UPROBE_MULTI,
+    ATTACH_UPROBE_SESSION,
+    Link,
+    ProbeStyle,
+    attach_tracepoint,
+    detect_style,
+)
+from ingero.agent.ebpf.maps import possible_cpus
+from ingero.agent.ebpf.policy import CALL_LAYERS, TracePolicy
+from ingero.agent.ebpf.program import KPROBE, RAW_TRACEPOINT, ProbeObject
+from ingero.agent.ebpf.ring import Ring
+from ingero.agent.ebpf.slots import SlotTable
+from ingero.agent.ebpf.syscalls import MACHINE, BpfRefused
+from ingero.contract.events import Source
+from ingero.errors import IngeroError, Unavailable
+
+POLL_INTERVAL_S: Final = 0.01
+_CLOCK_CHECK_S: Final = 5.0
+_OBJECTS: Final = Path(__file__).parents[1] / "probes"
+_MAX_STACKS: Final = 12_000  # of 16,384 in the kernel: beyond this both sides start afresh
+_EXEC, _EXIT, _FORK = 5, 6, 7
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One layer: on, or off with the reason."""
+
+    name: str
+    on: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramRow:
+    """Everything the kernel counted of one function or kernel event of one process since its probe was attached."""
+
+    pid: int
+    source: int
+    op: int
+    name: str
+    calls: int
+    timed: int
+    sum_ns: int  # bytes for page allocations
+    max_ns: int
+    failed: int
+    emitted: int
+    buckets: NDArray[np.uint64]
+
+
+class Tracer:
+    """Owner of all probes of this agent."""
+
+    def __init__(self, policy: TracePolicy) -> None:
+        self.policy = policy
+        self._sites = SiteCache()
+        self._processes: dict[int, ProcessProbes] = {}
+        self._roots = set(policy.pids or ())
+        self._capabilities: dict[str, Capability] = {}
+        self._host_links: list[Link] = []
+        self._stacks: dict[int, tuple[int, ...]] = {}
+        self._next_scan_s = 0.0
+        self._next_clock_s = 0.0
+        self._offset_ns = 0
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load everything, take up all processes there are; raises Unavailable when nothing at all can be traced."""
+        path = _OBJECTS / f"trace.{MACHINE}.o"
+        if not path.exists():
+            raise Unavailable(f"no probes for {MACHINE}: {path} is missing")
+        constants, missing = resolve_features(kernel_btf(), self.policy.layers)
+        constants["functions"] = encode_functions(MACHINE, stacks=self.policy.stacks)
+        self._object = ProbeObject(str(path), constants, dict(self.policy.ring_bytes))
+        maps = self._object.maps
+        self._table = SlotTable(maps["slots"])
+        self._rings = [Ring(maps[name], EVENT) for name in ("critical_ring", "host_ring", "calls_ring")]
+        self._nccl_ring = Ring(maps["nccl_ring"], NCCL_EVENT)
+        self._programs = self._load_call_programs()
+        self._attach_host(missing)
+        self._check_clock()
+        self._scan()
+        if not any(capability.on for capability in self._capabilities.values()):
+            reasons = "; ".join(f"{one.name}: {one.detail}" for one in self._capabilities.values())
+            self.close()
+            raise Unavailable(f"nothing can be traced here ({reasons})")
+
+    def _load_call_programs(self) -> CallPrograms:
+        style, refusals = detect_style()
+        if style is ProbeStyle.SESSION:
+            try:
+                program = self._object.load("call_session", KPROBE, ATTACH_UPROBE_SESSION)
+            except Unavailable as refused:
+                refusals[style], style = str(refused), ProbeStyle.MULTI
+            else:
+                self._note_calls(style, refusals)
+                return CallPrograms(style, program, None, None)
+        attach_type = ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0
+        try:
+            entry = self._object.load("call_entry", KPROBE, attach_type)
+            on_return = self._object.load("call_return", KPROBE, attach_type)
+        except BpfRefused as refused:
+            for layer in sorted(self.policy.layers & CALL_LAYERS):
+                self._capabilities[layer] = Capability(layer, False, str(refused))
+            return CallPrograms(style, None, None, None)
+        self._note_calls(style, refusals)
+        return CallPrograms(style, None, entry, on_return)
+
+    def _note_calls(self, style: ProbeStyle, refusals: dict[ProbeStyle, str]) -> None:
+        detail = f"uprobes, style {style}" + "".join(f"; {name} refused: {why}" for name, why in refusals.items())
+        for layer in sorted(self.policy.layers & CALL_LAYERS):
+            self._capabilities[layer] = Capability(layer, True, detail)
+
+    def _attach_host(self, missing: dict[str, str]) -> None:
+        for feature in FEATURES:
+            if feature.name not in self.policy.layers:
+                continue
+            if feature.name in missing:
+                self._capabilities[feature.name] = Capability(feature.name, False, missing[feature.name])
+                continue
+            links: list[Link] = []
+            try:
+                for tracepoint, _ in feature.tracepoints:
+                    program = self._object.load(f"on_{tracepoint}", RAW_TRACEPOINT)
+                    links.append(attach_tracepoint(program, tracepoint))
+            except Unavailable as refused:
+                for link in links:
+                    link.close()
+                detail = f"{refused}: {feature.costs_without}"
+                self._capabilities[feature.name] = Capability(feature.name, False, detail)
+            else:
+                self._host_links += links
+                self._capabilities[feature.name] = Capability(feature.name, True, "raw tracepoints")
+
+    def close(self) -> None:
+        """Remove every probe; records not yet polled are gone."""
+        for process in self._processes.values():
+            process.close(self._table)
+        for link in self._host_links:
+            link.close()
+        for ring in (*self._rings, self._nccl_ring):
+            ring.close()
+        self._table.close()
+        self._object.close()
+        self._processes, self._host_links = {}, []
+
+    # ---- processes -----------------------------------------------------------------------------------------------
+
+    def _wanted(self, pid: int) -> bool:
+        if pid == os.getpid():
+            return False
+        if self.policy.pids is not None:
+            return pid in self._roots
+        return self.policy.uid is None or owner_uid(pid) == self.policy.uid
+
+    def _scan(self) -> None:
+        """Find new processes and libraries, drop what ended; races with ending processes are normal."""
+        for pid, process in list(self._processes.items()):
+            if start_time(pid) != process.started or not is_alive(pid):
+                self._drop(pid)
+        candidates = self._roots if self.policy.pids is not None else process_ids()
+        for pid in list(candidates):
+            if self._wanted(pid):
+                self._take_up(pid)
+        self._next_scan_s = time.monotonic() + self.policy.rescan_s
+
+    def add_process(self, pid: int) -> None:
+        """Trace one more process from now on (a child, or one named later)."""
+        self._roots.add(pid)
+        self._take_up(pid)
+
+    def _take_up(self, pid: int) -> None:
+        libraries = mapped_libraries(pid)
+        process = self._processes.get(pid)
+        if process is None:
+            if not libraries and pid not in self._roots:
+                return
+            started = start_time(pid)
+            if started is None or not is_alive(pid):
+                return
+            process = self._processes[pid] = ProcessProbes(pid, started)
+            self._open_host(process)
+        fresh = [library for library in libraries if library.key not in process.files]
+        if not fresh:
+            return
+        found: list[tuple[int, Sites]] = []
+        for index, library in enumerate(fresh):
+            try:
+                found.append((index, self._sites.sites(pid, library)))
+            except (IngeroError, OSError) as err:
+                process.files[library.key] = library.path
+                process.failures[library.path] = str(err)
+        chosen = choose_functions(
+            [sites for _, sites in found], self.policy.layers, both_launch_layers=self.policy.both_launch_layers
+        )
+        numbers = {FUNCTIONS.index(function) for function in chosen}
+        recordings = {number: self.policy.recording(number) for number in numbers}
+        for index, sites in found:
+            try:
+                process.add(fresh[index], sites, self._table, self._programs, recordings)
+            except Unavailable as refused:
+                process.failures[fresh[index].path] = str(refused)
+
+    def _open_host(self, process: ProcessProbes) -> None:
+        recordings = list(self.policy.host_recordings())
+        first = self._table.take_run(process.pid, recordings)
+        if first is None:
+            process.failures["kernel events"] = "no slot is free"
+            return
+        process.first_host_slot, process.host_slots = first, len(recordings)
+        self._object.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+
+    def _drop(self, pid: int) -> None:
+        process = self._processes.pop(pid)
+        self._object.maps["targets"].delete(struct.pack("<I", pid))
+        process.close(self._table)
+        self._roots.discard(pid)
+
+    def _follow(self, critical: NDArray[np.void]) -> None:
+        """Forked children and new programs of traced processes; exits are noticed by the next scan."""
+        for row in critical[critical["source"] == Source.HOST]:
+            pid, op = int(row["pid"]), int(row["op"])
+            if op == _FORK and self.policy.follow_children:
+                self.add_process(int(row["arg1"]))
+            elif op == _EXEC and pid in self._processes:
+                process = self._processes[pid]
+                process.files.clear()
+                self._take_up(pid)
+
+    # ---- reading -------------------------------------------------------------------------------------------------
+
+    def poll(self) -> EventBatch:
+        """Everything since the last poll."""
+        now_s = time.monotonic()
+        if now_s >= self._next_clock_s:
+            self._check_clock()
+        parts = [ring.drain() for ring in self._rings]
+        nccl = self._nccl_ring.drain()
+        if len(parts[0]):
+            self._follow(parts[0])
+        if now_s >= self._next_scan_s:
+            self._scan()
+        filled = [part for part in parts if len(part)]
+        records = filled[0] if len(filled) == 1 else np.concatenate(parts)
+        return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
+
+    def _check_clock(self) -> None:
+        """Kernel times are monotonic; the distance to wall time is measured again and again, because NTP moves it."""
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        self._offset_ns = wall - (before + time.monotonic_ns()) // 2
+        self._next_clock_s = time.monotonic() + _CLOCK_CHECK_S
+
+    def _stacks_of(self, *batches: NDArray[np.void]) -> dict[int, tuple[int, ...]]:
+        numbers = {
+            int(number) for batch in batches if len(batch) for number in np.unique(batch["stack"]) if number >= 0
+        }
+        if not numbers:
+            return {}
+        stack_map = self._object.maps["stacks"]
+        for number in numbers - self._stacks.keys():
+            raw = stack_map.lookup(struct.pack("<I", number))
+            if raw is not None:
+                addresses = struct.unpack(f"<{MAX_FRAMES}Q", raw)
+                self._stacks[number] = tuple(address for address in addresses if address)
+        found = {number: self._stacks[number] for number in numbers if number in self._stacks}
+        if len(self._stacks) > _MAX_STACKS:
+            for number in self._stacks:
+                stack_map.delete(struct.pack("<I", number))
+            self._stacks.clear()
+        return found
+
+    def histograms(self) -> list[HistogramRow]:
+        """Counts and durations of every watched function and kernel event, cumulative."""
+        rows = []
+        for process in self._processes.values():
+            for number, slot in process.slots.items():
+                function = FUNCTIONS[number]
+                rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
+            for index in range(process.host_slots):
+                source, op, name = _HOST_ROWS[index]
+                rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
+        return rows
+
+    def _row(self, pid: int, source: int, op: int, name: str, slot: int) -> HistogramRow:
+        row = self._table.rows[slot].copy()
+        return HistogramRow(
+            pid=pid,
+            source=source,
+            op=op,
+            name=name,
+            calls=int(row["calls"]),
+            timed=int(row["timed"]),
+            sum_ns=int(row["sum"]),
+            max_ns=int(row["max"]),
+            failed=int(row["failed"]),
+            emitted=int(row["emitted"]),
+            buckets=row["buckets"],
+        )
+
+    def losses(self) -> dict[str, int]:
+        """Records and measurements the kernel could not keep, by ring or reason; `slots`: functions without a slot."""
+        per_cpu = possible_cpus()
+        found = {}
+        for index, name in enumerate(LOST):
+            raw = self._object.maps["lost"].lookup(struct.pack("<I", index)) or bytes(8 * per_cpu)
+            found[name] = int(np.frombuffer(raw, np.uint64).sum())
+        found["slots"] = self._table.refused
+        return found
+
+    def capabilities(self) -> list[Capability]:
+        """What is on, what is off and why; libraries that could not be attached are listed too."""
+        failures = [
+            Capability(f"process {process.pid}: {what}", False, why)
+            for process in self._processes.values()
+            for what, why in process.failures.items()
+        ]
+        return [*self._capabilities.values(), *failures]
+
+    def processes(self) -> dict[int, ProcessProbes]:
+        """Traced processes by pid."""
+        return dict(self._processes)
+
+    def set_mode(self, pid: int, number: int, mode: ProbeMode) -> None:
+        """Change how one function of one process is watched; a process that is gone is no error."""
+        process = self._processes.get(pid)
+        if process is not None and number in process.slots:
+            process.set_mode(number, mode, self._table, self._programs)
+
+
+_HOST_ROWS: Final = {
+    HOST_SLOTS.index("runqueue"): (int(Source.HOST), 1, "runqueue_wait"),
+    HOST_SLOTS.index("sleep"): (int(Source.HOST), 1, "sleep"),
+    HOST_SLOTS.index("io_wait"): (int(Source.HOST), 1, "io_wait"),
+    HOST_SLOTS.index("pages"): (int(Source.HOST), 3, "mm_page_alloc"),
+    HOST_SLOTS.index("block"): (int(Source.IO), 0, "block_io"),
+}
