@@ -1,0 +1,203 @@
+"""SQL of a user on a trace database: one reading statement, bounded in time, rows, bytes and memory.
+
+The engine enforces it: the file is opened read-only, an authorizer allows reading tables and known functions and
+nothing else. What is checked in the text beforehand only makes the refusal friendlier.
+"""
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from ingero.errors import MalformedInput, TooLarge, Unavailable
+from ingero.storage.trace_db import connect_readonly
+
+DEFAULT_ROWS: Final = 1000
+MAX_ROWS: Final = 10_000
+Value: TypeAlias = str | int | float | None
+
+_PROGRESS_STEPS: Final = 1000  # virtual machine steps between two looks at the clock
+_MAX_GROWTH_BYTES: Final = 512 * 2**20
+_LIMITS: Final = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 256 * 1024,  # of one value: no function call runs long or takes much memory
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 500,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 100,
+    sqlite3.SQLITE_LIMIT_VDBE_OP: 250_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1000,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_FUNCTIONS: Final = frozenset(
+    # aggregates and windows
+    "avg count group_concat max min sum total string_agg row_number rank dense_rank percent_rank cume_dist ntile lag "
+    "lead first_value last_value nth_value median percentile percentile_cont percentile_disc "
+    # scalars
+    "abs char coalesce concat concat_ws format glob hex unhex ifnull iif instr length like likely unlikely likelihood "
+    "lower ltrim nullif octet_length printf quote random replace round rtrim sign substr substring trim typeof unicode "
+    "upper changes sqlite_version "
+    # dates, mathematics
+    "date time datetime julianday strftime unixepoch timediff current_date current_time current_timestamp "
+    "acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow power "
+    "radians sin sinh sqrt tan tanh trunc "
+    # JSON
+    "json json_array json_array_length json_error_position json_extract json_insert json_object json_patch json_pretty "
+    "json_quote json_remove json_replace json_set json_type json_valid json_group_array json_group_object json_each "
+    "json_tree -> ->>".split()
+)
+_PRAGMAS: Final = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
+_READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
+_FIRST_WORDS: Final = frozenset({"SELECT", "WITH", "EXPLAIN", "VALUES"})
+_TOKEN: Final = re.compile(
+    r"""(?P<space>\s+|--[^\n]*|/\*.*?(?:\*/|\Z))|(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\])"""
+    r"""|(?P<word>[A-Za-z_][\w$]*)|(?P<end>;)|(?P<other>.)""",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLimits:
+    """How much one question may cost."""
+
+    timeout_s: float = 10.0
+    max_rows: int = DEFAULT_ROWS
+    max_bytes: int = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answer; `truncated` when there were more rows than allowed."""
+
+    columns: list[str]
+    rows: list[list[Value]]
+    truncated: bool
+
+
+def check_statement(sql: str) -> str:
+    """The one statement in `sql`, without its semicolon; says what is wrong otherwise."""
+    words: list[str] = []
+    end: int | None = None
+    for match in _TOKEN.finditer(sql):
+        if match.lastgroup == "space":
+            continue
+        if end is not None and match.lastgroup != "end":
+            raise MalformedInput("one statement at a time: there is more after the semicolon")
+        if match.lastgroup == "end":
+            end = match.start() if end is None else end
+        elif match.lastgroup == "word":
+            words.append(match[0].upper())
+        elif not words:
+            words.append(match[0])  # a statement that begins with a parenthesis or a quote
+    if not words:
+        raise MalformedInput("the query is empty; for example: SELECT op, count(*) FROM events GROUP BY op")
+    if words[0] not in _FIRST_WORDS:
+        raise MalformedInput(f"only questions are allowed: begin with SELECT, WITH or EXPLAIN, not {words[0][:20]!r}")
+    return sql if end is None else sql[:end]
+
+
+def run_query(path: Path, sql: str, limits: QueryLimits = QueryLimits()) -> QueryResult:  # noqa: B008 - frozen
+    """Ask one question of the trace database at `path`."""
+    statement = check_statement(sql)
+    if "\0" in statement:
+        raise MalformedInput("the query contains a NUL character")
+    connection = connect_readonly(path)
+    try:
+        return _run(connection, statement, limits)
+    finally:
+        connection.close()
+
+
+def guard(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """Make a read-only connection safe for a stranger's SQL, for the next `timeout_s` seconds."""
+    for statement in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {statement}")
+    for table in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
+        connection.execute(
+            f"SELECT 1 FROM {table}('[]')"
+        ).close()  # the first use declares it, which looks like a write
+    for category, limit in _LIMITS.items():
+        connection.setlimit(category, limit)
+    connection.set_authorizer(_authorize)
+    connection.set_progress_handler(_Watch(timeout_s), _PROGRESS_STEPS)
+
+
+def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits) -> QueryResult:
+    guard(connection, limits.timeout_s)
+    try:
+        cursor = connection.execute(statement)
+        columns = [column[0] for column in cursor.description or ()]
+        rows, truncated = _collect(cursor, min(limits.max_rows, MAX_ROWS), limits.max_bytes)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            raise Unavailable(
+                f"the query was stopped: it ran longer than {limits.timeout_s:g} s or needed too much memory; "
+                "narrow it with WHERE timestamp > … or LIMIT"
+            ) from None
+        raise MalformedInput(f"the query failed: {error}") from None
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
+            raise MalformedInput(f"refused: {error}; only reading of tables is allowed here") from None
+        raise MalformedInput(f"the query failed: {error}") from None
+    return QueryResult(columns, rows, truncated)
+
+
+def _collect(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> tuple[list[list[Value]], bool]:
+    rows: list[list[Value]] = []
+    size = 0
+    for row in _rows(cursor):
+        if len(rows) == max_rows:
+            return rows, True
+        values = [_plain(value) for value in row]
+        size += sum(len(value) if isinstance(value, str) else 8 for value in values)
+        if size > max_bytes:
+            raise TooLarge(f"the answer is larger than {max_bytes >> 20} MiB; ask for fewer columns or rows")
+        rows.append(values)
+    return rows, False
+
+
+def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[object, ...]]:
+    while chunk := cursor.fetchmany(100):
+        yield from chunk
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return str(value)
+
+
+def _authorize(action: int, first: str | None, second: str | None, _schema: str | None, _trigger: str | None) -> int:
+    """Called by SQLite while it prepares a statement; what is not known to be harmless is denied."""
+    if action in _READS:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _PRAGMAS:
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+class _Watch:
+    """Stops a statement that takes too long, or makes this process grow too much."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._deadline_s = time.monotonic() + timeout_s
+        self._ceiling_bytes = _resident_bytes() + _MAX_GROWTH_BYTES
+        self._calls = 0
+
+    def __call__(self) -> int:
+        self._calls += 1
+        if self._calls % 50 == 0 and _resident_bytes() > self._ceiling_bytes:
+            return 1
+        return int(time.monotonic() > self._deadline_s)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -1,0 +1,191 @@
+"""A stranger's SQL reads the trace and can do nothing else."""
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
+from ingero.storage.samples import write_samples
+from ingero.storage.sqlite_guard import QueryLimits, check_statement, run_query
+from ingero.storage.trace_db import TraceDb
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_samples(tmp_path_factory.mktemp("samples"))[0]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "WITH x AS (SELECT 1) SELECT * FROM x;",
+        "EXPLAIN SELECT 1",
+        "EXPLAIN QUERY PLAN SELECT * FROM events",
+        "VALUES (1), (2)",
+        "select 1 ; ;\n -- a remark; DROP TABLE events\n /* ; */ ",
+        "-- first a remark\nSELECT 1",
+        "/* DELETE FROM events; */ SELECT 1",
+        "SELECT 'UPDATE me; DELETE FROM events' AS text",
+        "SELECT 'it''s; fine'",
+        'SELECT 1 AS "drop table"',
+        "SELECT replace(comm, 'a', 'b') FROM events LIMIT 1",
+        "SELECT count(*) FROM events WHERE comm LIKE '%insert into%'",
+        "SELECT name FROM pragma_table_info('events')",
+        "SELECT name FROM sqlite_master",
+        "SELECT json_extract(recommendations, '$[0]') FROM causal_chains",
+        "SELECT value FROM causal_chains, json_each(recommendations)",
+        "SELECT sum(duration) OVER (ORDER BY timestamp) FROM events LIMIT 1",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) SELECT sum(i) FROM n",
+    ],
+)
+def test_questions_are_answered(trace: Path, sql: str) -> None:
+    """V10: including a trailing semicolon, comments, and words that only look dangerous."""
+    run_query(trace, sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        "   -- only a remark",
+        ";",
+        "DELETE FROM events",
+        "SELECT 1; SELECT 2",
+        "SELECT 1;/* x */DROP TABLE events",
+        "SELECT 1;--\nDROP TABLE events",
+        "WITH x AS (DELETE\tFROM events RETURNING *) SELECT 1",
+        "WITH x AS (SELECT 1) DELETE FROM events",
+        "WITH x AS (SELECT 1) INSERT INTO events SELECT * FROM events",
+        "WITH x AS (SELECT 1) UPDATE\nevents SET pid = 1",
+        "EXPLAIN DELETE FROM events",
+        "SELECT zeroblob(1073741824)",
+        "SELECT randomblob(1073741824)",
+        "SELECT load_extension('x')",
+        "SELECT readfile('/etc/passwd')",
+        "SELECT writefile('/tmp/x', 'y')",
+        "SELECT fts3_tokenizer('simple')",
+        "SELECT edit('x')",
+        "SELECT sqlite_compileoption_get(1)",
+        "ATTACH 'x' AS y",
+        "DETACH main",
+        "PRAGMA user_version = 3",
+        "PRAGMA journal_mode = DELETE",
+        "PRAGMA writable_schema = ON",
+        "SELECT * FROM pragma_database_list",
+        "SELECT * FROM pragma_user_version(3)",
+        "SELECT * FROM pragma_wal_checkpoint",
+        "VACUUM",
+        "VACUUM INTO '/tmp/copy.db'",
+        "REINDEX",
+        "ANALYZE",
+        "CREATE TABLE t (a)",
+        "CREATE TEMP TABLE t AS SELECT 1",
+        "CREATE TEMP VIEW v AS SELECT 1",
+        "CREATE VIRTUAL TABLE t USING fts5(a)",
+        "BEGIN",
+        "SAVEPOINT s",
+        "COMMIT",
+        "REPLACE INTO events (id) VALUES (1)",
+        "COPY events TO 'f'",
+        "INSTALL httpfs",
+        "SELECT * FROM read_csv('f')",
+        "SELECT * FROM dbstat",
+        "(SELECT 1)",
+        "'SELECT'",
+        "SELECT",
+        "SELECT * FROM nowhere",
+        "SELECT 'unfinished",
+        "SELECT 1 /* unfinished ; DROP TABLE events",
+        "\ufeffSELECT 1; DROP TABLE events",
+        "SELECT 1\0; DROP TABLE events",
+    ],
+)
+def test_everything_else_is_refused_in_a_sentence(trace: Path, sql: str) -> None:
+    """V10b and its relatives."""
+    before = trace.read_bytes()
+    if sql == "SELECT 1 /* unfinished ; DROP TABLE events":
+        assert run_query(trace, sql).rows == [[1]], "SQLite ends an open comment at the end of the text"
+    else:
+        with pytest.raises(MalformedInput):
+            run_query(trace, sql)
+    assert trace.read_bytes() == before
+    assert [file.name for file in trace.parent.iterdir() if file.name.startswith(trace.name)] == [trace.name]
+
+
+def test_the_engine_refuses_even_when_the_text_check_is_passed(trace: Path) -> None:
+    with pytest.raises(MalformedInput, match="refused: not authorized"):
+        run_query(trace, "WITH x AS (SELECT 1) DELETE FROM events WHERE 1 IN (SELECT * FROM x)")
+
+
+def test_truncation_is_told(trace: Path) -> None:
+    """V10c."""
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"
+    over = run_query(trace, numbers.format(1001))
+    exact = run_query(trace, numbers.format(1000))
+    assert (len(over.rows), over.truncated, len(exact.rows), exact.truncated) == (1000, True, 1000, False)
+    assert run_query(trace, numbers.format(20_000), QueryLimits(max_rows=10**9)).truncated, "10,000 is the most"
+
+
+def test_an_endless_statement_ends(trace: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=r"longer than 0\.2 s"):
+        run_query(trace, endless, QueryLimits(timeout_s=0.2))
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "SELECT replace(printf('%.200000d', 1), '0', printf('%.200000d', 1))",
+        "SELECT group_concat(a.id || b.id || c.id) FROM events a, events b, events c",
+        "WITH RECURSIVE x(s) AS (SELECT 'aaaaaaaa' UNION ALL SELECT s || s FROM x) SELECT max(length(s)) FROM x",
+        "SELECT json_group_array(a.id) FROM events a, events b",
+        "SELECT " + ", ".join(["1"] * 600),
+        "SELECT " + "(" * 1000 + "1" + ")" * 1000,
+        "SELECT 1 " + "UNION ALL SELECT 1 " * 200,
+        "SELECT " + "1" * 200_000,
+    ],
+)
+def test_memory_bombs_are_errors(trace: Path, bomb: str) -> None:
+    with pytest.raises(IngeroError):
+        run_query(trace, bomb, QueryLimits(timeout_s=3))
+
+
+def test_a_sort_that_would_not_fit_is_stopped(trace: Path) -> None:
+    wide = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        "SELECT DISTINCT printf('%.50000d', i) FROM n ORDER BY 1"
+    )
+    with pytest.raises(Unavailable, match="too much memory"):
+        run_query(trace, wide, QueryLimits(timeout_s=20))
+
+
+def test_a_large_answer_is_an_error_not_a_flood(trace: Path) -> None:
+    wide = "SELECT printf('%.2000d', pid) FROM events LIMIT 900"
+    with pytest.raises(TooLarge, match="larger than 1 MiB"):
+        run_query(trace, wide, QueryLimits(max_bytes=2**20))
+
+
+def test_a_value_too_long_to_build_is_nothing(trace: Path) -> None:
+    assert run_query(trace, "SELECT length(printf('%.1000000000d', 1))").rows == [[None]]
+
+
+def test_blobs_become_text(trace: Path) -> None:
+    assert run_query(trace, "SELECT x'68ff69', 1, 2.5, NULL").rows == [["h\ufffdi", 1, 2.5, None]]
+
+
+def test_statement_is_cut_at_its_semicolon() -> None:
+    assert check_statement("SELECT ';' ;  -- x") == "SELECT ';' "
+
+
+def test_a_hostile_view_cannot_use_forbidden_functions(tmp_path: Path) -> None:
+    TraceDb(tmp_path / "t.db", "n").close()
+    with sqlite3.connect(tmp_path / "t.db") as connection:
+        connection.execute("CREATE VIEW v AS SELECT zeroblob(10), load_extension('x')")
+    connection.close()
+    with pytest.raises(MalformedInput):
+        run_query(tmp_path / "t.db", "SELECT * FROM v")
