@@ -85,6 +85,7 @@ NODE_NAME_HEADER: Final = "X-Ingero-Node"
 METRICS_PATH: Final = "/v1/metrics"
 TRACES_PATH: Final = "/v1/traces"
 LOGS_PATH: Final = "/v1/logs"
+METRICS_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 PROTOBUF_TYPE: Final = "application/x-protobuf"
 JSON_TYPE: Final = "application/json"
 

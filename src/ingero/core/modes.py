@@ -1,6 +1,7 @@
 """Which threshold an agent trusts right now: Fleet's, a remembered one, or its own; and whether it may name itself."""
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
@@ -31,6 +32,28 @@ class ModePolicy:
     def kept_max_age_s(self, backoff_s: float) -> float:
         """How long a value that is no longer fresh is better than none."""
         return max(self.cached_max_age_s, 2.0 * self.fresh_max_age_s(backoff_s))
+
+
+class PushOutcome(StrEnum):
+    """What became of a push. An answer that blames the request or asks for patience is still an answer."""
+
+    OK = "ok"
+    TRANSPORT = "transport"  # no answer: refused, reset, timed out
+    AUTH = "auth"  # 401, 403 or a certificate that does not fit
+    SERVER_ERROR = "server_error"
+    SHED = "shed"  # 429, or 503 with a time to come back
+    REFUSED = "refused"  # any other 4xx, or a redirect, which is never followed
+
+
+UNREACHABLE_AFTER = 3  # pushes in a row
+_FAILURES = {PushOutcome.TRANSPORT, PushOutcome.AUTH, PushOutcome.SERVER_ERROR}
+
+
+def count_failures(failures: int, outcome: PushOutcome) -> int:
+    """Failures in a row; shed and refused pushes neither add nor forgive."""
+    if outcome is PushOutcome.OK:
+        return 0
+    return failures + 1 if outcome in _FAILURES else failures
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,176 @@
+"""What an agent pushes: the health of a node and its straggler events, as OTLP metrics."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ingero.contract import names
+from ingero.contract.otlp import (
+    CUMULATIVE,
+    Gauge,
+    Metric,
+    MetricsRequest,
+    NumberPoint,
+    Plain,
+    Resource,
+    ResourceMetrics,
+    Scope,
+    ScopeMetrics,
+    Sum,
+    attributes,
+)
+from ingero.contract.types import DetectionMode, Identity, NodeState
+
+MEMCPY_DIRECTIONS = ("h2h", "h2d", "d2h", "d2d", "unknown")
+_SIGNAL_METRICS = {
+    "throughput": names.THROUGHPUT_RATIO,
+    "compute": names.COMPUTE_EFFICIENCY,
+    "memory": names.MEMORY_HEADROOM,
+    "cpu": names.CPU_AVAILABILITY,
+}
+_SCOPE = Scope(name=names.HEALTH_SCOPE, version=names.HEALTH_SCOPE_VERSION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupTotals:
+    """Running totals of one cgroup since `since_ns`; `memcpy_bytes` by direction."""
+
+    cgroup_hash: str
+    launches: int
+    stall_ns: int
+    memcpy_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthReport:
+    """One regular push. A missing score or signal is left out, never sent as zero."""
+
+    at_ns: int
+    state: NodeState
+    workload: str = "unknown"
+    cgroup_hash: str = ""
+    score: float | None
+    signals: Mapping[str, float | None]  # by short name
+    is_degraded: bool
+    mode: DetectionMode
+    fleet_reachable: bool  # what the agent believed before this push
+    gpu_model: str | None = None
+    gpu_count: int | None = None
+    totals: tuple[CgroupTotals, ...] = ()
+    totals_since_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerEvent:
+    """A push of its own while the node is a straggler, and once with `is_straggler` false when the episode ends."""
+
+    at_ns: int
+    is_straggler: bool
+    mode: DetectionMode
+    threshold: float
+    score: float
+    dominant_signal: str
+    event_id: str
+
+
+_CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]  # extra attributes, whose, total
+
+
+def health_request(identity: Identity, report: HealthReport) -> MetricsRequest:
+    """The regular push, in the order reference agents send it."""
+    return _request(_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)])
+
+
+def event_request(identity: Identity, event: StragglerEvent) -> MetricsRequest:
+    """The straggler event."""
+    values: dict[str, Plain] = {
+        names.DETECTION_MODE: event.mode.value,
+        names.THRESHOLD_ATTR: event.threshold,
+        names.SCORE_ATTR: event.score,
+        names.DOMINANT_SIGNAL_ATTR: event.dominant_signal,
+    }
+    if event.event_id:
+        values[names.EVENT_ID] = event.event_id
+    metric = _gauge(names.STRAGGLER_EVENT, int(event.is_straggler), event.at_ns, values)
+    return _request(_resource(identity, with_provider=False), [metric])
+
+
+def _resource(identity: Identity, *, with_provider: bool = True) -> Resource:
+    values: dict[str, Plain] = {names.NODE_ID: identity.node, names.CLUSTER_ID: identity.cluster}
+    if identity.world_size:
+        values[names.WORLD_SIZE] = identity.world_size
+    if identity.rank is not None:
+        values[names.NODE_RANK] = identity.rank
+        values[names.RANK] = identity.rank
+    optional: dict[str, Plain] = {
+        names.LOCAL_RANK: identity.local_rank,
+        names.JOB_ID: identity.job,
+        names.ROLE: identity.role,
+        names.PROVIDER: identity.provider if with_provider else None,
+    }
+    return Resource(
+        attributes=attributes(values | {key: value for key, value in optional.items() if value is not None})
+    )
+
+
+def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric]:
+    at_ns = report.at_ns
+    common: dict[str, Plain] = {names.NODE_STATE: report.state.value, names.WORKLOAD_TYPE: report.workload}
+    if report.score is not None:
+        yield _gauge(names.HEALTH_SCORE, report.score, at_ns, common | {names.CGROUP_HASH: report.cgroup_hash})
+    for name, metric in _SIGNAL_METRICS.items():
+        value = report.signals.get(name)
+        if value is not None:
+            yield _gauge(metric, float(value), at_ns, common)
+    yield _gauge(names.DEGRADATION_WARNING, int(report.is_degraded), at_ns, common)
+    yield _gauge(names.AGENT_DETECTION_MODE, 1, at_ns, {names.DETECTION_MODE: report.mode.value})
+    yield _gauge(names.AGENT_FLEET_REACHABLE, int(report.fleet_reachable), at_ns)
+    if report.gpu_model and report.gpu_count:
+        info: dict[str, Plain] = {names.GPU_MODEL: report.gpu_model, names.GPU_COUNT: report.gpu_count}
+        yield _gauge(names.NODE_INFO, 1, at_ns, info)
+    yield _gauge(names.NODE_WORLD_SIZE, identity.world_size or 0, at_ns)
+
+
+def _counter_metrics(report: HealthReport) -> Iterable[Metric]:
+    if not report.totals:
+        return
+    yield _sum(names.KERNEL_LAUNCH_TOTAL, "1", report, [({}, row, row.launches) for row in report.totals])
+    yield _sum(names.CPU_STALL_NANOS_TOTAL, "ns", report, [({}, row, row.stall_ns) for row in report.totals])
+    copies: list[_CounterRow] = [
+        ({names.MEMCPY_DIRECTION: direction}, row, row.memcpy_bytes[direction])
+        for row in report.totals
+        for direction in MEMCPY_DIRECTIONS
+        if direction in row.memcpy_bytes
+    ]
+    if copies:
+        yield _sum(names.MEMCPY_BYTES_TOTAL, "By", report, copies)
+
+
+def _request(resource: Resource, metrics: list[Metric]) -> MetricsRequest:
+    scope = ScopeMetrics(scope=_SCOPE, metrics=tuple(metrics))
+    return MetricsRequest(resource_metrics=(ResourceMetrics(resource=resource, scope_metrics=(scope,)),))
+
+
+def _gauge(name: str, value: float, at_ns: int, values: dict[str, Plain] | None = None) -> Metric:
+    point = NumberPoint(
+        attributes=attributes(values or {}),
+        time_unix_nano=at_ns,
+        as_double=value if isinstance(value, float) else None,
+        as_int=value if isinstance(value, int) else None,
+    )
+    return Metric(name=name, unit="1", gauge=Gauge(data_points=(point,)))
+
+
+def _sum(name: str, unit: str, report: HealthReport, rows: list[_CounterRow]) -> Metric:
+    points = tuple(
+        NumberPoint(
+            attributes=attributes({names.CGROUP_HASH: row.cgroup_hash, **extra}),
+            start_time_unix_nano=report.totals_since_ns,
+            time_unix_nano=report.at_ns,
+            as_int=total,
+        )
+        for extra, row, total in rows
+    )
+    return Metric(
+        name=name, unit=unit, sum=Sum(data_points=points, aggregation_temporality=CUMULATIVE, is_monotonic=True)
+    )

@@ -1,0 +1,117 @@
+"""Sends OTLP metrics to Fleet over gRPC; threshold, quorum and verdicts come as metadata around the answer."""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ingero.contract import names
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.core.modes import PushOutcome
+from ingero.transport.endpoint import Endpoint
+from ingero.transport.otlp_client import (
+    MAX_REPLY_BYTES,
+    RETRY_DELAY_S,
+    ClientOptions,
+    PushReply,
+    parse_retry_after,
+    partial_success,
+    with_delivery,
+)
+
+
+class GrpcPush:
+    """The same promise as `HttpPush.push`."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        cluster: str,
+        node: str,
+        options: ClientOptions,
+        pems: "GrpcPems",
+        chance: random.Random,
+    ) -> None:
+        self._endpoint = endpoint
+        self._pems = pems
+        self._options = options
+        self._chance = chance
+        self._metadata = (
+            (names.CLUSTER_HEADER, cluster),
+            (names.NODE_QUERY.replace("_", "-"), node),
+            *((name.lower(), value) for name, value in options.headers.items()),
+        )
+        self._channel: Any = None
+        self._export: Any = None
+
+    async def push(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
+        body = encode_protobuf(request)
+        reply = await self._call(body)
+        if retry and reply.outcome is PushOutcome.TRANSPORT:
+            await asyncio.sleep(RETRY_DELAY_S * self._chance.uniform(0.8, 1.2))
+            reply = await self._call(body)
+        return reply
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def _call(self, body: bytes) -> PushReply:
+        import grpc  # noqa: PLC0415 - heavy, and most agents push over HTTP
+
+        if self._channel is None:
+            self._connect(grpc)
+        call = self._export(body, timeout=self._options.timeout_s, metadata=self._metadata)
+        try:
+            answer = await call
+            outcome, detail = PushOutcome.OK, ""
+        except grpc.aio.AioRpcError as error:
+            answer = b""
+            outcome, detail = _GRPC_OUTCOMES.get(error.code().name, PushOutcome.SERVER_ERROR), error.details() or ""
+        found = dict([*(await call.initial_metadata() or ()), *(await call.trailing_metadata() or ())])
+        rejected = 0
+        if outcome is PushOutcome.OK:
+            rejected, detail = partial_success(answer, Encoding.PROTOBUF)
+        retry_after_s = (
+            parse_retry_after(found.get("retry-after"), time.time()) if outcome is PushOutcome.SHED else None
+        )
+        return with_delivery(
+            PushReply(outcome=outcome, detail=detail, retry_after_s=retry_after_s, rejected_points=rejected),
+            found.get(names.THRESHOLD_METADATA),
+            found.get(names.QUORUM_METADATA),
+            found.get(names.VERDICT_METADATA),
+        )
+
+    def _connect(self, grpc: Any) -> None:
+        options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_retries", 0))
+        if self._endpoint.is_secure:
+            credentials = grpc.ssl_channel_credentials(self._pems.ca, self._pems.key, self._pems.cert)
+            self._channel = grpc.aio.secure_channel(self._endpoint.base, credentials, options)
+        else:
+            self._channel = grpc.aio.insecure_channel(self._endpoint.base, options)
+        self._export = self._channel.unary_unary(names.METRICS_METHOD)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcPems:
+    """TLS material as gRPC wants it: bytes, not a context."""
+
+    ca: bytes | None = None
+    key: bytes | None = None
+    cert: bytes | None = None
+
+
+_GRPC_OUTCOMES = {
+    "UNAVAILABLE": PushOutcome.TRANSPORT,
+    "DEADLINE_EXCEEDED": PushOutcome.TRANSPORT,
+    "CANCELLED": PushOutcome.TRANSPORT,
+    "UNAUTHENTICATED": PushOutcome.AUTH,
+    "PERMISSION_DENIED": PushOutcome.AUTH,
+    "RESOURCE_EXHAUSTED": PushOutcome.SHED,
+    "INVALID_ARGUMENT": PushOutcome.REFUSED,
+    "FAILED_PRECONDITION": PushOutcome.REFUSED,
+    "UNIMPLEMENTED": PushOutcome.REFUSED,
+}

@@ -1,0 +1,78 @@
+"""Asks Fleet for a threshold where replies to pushes do not carry one."""
+
+import ssl
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+
+import aiohttp
+
+from ingero.contract.names import JSON_TYPE
+from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold, decode_answer
+from ingero.transport.otlp_client import ClientOptions, open_session, parse_retry_after
+
+MAX_ANSWER_BYTES = 8 * 1024
+
+
+class PollOutcome(StrEnum):
+    """What an answer was; one label value of the poll counter each."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"  # no usable answer: network, redirect, 4xx, too large, not what we asked for
+    SERVER_ERROR = "server_error"
+    RATE_LIMITED = "rate_limited"
+
+
+@dataclass(frozen=True, slots=True)
+class PollReply:
+    """`threshold` is None unless Fleet has one; `wait_s` replaces the next interval."""
+
+    outcome: PollOutcome
+    threshold: ServedThreshold | None = None
+    wait_s: float | None = None
+    detail: str = ""
+
+
+class ThresholdPoll:
+    """GET with the same TLS material and headers as the push."""
+
+    def __init__(self, url: str, options: ClientOptions, interval_s: float) -> None:
+        self._url = url
+        self._options = options
+        self._interval_s = interval_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def ask(self) -> PollReply:
+        """One question; redirects are refused, bodies capped."""
+        if self._session is None:
+            self._session = open_session(self._options)
+        headers = {"Accept": JSON_TYPE, **self._options.headers}
+        try:
+            async with self._session.get(self._url, headers=headers, allow_redirects=False) as response:
+                body = b""
+                while len(body) <= MAX_ANSWER_BYTES and (more := await response.content.read(MAX_ANSWER_BYTES)):
+                    body += more
+                return self._read(response.status, response.headers.get("Retry-After"), body)
+        except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError) as error:
+            return PollReply(PollOutcome.CLIENT_ERROR, detail=str(error) or type(error).__name__)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def _read(self, status: int, retry_after: str | None, body: bytes) -> PollReply:
+        wait_s = parse_retry_after(retry_after, time.time())
+        if status == 429:
+            return PollReply(
+                PollOutcome.RATE_LIMITED, wait_s=2 * self._interval_s if wait_s is None else wait_s, detail="HTTP 429"
+            )
+        if status >= 500:
+            return PollReply(PollOutcome.SERVER_ERROR, wait_s=wait_s, detail=f"HTTP {status}")
+        if status != 200:
+            return PollReply(PollOutcome.CLIENT_ERROR, detail=f"HTTP {status}")
+        if len(body) > MAX_ANSWER_BYTES:
+            return PollReply(PollOutcome.CLIENT_ERROR, detail=f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        delivery, served = decode_answer(body)
+        if delivery is not Delivery.HIT or served is None:
+            return PollReply(PollOutcome.CLIENT_ERROR, detail="the answer is not a threshold")
+        return PollReply(PollOutcome.OK, None if served == COLD_START else served)
