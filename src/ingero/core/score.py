@@ -24,6 +24,9 @@ class Signals:
             yield name, getattr(self, name)
 
 
+NO_SIGNALS = Signals()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
     """What each signal contributes to the score; they sum to one."""

@@ -1,0 +1,68 @@
+"""Who this node is: name, cgroup, cloud provider. Reads files only, asks no network."""
+
+import functools
+import hashlib
+import re
+import socket
+from pathlib import Path
+
+_CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
+_PROVIDERS = (("amazon", "aws"), ("google", "gcp"))
+_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # the same on every Azure machine, absent on plain Hyper-V
+PROC = Path("/proc")
+DMI = Path("/sys/class/dmi/id")
+
+
+def default_node() -> str:
+    """The host name."""
+    return socket.gethostname() or "localhost"
+
+
+def parse_cgroup_path(text: str) -> str:
+    """The path in a /proc/PID/cgroup file: the v2 line wins, else the longest v1 path; empty when there is none."""
+    paths = []
+    for line in text.splitlines():
+        hierarchy, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if not colon:
+            continue
+        if hierarchy == "0" and not controllers:
+            return path
+        paths.append(path)
+    return max(paths, key=len, default="")
+
+
+def hash_cgroup_path(path: str) -> str:
+    """Sixteen hex digits to join series by; not a secret. Empty for an empty path."""
+    return hashlib.sha256(path.encode()).hexdigest()[:16] if path else ""
+
+
+def cgroup_hash(pid: int | str = "self", proc: Path = PROC) -> str:
+    """The hash of a process's cgroup; empty when it is gone."""
+    try:
+        return hash_cgroup_path(parse_cgroup_path((proc / str(pid) / "cgroup").read_text(errors="replace")))
+    except OSError:
+        return ""
+
+
+def container_id(path: str) -> str:
+    """The last container id in a cgroup path; empty when there is none."""
+    found = _CONTAINER_ID.findall(path)
+    return found[-1] if found else ""
+
+
+@functools.cache
+def provider(dmi: Path = DMI) -> str | None:
+    """`aws`, `gcp` or `azure`, as the machine's firmware says; None elsewhere."""
+    vendor = _read(dmi / "sys_vendor").lower()
+    for word, name in _PROVIDERS:
+        if word in vendor:
+            return name
+    return "azure" if _read(dmi / "chassis_asset_tag") == _AZURE_ASSET_TAG else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,68 @@
+"""What a node says about an episode: a line for the socket and an event for Fleet, always together, with one id."""
+
+from dataclasses import dataclass
+
+from ingero.contract.health import StragglerEvent
+from ingero.contract.straggler import StragglerResolved, StragglerState, rfc3339
+from ingero.contract.types import Identity
+from ingero.core.classifier import Classification, Closing
+from ingero.core.modes import ModeDecision
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """One message on both channels."""
+
+    line: StragglerState | StragglerResolved
+    event: StragglerEvent
+
+
+def still_slow(
+    identity: Identity, now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
+) -> Emission:
+    """The node is below the line."""
+    event = _event(now, decision, score, dominant, now_ns)
+    line = StragglerState(
+        node_id=identity.node,
+        cluster_id=identity.cluster,
+        score=score,
+        threshold=event.threshold,
+        detection_mode=event.mode.value,
+        dominant_signal=dominant,
+        timestamp=rfc3339(now_ns),
+        event_id=event.event_id,
+        rank=identity.rank,
+        world_size=identity.world_size,
+        sequence=now.sequence,
+    )
+    return Emission(line, event)
+
+
+def over(
+    identity: Identity, now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
+) -> Emission:
+    """The episode ended; why is said unless the node simply recovered."""
+    event = _event(now, decision, score, dominant, now_ns)
+    line = StragglerResolved(
+        node_id=identity.node,
+        cluster_id=identity.cluster,
+        timestamp=rfc3339(now_ns),
+        event_id=event.event_id,
+        rank=identity.rank,
+        world_size=identity.world_size,
+        sequence=now.sequence,
+        reason="" if now.closing in (None, Closing.RECOVERED) else now.closing.value,
+    )
+    return Emission(line, event)
+
+
+def _event(now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int) -> StragglerEvent:
+    return StragglerEvent(
+        at_ns=now_ns,
+        is_straggler=now.is_straggler,
+        mode=decision.mode,
+        threshold=decision.threshold or 0.0,
+        score=score,
+        dominant_signal=dominant,
+        event_id=now.episode or now.closed or "",
+    )
