@@ -36,6 +36,7 @@ class LineServer:
         self.refused = 0
         self._snapshot = snapshot
         self._consumers: set[_Consumer] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._identity: tuple[int, int] | None = None
 
@@ -57,7 +58,8 @@ class LineServer:
         if self._server is None:
             return
         self._server.close()
-        await asyncio.gather(*(consumer.drain() for consumer in list(self._consumers)))
+        await asyncio.gather(*(consumer.drain() for consumer in self._consumers))
+        await asyncio.gather(*self._serving, return_exceptions=True)
         with contextlib.suppress(OSError):
             status = self.path.lstat()
             if (status.st_dev, status.st_ino) == self._identity:
@@ -79,6 +81,9 @@ class LineServer:
             self.refused += 1
             writer.close()
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
         consumer = _Consumer(writer)
         for line in self._snapshot():
             consumer.put(line)
@@ -89,7 +94,8 @@ class LineServer:
             self.dropped["write_error"] += 1
         finally:
             self._consumers.discard(consumer)
-            writer.close()
+            self._serving.discard(task)
+            writer.transport.abort()
 
     def _is_welcome(self, peer: socket.socket) -> bool:
         """Ourselves, root, and members of the group the socket was opened for."""
@@ -111,6 +117,7 @@ class _Consumer:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_closing = False
         writer.transport.set_write_buffer_limits(high=0)  # drain() returns when the kernel has taken everything
 
     def put(self, line: bytes) -> bool:
@@ -122,25 +129,25 @@ class _Consumer:
         return is_full
 
     async def run(self) -> None:
-        gone = asyncio.create_task(self._writer.wait_closed())
-        try:
-            while not gone.done():
-                wake = asyncio.create_task(self._wake.wait())
-                await asyncio.wait((wake, gone), return_when=asyncio.FIRST_COMPLETED)
-                wake.cancel()
-                self._wake.clear()
-                while self._queue and not gone.done():
-                    self._writer.write(self._queue.popleft())
-                    await asyncio.wait_for(self._writer.drain(), STUCK_AFTER_S)
-                self._idle.set()
-        finally:
+        """Hand lines over until the reader is gone or stuck."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                self._writer.write(self._queue.popleft())
+                await asyncio.wait_for(self._writer.drain(), STUCK_AFTER_S)
             self._idle.set()
-            gone.cancel()
+            if self._is_closing:
+                return
 
     async def drain(self) -> None:
+        """Stop after what is queued, or soon."""
+        self._is_closing = True
+        self._wake.set()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), 1.0)
-        self._writer.close()
+        if not self._idle.is_set():
+            self._writer.transport.abort()
 
 
 def _prepare_directory(directory: Path, gid: int) -> None:

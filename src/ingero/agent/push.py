@@ -1,0 +1,298 @@
+"""The push loop: look, think, say, push. Ticks keep their time whatever Fleet does; one push is in flight at most."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingero.agent.brain import Brain, Thought
+from ingero.agent.signals import Observation, SignalSource
+from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
+from ingero.contract.straggler import SocketLine, encode_line, verdict_line
+from ingero.contract.types import DetectionMode
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.baseline import is_warm
+from ingero.core.modes import PushOutcome, should_poll
+from ingero.storage.baseline_file import save_baseline
+from ingero.transport.otlp_client import PushClient, PushReply
+from ingero.transport.threshold_poll import ThresholdPoll
+from ingero.transport.uds import LineServer
+
+log = logging.getLogger(__name__)
+
+TICK_JITTER = 0.10
+POLL_JITTER = 0.20
+HEARTBEAT_S = 10.0
+CHECKPOINT_S = 60.0
+WARN_EVERY_S = 300.0  # per reason
+FAREWELL_S = 3.0  # for the last events of a node that stops
+MAX_OPEN_EVENTS = 8
+MAX_VERDICTS = 64
+
+
+@dataclass(slots=True)
+class LoopCounters:
+    """What happened so far; the agent's metrics are made of these."""
+
+    ticks: int = 0
+    late_ticks: int = 0
+    failed_looks: int = 0
+    pushes: Counter[str] = field(default_factory=Counter)  # by outcome
+    skipped_pushes: Counter[str] = field(default_factory=Counter)  # by reason
+    events: Counter[str] = field(default_factory=Counter)  # by outcome
+    headers: Counter[str] = field(default_factory=Counter)  # by delivery
+    polls: Counter[str] = field(default_factory=Counter)  # by outcome, and "suspended"
+    rejected_points: int = 0
+    episodes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSettings:
+    """Cadence and the file that survives a restart."""
+
+    push_interval_s: float
+    poll_interval_s: float = 10.0
+    persist_path: Path | None = None
+    max_ticks: int | None = None  # end after so many; None runs until stopped
+
+
+class PushLoop:
+    """Owns the brain of one node and everything it talks to."""
+
+    def __init__(
+        self,
+        brain: Brain,
+        source: SignalSource,
+        client: PushClient,
+        settings: LoopSettings,
+        *,
+        chance: random.Random,
+        poll: ThresholdPoll | None = None,
+        socket: LineServer | None = None,
+    ) -> None:
+        self.brain = brain
+        self.counters = LoopCounters()
+        self.verdicts: dict[str, Verdict] = {}  # by episode
+        self._source = source
+        self._client = client
+        self._settings = settings
+        self._chance = chance
+        self._poll = poll
+        self._socket = socket
+        self._push_task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[Observation | None] | None = None
+        self._not_before_s = 0.0
+        self._events: dict[str, StragglerEvent] = {}  # by episode, the latest
+        self._mode: DetectionMode | None = None
+        self._warned_s: dict[str, float] = {}
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stopped or out of signals; then close what is open."""
+        helpers = [
+            asyncio.create_task(helper(stop)) for helper in (self._keep_polling, self._keep_alive, self._keep_file)
+        ]
+        try:
+            await self._tick_until(stop)
+        finally:
+            stop.set()
+            await asyncio.gather(*helpers)
+            await self._shut_down()
+
+    async def tick(self) -> bool:
+        """One round; False when the source has nothing more to say."""
+        look = await self._look()
+        if look is None:
+            return False
+        self.counters.ticks += 1
+        now_s, now_ns = time.monotonic(), time.time_ns()
+        thought = self.brain.think(look, now_s, now_ns)
+        self._log(thought, look, now_s)
+        if thought.emission is not None:
+            self._say(thought.emission.line)
+            self._keep_event(thought.emission.event)
+        if thought.report is not None:
+            self._push_soon(thought.report, now_s)
+        return True
+
+    def snapshot(self) -> list[bytes]:
+        """What a new reader of the socket must know: the open episode and the open verdicts."""
+        lines: list[SocketLine] = [self.brain.open_emission.line] if self.brain.open_emission else []
+        cluster = self.brain.identity.cluster
+        lines += [verdict_line(verdict, cluster, time.time_ns()) for verdict in self.verdicts.values()]
+        return [encode_line(line) for line in lines]
+
+    async def _tick_until(self, stop: asyncio.Event) -> None:
+        interval_s = self._settings.push_interval_s
+        due_s = time.monotonic() + self._chance.uniform(0.0, min(interval_s, 1.0))
+        limit = self._settings.max_ticks
+        while not await _stopped_within(stop, due_s - time.monotonic()):
+            if not await self.tick() or (limit is not None and self.counters.ticks >= limit):
+                return
+            due_s += interval_s * self._chance.uniform(1 - TICK_JITTER, 1 + TICK_JITTER)
+            if due_s < time.monotonic():
+                self.counters.late_ticks += 1
+                due_s = time.monotonic()
+
+    async def _look(self) -> Observation | None:
+        """Look in a thread, so that a slow disk or a hanging tool cannot stop the loop; never two looks at once."""
+        now_ns = time.time_ns()
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(asyncio.to_thread(self._source.read, now_ns))
+        await asyncio.wait({self._looking}, timeout=max(self._settings.push_interval_s, 1.0))
+        if self._looking.done():
+            look, self._looking = self._looking.result(), None
+        else:
+            look = Observation(at_s=now_ns / 1e9, launches=None, problem="reading the signals takes too long")
+        if look is not None and look.launches is None:
+            self.counters.failed_looks += 1
+        return look
+
+    def _push_soon(self, report: HealthReport, now_s: float) -> None:
+        if now_s < self._not_before_s:
+            self.counters.skipped_pushes["backoff"] += 1
+        elif self._push_task is not None and not self._push_task.done():
+            self.counters.skipped_pushes["busy"] += 1
+        else:
+            self._push_task = asyncio.create_task(self._push(report))
+
+    async def _push(self, report: HealthReport) -> None:
+        reply = await self._client.push(health_request(self.brain.identity, report))
+        self._absorb(reply)
+        if reply.outcome is not PushOutcome.OK:
+            return
+        for episode, event in list(self._events.items()):
+            outcome = (await self._client.push(event_request(self.brain.identity, event), retry=False)).outcome
+            self.counters.events[outcome.value] += 1
+            if self._events.get(episode) is event:  # one attempt each; a newer one waits for the next push
+                del self._events[episode]
+
+    def _absorb(self, reply: PushReply) -> None:
+        """What the reply brought: outcome, threshold, verdicts, a wish for patience."""
+        now_s = time.monotonic()
+        self.counters.pushes[reply.outcome.value] += 1
+        self.counters.headers[reply.delivery.value] += 1
+        self.counters.rejected_points += reply.rejected_points
+        self.brain.pushed(reply.outcome, reply.retry_after_s)
+        if reply.outcome is not PushOutcome.TRANSPORT:
+            self.brain.heard(reply.delivery, reply.threshold, now_s)
+        self._not_before_s = now_s + reply.retry_after_s if reply.retry_after_s else 0.0
+        if reply.outcome is not PushOutcome.OK:
+            self._warn(f"push_{reply.outcome.value}", now_s, detail=reply.detail, retry_after_s=reply.retry_after_s)
+        elif reply.rejected_points:
+            self._warn("push_partly_rejected", now_s, detail=reply.detail, points=reply.rejected_points)
+        if reply.delivery.value == "rejected":
+            self._warn("threshold_rejected", now_s)
+        for verdict in reply.verdicts:
+            self._keep_verdict(verdict)
+
+    def _keep_verdict(self, verdict: Verdict) -> None:
+        if self.verdicts.get(verdict.episode) == verdict:
+            return
+        self._say(verdict_line(verdict, self.brain.identity.cluster, time.time_ns()))
+        log.info("verdict", extra={"episode": verdict.episode, "state": verdict.state.value, "rank": verdict.rank})
+        self.verdicts.pop(verdict.episode, None)
+        if verdict.state is not VerdictState.RESOLVED:
+            self.verdicts[verdict.episode] = verdict
+            while len(self.verdicts) > MAX_VERDICTS:
+                del self.verdicts[next(iter(self.verdicts))]
+
+    def _keep_event(self, event: StragglerEvent) -> None:
+        self._events[event.event_id] = event
+        while len(self._events) > MAX_OPEN_EVENTS:
+            del self._events[next(iter(self._events))]
+
+    def _say(self, line: SocketLine) -> None:
+        if self._socket is not None:
+            self._socket.send(encode_line(line))
+
+    async def _keep_polling(self, stop: asyncio.Event) -> None:
+        poll = self._poll
+        if poll is None:
+            return
+        wait_s: float | None = None
+        interval_s = self._settings.poll_interval_s
+        while not await _stopped_within(
+            stop, wait_s if wait_s is not None else interval_s * self._chance.uniform(1 - POLL_JITTER, 1 + POLL_JITTER)
+        ):
+            wait_s = None
+            fresh_s = self.brain.policy.modes.fresh_max_age_s(self.brain.backoff_s)
+            if not should_poll(self.brain.delivery, time.monotonic(), fresh_s):
+                self.counters.polls["suspended"] += 1
+                continue
+            reply = await poll.ask()
+            self.counters.polls[reply.outcome.value] += 1
+            wait_s = reply.wait_s
+            if reply.outcome.value == "ok":
+                self.brain.polled(reply.threshold, time.monotonic())
+            else:
+                self._warn(f"poll_{reply.outcome.value}", time.monotonic(), detail=reply.detail)
+        await poll.close()
+
+    async def _keep_alive(self, stop: asyncio.Event) -> None:
+        if self._socket is None:
+            return
+        while not await _stopped_within(stop, HEARTBEAT_S):
+            self._say(self.brain.heartbeat(time.time_ns()))
+
+    async def _keep_file(self, stop: asyncio.Event) -> None:
+        """Save now and then, so that kill -9 costs at most a minute of baseline."""
+        while not await _stopped_within(stop, CHECKPOINT_S):
+            await self._save()
+
+    async def _save(self) -> None:
+        path, baseline, policy = self._settings.persist_path, self.brain.baseline, self.brain.policy.baseline
+        if path is None or not is_warm(baseline, policy) or baseline.sample_count == 0:
+            return
+        try:
+            await asyncio.to_thread(save_baseline, path, baseline, policy, time.time_ns())
+        except OSError as error:
+            self._warn("baseline_not_saved", time.monotonic(), path=str(path), detail=error.strerror)
+
+    async def _shut_down(self) -> None:
+        emission = self.brain.shut_down(time.time_ns())
+        if self._push_task is not None:
+            await self._push_task
+        if emission is not None:
+            self._say(emission.line)
+            self._keep_event(emission.event)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                for event in self._events.values():
+                    await self._client.push(event_request(self.brain.identity, event), retry=False)
+        await self._save()
+        await self._client.close()
+        self._source.close()
+
+    def _log(self, thought: Thought, look: Observation, now_s: float) -> None:
+        decision, score = thought.decision, thought.score.value if thought.score else None
+        if decision.mode is not self._mode:
+            log.info("mode_changed", extra={"mode": decision.mode.value, "was": self._mode and self._mode.value})
+            self._mode = decision.mode
+        if look.problem:
+            self._warn("look_failed", now_s, problem=look.problem)
+        for signal, kind in thought.score.anomalies if thought.score else ():
+            self._warn(f"signal_{kind}_{signal}", now_s)
+        facts = {"score": score, "threshold": decision.threshold, "mode": decision.mode.value}
+        if thought.raised and thought.emission is not None:
+            self.counters.episodes += 1
+            event = thought.emission.event
+            log.info("straggler_raised", extra=facts | {"dominant": event.dominant_signal, "episode": event.event_id})
+        elif thought.closing is not None and thought.emission is not None:
+            reason, episode = thought.closing.value, thought.emission.event.event_id
+            log.info("straggler_resolved", extra=facts | {"reason": reason, "episode": episode})
+
+    def _warn(self, name: str, now_s: float, **facts: object) -> None:
+        if now_s - self._warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S:
+            self._warned_s[name] = now_s
+            log.warning(name, extra=facts)
+
+
+async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
+    """Sleep, but not longer than until `stop`."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), max(seconds, 0.0))
+    return stop.is_set()

@@ -1,0 +1,165 @@
+"""The line socket: several readers, bounded queues, snapshots, and nobody else's files."""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ingero.errors import AuthError, Unavailable
+from ingero.transport import uds
+from ingero.transport.uds import MAX_QUEUED_LINES, LineServer
+
+
+@asynccontextmanager
+async def serving(path: Path, **options: object) -> AsyncIterator[LineServer]:
+    server = LineServer(path, **options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+        while READERS:
+            writer = READERS.pop()
+            writer.close()
+            await writer.wait_closed()
+
+
+async def connect(server: LineServer, expected: int = 1) -> asyncio.StreamReader:
+    reader, writer = await asyncio.open_unix_connection(server.path)
+    READERS.append(writer)
+    await until(lambda: server.consumers >= expected)
+    return reader
+
+
+READERS: list[asyncio.StreamWriter] = []
+
+
+async def until(condition, bound_s: float = 5.0) -> None:
+    async with asyncio.timeout(bound_s):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_every_reader_gets_every_line(tmp_path: Path) -> None:
+    async with serving(tmp_path / "run" / "s.sock") as server:
+        first, second = await connect(server), await connect(server, 2)
+        server.send(b"one\n")
+        server.send(b"two\n")
+        for reader in (first, second):
+            assert [await reader.readline(), await reader.readline()] == [b"one\n", b"two\n"]
+        assert (server.sent, dict(server.dropped)) == (2, {})
+
+
+async def test_a_line_without_reader_is_counted_as_dropped(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        server.send(b"lost\n")
+        assert dict(server.dropped) == {"no_client": 1}
+
+
+async def test_a_new_reader_starts_with_the_snapshot(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock", snapshot=lambda: [b"state\n"]) as server:
+        reader = await connect(server)
+        server.send(b"next\n")
+        assert [await reader.readline(), await reader.readline()] == [b"state\n", b"next\n"]
+
+
+async def test_a_reader_that_does_not_read_loses_its_oldest_lines_and_nobody_waits(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        slow, quick = await connect(server), await connect(server, 2)
+        line = b"x" * 50_000 + b"\n"
+        total = MAX_QUEUED_LINES + 50
+        for _ in range(total):
+            server.send(line)
+            assert await quick.readexactly(len(line)) == line
+        assert server.dropped["queue_full"] > 0
+        assert server.consumers == 2
+        assert await slow.readexactly(len(line)) == line
+
+
+async def test_a_reader_that_leaves_is_forgotten(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        await connect(server)
+        READERS[-1].close()
+        for _ in range(3):
+            server.send(b"x\n")
+            await asyncio.sleep(0.01)
+        await until(lambda: server.consumers == 0)
+
+
+async def test_a_stuck_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uds, "STUCK_AFTER_S", 0.05)
+    async with serving(tmp_path / "s.sock") as server:
+        await connect(server)
+        for _ in range(20):
+            server.send(b"x" * 200_000 + b"\n")
+        await until(lambda: server.consumers == 0)
+        assert server.dropped["write_error"] == 1
+
+
+async def test_permissions_are_owner_only_and_the_socket_goes_with_us(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "s.sock"
+    async with serving(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.exists()
+
+
+async def test_a_group_may_be_let_in(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "s.sock"
+    async with serving(path, gid=os.getgid()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o770
+
+
+async def test_a_leftover_socket_is_replaced_and_a_living_one_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    leftover = socket.socket(socket.AF_UNIX)
+    leftover.bind(str(path))
+    leftover.close()
+    async with serving(path):
+        with pytest.raises(Unavailable, match="another process"):
+            await LineServer(path).start()
+
+
+async def test_bug_a_file_or_link_at_the_path_is_never_removed(tmp_path: Path) -> None:
+    """The reference unlinked whatever was there."""
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    link = tmp_path / "link.sock"
+    link.symlink_to(precious)
+    for path in (precious, link):
+        with pytest.raises(AuthError, match="not a socket"):
+            await LineServer(path).start()
+    assert precious.read_text() == "x"
+
+
+async def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.mkdir()
+    loose.chmod(0o777)
+    with pytest.raises(AuthError, match="chmod"):
+        await LineServer(loose / "s.sock").start()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with pytest.raises(AuthError, match="link"):
+        await LineServer(link / "s.sock").start()
+
+
+async def test_strangers_are_refused_by_their_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(tmp_path / "s.sock") as server:
+        monkeypatch.setattr(uds, "_CREDENTIALS", _Stranger())
+        reader, writer = await asyncio.open_unix_connection(server.path)
+        READERS.append(writer)
+        assert await reader.read() == b""
+        assert (server.refused, server.consumers) == (1, 0)
+
+
+class _Stranger:
+    size = 12
+
+    def unpack(self, _: bytes) -> tuple[int, int, int]:
+        return 1, 54321, 54321
