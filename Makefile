@@ -48,3 +48,11 @@ probes: $(READY) ## rebuild the eBPF probes for x86_64 and aarch64 (needs nothin
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c
+
+.PHONY: bench-merge
+bench-merge: $(READY) ## merge against a row loop
+	$(BIN)/python -m bench.merge
+
+.PHONY: bench-export
+bench-export: $(READY) ## Perfetto export against stdlib json
+	$(BIN)/python -m bench.export

@@ -9,5 +9,11 @@ GROUPS = (
 )
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    (
+        "export",
+        "Across nodes and files",
+        "a timeline for Perfetto: JSON or native packets",
+        "ingero.cli.export:command",
+    ),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
 )

@@ -4,3 +4,4 @@
 include "native/wire.pxi"
 include "native/push.pxi"
 include "native/otlp_columns.pxi"
+include "native/perfetto.pxi"

@@ -76,7 +76,7 @@ def merge(
         target = folder / "merged.db"
         connection = _new_database(target)
         try:
-            files = _add_all(_Merger(connection, folder, force_node), sources, skip_bad, progress)
+            files = _add_all(_Merger(connection, folder, force_node, skip_bad=skip_bad), sources, progress)
             create_schema(connection)
             connection.commit()
             summary = _summarise(connection, files, skew_threshold_s)
@@ -113,14 +113,14 @@ def _private_folder(output: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _add_all(merger: "_Merger", sources: Sequence[Path], skip_bad: bool, progress: Progress) -> list[MergedFile]:
+def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> list[MergedFile]:
     files = []
     for number, path in enumerate(sources):
         progress(number, len(sources), path)
         try:
             files.append(merger.add(path))
         except (ForeignFile, StoreError) as error:
-            if not skip_bad:
+            if not merger.skip_bad:
                 raise
             files.append(MergedFile(path, skipped=str(error)))
     progress(len(sources), len(sources), sources[-1])
@@ -141,10 +141,11 @@ def _new_database(path: Path) -> sqlite3.Connection:
 class _Merger:
     """Copies one source after the other and remembers what has gone in."""
 
-    def __init__(self, connection: sqlite3.Connection, folder: Path, force_node: str | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, folder: Path, force_node: str | None, *, skip_bad: bool) -> None:
         self.connection = connection
         self.folder = folder
         self.force_node = force_node
+        self.skip_bad = skip_bad
         self.digests: dict[str, Path] = {}
         self.nodes: set[str] = set()
         self.used_numbers = 0
@@ -155,14 +156,14 @@ class _Merger:
         digest = _digest(readable)
         if digest in self.digests:
             return MergedFile(path, skipped=f"same content as {self.digests[digest]}")
-        _check_content(path, readable, self.force_node)
+        _check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
         self.digests[digest] = path
         before = _counts(self.connection)
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
         try:
             oversized = self._copy_attached()
         except sqlite3.DatabaseError as error:
-            raise ForeignFile(f"{path} cannot be read to its end: {error}") from error
+            raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from error
         finally:
             self.connection.commit()
             self.connection.execute("DETACH src")
@@ -201,13 +202,15 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _check_content(path: Path, readable: Path, force_node: str | None) -> None:
+def _check_content(path: Path, readable: Path, force_node: str | None, *, to_the_end: bool) -> None:
+    """Refuse what cannot be merged. Damage deep inside a file is looked for only where the merge must go on without it:
+    otherwise it stops the copy, and with it the merge, anyway."""
     try:
         connection = connect_readonly(readable)
     except (ForeignFile, StoreError) as error:
         raise type(error)(str(error).replace(str(readable), str(path))) from None
     try:
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0] if to_the_end else "ok"
         if problem != "ok":
             raise ForeignFile(f"{path} is damaged: {problem}; --skip-bad merges the other files")
         if force_node is None and needs_force_node(connection):

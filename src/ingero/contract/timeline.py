@@ -1,0 +1,296 @@
+"""A timeline written chunk by chunk, as Trace Event JSON or as native packets: the caller feeds columns, gets bytes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ingero.contract.events import op_name
+from ingero.contract.perfetto import (
+    CATEGORY,
+    OTHER_CATEGORY,
+    Columns,
+    as_columns,
+    counter_packet,
+    counter_track,
+    flow_slice_packets,
+    groups,
+    instant_packet,
+    interned_packet,
+    json_chain,
+    json_head,
+    json_process,
+    json_slices,
+    named_track,
+    overlaps,
+    packet_slices,
+    process_track,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineNode:
+    """One node; unnamed nodes are shown as `local`."""
+
+    name: str
+    rank: int | None = None
+
+    @property
+    def label(self) -> str:
+        return (self.name or "local") + ("" if self.rank is None else f" (rank {self.rank})")
+
+
+@dataclass(frozen=True, slots=True)
+class SliceChunk:
+    """Events in order of time. `node` indexes the list of nodes; `row` lets a chain find its events."""
+
+    ts_ns: Columns
+    dur_ns: Columns
+    source: Columns
+    op: Columns
+    pid: Columns
+    tid: Columns
+    gpu_id: Columns
+    ret_code: Columns
+    node: Columns
+    row: Columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineChain:
+    """A causal chain; `rows` are the events that stand for its cause and its symptom."""
+
+    node: int
+    at_ns: int
+    severity: str
+    summary: str
+    root_cause: str
+    recommendations: Sequence[str] = ()
+    rows: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineCounter:
+    """Values of one quantity of one node over time."""
+
+    node: int
+    name: str
+    unit: str
+    ts_ns: Columns
+    values: Sequence[float]
+
+
+class TimelineWriter(Protocol):
+    """Order of calls: begin, then slices, chains and counters in any order, then end."""
+
+    def begin(self) -> bytes: ...
+    def slices(self, chunk: SliceChunk) -> bytes: ...
+    def chains(self, chains: Sequence[TimelineChain]) -> bytes: ...
+    def counters(self, counters: Sequence[TimelineCounter]) -> bytes: ...
+    def end(self) -> bytes: ...
+
+
+def _kinds(chunk: SliceChunk) -> tuple[list[tuple[int, int]], Columns]:
+    """The distinct (source, op) pairs of a chunk and, per event, which of them it is."""
+    code = np.zeros(len(chunk.op), np.int64)
+    nothing = np.zeros_like(code)
+    firsts = groups(chunk.source, chunk.op, nothing, nothing, code)
+    return [(int(chunk.source[i]), int(chunk.op[i])) for i in firsts], code
+
+
+def _category(source: int) -> str:
+    return CATEGORY.get(source, OTHER_CATEGORY)
+
+
+class JsonTimeline:
+    """Trace Event JSON: one process track per node, chains as coloured markers. Counters have no place in it."""
+
+    def __init__(self, nodes: Sequence[TimelineNode]) -> None:
+        self.nodes = nodes
+        self.elements = 0
+
+    def begin(self) -> bytes:
+        return b"[\n" + self._joined([json_process(i + 1, node.label) for i, node in enumerate(self.nodes)])
+
+    def slices(self, chunk: SliceChunk) -> bytes:
+        count = len(chunk.ts_ns)
+        if not count:
+            return b""
+        kinds, which = _kinds(chunk)
+        heads = [json_head(op_name(source, op), _category(source)) for source, op in kinds]
+        text = json_slices(
+            chunk.ts_ns // 1000,
+            chunk.dur_ns // 1000,
+            which,
+            chunk.node + 1,
+            chunk.pid,
+            chunk.gpu_id,
+            chunk.ret_code,
+            heads,
+        )
+        separator = b",\n" if self.elements else b""
+        self.elements += count
+        return separator + text
+
+    def chains(self, chains: Sequence[TimelineChain]) -> bytes:
+        return self._joined(
+            [json_chain(c.node + 1, c.at_ns, c.severity, c.summary, c.root_cause, c.recommendations) for c in chains]
+        )
+
+    def counters(self, counters: Sequence[TimelineCounter]) -> bytes:
+        return b""
+
+    def end(self) -> bytes:
+        return b"\n]\n"
+
+    def _joined(self, elements: list[bytes]) -> bytes:
+        separator = b",\n" if self.elements and elements else b""
+        self.elements += len(elements)
+        return separator + b",\n".join(elements)
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A track on which nothing overlaps: where its last slice ends."""
+
+    track: int
+    ends_ns: int
+
+
+@dataclass(slots=True)
+class PacketTimeline:
+    """Native packets: node, process and thread tracks, arrows along causal chains, counters.
+
+    Calls on one track must nest, so calls that overlap go to further lanes of the same thread.
+    """
+
+    nodes: Sequence[TimelineNode]
+    chain_rows: dict[int, list[int]] = field(default_factory=dict)  # event row -> ids of the arrows through it
+    elements: int = 0
+    _uuids: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _lanes: dict[tuple[int, ...], list[_Lane]] = field(default_factory=dict)
+    _names: dict[str, int] = field(default_factory=dict)
+    _categories: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> bytes:
+        out = [interned_packet({}, {}, first=True)]
+        for index, node in enumerate(self.nodes):
+            out.append(process_track(self._uuid("node", index)[0], node.label, index + 1))
+        return b"".join(out)
+
+    def slices(self, chunk: SliceChunk) -> bytes:
+        if not len(chunk.ts_ns):
+            return b""
+        kinds, which = _kinds(chunk)
+        out = [self._intern(kinds)]
+        names = as_columns([self._names[op_name(source, op)] for source, op in kinds])[which]
+        categories = as_columns([self._categories[_category(source)] for source, _ in kinds])[which]
+        tracks = np.zeros(len(chunk.ts_ns), np.int64)
+        out += self._place(chunk, tracks)
+        plain = np.ones(len(tracks), bool)
+        for index in np.flatnonzero(np.isin(chunk.row, list(self.chain_rows))).tolist() if self.chain_rows else []:
+            plain[index] = False
+            out.append(
+                flow_slice_packets(
+                    int(chunk.ts_ns[index]), int(chunk.dur_ns[index]), int(tracks[index]), int(names[index]),
+                    int(categories[index]), self.chain_rows[int(chunk.row[index])],
+                )
+            )  # fmt: skip
+        columns = (chunk.ts_ns, chunk.dur_ns, names, categories, tracks)
+        out.append(packet_slices(*(as_columns(column[plain]) for column in columns)))
+        self.elements += len(tracks)
+        return b"".join(out)
+
+    def chains(self, chains: Sequence[TimelineChain]) -> bytes:
+        out = []
+        for number, chain in enumerate(chains, 1):
+            uuid, is_new = self._uuid("chains", chain.node)
+            if is_new:
+                out.append(named_track(uuid, self._uuid("node", chain.node)[0], "causal chains"))
+            notes = {
+                "severity": chain.severity,
+                "root cause": chain.root_cause,
+                "recommendations": "; ".join(chain.recommendations),
+            }
+            flows = [flow for row in chain.rows for flow in self.chain_rows.get(row, ()) if flow // 16 == number]
+            out.append(instant_packet(chain.at_ns, uuid, f"{chain.severity}: {chain.summary}", flows, notes))
+        self.elements += len(chains)
+        return b"".join(out)
+
+    def counters(self, counters: Sequence[TimelineCounter]) -> bytes:
+        out = []
+        for counter in counters:
+            uuid, is_new = self._uuid("counter", counter.node, counter.name)
+            if is_new:
+                out.append(counter_track(uuid, self._uuid("node", counter.node)[0], counter.name, counter.unit))
+            out += [counter_packet(ts, uuid, v) for ts, v in zip(counter.ts_ns.tolist(), counter.values, strict=True)]
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        return b""
+
+    def expect_chains(self, chains: Sequence[TimelineChain]) -> None:
+        """Say before the slices which events arrows run through: one arrow per event of a chain."""
+        for number, chain in enumerate(chains, 1):
+            for position, row in enumerate(chain.rows[:16]):
+                self.chain_rows.setdefault(row, []).append(number * 16 + position)
+
+    def _uuid(self, *key: object) -> tuple[int, bool]:
+        known = self._uuids.get(key)
+        if known is not None:
+            return known, False
+        self._uuids[key] = len(self._uuids) + 1
+        return self._uuids[key], True
+
+    def _intern(self, kinds: list[tuple[int, int]]) -> bytes:
+        names, categories = {}, {}
+        for source, op in kinds:
+            name, category = op_name(source, op), _category(source)
+            if name not in self._names:
+                names[name] = self._names[name] = len(self._names) + 1
+            if category not in self._categories:
+                categories[category] = self._categories[category] = len(self._categories) + 1
+        return interned_packet(names, categories, first=False) if names or categories else b""
+
+    def _place(self, chunk: SliceChunk, tracks: Columns) -> Iterator[bytes]:
+        """Fill in the track of every slice; yields descriptors of tracks not seen before."""
+        code = np.zeros(len(tracks), np.int64)
+        firsts = groups(chunk.node, chunk.pid, chunk.tid, chunk.source, code)
+        keys = [tuple(int(c[i]) for c in (chunk.node, chunk.pid, chunk.tid, chunk.source)) for i in firsts]
+        for key in keys:
+            if key not in self._lanes:
+                self._lanes[key] = []
+                yield from self._new_lane(key)
+        ends = as_columns([self._lanes[key][0].ends_ns for key in keys])
+        overlapping = np.zeros(len(keys), np.uint8)
+        overlaps(code, chunk.ts_ns, chunk.dur_ns, ends, overlapping)
+        tracks[:] = as_columns([self._lanes[key][0].track for key in keys])[code]
+        for number, key in enumerate(keys):
+            if overlapping[number] or len(self._lanes[key]) > 1:
+                yield from self._spread(key, chunk, np.flatnonzero(code == number), tracks)
+            else:
+                self._lanes[key][0].ends_ns = int(ends[number])
+
+    def _spread(self, key: tuple[int, ...], chunk: SliceChunk, members: Columns, tracks: Columns) -> Iterator[bytes]:
+        """Put each slice of one thread on the first lane that is free."""
+        lanes = self._lanes[key]
+        begins, ends = chunk.ts_ns[members], chunk.ts_ns[members] + chunk.dur_ns[members]
+        for member, begin, end in zip(members.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            lane = next((free for free in lanes if free.ends_ns <= begin), None)
+            if lane is None:
+                yield from self._new_lane(key)
+                lane = lanes[-1]
+            lane.ends_ns = end
+            tracks[member] = lane.track
+
+    def _new_lane(self, key: tuple[int, ...]) -> Iterator[bytes]:
+        node, pid, tid, source = key
+        lanes = self._lanes[key]
+        process, is_new = self._uuid("process", node, pid)
+        if is_new:
+            yield named_track(process, self._uuid("node", node)[0], f"process {pid}")
+        uuid, _ = self._uuid("thread", *key, len(lanes))
+        lane = f" ({len(lanes) + 1})" if lanes else ""
+        yield named_track(uuid, process, f"thread {tid} {_category(source)}{lane}")
+        lanes.append(_Lane(uuid, -(1 << 63)))
