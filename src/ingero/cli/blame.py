@@ -1,0 +1,168 @@
+"""`ingero blame`, `ingero whatif`, `ingero import`: questions to recorded traces of any known kind."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.core.answer import Answer
+from ingero.importers.ask import blame_inputs
+from ingero.importers.detect import Inputs, load
+
+_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+_FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
+traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin. Files,
+folders and mixtures are fine; a missing rank is said, not fatal."""
+
+
+def _price_options(command: Any) -> Any:  # click decorators are untyped
+    for option in (
+        click.option("--rate", type=click.FloatRange(min=0), help="Dollars per GPU hour; wins over the rate table."),
+        click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
+        click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(
+    "blame",
+    help=f"""Name the rank a job waits for: who, why, how sure, what it costs – or why that cannot be said.
+
+    {_FORMATS}
+
+    \b
+    Examples:
+      ingero blame traces/
+      ingero blame _dump_* --json
+      ingero blame trace.parquet --picture slow.svg --rate 2.5""",
+)
+@_PATHS
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw worker × step into FILE.svg or .png."
+)
+@_price_options
+def blame(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    picture: Path | None,
+    rate: float | None,
+    provider: str | None,
+    gpu_model: str | None,
+) -> None:
+    inputs = load(paths)
+    answer = blame_inputs(inputs)
+    price = find_rate(rate, provider, gpu_model)
+    if picture is not None and answer.heat is not None:
+        from ingero.cli.picture import write_picture
+
+        write_picture(picture, answer, _title(paths))
+    elif picture is not None:
+        print(f"no picture: a {answer.source} has no steps to draw", file=sys.stderr)
+    if as_json:
+        print(json.dumps(answer_json(answer, price), indent=2))
+        return
+    from ingero.cli.blame_text import print_answer
+
+    print_answer(answer, price, _read_line(inputs), picture if answer.heat is not None else None)
+
+
+@click.command(
+    "whatif",
+    help=f"""Show what each fix would save: step time, GPU hours and money if workers ran at their peers' pace.
+
+    {_FORMATS}
+
+    \b
+    Examples:
+      ingero whatif trace.parquet --rate 2.5
+      ingero whatif traces/ --gpu-model H100 --provider aws --json""",
+)
+@_PATHS
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@_price_options
+def whatif(
+    paths: tuple[Path, ...], as_json: bool, rate: float | None, provider: str | None, gpu_model: str | None
+) -> None:
+    answer = blame_inputs(load(paths))
+    price = find_rate(rate, provider, gpu_model)
+    if as_json:
+        print(json.dumps({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)}, indent=2))
+        return
+    from ingero.cli.blame_text import print_fixes
+
+    print_fixes(answer, fixes_json(answer, price), price)
+
+
+def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
+    """Dollars per GPU hour: as given, else from the rate table."""
+    del provider, gpu_model
+    return rate
+
+
+def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
+    """The answer with the documented keys."""
+    return {
+        "culprits": [
+            {
+                "rank": c.rank,
+                "node": c.node,
+                "worker": c.worker,
+                "class": str(c.cause),
+                "excess": c.excess,
+                "error": c.error,
+                "confidence": c.confidence,
+                "excess_s": c.excess_s,
+                "period": c.period,
+                "collective": c.collective,
+                "detail": c.detail,
+                "next": c.next_step,
+            }
+            for c in answer.culprits
+        ],
+        "class": str(answer.cause) if answer.cause else None,
+        "not_sure": answer.not_sure,
+        "evidence": list(answer.evidence),
+        "notes": list(answer.notes),
+        "step_time": answer.step_time_s,
+        "ideal_step_time": answer.ideal_step_time_s,
+        "loss_gpu_hours": answer.loss_gpu_hours,
+        "usd_per_hour": answer.usd_per_hour(price),
+        "gpus": answer.gpus,
+        "steps": answer.steps,
+        "source": answer.source,
+        **answer.shares,
+    }
+
+
+def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
+    """One row per fix, largest saving first."""
+    rows = []
+    for fix in answer.fixes:
+        share = fix.saved_s / answer.step_time_s if answer.step_time_s else 0.0
+        rows.append(
+            {
+                "fix": fix.what,
+                "step_time": fix.step_time_s,
+                "saved": fix.saved_s,
+                "saved_share": share,
+                "gpu_hours_per_day": answer.gpus * share * 24,
+                "usd_per_hour": None if price is None else answer.gpus * share * price,
+            }
+        )
+    return rows
+
+
+def _title(paths: tuple[Path, ...]) -> str:
+    name = paths[0].resolve().name
+    return name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+
+
+def _read_line(inputs: Inputs) -> str:
+    kinds: dict[str, int] = {}
+    for _, kind in inputs.used:
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items())

@@ -1,0 +1,132 @@
+"""How an answer reads on a terminal: the name first, then why, what it costs and what to do."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ingero.contract.verdict import CauseClass
+from ingero.core.answer import NEXT_STEPS, Answer, Culprit
+
+_CLASS_WORDS = {
+    CauseClass.COMPUTE: "its GPU is slow",
+    CauseClass.HOST: "its host keeps the GPU waiting",
+    CauseClass.NETWORK: "its link is slow",
+    CauseClass.HANG: "the job hangs on it",
+    CauseClass.UNKNOWN: "it is slow; host or GPU cannot be told",
+}
+_NOBODY = {
+    CauseClass.STRUCTURAL: "No node is to blame: the pipeline stages are unequal.",
+    CauseClass.DATA_IMBALANCE: "No node is to blame: the work is unequal, the slowest rank changes from step to step.",
+    CauseClass.NETWORK: "A link is slow, and no single rank can be named for it.",
+    CauseClass.HANG: "The job hangs, and no rank can be named for it.",
+}
+
+
+def print_answer(answer: Answer, price: float | None, read: str, picture: Path | None) -> None:
+    """The whole answer, for a person."""
+    console = Console(soft_wrap=True, highlight=False)
+    for culprit in answer.culprits:
+        _print_culprit(console, culprit)
+    if not answer.culprits:
+        style = "bold yellow" if answer.cause or answer.not_sure else "bold green"
+        console.print(Text(_nobody(answer), style=style))
+        if answer.cause in NEXT_STEPS:
+            console.print(f"  next   {NEXT_STEPS[answer.cause]}")
+    if answer.not_sure:
+        console.print(Text(f"Not sure, because {answer.not_sure}", style="yellow"))
+    _print_costs(console, answer, price)
+    if answer.evidence:
+        console.print(Text("\nEvidence", style="bold"))
+        for line in answer.evidence:
+            console.print(f"  · {line}", markup=False)
+    for note in answer.notes:
+        console.print(Text(f"  note: {note}", style="dim"))
+    console.print(Text(f"\nread: {read}; source: {answer.source}", style="dim"))
+    if picture is not None:
+        console.print(f"picture: {picture}", markup=False)
+
+
+def _nobody(answer: Answer) -> str:
+    if answer.cause:
+        return _NOBODY.get(answer.cause, "Nobody can be blamed.")
+    return "Nobody can be named." if answer.not_sure else "Nobody is slow."
+
+
+def _print_culprit(console: Console, culprit: Culprit) -> None:
+    where = f" on {culprit.node}" if culprit.node else ""
+    rank = (
+        f" (rank {culprit.rank})"
+        if culprit.rank is not None and str(culprit.rank) not in culprit.worker.split()
+        else ""
+    )
+    line = Text(f"{culprit.worker}{rank}{where}: ", style="bold red")
+    line.append(_CLASS_WORDS.get(culprit.cause, str(culprit.cause)), style="bold")
+    console.print(line)
+    if culprit.excess is not None and culprit.error is not None:
+        slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} own time over its peers"
+        extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""
+        console.print(f"  excess {slower}{extra}" + (f", every {culprit.period} steps" if culprit.period else ""))
+    if culprit.collective:
+        console.print(f"  where  {culprit.collective}", markup=False)
+    if culprit.detail:
+        console.print(f"  why    {culprit.detail.split(': ', 1)[-1]}", markup=False)
+    console.print(f"  sure   {culprit.confidence:.0%} ({culprit.cause})")
+    console.print(f"  next   {culprit.next_step}", markup=False)
+
+
+def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
+    if answer.step_time_s is None:
+        return
+    console.print()
+    line = f"step   {_time(answer.step_time_s)}"
+    if answer.loss_s and answer.loss_s > 0:
+        line += (
+            f"; without this {_time(answer.step_time_s - answer.loss_s)} ({-answer.loss_s / answer.step_time_s:+.1%})"
+        )
+    console.print(line)
+    if answer.loss_gpu_hours:
+        console.print(
+            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {answer.steps} recorded steps on {answer.gpus} GPUs"
+        )
+        dollars = answer.usd_per_hour(price)
+        money = (
+            f"${dollars:,.2f} per hour of running"
+            if dollars is not None
+            else "give --rate, or --gpu-model and --provider, for dollars"
+        )
+        console.print(f"price  {money}")
+
+
+def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None) -> None:
+    """The what-if table."""
+    console = Console(soft_wrap=True, highlight=False)
+    if answer.step_time_s is None or not rows:
+        console.print(f"Nothing to save was found{': ' + answer.not_sure if answer.not_sure else '.'}", markup=False)
+        return
+    console.print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("fix")
+    for name in ("step time", "saved", "share", "GPU hours a day", "$ per hour"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        dollars = "–" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:,.2f}"
+        table.add_row(
+            row["fix"],
+            _time(row["step_time"]),
+            _time(row["saved"]),
+            f"{row['saved_share']:.1%}",
+            f"{row['gpu_hours_per_day']:,.1f}",
+            dollars,
+        )
+    console.print(table)
+    if price is None:
+        console.print("\ngive --rate, or --gpu-model and --provider, for dollars")
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    return f"{seconds:.3f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:.2f} ms"

@@ -1,0 +1,46 @@
+"""Writes the picture of an answer as SVG or PNG, by the file's ending."""
+
+from pathlib import Path
+from typing import Any
+
+from ingero.core.answer import Answer
+from ingero.core.heatmap import PAPER, Drawing, draw, to_svg
+from ingero.errors import ConfigError, Unavailable
+
+SCALE = 2  # pixels of a PNG per unit, so that it stays sharp on a modern screen
+
+
+def write_picture(path: Path, answer: Answer, title: str) -> None:
+    """Draw the heat map of `answer` into `path`."""
+    try:
+        drawing = draw(answer, title)
+    except ValueError as error:
+        raise Unavailable(f"no picture: {error}") from error
+    if path.suffix.lower() == ".svg":
+        path.write_text(to_svg(drawing), encoding="utf-8")
+    elif path.suffix.lower() == ".png":
+        _write_png(path, drawing)
+    else:
+        raise ConfigError(f"--picture {path}: the name must end in .svg or .png")
+
+
+def _write_png(path: Path, drawing: Drawing) -> None:
+    try:
+        from PIL import Image, ImageDraw, ImageFont
+    except ImportError as error:
+        raise Unavailable("a PNG needs Pillow: pip install 'ingero[all]', or ask for a .svg") from error
+    image = Image.new("RGB", (drawing.width * SCALE, drawing.height * SCALE), PAPER)
+    canvas = ImageDraw.Draw(image)
+    for box in drawing.boxes:
+        corner = (round((box.x + box.width) * SCALE) - 1, round((box.y + box.height) * SCALE) - 1)
+        canvas.rectangle(((round(box.x * SCALE), round(box.y * SCALE)), corner), fill=box.fill)
+    fonts: dict[int, Any] = {}
+    for label in drawing.labels:
+        font = fonts.setdefault(label.size, ImageFont.load_default(size=label.size * SCALE))
+        anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
+        text = label.text.replace("◀", "<")  # the built-in font has no arrow
+        stroke = 1 if label.bold else 0
+        canvas.text(
+            (label.x * SCALE, label.y * SCALE), text, fill=label.fill, font=font, anchor=anchor, stroke_width=stroke
+        )
+    image.save(path)

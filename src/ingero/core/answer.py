@@ -1,0 +1,92 @@
+"""The answer to "who is slow": culprits or a reason for naming none, with evidence, times and what a fix would save."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.verdict import CauseClass
+
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """One worker to look at. `excess` and `error` are shares of its own time, `excess_s` is per step."""
+
+    worker: str
+    rank: int | None
+    node: str | None = None
+    cause: CauseClass = CauseClass.UNKNOWN
+    excess: float | None = None
+    error: float | None = None
+    excess_s: float | None = None
+    confidence: float
+    period: int | None = None
+    collective: str | None = None
+    detail: str = ""
+    next_step: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What the job would do if `what` were as its peers are; steps shrink by `saved_s`."""
+
+    what: str
+    step_time_s: float
+    saved_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """Own time relative to the peers, as [worker, step]; 1.0 is the pace of the role, NaN unknown."""
+
+    rows: tuple[str, ...]
+    columns: tuple[int, ...]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the recorded data says. `cause` None with no culprit means nobody is slow; `loss_s` is per step.
+
+    `shares` are published measures by name: the part of the loss that fixing the slowest workers (`m_w`), or the last
+    stage (`m_s`), takes away.
+    """
+
+    source: str
+    culprits: tuple[Culprit, ...] = ()
+    cause: CauseClass | None = None
+    not_sure: str | None = None
+    evidence: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    step_time_s: float | None = None
+    ideal_step_time_s: float | None = None
+    loss_s: float | None = None
+    gpus: int = 0
+    steps: int = 0
+    fixes: tuple[Fix, ...] = ()
+    heat: Heat | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def loss_gpu_hours(self) -> float | None:
+        """GPU hours lost in the recorded steps: every GPU of the job waits, once."""
+        return None if self.loss_s is None else self.gpus * self.loss_s * self.steps / SECONDS_PER_HOUR
+
+    def usd_per_hour(self, rate_usd: float | None) -> float | None:
+        """Money lost per hour of running: the lost share of the step, on every GPU, at `rate_usd` per GPU hour."""
+        if rate_usd is None or self.loss_s is None or not self.step_time_s:
+            return None
+        return self.gpus * rate_usd * self.loss_s / self.step_time_s
+
+
+NEXT_STEPS = {
+    CauseClass.COMPUTE: "check clocks, throttle reasons and ECC of that GPU (`nvidia-smi -q -d PERFORMANCE,ECC`)",
+    CauseClass.HOST: "look at that host: CPU contention, data loader, I/O, garbage collection (`ingero explain`)",
+    CauseClass.NETWORK: "check the links and NIC counters of that rank, then rerun an all-reduce test over the pair",
+    CauseClass.HANG: "get a stack of that process (py-spy dump, cuda-gdb) before it is killed",
+    CauseClass.STRUCTURAL: "move layers between stages; no node needs attention",
+    CauseClass.DATA_IMBALANCE: "pack sequences so that every micro-batch holds equal work; no node needs attention",
+}

@@ -1,0 +1,262 @@
+"""Who is slow: own time per worker and step, compared within its role.
+
+Waiting equalises step times, so the comparison is on own time. A worker is named when its own time exceeds that of the
+workers with the same role by more than the error bar, step after step. One that is slow only now and then is named with
+the period of its stalls. Everyone slow in turn is data imbalance, a whole role slow is structure: neither names a node.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.robust import MAD_TO_SIGMA
+
+Floats = NDArray[np.float64]
+
+MEDIAN_ERROR = 1.2533  # a median scatters this much more than a mean
+SCALE_FLOOR = 0.003  # workers do not agree better than this
+STEP_NOISE = 0.01  # a single step tells no more than this, however calm it looks
+EFFECT_FLOOR = 0.015  # a smaller excess is not worth a name
+SIGMAS = 4.0
+SIGMAS_FEW = 5.0  # of fewer than FEW workers the spread is poorly known
+FEW = 6
+FLEET_SHARE = 0.4  # more of a cohort than this moving together is no matter of single workers
+STALL_FLOOR = 0.08
+MIN_STALLS = 3
+WARM_UP_STEPS = 2
+MIN_STEPS_TO_DROP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSteps:
+    """Own time of every worker in every step, as [worker, step] seconds; NaN where nothing was recorded.
+
+    `idle_s` is the part of it in which the GPU waited for its host; `cohort` numbers the roles.
+    """
+
+    own_s: Floats
+    idle_s: Floats
+    period_s: Floats
+    cohort: NDArray[np.intp]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A worker over its peers. `excess` and `error` are shares of own time; `named_share` of the steps show it too."""
+
+    worker: int
+    excess: float
+    error: float
+    excess_s: float
+    confidence: float
+    named_share: float
+    stall_period: int | None
+    stalls: tuple[int, ...]
+    idle_share: float | None
+    peers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What own time says before anyone asks what it costs."""
+
+    suspects: tuple[Suspect, ...]
+    residual: Floats
+    excess: Floats
+    error: Floats
+    split: tuple[int, ...]
+    rivals: tuple[int, ...]
+    rotating_loss: float
+    rotation: float
+
+
+def judge(workers: WorkerSteps) -> Findings:
+    """Compare every worker with its role; the first steps of a long run are left out as warm-up."""
+    own = _steady(workers)
+    logs = np.log(np.maximum(own, 1e-12))
+    residual = logs - _cohort_reference(logs, workers.cohort, np.ones(len(own), bool), low=True)
+    level = _row_median(residual)
+    scale = _spread(level)
+    over = level > _bar(scale, len(level))
+    for _ in range(2):  # without those over the bar, reference and spread are the healthy ones'
+        residual = logs - _cohort_reference(logs, workers.cohort, ~over, low=False)
+        level = _row_median(residual)
+        scale = _spread(level[~over])
+        over = level > _bar(scale, len(level))
+    error = np.hypot(_median_error(residual), scale)
+    over &= level > SIGMAS * _median_error(residual)
+    split = _split_cohorts(over, level, workers.cohort)
+    stalls = _stalls(residual, level)
+    stalling = _stalling(stalls, over)
+    chosen = [int(w) for w in np.flatnonzero(over | stalling) if w not in split]
+    suspects = tuple(
+        _suspect(w, workers, own, residual, level, error, stalls if stalling[w] and not over[w] else None)
+        for w in sorted(chosen, key=lambda w: -level[w])
+    )
+    loss, rotation = _rotation(own, workers, residual, {s.worker for s in suspects})
+    rivals = _rivals(suspects, level, error, over)
+    return Findings(suspects, residual, np.expm1(level), error, split, rivals, loss, rotation)
+
+
+def _steady(workers: WorkerSteps) -> Floats:
+    skip = WARM_UP_STEPS if workers.own_s.shape[1] >= MIN_STEPS_TO_DROP else 0
+    return workers.own_s[:, skip:]
+
+
+def _cohort_reference(logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np.bool_], low: bool) -> Floats:
+    """Per worker and step, the median of its cohort's usable members; the lower one on request, as of two workers the
+    faster proves the pace and of four two may be slow."""
+    reference = np.full_like(logs, np.nan)
+    for code in np.unique(cohort):
+        members = cohort == code
+        pool = logs[members & usable] if (members & usable).any() else logs[members]
+        ordered = np.sort(pool, axis=0)  # NaN sorts last
+        known = np.isfinite(ordered).sum(axis=0)
+        lower = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[None], axis=0)[0]
+        upper = np.take_along_axis(ordered, (known // 2).clip(max=len(ordered) - 1)[None], axis=0)[0]
+        reference[members] = lower if low else (lower + upper) / 2
+    return reference
+
+
+def _row_median(values: Floats) -> Floats:
+    result = np.full(len(values), np.nan)
+    some = np.isfinite(values).any(axis=1)
+    result[some] = np.nanmedian(values[some], axis=1)
+    return result
+
+
+def _spread(level: Floats) -> float:
+    known = level[np.isfinite(level)]
+    if len(known) < 3:
+        return SCALE_FLOOR
+    return max(SCALE_FLOOR, MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known)))))
+
+
+def _bar(scale: float, workers: int) -> float:
+    return max(EFFECT_FLOOR, (SIGMAS if workers >= FEW else SIGMAS_FEW) * scale)
+
+
+def _median_error(residual: Floats) -> Floats:
+    """Standard error of each row's median, with the autocorrelation of its steps counted."""
+    level = _row_median(residual)
+    known = np.isfinite(residual).sum(axis=1)
+    noise = MAD_TO_SIGMA * _row_median(np.abs(residual - level[:, None]))
+    centred = np.nan_to_num(residual - level[:, None])
+    power = (centred**2).sum(axis=1)
+    rho = np.clip((centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95)
+    noise = np.maximum(MEDIAN_ERROR * noise * np.sqrt((1 + rho) / (1 - rho)), STEP_NOISE)
+    result: Floats = noise / np.sqrt(np.maximum(known, 1))
+    return result
+
+
+def _split_cohorts(over: NDArray[np.bool_], level: Floats, cohort: NDArray[np.intp]) -> tuple[int, ...]:
+    """Workers over the bar in cohorts where too many are: the cohort is two groups, not a rule and its exceptions."""
+    split: list[int] = []
+    for code in np.unique(cohort):
+        members = np.flatnonzero(cohort == code)
+        slow = members[over[members]]
+        slow = slow[level[slow] > level[slow].max() / 3] if len(slow) else slow  # alike, or they are separate stories
+        if len(members) >= 3 and len(slow) > 1 and len(slow) > FLEET_SHARE * len(members):
+            split += slow.tolist()
+    return tuple(split)
+
+
+def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
+    """Steps in which a worker is far above its own usual level."""
+    noise = MAD_TO_SIGMA * _row_median(np.abs(residual - level[:, None]))
+    bar = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
+    result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > bar[:, None]
+    return result
+
+
+def _stalling(stalls: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Workers that stall far more often than the others do; steps in which half of them stall are nobody's."""
+    own = stalls & (stalls[~over].mean(axis=0) < FLEET_SHARE if (~over).any() else True)
+    counts = own.sum(axis=1)
+    usual = np.array([np.median(np.delete(counts, w)) if len(counts) > 1 else 0.0 for w in range(len(counts))])
+    result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * usual + MIN_STALLS)
+    return result
+
+
+def stall_period(steps: Sequence[int]) -> int | None:
+    """Steps between stalls where they come regularly."""
+    gaps = np.diff(np.asarray(steps))
+    if len(gaps) < 2:
+        return None
+    middle = float(np.median(gaps))
+    regular = float(np.mean(np.abs(gaps - middle) <= max(1.0, 0.1 * middle)))
+    return round(middle) if middle > 1 and regular >= 0.6 else None
+
+
+def _suspect(
+    worker: int,
+    workers: WorkerSteps,
+    own: Floats,
+    residual: Floats,
+    level: Floats,
+    error: Floats,
+    stalls: NDArray[np.bool_] | None,
+) -> Suspect:
+    skip = workers.own_s.shape[1] - own.shape[1]
+    at = np.flatnonzero(stalls[worker]) if stalls is not None else np.arange(own.shape[1])
+    height = float(np.nanmedian(residual[worker, at]))
+    excess_s = float(np.nanmedian(own[worker, at] * -np.expm1(-residual[worker, at])))
+    best = np.nanargmax(np.where(np.isfinite(residual), residual, -np.inf), axis=0)
+    clear = residual[worker] > EFFECT_FLOOR
+    named = float(np.mean((best == worker)[at] | clear[at])) if len(at) else 0.0
+    sigmas = height / max(float(error[worker]), 1e-9)
+    peers = int((workers.cohort == workers.cohort[worker]).sum()) - 1
+    sure = (0.5 + 0.5 * np.tanh((sigmas - 2) / 4)) * (0.6 + 0.4 * named) * (1.0 if peers >= 2 else 0.7)
+    return Suspect(
+        int(worker),
+        float(np.expm1(height)),
+        float(error[worker]),
+        excess_s,
+        round(min(0.99, float(sure)), 2),
+        named,
+        stall_period([workers.steps[i + skip] for i in at]) if stalls is not None else None,
+        tuple(int(i) + skip for i in at) if stalls is not None else (),
+        _idle_share(worker, workers, residual, at + skip, excess_s),
+        peers,
+    )
+
+
+def _idle_share(
+    worker: int, workers: WorkerSteps, residual: Floats, at: NDArray[np.intp], excess_s: float
+) -> float | None:
+    """Which part of the excess is GPU idle time: near 1 the host was late, near 0 the GPU was."""
+    peers = (workers.cohort == workers.cohort[worker]) & (np.arange(len(workers.own_s)) != worker)
+    idle = workers.idle_s[worker, at]
+    if not np.isfinite(idle).any() or excess_s <= 0:
+        return None
+    usual = np.nanmedian(workers.idle_s[peers][:, at], axis=0) if peers.any() else np.zeros(len(at))
+    return float(np.clip(np.nanmedian(idle - usual) / excess_s, 0.0, 1.0))
+
+
+def _rotation(own: Floats, workers: WorkerSteps, residual: Floats, named: set[int]) -> tuple[float, float]:
+    """Share of a step lost to whoever is slowest in it, and how evenly that falls on everyone (1 = perfectly)."""
+    kept = [w for w in range(len(own)) if w not in named]
+    if len(kept) < 2:
+        return 0.0, 0.0
+    ahead = np.nan_to_num(residual[kept])
+    own_kept = np.nan_to_num(own[kept])
+    slowest = ahead.argmax(axis=0)
+    cost = own_kept[slowest, np.arange(own.shape[1])] * -np.expm1(-ahead.max(axis=0))
+    period = workers.period_s[workers.own_s.shape[1] - own.shape[1] :]
+    loss = float(np.nanmean(np.maximum(cost, 0)) / np.nanmean(period)) if np.isfinite(period).any() else 0.0
+    shares = np.bincount(slowest, minlength=len(kept)) / len(slowest)
+    entropy = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
+    return loss, entropy / np.log(len(kept))
+
+
+def _rivals(suspects: Sequence[Suspect], level: Floats, error: Floats, over: NDArray[np.bool_]) -> tuple[int, ...]:
+    """Workers not named whose excess cannot be told from that of the weakest named one."""
+    steady = [s for s in suspects if not s.stalls]
+    if not steady:
+        return ()
+    weakest = steady[-1]
+    floor = level[weakest.worker] - 2 * error[weakest.worker]
+    return tuple(int(w) for w in np.flatnonzero(~over & (level > max(floor, 2 * error.min()))))

@@ -1,0 +1,96 @@
+"""What fixing ranks of a recorded job would save: their gaps between collectives replayed at their peers' pace."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.blame import Suspect, WorkerSteps
+from ingero.core.collectives import Collectives, Floats
+from ingero.core.recordsteps import RecordSteps
+from ingero.core.whatif import build_chain, replay_chain
+
+NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+
+
+class Fixer:
+    """Seconds a step would be shorter with the own time of some ranks at the pace of their peers."""
+
+    def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
+        self._collectives, self._measured = collectives, measured
+        self._chain = build_chain(collectives) if exact_ends else None
+        self._base = replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0
+
+    def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Those without whose fix the job would stay slow; the others only run late because of them."""
+        kept = list(suspects)
+        if len(kept) < 2:
+            return kept
+        best = self.saved(kept)
+        kept = [s for s in kept if best - self.saved([o for o in kept if o is not s]) >= NEEDED_SHARE * best]
+        return kept or list(suspects[:1])
+
+    def saved(self, suspects: Sequence[Suspect]) -> float:
+        if not suspects:
+            return 0.0
+        return self._replayed(suspects) if self._chain else self._by_step(suspects)
+
+    def _replayed(self, suspects: Sequence[Suspect]) -> float:
+        """Every gap of these ranks becomes the peers' gap at the same place of the same step."""
+        assert self._chain is not None
+        workers, chosen = self._measured.workers, {s.worker for s in suspects}
+        gaps = self._gaps()
+        gap = self._chain.gap_s.copy()
+        for worker in chosen:
+            peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in chosen]
+            rows, place = gaps[worker]
+            if peers:
+                table = np.full((len(peers), *place.max(axis=0, initial=0) + 1), np.nan)
+                for i, peer in enumerate(peers):
+                    peer_rows, at = gaps[peer]
+                    inside = (at < table.shape[1:]).all(axis=1)
+                    table[i, at[inside, 0], at[inside, 1]] = self._chain.gap_s[peer_rows[inside]]
+                pace = column_median(table)[place[:, 0], place[:, 1]]
+                gap[rows] = np.fmin(gap[rows], pace)
+        end = replay_chain(self._chain, gap).max(initial=0.0)
+        steps = max(1, int(np.isfinite(workers.own_s).any(axis=0).sum()))
+        return max(0.0, float(self._base - end) / steps)
+
+    def _gaps(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Per worker its rows of the chain and the (step, place in the step) of each."""
+        assert self._chain is not None
+        measured = self._measured
+        who = self._collectives.who[self._chain.rows]
+        step = measured.row_step[self._chain.rows]
+        found = []
+        for code in measured.ranks:
+            rows = np.flatnonzero((who == code) & (step >= 0))
+            begins = np.flatnonzero(np.r_[True, np.diff(step[rows]) != 0]) if len(rows) else np.empty(0, np.intp)
+            place = np.arange(len(rows)) - np.repeat(begins, np.diff(np.r_[begins, len(rows)]))
+            found.append((rows, np.stack([step[rows], place], axis=1)))
+        return found
+
+    def _by_step(self, suspects: Sequence[Suspect]) -> float:
+        """Without times of entry: a step lasts as long as the largest own time in it."""
+        workers = self._measured.workers
+        own = workers.own_s.copy()
+        chosen = {s.worker for s in suspects}
+        for worker in chosen:
+            own[worker] = np.fmin(own[worker], pace_of(workers, worker, chosen))
+        known = np.isfinite(workers.own_s).any(axis=0)
+        saved = np.nanmax(workers.own_s[:, known], axis=0) - np.nanmax(own[:, known], axis=0)
+        return max(0.0, float(saved.mean())) if known.any() else 0.0
+
+
+def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:
+    """Median own time per step of the workers with the same role."""
+    peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without]
+    return column_median(workers.own_s[peers]) if peers else np.full(workers.own_s.shape[1], np.nan)
+
+
+def column_median(values: Floats) -> Floats:
+    """Median over the first axis, NaN where nothing is known."""
+    known = np.isfinite(values).any(axis=0)
+    result = np.full(values.shape[1:], np.nan)
+    result[known] = np.nanmedian(values[:, known], axis=0)
+    return result

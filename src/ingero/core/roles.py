@@ -1,0 +1,71 @@
+"""Roles of ranks, read from what they communicate: only ranks that do the same work may be compared.
+
+Ranks with the same set of operations are alike. Where such ranks also send to each other they are different pipeline
+stages: then a role is what stays connected by the communicators in which nobody sends to a fellow member.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.collectives import Collectives
+
+
+def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.intp]:
+    """A role number for each recorder code in `ranks`."""
+    signatures = [_signature(collectives, who) for who in ranks]
+    stage = _stages(collectives, ranks)
+    keys = {key: code for code, key in enumerate(dict.fromkeys(zip(signatures, stage, strict=True)))}
+    return np.array([keys[key] for key in zip(signatures, stage, strict=True)], np.intp)
+
+
+def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, int]]:
+    """Operations, widths and sizes that this rank uses regularly; rare ones are start-up and checkpoints."""
+    rows = np.flatnonzero(collectives.who == who)
+    keys = np.stack([collectives.op[rows], collectives.nranks[rows], collectives.size_bytes[rows]], axis=1)
+    found, counts = np.unique(keys, axis=0, return_counts=True)
+    if len(found) > 64:  # sizes differ from call to call: they say nothing about the role
+        found, counts = np.unique(keys[:, :2], axis=0, return_counts=True)
+        found = np.c_[found, np.zeros(len(found), np.int64)]
+    regular = found[counts * 20 >= counts.max()] if len(counts) else found
+    return frozenset((int(op), int(width), int(size)) for op, width, size in regular)
+
+
+def _stages(collectives: Collectives, ranks: Sequence[int]) -> list[int]:
+    """Component of each rank over communicators inside which nobody sends to anybody."""
+    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    if not is_edge.any():
+        return [0] * len(ranks)
+    members: dict[int, set[int]] = {}
+    position: dict[tuple[int, int], int] = {}
+    triples = np.unique(np.stack([collectives.comm.view(np.int64), collectives.who, collectives.rank], 1), axis=0)
+    for comm, who, rank in triples.tolist():
+        members.setdefault(comm, set()).add(who)
+        position[comm, rank] = who
+    edges = _edges(collectives, is_edge, position)
+    parent = {who: who for who in ranks}
+
+    def root(who: int) -> int:
+        while parent[who] != who:
+            who = parent[who]
+        return who
+
+    for group in members.values():
+        if not any((a, b) in edges for a in group for b in group):
+            known = sorted(group & parent.keys())
+            for other in known[1:]:
+                parent[root(other)] = root(known[0])
+    roots = {r: code for code, r in enumerate(dict.fromkeys(root(who) for who in ranks))}
+    return [roots[root(who)] for who in ranks]
+
+
+def _edges(
+    collectives: Collectives, is_edge: NDArray[np.bool_], position: dict[tuple[int, int], int]
+) -> set[tuple[int, int]]:
+    rows = np.flatnonzero(is_edge & (collectives.peer >= 0))
+    seen = np.unique(
+        np.stack([collectives.comm[rows].view(np.int64), collectives.who[rows], collectives.peer[rows]], 1), axis=0
+    )
+    return {(who, position[comm, peer]) for comm, who, peer in seen.tolist() if (comm, peer) in position}

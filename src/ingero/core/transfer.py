@@ -1,0 +1,92 @@
+"""Slow links: collectives whose members arrive together and whose transfer still takes longer than that of its like."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.collectives import Collectives, Recorder
+from ingero.core.peerlag import match_collectives
+from ingero.core.robust import MAD_TO_SIGMA
+
+RATIO_FLOOR = 1.3
+LOSS_FLOOR = 0.01  # of the step
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """A communicator whose transfers are slow; `members` and `fast_members` are recorder codes."""
+
+    comm: int
+    op: str
+    size_bytes: int
+    ratio: float
+    error: float
+    loss_s: float
+    members: tuple[int, ...]
+    fast_members: tuple[int, ...]
+
+    def describe(self, recorders: Sequence[Recorder]) -> str:
+        ranks = ", ".join(str(recorders[m].global_rank) for m in self.members)
+        return (
+            f"{self.op} of {self.size_bytes} bytes among ranks {ranks}: transfer {self.ratio:.2f}x that of the same "
+            f"operation elsewhere (±{self.error:.2f}), {self.loss_s * 1e3:.2f} ms a step"
+        )
+
+
+def find_slow_links(collectives: Collectives, row_step: NDArray[np.intp], steps: int, step_s: float) -> list[SlowLink]:
+    """Communicators slower than others with the same operation, size and width, the costliest first."""
+    rows = np.flatnonzero((row_step >= 0) & (collectives.nranks > 1))
+    if not len(rows) or not steps:
+        return []
+    part = collectives.take(rows)
+    groups = match_collectives(part)
+    size = int(groups.max()) + 1
+    shortest = np.full(size, np.inf)
+    np.minimum.at(shortest, groups, part.duration_ns / 1e9)
+    present = np.bincount(groups, minlength=size)
+    whole = present[groups] >= part.nranks
+    first = np.unique(groups, return_index=True)[1]
+    first = first[whole[first]]
+    kind = np.stack([part.op[first], part.size_bytes[first], part.nranks[first]], 1)
+    found = []
+    for key in np.unique(kind, axis=0):
+        at = first[(kind == key).all(axis=1)]
+        found += _compare(part, at, shortest[groups[at]], steps, step_s)
+    return sorted(found, key=lambda link: -link.loss_s)
+
+
+def _compare(
+    part: Collectives, at: NDArray[np.intp], transfer_s: NDArray[np.float64], steps: int, step_s: float
+) -> list[SlowLink]:
+    comms, which = np.unique(part.comm[at], return_inverse=True)
+    if len(comms) < 2:
+        return []
+    level = np.array([np.median(transfer_s[which == i]) for i in range(len(comms))])
+    usual = float(np.sort(level)[(len(level) - 1) // 2])
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level)))) / usual if usual else 0.0
+    error = max(spread, 0.05)
+    links = []
+    for i in np.flatnonzero(level > max(RATIO_FLOOR, 1 + 4 * error) * usual):
+        often = (which == i).sum() / steps
+        loss = float((level[i] - usual) * often)
+        if loss >= LOSS_FLOOR * step_s:
+            members = tuple(int(w) for w in np.unique(part.who[part.comm == comms[i]]))
+            slow = level > max(RATIO_FLOOR, 1 + 4 * error) * usual
+            fast = np.unique(part.who[np.isin(part.comm, comms[~slow])])
+            op = part.ops[part.op[at[0]]]
+            ratio = float(level[i] / usual)
+            links.append(
+                SlowLink(
+                    int(comms[i]),
+                    op,
+                    int(part.size_bytes[at[0]]),
+                    ratio,
+                    error,
+                    loss,
+                    members,
+                    tuple(int(w) for w in fast),
+                )
+            )
+    return links

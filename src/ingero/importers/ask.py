@@ -1,0 +1,48 @@
+"""Asks the question of whatever was read: the best source present answers, the others are mentioned."""
+
+from dataclasses import replace
+
+from ingero.contract.collective import CollectiveSource
+from ingero.core.answer import Answer
+from ingero.core.collectives import from_records
+from ingero.core.hang import blame_hang
+from ingero.core.recordblame import blame_records
+from ingero.core.stepblame import blame_steps
+from ingero.errors import MalformedInput
+from ingero.importers.detect import Inputs
+
+
+def blame_inputs(inputs: Inputs) -> Answer:
+    """One answer for everything that belongs to one job."""
+    if len(inputs.steps) > 1:
+        names = ", ".join(str(path) for path, _ in inputs.steps[:3])
+        raise MalformedInput(f"several step traces ({names}): each is a job of its own, ask about one at a time")
+    if inputs.steps:
+        return _noted(blame_steps(inputs.steps[0][1]), inputs)
+    timed = [source for source in CollectiveSource if inputs.records.get(source)]
+    flight = CollectiveSource.FLIGHT_RECORDER
+    if inputs.progress:
+        world = inputs.world or len(inputs.progress)
+        hang = blame_hang(list(inputs.progress.values()), inputs.groups, world, timed=flight in timed)
+        if hang is not None:
+            return _noted(hang, inputs)
+    if timed:
+        most = max(_coverage(inputs, source) for source in timed)
+        source = next(
+            source for source in timed if _coverage(inputs, source) == most
+        )  # the enum is ordered, best first
+        answer = blame_records(
+            from_records(inputs.records[source]), source not in inputs.inexact, str(source), inputs.world
+        )
+        others = [str(s) for s in timed if s is not source]
+        return _noted(answer, inputs, f"also there, and less exact: {', '.join(others)}" if others else None)
+    why = "nothing is stuck, and the dumps hold no GPU durations: run the job with TORCH_NCCL_ENABLE_TIMING=1"
+    return _noted(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
+
+
+def _coverage(inputs: Inputs, source: CollectiveSource) -> int:
+    return len({record.global_rank for record in inputs.records[source]})
+
+
+def _noted(answer: Answer, inputs: Inputs, *more: str | None) -> Answer:
+    return replace(answer, notes=(*answer.notes, *(note for note in more if note), *inputs.problems))

@@ -1,0 +1,185 @@
+"""Recognises trace files by content and reads files, folders and mixtures into one set of inputs for blame."""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.core.hang import ProcessGroup, RankProgress
+from ingero.core.steptrace import StepTrace
+from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
+from ingero.importers.collectives_csv import read_csv
+from ingero.importers.flight_recorder import read_dump
+from ingero.importers.inspector import read_inspector
+from ingero.importers.kineto import read_kineto
+from ingero.importers.steps import read_steps
+
+MAX_FILES = 20_000
+MAX_FILE_BYTES = 1 << 30
+MAX_UNPACKED_BYTES = 2 << 30
+_JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What was found: records per source, step traces, progress of ranks; and what could not be used, and why."""
+
+    records: dict[CollectiveSource, list[CollectiveRecord]] = field(default_factory=dict)
+    inexact: set[CollectiveSource] = field(default_factory=set)
+    steps: list[tuple[Path, StepTrace]] = field(default_factory=list)
+    progress: dict[int, RankProgress] = field(default_factory=dict)
+    groups: dict[str, ProcessGroup] = field(default_factory=dict)
+    world: int | None = None
+    used: list[tuple[Path, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    ignored: list[Path] = field(default_factory=list)
+
+    def widen(self, world: int | None) -> None:
+        self.world = max(self.world or 0, world or 0) or None
+
+    def add(self, source: CollectiveSource, records: Iterable[CollectiveRecord], exact: bool) -> None:
+        self.records.setdefault(source, []).extend(records)
+        if not exact:
+            self.inexact.add(source)
+
+
+def load(paths: Sequence[Path]) -> Inputs:
+    """Everything usable in these files and folders. A bad file among good ones is named, not fatal; none good is."""
+    inputs = Inputs()
+    for path, asked_for in _files(paths):
+        try:
+            kind = _read(path, inputs)
+        except IngeroError as error:
+            inputs.problems.append(str(error))
+            continue
+        if kind:
+            inputs.used.append((path, kind))
+        elif asked_for:
+            inputs.problems.append(f"{path}: not a format that is known here (see `ingero blame --help`)")
+        else:
+            inputs.ignored.append(path)
+    _apply_world(inputs)
+    if not any((inputs.records, inputs.steps, inputs.progress)):
+        where = ", ".join(str(p) for p in paths)
+        detail = "; ".join(inputs.problems[:3]) or f"{len(inputs.ignored)} files looked at, none recognised"
+        raise ForeignFile(f"nothing to read in {where}: {detail}")
+    return inputs
+
+
+def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+    found: list[tuple[Path, bool]] = []
+    for path in paths:
+        if path.is_dir():
+            found += [(p, False) for p in sorted(path.rglob("*")) if p.is_file()]
+        elif path.exists():
+            found.append((path, True))
+        else:
+            raise MalformedInput(f"{path}: no such file or folder")
+        if len(found) > MAX_FILES:
+            raise TooLarge(f"{path}: more than {MAX_FILES} files; name the ones that matter")
+    return found
+
+
+def _read(path: Path, inputs: Inputs) -> str | None:
+    """Read one file into `inputs`; its kind in words, or None when it is nothing we know."""
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise TooLarge(f"{path}: {size} bytes, at most {MAX_FILE_BYTES}")
+    with path.open("rb") as file:
+        head = file.read(16)
+    if head.startswith(b"PAR1"):
+        inputs.steps.append((path, read_steps(path)))
+        return "step trace"
+    data = _unpack(path, path.read_bytes()) if head.startswith(b"\x1f\x8b") else path.read_bytes()
+    for looks_like, read in _KINDS:
+        if looks_like(data):
+            return read(path, data, inputs)
+    return None
+
+
+def _unpack(path: Path, data: bytes) -> bytes:
+    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    try:
+        plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise MalformedInput(f"{path}: broken gzip ({error})") from error
+    if unpacker.unconsumed_tail:
+        raise TooLarge(f"{path}: unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+    if not unpacker.eof:
+        raise MalformedInput(f"{path}: the gzip stream ends early")
+    return plain
+
+
+def _is_json(data: bytes) -> bool:
+    return data[:64].lstrip()[:1] in (b"{", b"[")
+
+
+def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
+    dump = read_dump(path, data)
+    if dump.rank in inputs.progress:
+        raise MalformedInput(f"{path}: a second dump of rank {dump.rank}; keep one per rank")
+    inputs.add(CollectiveSource.FLIGHT_RECORDER, dump.records, exact=False)
+    inputs.progress[dump.rank] = dump.progress
+    inputs.groups.update(dump.groups)
+    inputs.widen(dump.world)
+    return "flight recorder dump"
+
+
+def _inspector(path: Path, data: bytes, inputs: Inputs) -> str:
+    found = read_inspector(path, data.decode("utf-8", "replace"))
+    inputs.add(CollectiveSource.INSPECTOR, found.records, found.exact_ends)
+    if found.skipped:
+        inputs.problems.append(f"{path}: {found.skipped} objects are no collectives or cut off, left out")
+    return "NCCL inspector"
+
+
+def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
+    try:
+        content = json.loads(data)
+    except ValueError as error:
+        raise MalformedInput(f"{path}: broken JSON ({error})") from error
+    if isinstance(content, list) and content and isinstance(content[0], dict) and "ph" in content[0]:
+        content = {"traceEvents": content}
+    if not isinstance(content, dict):
+        return None
+    if "traceEvents" in content:
+        trace = read_kineto(path, content)
+        inputs.add(CollectiveSource.KINETO, trace.records, exact=True)
+        inputs.widen(trace.world)
+        if trace.nameless:
+            inputs.problems.append(f"{path}: {trace.nameless} NCCL kernels carry no collective name, left out")
+        return "kineto trace"
+    return _flight_recorder(path, data, inputs) if isinstance(content.get("entries"), list) else None
+
+
+def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
+    inputs.add(CollectiveSource.PLUGIN, read_csv(path, data.decode("utf-8", "replace")), exact=True)
+    return "collective records"
+
+
+def _job_facts(path: Path, data: bytes, inputs: Inputs) -> str:
+    world = re.search(rb"^world_size:\s*(\d+)", data, re.MULTILINE)
+    inputs.widen(int(world.group(1)) if world else None)
+    return "job description"
+
+
+_Reader = Callable[[Path, bytes, Inputs], str | None]
+_KINDS: tuple[tuple[Callable[[bytes], bool], _Reader], ...] = (
+    (lambda data: data[:1] == b"\x80", _flight_recorder),
+    (lambda data: _is_json(data) and b'"coll_perf"' in data[:65536], _inspector),
+    (_is_json, _json),
+    (lambda data: b"comm_hash" in data[:4096].split(b"\n", 1)[0], _csv),
+    (lambda data: len(data) < 65536 and len(_JOB_FACT.findall(data)) >= 2, _job_facts),
+)
+
+
+def _apply_world(inputs: Inputs) -> None:
+    """A job description beside step traces says how many GPUs there are; without it the rank numbers do."""
+    if inputs.world:
+        inputs.steps = [
+            (path, replace(trace, world_size=max(inputs.world, trace.worker_rank.size))) for path, trace in inputs.steps
+        ]

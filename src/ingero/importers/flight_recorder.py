@@ -1,0 +1,292 @@
+"""Reads PyTorch Flight Recorder dumps, pickled or JSON, of one rank each.
+
+Pickles are read by an unpickler that admits no class and no global: a dump is plain containers, all else is refused.
+Versions 2.x differ in which fields are present; what a dump lacks stays unknown.
+"""
+
+import ast
+import hashlib
+import io
+import json
+import pickle  # only through _PlainUnpickler, which resolves no global
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op
+from ingero.core.hang import Pending, ProcessGroup, RankProgress
+from ingero.errors import ForeignFile, MalformedInput
+
+MAX_ENTRIES = 2_000_000
+TORCH_DATATYPES = {
+    "BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64", "Long": "int64", "Int": "int32",
+    "Char": "int8", "Byte": "uint8", "Bool": "uint8", "Float8_e4m3fn": "float8_e4m3", "Float8_e5m2": "float8_e5m2",
+}  # fmt: skip
+_ARROW = re.compile(r"(\d+)\s*(->|<-)\s*(\d+)")
+TORCH_OPS = {
+    "_all_gather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter", "all_gather_into_tensor": "AllGather",
+    "reduce_scatter_tensor": "ReduceScatter", "_allgather_base": "AllGather", "barrier": "AllReduce",
+    "alltoall_base": "AllToAll", "all_to_all_single": "AllToAll", "allreduce_coalesced": "AllReduce",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FlightRecording:
+    """One rank's dump: timed records, and how far it came."""
+
+    rank: int
+    world: int
+    records: tuple[CollectiveRecord, ...]
+    progress: RankProgress
+    groups: dict[str, ProcessGroup]
+    untimed: int
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}; dumps hold plain containers only")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError("it refers to data outside the file")
+
+
+def read_dump(path: Path, data: bytes) -> FlightRecording:
+    """The dump in `data`; `path` gives the rank where its name ends in one."""
+    content = _decode(path, data)
+    if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
+        raise ForeignFile(f"{path}: no Flight Recorder dump: it has no list 'entries'")
+    entries = content["entries"]
+    if len(entries) > MAX_ENTRIES:
+        raise MalformedInput(f"{path}: {len(entries)} entries, at most {MAX_ENTRIES}")
+    groups = _groups(content.get("pg_config"))
+    rank = _rank_of(path, groups)
+    world = 1 + max([rank, *(r for g in groups.values() for r in g.members)])
+    try:
+        rows = sorted((_entry(e, groups) for e in entries), key=lambda row: row.order)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise MalformedInput(f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})") from error
+    keyed = {_key(g): g for g in groups.values()}
+    for row in rows:
+        keyed.setdefault(row.group, ProcessGroup(row.group, row.desc, ()))
+    records = tuple(r for row in rows if (r := _record(row, rank, keyed[row.group])) is not None)
+    progress = _progress(rank, rows, _status(content.get("pg_status"), groups, rows))
+    done = sum(row.state == "completed" for row in rows)
+    return FlightRecording(rank, world, records, progress, keyed, done - len(records))
+
+
+def _decode(path: Path, data: bytes) -> Any:  # plain containers of unknown shape; read_dump checks them
+    if data.lstrip()[:1] in (b"{", b"["):
+        try:
+            return json.loads(data)
+        except ValueError as error:
+            raise MalformedInput(f"{path}: broken JSON ({error})") from error
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise MalformedInput(f"{path}: not read as a dump: {error or 'it ends early'}") from error
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        UnicodeDecodeError,
+    ) as error:
+        raise MalformedInput(f"{path}: broken pickle ({type(error).__name__}: {error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    order: int
+    group: str
+    desc: str
+    pg_id: str
+    seq: int
+    op: str
+    shape: str
+    peer: int | None
+    size_bytes: int
+    datatype: str
+    created_ns: int
+    started_ns: int | None
+    completed_ns: int | None
+    duration_ns: int | None
+    state: str
+
+
+def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Entry:
+    name, desc = ((*tuple(entry.get("process_group") or ()), "0", ""))[:2]
+    group = groups.get(str(name))
+    text = str(entry["profiling_name"])
+    op = text.rsplit("nccl:", 1)[-1]
+    is_p2p = bool(entry.get("is_p2p", False))
+    peer = _peer(op, group) if is_p2p or op.startswith(("send", "recv")) else None
+    sizes, kinds = entry.get("input_sizes") or entry.get("output_sizes") or [], entry.get("input_dtypes") or []
+    datatype = TORCH_DATATYPES.get(str(kinds[0]), str(kinds[0]).lower()) if kinds else "uint8"
+    duration = entry.get("duration_ms")
+    state = str(entry.get("state") or ("completed" if duration is not None else "scheduled"))
+    seq = entry.get("p2p_seq_id") if is_p2p else entry.get("collective_seq_id", entry.get("seq_id"))
+    return _Entry(
+        order=int(entry.get("record_id", entry.get("id", 0))),
+        group=_key(group) if group else str(name),
+        desc=str(desc),
+        pg_id=str(entry.get("pg_id", "")),
+        seq=int(seq or 0),
+        op=_friendly(op, peer),
+        shape=f"{sizes} {datatype}" if sizes else "",
+        peer=peer,
+        size_bytes=sum(_elements(s) for s in sizes) * DATATYPE_BYTES.get(datatype, 1),
+        datatype=datatype,
+        created_ns=int(entry["time_created_ns"])
+        if "time_created_ns" in entry
+        else int(entry["time_created_us"]) * 1000,
+        started_ns=entry.get("time_discovered_started_ns"),
+        completed_ns=entry.get("time_discovered_completed_ns"),
+        duration_ns=None if duration is None else round(float(duration) * 1e6),
+        state="completed" if entry.get("time_discovered_completed_ns") and state != "completed" else state,
+    )
+
+
+def _friendly(op: str, peer: int | None) -> str:
+    name = op.split(" ", maxsplit=1)[0]
+    plain = TORCH_OPS.get(name) or canonical_op(name)
+    return plain if peer is None else f"{plain} {'to' if plain == 'Send' else 'from'} rank {peer}"
+
+
+def _elements(size: Sequence[int]) -> int:
+    count = 1
+    for extent in size:
+        count *= int(extent)
+    return count
+
+
+def _peer(op: str, group: ProcessGroup | None) -> int | None:
+    """Global rank of the other end; the arrow counts within the group."""
+    arrow = _ARROW.search(op)
+    if not arrow:
+        return None
+    other = int(arrow.group(3))
+    return group.members[other] if group and other < len(group.members) else other
+
+
+def _groups(config: object) -> dict[str, ProcessGroup]:
+    if not isinstance(config, dict):
+        return {}
+    groups = {}
+    for name, item in config.items():
+        ranks = item.get("ranks", ()) if isinstance(item, dict) else ()
+        if isinstance(ranks, str):
+            try:
+                ranks = ast.literal_eval(ranks) if ranks else ()
+            except (ValueError, SyntaxError):
+                ranks = ()
+        members = tuple(int(r) for r in ranks)
+        groups[str(name)] = ProcessGroup(
+            str(name), str(item.get("desc", "")) if isinstance(item, dict) else "", members
+        )
+    return groups
+
+
+def _key(group: ProcessGroup) -> str:
+    """Names are per process in some set-ups: the members make them unique."""
+    return f"{group.name}|{','.join(map(str, group.members))}"
+
+
+def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> int:
+    """The number at the end of the file's name, unless it is no member of its own groups."""
+    common = (
+        set.intersection(*(set(g.members) for g in groups.values() if g.members))
+        if any(g.members for g in groups.values())
+        else set()
+    )
+    numbers = re.findall(r"\d+", path.name)
+    named = int(numbers[-1]) if numbers else None
+    if named is not None and (not common or named in common):
+        return named
+    if len(common) == 1:
+        return common.pop()
+    if named is not None:
+        return named
+    raise MalformedInput(
+        f"{path}: the rank is neither in the name nor in the groups; end the file name with it, as _dump_7"
+    )
+
+
+def _status(status: object, groups: Mapping[str, ProcessGroup], rows: Sequence[_Entry]) -> dict[str, tuple[int, int]]:
+    """Last enqueued and completed per group. The table is keyed by a local id: entries say which group it is, else the
+    order of creation does, since ids and names both grow with it."""
+    if not isinstance(status, dict):
+        return {}
+    ids = sorted((str(i) for i in status), key=_number)
+    names = sorted(groups, key=_number)
+    if len(names) == len(ids) + 1 and _number(names[0]) == 0 and _number(ids[0]) != 0:
+        names = names[1:]  # the default group appears only once used
+    known = {row.pg_id: row.group for row in rows if row.pg_id}
+    guess = {i: _key(groups[n]) for i, n in zip(ids, names, strict=True)} if len(ids) == len(names) else {}
+    if any(guess.get(i, key) != key for i, key in known.items()):
+        guess = {}
+    found = {}
+    for i in ids:
+        key, item = known.get(i) or guess.get(i), status.get(i, status.get(int(i)) if i.isdigit() else None)
+        if key and isinstance(item, dict):
+            found[key] = (int(item.get("last_enqueued_collective", -1)), int(item.get("last_completed_collective", -1)))
+    return found
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdigit() else 1 << 60
+
+
+def _progress(rank: int, rows: Sequence[_Entry], status: Mapping[str, tuple[int, int]]) -> RankProgress:
+    enqueued = {key: last for key, (last, _) in status.items()}
+    completed = {key: last for key, (_, last) in status.items()}
+    for row in rows:
+        if row.peer is None:
+            enqueued[row.group] = max(enqueued.get(row.group, -1), row.seq)
+            if row.state == "completed":
+                completed[row.group] = max(completed.get(row.group, -1), row.seq)
+    pending = tuple(
+        Pending(row.group, row.seq, row.op, row.shape, row.peer, row.created_ns)
+        for row in rows
+        if row.state != "completed"
+    )
+    for row in rows:  # before the first pending one, all of its group is done
+        if row.state != "completed" and row.peer is None:
+            completed.setdefault(row.group, row.seq - 1)
+    stamps = [t for row in rows for t in (row.created_ns, row.started_ns, row.completed_ns) if t]
+    spans = [row.completed_ns - row.created_ns for row in rows if row.state == "completed" and row.completed_ns]
+    return RankProgress(rank, enqueued, completed, pending, max(stamps, default=0), max(spans, default=None))
+
+
+def _record(row: _Entry, rank: int, group: ProcessGroup) -> CollectiveRecord | None:
+    if row.state != "completed" or row.duration_ns is None:
+        return None
+    is_member = rank in group.members
+    return CollectiveRecord(
+        job=None,
+        node=None,
+        global_rank=rank,
+        comm=comm_hash(row.group),
+        seq=row.seq if row.peer is None else None,
+        op=row.op.split(" ")[0],
+        rank=group.members.index(rank) if is_member else rank,
+        nranks=len(group.members) or 0,
+        peer=group.members.index(row.peer) if is_member and row.peer in group.members else row.peer,
+        datatype=row.datatype,
+        reduce_op=None,
+        size_bytes=row.size_bytes,
+        start_ns=row.created_ns,
+        end_ns=max(row.completed_ns or 0, row.created_ns + row.duration_ns),
+        gpu_duration_ns=row.duration_ns,
+        stream=None,
+        source=CollectiveSource.FLIGHT_RECORDER,
+    )
+
+
+def comm_hash(name: str) -> int:
+    """A communicator hash for sources that name their groups, the same on every rank."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())

@@ -1,0 +1,119 @@
+"""Reads the JSON that the NCCL (and RCCL) Inspector profiler writes: one object per collective of one process.
+
+The verbose form carries the kernel's start and stop; the plain one only durations, which is enough to name a rank.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, decode_comm
+from ingero.errors import MalformedInput
+
+MAX_OBJECTS = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Records of one file; `exact_ends` when every one carries kernel times, `skipped` counts other objects."""
+
+    records: tuple[CollectiveRecord, ...]
+    exact_ends: bool
+    skipped: int
+
+
+def read_inspector(path: Path, text: str) -> Inspection:
+    """All collectives of a file; a last object cut off by a dying process is counted as skipped."""
+    objects, skipped = [], 0
+    for item in _objects(path, text):
+        if isinstance(item, dict) and isinstance(item.get("coll_perf"), dict) and isinstance(item.get("header"), dict):
+            objects.append(item)
+        else:
+            skipped += 1
+    ranks = _global_ranks(objects)
+    records, exact = [], True
+    for number, item in enumerate(objects, 1):
+        try:
+            record, is_exact = _record(item, ranks)
+        except (KeyError, ValueError, TypeError) as error:
+            raise MalformedInput(f"{path}, object {number}: {type(error).__name__}: {error}") from error
+        exact &= is_exact
+        records.append(record)
+    return Inspection(tuple(records), exact and bool(records), skipped)
+
+
+def _objects(path: Path, text: str) -> Iterator[Any]:
+    """Objects one after another, on lines of their own or not; a broken one inside the file is an error."""
+    decoder = json.JSONDecoder()
+    at, count = 0, 0
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,[]\x00":
+            at += 1
+        if at >= len(text):
+            return
+        count += 1
+        if count > MAX_OBJECTS:
+            raise MalformedInput(f"{path}: more than {MAX_OBJECTS} collectives; cut the file")
+        try:
+            item, at = decoder.raw_decode(text, at)
+        except ValueError as error:
+            following = text.find("\n{", at + 1)
+            if following < 0:
+                yield None
+                return
+            raise MalformedInput(f"{path}, object {count}: broken JSON ({error})") from error
+        yield item
+
+
+def _process(item: Mapping[str, Any]) -> tuple[str, int]:
+    meta = item.get("metadata") or {}
+    return str(meta.get("hostname", "")), int(meta.get("pid", 0))
+
+
+def _global_ranks(objects: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
+    """A process counts in its widest communicator as it counts in the job."""
+    widest: dict[tuple[str, int], tuple[int, int]] = {}
+    for item in objects:
+        header = item["header"]
+        width, rank = int(header.get("n_ranks", 0)), int(header.get("rank", 0))
+        if width > widest.get(_process(item), (0, 0))[0]:
+            widest[_process(item)] = (width, rank)
+    return {process: rank for process, (_, rank) in widest.items()}
+
+
+def _record(item: Mapping[str, Any], ranks: Mapping[tuple[str, int], int]) -> tuple[CollectiveRecord, bool]:
+    header, perf = item["header"], item["coll_perf"]
+    meta = item.get("metadata") or {}
+    trace = perf.get("event_trace_ts") or {}
+    kernels = [k for k in trace.get("kernel_events", ()) if k.get("kernel_start_ts") and k.get("kernel_stop_ts")]
+    if kernels:
+        begin_us = min(int(k["kernel_start_ts"]) for k in kernels)
+        end_us = max(int(k["kernel_stop_ts"]) for k in kernels)
+        duration_ns = round(float(perf.get("coll_exec_time_us", end_us - begin_us)) * 1000)
+    else:
+        end_us = int(meta.get("dump_timestamp_us", 0))
+        duration_ns = round(float(perf["coll_exec_time_us"]) * 1000)
+        begin_us = end_us - duration_ns // 1000
+    hostname, pid = _process(item)
+    record = CollectiveRecord(
+        job=None,
+        node=hostname or None,
+        global_rank=ranks[hostname, pid],
+        comm=decode_comm(str(header["id"])),
+        seq=int(perf["coll_sn"]) if "coll_sn" in perf else None,
+        op=canonical_op(str(perf["coll"])),
+        rank=int(header["rank"]),
+        nranks=int(header["n_ranks"]),
+        peer=None,
+        datatype="uint8",
+        reduce_op=None,
+        size_bytes=int(perf.get("coll_msg_size_bytes", 0)),
+        start_ns=int(trace.get("coll_start_ts", begin_us)) * 1000,
+        end_ns=end_us * 1000,
+        gpu_duration_ns=duration_ns,
+        stream=None,
+        source=CollectiveSource.INSPECTOR,
+    )
+    return record, bool(kernels)

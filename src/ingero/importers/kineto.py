@@ -1,0 +1,119 @@
+"""Reads Kineto (PyTorch profiler) traces in Chrome's JSON: NCCL kernels of one rank with their metadata."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op
+from ingero.errors import MalformedInput
+from ingero.importers.flight_recorder import TORCH_DATATYPES, TORCH_OPS, comm_hash
+
+_RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class KinetoTrace:
+    """NCCL kernels of one rank; `nameless` counts kernels that carry no collective metadata."""
+
+    rank: int
+    world: int | None
+    records: tuple[CollectiveRecord, ...]
+    nameless: int
+
+
+def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
+    """All NCCL kernels of a trace, in time order."""
+    events = content.get("traceEvents")
+    if not isinstance(events, list):
+        raise MalformedInput(f"{path}: 'traceEvents' is no list")
+    info = content.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    rank = _rank_of(path, info)
+    base_ns = int(content.get("baseTimeNanoseconds") or 0)
+    launches: dict[Any, float] = {}
+    kernels: list[Mapping[str, Any]] = []
+    for event in events:
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        args = event.get("args") or {}
+        name = str(event.get("name", ""))
+        if str(event.get("cat", "")).lower() in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+            launches[args["correlation"]] = float(event["ts"])
+        elif name.lower().startswith(("nccl", "rccl")) and str(event.get("cat", "")).lower() in ("kernel", "gpu_op"):
+            kernels.append(event)
+    kernels.sort(key=lambda event: float(event["ts"]))
+    counts: dict[str, int] = {}
+    records, nameless = [], 0
+    for event in kernels:
+        try:
+            record = _record(event, rank, base_ns, launches, counts, info)
+        except (KeyError, ValueError, TypeError) as error:
+            raise MalformedInput(f"{path}: kernel at ts {event.get('ts')}: {type(error).__name__}: {error}") from error
+        nameless += record is None
+        records += [record] if record else []
+    world = info.get("world_size")
+    return KinetoTrace(rank, int(world) if world else None, tuple(records), nameless)
+
+
+def _rank_of(path: Path, info: Mapping[str, Any]) -> int:
+    if "rank" in info:
+        return int(info["rank"])
+    named = _RANK_IN_NAME.search(path.name)
+    if named:
+        return int(named.group(1))
+    raise MalformedInput(f"{path}: the rank is neither in 'distributedInfo' nor in the file name (as rank3.json)")
+
+
+def _record(
+    event: Mapping[str, Any],
+    rank: int,
+    base_ns: int,
+    launches: Mapping[Any, float],
+    counts: dict[str, int],
+    info: Mapping[str, Any],
+) -> CollectiveRecord | None:
+    args = event.get("args") or {}
+    called = args.get("Collective name")
+    if not called:
+        return None
+    group = str(args.get("Process Group Name") or args.get("Process Group Description") or "default")
+    members = _members(args.get("Process Group Ranks"))
+    key = f"{group}|{','.join(map(str, members))}"
+    counts[key] = counts.get(key, -1) + 1
+    datatype = TORCH_DATATYPES.get(str(args.get("dtype")), str(args.get("dtype", "uint8")).lower())
+    elements = max(int(args.get("In msg nelems") or 0), int(args.get("Out msg nelems") or 0))
+    begin_us, duration_us = float(event["ts"]), float(event["dur"])
+    enqueue_us = launches.get(args.get("correlation"), begin_us)
+    return CollectiveRecord(
+        job=None,
+        node=str(info["hostname"]) if info.get("hostname") else None,
+        global_rank=rank,
+        comm=comm_hash(key),
+        seq=int(args["Seq"]) if "Seq" in args else counts[key],
+        op=TORCH_OPS.get(str(called)) or canonical_op(str(called)),
+        rank=members.index(rank) if rank in members else rank,
+        nranks=int(args.get("Group size") or len(members) or 0),
+        peer=_peer(args, rank),
+        datatype=datatype,
+        reduce_op=None,
+        size_bytes=elements * DATATYPE_BYTES.get(datatype, 1),
+        start_ns=base_ns + round(enqueue_us * 1000),
+        end_ns=base_ns + round((begin_us + duration_us) * 1000),
+        gpu_duration_ns=round(duration_us * 1000),
+        stream=int(args["stream"]) if str(args.get("stream", "")).isdigit() else None,
+        source=CollectiveSource.KINETO,
+    )
+
+
+def _members(ranks: object) -> tuple[int, ...]:
+    """Ranks of the group; long lists are abbreviated in the trace and then unknown."""
+    text = ranks if isinstance(ranks, str) else str(ranks or "")
+    return () if "..." in text else tuple(int(n) for n in re.findall(r"\d+", text))
+
+
+def _peer(args: Mapping[str, Any], rank: int) -> int | None:
+    ends = [int(args[name]) for name in ("Src Rank", "Dst Rank") if str(args.get(name, "")).lstrip("-").isdigit()]
+    others = [end for end in ends if end not in (rank, -1)]
+    return others[0] if others else None
