@@ -15,11 +15,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "a timeline for Perfetto: JSON or native packets",
         "ingero.cli.export:command",
     ),
-        "blame",
-        "Find the slow one",
-        "the rank a recorded job waits for, why, and what it costs",
-        "ingero.cli.blame:blame",
-    ),
-    ("whatif", "Find the slow one", "what each fix would save in time, GPU hours and money", "ingero.cli.blame:whatif"),
+    ("blame", "Find the slow one", "the rank a recorded job waits for, and why", "ingero.cli.blame:blame"),
+    ("whatif", "Find the slow one", "what each fix would save: time, GPU hours, money", "ingero.cli.blame:whatif"),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
 )
