@@ -84,7 +84,7 @@ def blame_hang(
     return Answer(
         source="flight recorder (stopped job)",
         culprits=tuple(culprits),
-        cause=CauseClass.NETWORK if not culprits and not absent else CauseClass.HANG,
+        cause=CauseClass.HANG if culprits else CauseClass.NETWORK,
         not_sure=not_sure,
         evidence=tuple(evidence),
         notes=_notes(by_rank, world),
@@ -243,8 +243,7 @@ def _end_of_chain(
 def _absent(by_rank: Mapping[int, RankProgress], waits: Sequence[_Wait]) -> list[int]:
     """Ranks without a dump that someone waits for in its oldest operation; later ones only queue behind that."""
     gone = {w.on for w in waits} - set(by_rank)
-    first = {w.on for w in waits if w.on in gone and w.op == by_rank[w.waiter].pending[0]}
-    return sorted(first or gone)
+    return sorted({w.on for w in waits if w.on in gone and w.op == by_rank[w.waiter].pending[0]})
 
 
 def _culprit(rank: int, confidence: float, text: str, mechanism: str, collective: str | None) -> Culprit:

@@ -46,7 +46,7 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
 def _read_table(path: Path) -> Any:  # pyarrow has no types
     try:
         import pyarrow  # noqa: PLC0415  # optional dependency
-        import pyarrow.parquet  # noqa: PLC0415
+        import pyarrow.parquet  # noqa: PLC0415  # optional dependency
     except ImportError as error:
         raise Unavailable(f"{path} is Parquet, which needs pyarrow: pip install 'ingero[echo]'") from error
     try:
