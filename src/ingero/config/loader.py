@@ -127,7 +127,11 @@ class _Reader:
         origin = typing.get_origin(hint)
         if origin in (typing.Union, types.UnionType):
             arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-            if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            if (
+                isinstance(node, yaml.ScalarNode)
+                and node.tag.endswith(":null")
+                and not dataclasses.is_dataclass(arms[0])
+            ):
                 return None
             return self.value(node, arms[0], key, metadata)
         if dataclasses.is_dataclass(hint):

@@ -297,6 +297,7 @@ class LogsRequest(Value, frozen=True, gc=False):
 
 
 Request: TypeAlias = MetricsRequest | TracesRequest | LogsRequest
+Kind: TypeAlias = type[MetricsRequest] | type[TracesRequest] | type[LogsRequest]
 
 
 def plain(value: AnyValue | None) -> Plain:

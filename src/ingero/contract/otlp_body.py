@@ -11,13 +11,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
-from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
 from ingero.contract.otlp_codec import decode_json, decode_protobuf
 from ingero.errors import MalformedPush, TooLarge
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB
 MAX_DECODED_BYTES: Final = 32 * 1024 * 1024  # after decompression
-R = TypeVar("R", MetricsRequest, TracesRequest, LogsRequest)
+R = TypeVar("R", bound=Request)
 
 _WINDOW_BITS: Final = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 _RESPONSES: Final[dict[type, tuple[Any, str, str]]] = {
@@ -78,7 +78,7 @@ def decode(kind: type[R], body: bytes, encoding: Encoding) -> R:
     return decode_json(kind, body) if encoding is Encoding.JSON else decode_protobuf(kind, body)
 
 
-def encode_response(kind: type[R], encoding: Encoding, partial: PartialSuccess | None = None) -> bytes:
+def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | None = None) -> bytes:
     """The body of a 200: empty, or saying what was rejected."""
     if encoding is Encoding.JSON:
         if partial is None:
@@ -96,7 +96,7 @@ def encode_response(kind: type[R], encoding: Encoding, partial: PartialSuccess |
     return encoded
 
 
-def decode_response(kind: type[R], body: bytes, encoding: Encoding) -> PartialSuccess:
+def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSuccess:
     """What a receiver rejected; nothing for an empty body. Raises MalformedPush."""
     if not body:
         return PartialSuccess()

@@ -29,7 +29,7 @@ from ingero.contract.otlp import (
 )
 from ingero.errors import MalformedPush
 
-R = TypeVar("R", MetricsRequest, TracesRequest, LogsRequest)
+R = TypeVar("R", bound=Request)
 _MESSAGES: Final[dict[type, Callable[[], Any]]] = {
     MetricsRequest: ExportMetricsServiceRequest,
     TracesRequest: ExportTraceServiceRequest,

@@ -24,6 +24,7 @@ except ImportError:  # built without a compiler: everything takes the pure path
 
 
 MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
+_MAX_NS = 2**64 - 1  # JSON can carry more; nothing below this line should have to know
 STATES = (NodeState.ACTIVE.value, NodeState.CALIBRATING.value, NodeState.IDLE.value)
 
 
@@ -164,7 +165,7 @@ class _Health:
                 self.degraded = bool(_value(point))
             elif metric.name == names.STRAGGLER_EVENT:
                 self.straggling = bool(_value(point))
-                self.sent_ns = self.sent_ns or point.time_unix_nano
+                self.sent_ns = self.sent_ns or min(point.time_unix_nano, _MAX_NS)
             elif metric.name == names.NODE_INFO:
                 found = plain_attributes(point.attributes)
                 self.gpu_model, self.gpu_count = _text(found, names.GPU_MODEL), _number(found, names.GPU_COUNT)
@@ -180,7 +181,7 @@ class _Health:
             self.rejected[Reject.STATE_UNKNOWN] += 1
         else:
             self.score, self.state, self.workload = score, state, workload[:MAX_ID_CHARACTERS]
-            self.sent_ns = point.time_unix_nano
+            self.sent_ns = min(point.time_unix_nano, _MAX_NS)
 
 
 def _two(attributes: tuple[KeyValue, ...]) -> tuple[str, str]:

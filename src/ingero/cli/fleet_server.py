@@ -1,0 +1,118 @@
+"""`ingero-fleet`: the service that compares peers and sends the threshold back."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.cli.dispatch import run_click
+from ingero.config.fleet import FleetConfig
+from ingero.config.loader import load_file, load_text, to_mapping
+from ingero.errors import ConfigError
+
+ENDPOINTS = {
+    "grpc": "receivers.otlp.protocols.grpc.endpoint",
+    "http": "receivers.otlp.protocols.http.endpoint",
+    "agent": "extensions.ingero_threshold.agent_endpoint",
+    "admin": "extensions.ingero_threshold.admin_endpoint",
+    "health": "extensions.zpages.endpoint",
+    "metrics": "service.telemetry.metrics.address",
+    "prometheus": "exporters.prometheus.endpoint",
+}
+EPILOG = """\b
+Examples:
+  ingero-fleet                                     loopback, default ports
+  ingero-fleet --config fleet-config.yaml          as the file says
+  ingero-fleet --config fleet-config.yaml --check  is the file right?
+  ingero-fleet --http 0.0.0.0:14318 --grpc off     other ports, no gRPC
+"""
+
+
+def _endpoint_options(command: Any) -> Any:
+    for name, key in reversed(ENDPOINTS.items()):
+        option = click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.")
+        command = option(command)
+    return command
+
+
+@click.command("ingero-fleet", epilog=EPILOG)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML).")
+@click.option("--check", is_flag=True, help="Validate the configuration and exit.")
+@click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
+@click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@_endpoint_options
+def fleet(
+    path: Path | None, check: bool, print_config: bool, as_json: bool, log_level: str, **endpoints: str | None
+) -> int:
+    """Compare the nodes of each cluster and answer every push with the line between healthy and slow.
+
+    Agents push OTLP to :4317 (gRPC) or :4318 (HTTP). Without --config everything listens on loopback.
+    """
+    config = load_file(FleetConfig, path) if path is not None else FleetConfig()
+    for name, value in endpoints.items():
+        if value is not None:
+            config = _override(config, name, value)
+    if print_config:
+        _print_config(config, as_json)
+        return 0
+    if check:
+        click.echo(f"{path or 'the built-in configuration'} is valid")
+        return 0
+    return _serve(config, as_json, log_level)
+
+
+def _override(config: FleetConfig, name: str, value: str) -> FleetConfig:
+    """The same configuration with one address changed, checked by the same rules."""
+    *sections, field = ENDPOINTS[name].split(".")
+    mapping = to_mapping(config)
+    node: dict[str, Any] = mapping
+    if value == "off" and name in ("grpc", "http"):
+        node["receivers"]["otlp"]["protocols"].pop(name, None)
+    else:
+        for section in sections:
+            node = node.setdefault(section, {})
+        host = str(node.get(field) or "127.0.0.1:0").rpartition(":")[0]
+        node[field] = value if ":" in value else f"{host}:{value}"
+    try:
+        return load_text(FleetConfig, json.dumps(mapping), f"--{name} {value}")
+    except ConfigError as error:
+        raise ConfigError(f"--{name} {value}: {str(error).split(': ', 1)[-1]}") from None
+
+
+def _print_config(config: FleetConfig, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(to_mapping(config), indent=2))
+        return
+    import yaml
+
+    click.echo(yaml.safe_dump(to_mapping(config), sort_keys=False).rstrip())
+
+
+def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
+    import uvloop
+
+    from ingero.cli.logs import log_to_stderr
+    from ingero.fleet.app import FleetService, serve
+
+    log_to_stderr(log_level)
+
+    def started(service: FleetService) -> None:
+        if as_json:
+            click.echo(json.dumps({"addresses": service.addresses}))
+        else:
+            where = "  ".join(f"{name} {address}" for name, address in service.addresses.items())
+            click.echo(f"ingero-fleet is up: {where}")
+        sys.stdout.flush()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config, started))
+    return 0
+
+
+def main() -> int:
+    """Console script."""
+    return run_click(fleet, sys.argv[1:], "ingero-fleet")

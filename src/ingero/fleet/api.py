@@ -1,0 +1,199 @@
+"""The pages beside the OTLP listeners: threshold by GET, diagnostics, health, metrics."""
+
+import html
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ingero.contract.exposition import CONTENT_TYPE
+from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
+from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.threshold import encode_answer
+from ingero.fleet.processor import Cluster, FleetProcessor
+from ingero.fleet.receive import Receiver, TokenGate
+from ingero.fleet.roster import NodeRow
+from ingero.transport.otlp_http import otlp_endpoint
+
+MAX_LISTED_NODES = 10_000
+_encode = msgspec.json.Encoder().encode
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(_encode(content), status, media_type="application/json")
+
+
+def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
+    """The ordinary way of the OTLP listener."""
+
+    def endpoint(kind: Any) -> Callable[[Request], Any]:
+        return otlp_endpoint(kind, receiver.receive_http, receiver.http_headers, max_body_bytes)
+
+    return Starlette(
+        routes=[
+            Route("/v1/metrics", endpoint(MetricsRequest), methods=["POST"]),
+            Route("/v1/traces", endpoint(TracesRequest), methods=["POST"]),
+            Route("/v1/logs", endpoint(LogsRequest), methods=["POST"]),
+        ]
+    )
+
+
+def guarded(gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+    """An endpoint behind a listener's bearer token."""
+
+    async def check(request: Request) -> Response:
+        if gate.admits(request.headers.get("authorization")):
+            return await endpoint(request)
+        return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
+
+    return check
+
+
+def threshold_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
+    """What agents ask when a push brought no threshold back."""
+
+    async def threshold(request: Request) -> Response:
+        cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
+        return Response(encode_answer(processor.served(cluster)), media_type="application/json")
+
+    return Starlette(routes=[Route("/api/v1/threshold", guarded(gate, threshold))])
+
+
+def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
+    """The state of every cluster and node; served on loopback only."""
+
+    async def clusters(request: Request) -> Response:
+        return _json({"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]})
+
+    async def scores(request: Request) -> Response:
+        name = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
+        cluster = processor.clusters.get(name)
+        if cluster is None:
+            known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
+            return _json({"error": f"no cluster {name!r}; known: {known}"}, 404)
+        now_s = time.monotonic()
+        nodes = sorted(cluster.roster.rows)[:MAX_LISTED_NODES]
+        rows = [_node(cluster, cluster.roster.row(node, now_s), processor.policy.ttl_s) for node in nodes]
+        return _json(
+            {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
+        )
+
+    return Starlette(
+        routes=[
+            Route("/debug/clusters", guarded(gate, clusters)),
+            Route("/debug/scores", guarded(gate, scores)),
+        ]
+    )
+
+
+def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
+    state = cluster.threshold
+    return {
+        "cluster_id": name,
+        "threshold": cluster.served.value or None,
+        "quorum_met": cluster.served.quorum_met,
+        "raw_threshold": state.stats.value if state.stats else None,
+        "ema": state.ema,
+        "median": state.stats.median if state.stats else None,
+        "mad": state.stats.mad if state.stats else None,
+        "nodes_by_state": cluster.counts,
+        "coverage": state.coverage,
+        "coverage_low": state.coverage_low,
+        "panic": str(state.panic) if state.panic else None,
+        "below_threshold": state.below,
+    }
+
+
+def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:
+    report = row.report
+    silent = row.age_s > ttl_s
+    counts = row.state == "active" and not silent and row.score is not None
+    return {
+        "node_id": row.node,
+        "score": row.score,
+        "state": "silent" if silent else row.state,
+        "below_threshold": bool(counts and row.score is not None and row.score < cluster.served.value),
+        "straggler": row.straggling,
+        "straggler_for_s": row.straggling_for_s,
+        "mode": report.mode,
+        "workload_type": report.workload,
+        "last_push_s_ago": round(row.age_s, 3),
+        "known_for_s": round(row.known_for_s, 3),
+        "pushes": row.pushes,
+        "sent_unix_ns": report.sent_ns,
+        "degraded": report.degraded,
+        "job_id": report.job,
+        "rank": report.rank,
+        "world_size": report.world_size,
+        "provider": report.provider,
+        "gpu_model": report.gpu_model,
+        "gpu_count": report.gpu_count,
+    }
+
+
+def health_app(receiver: Receiver, is_ready: Callable[[], bool], gate: TokenGate) -> Starlette:
+    """Probes for orchestrators and one page for people."""
+
+    async def health(request: Request) -> Response:
+        if receiver.draining:
+            return PlainTextResponse("draining\n", 503)
+        return PlainTextResponse("ok\n")
+
+    async def ready(request: Request) -> Response:
+        if receiver.draining or not is_ready():
+            return PlainTextResponse("not ready\n", 503)
+        return PlainTextResponse("ready\n")
+
+    async def status(request: Request) -> Response:
+        return HTMLResponse(_status_page(receiver.processor))
+
+    return Starlette(
+        routes=[
+            Route("/healthz", health),
+            Route("/readyz", ready),
+            Route("/", guarded(gate, status)),
+            Route("/debug/servicez", guarded(gate, status)),
+        ]
+    )
+
+
+def _status_page(processor: FleetProcessor) -> str:
+    rows = []
+    for name, cluster in sorted(processor.clusters.items()):
+        state = cluster.threshold
+        cells = (
+            name,
+            f"{cluster.served.value:.6f}" if cluster.served.value else "none yet",
+            "yes" if cluster.served.quorum_met else "no",
+            f"{state.stats.median:.4f}" if state.stats else "",
+            *(str(cluster.counts.get(kind, 0)) for kind in ("active", "idle", "calibrating", "silent")),
+            str(state.below),
+            str(state.panic or ""),
+        )
+        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
+    head = "".join(
+        f"<th>{title}</th>"
+        for title in ("cluster", "threshold", "quorum", "median", "active", "idle", "calibrating", "silent", "below",
+                      "panic")
+    )  # fmt: skip
+    counters = processor.counters
+    return (
+        "<!doctype html><title>Ingero Fleet</title><style>body{font:14px sans-serif}td,th{padding:2px 10px;"
+        "text-align:right}td:first-child,th:first-child{text-align:left}</style><h1>Ingero Fleet</h1>"
+        f"<p>{counters.pushes} pushes, {sum(counters.rejected.values())} points rejected.</p>"
+        f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+    )
+
+
+def metrics_app(render: Callable[[], Awaitable[bytes]], gate: TokenGate) -> Starlette:
+    """A page for a Prometheus server."""
+
+    async def metrics(request: Request) -> Response:
+        return Response(await render(), media_type=CONTENT_TYPE)
+
+    return Starlette(routes=[Route("/metrics", guarded(gate, metrics))])

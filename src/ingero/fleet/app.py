@@ -1,0 +1,256 @@
+"""The Fleet service: builds everything in reading order, runs until a signal, drains."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingero.config.fleet import FleetConfig, ForwardExporterConfig, ListenerTlsConfig
+from ingero.contract.exposition import Family, render
+from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.errors import IngeroError
+from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
+from ingero.fleet.backends import GrpcBackend, HttpBackend
+from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
+from ingero.fleet.metrics import cluster_families, own_series, service_families
+from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.fleet.receive import Receiver, Sink, TokenGate
+from ingero.fleet.series import ReceivedSeries
+from ingero.transport.auth import read_token_file
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
+from ingero.transport.otlp_http import push_protocol
+from ingero.transport.tls import server_context
+
+TICK_S = 1.0
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Secured:
+    """What SIGHUP reads again for one listener."""
+
+    gate: TokenGate
+    token_file: Path | None
+    context: ssl.SSLContext | None
+    tls: ListenerTlsConfig | None
+
+    def reload(self) -> None:
+        if self.token_file is not None:
+            self.gate.set(read_token_file(self.token_file))
+        if self.context is not None and self.tls is not None:
+            server_context(self.tls.files())  # complains about a bad file before the good one is let go
+            self.context.load_cert_chain(self.tls.cert_file, self.tls.key_file)
+
+
+class FleetService:
+    """Everything `ingero-fleet` runs. `addresses` holds where each listener ended up."""
+
+    def __init__(self, config: FleetConfig, *, processor: FleetProcessor | None = None) -> None:
+        self.config = config
+        settings = config.processors.ingero
+        self.processor = processor or FleetProcessor(
+            settings.policy(),
+            max_nodes=settings.max_expected_nodes,
+            expected_nodes=settings.quorum.expected_nodes,
+            max_clusters=settings.max_clusters,
+        )
+        self.addresses: dict[str, str] = {}
+        self._secured: list[_Secured] = []
+        self._listeners: list[HttpListener] = []
+        self._grpc: GrpcListener | None = None
+        self._series: ReceivedSeries | None = None
+        self._forwarders: list[Forwarder] = []
+        self._backends: list[HttpBackend | GrpcBackend] = []
+        self._plaintext: list[str] = []
+        self._ready = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.receiver = Receiver(self.processor)
+
+    # --- Start -----------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Bind every listener, then serve; raises IngeroError and leaves nothing behind."""
+        try:
+            self._build_exporters()
+            await self._open_listeners()
+        except BaseException:
+            await self._close_listeners()
+            raise
+        for forwarder in self._forwarders:
+            forwarder.start()
+        self._tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._report_forever())]
+        self._ready = True
+        if self._plaintext:
+            log.warning("plaintext_listeners", extra={"listeners": ", ".join(self._plaintext)})
+        log.info("fleet_started", extra={"listeners": self.addresses})
+
+    def _build_exporters(self) -> None:
+        exporters, pipelines = self.config.exporters, self.config.service.pipelines
+        sinks: dict[str, Sink] = {}
+        if exporters.prometheus is not None:
+            self._series = ReceivedSeries(self.processor.policy.ttl_s, exporters.prometheus.max_series)
+            sinks["prometheus"] = self._series
+        if exporters.otlp is not None:
+            sinks["otlp"] = self._forward("otlp", exporters.otlp, GrpcBackend(exporters.otlp))
+        if exporters.otlphttp is not None:
+            sinks["otlphttp"] = self._forward("otlphttp", exporters.otlphttp, HttpBackend(exporters.otlphttp))
+        if exporters.debug is not None:
+            sinks["debug"] = DebugSink(exporters.debug.verbosity)
+        chosen: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+            (MetricsRequest, pipelines.metrics.exporters),
+            (TracesRequest, pipelines.traces.exporters),
+            (LogsRequest, pipelines.logs.exporters),
+        )
+        self.receiver.sinks = {kind: tuple(sinks[name] for name in names) for kind, names in chosen}
+
+    def _forward(self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend) -> Forwarder:
+        retry = config.retry_on_failure
+        policy = ForwardPolicy(
+            queue_size=config.sending_queue.queue_size,
+            queue_bytes=config.sending_queue.max_bytes,
+            initial_s=retry.initial_interval,
+            max_s=retry.max_interval,
+            max_elapsed_s=retry.max_elapsed_time,
+        )
+        forwarder = Forwarder(name, backend.send, policy)
+        self._forwarders.append(forwarder)
+        self._backends.append(backend)
+        return forwarder
+
+    async def _open_listeners(self) -> None:
+        """OTLP last: once a push is taken, everything about it can be seen."""
+        extension, zpages = self.config.extensions.ingero_threshold, self.config.extensions.zpages
+        if "ingero_threshold" in self.config.service.extensions:
+            gate = self._secure("threshold", extension.agent_endpoint, extension.tls, extension.token_file)
+            await self._serve("threshold", extension.agent_endpoint, threshold_app(self.processor, gate.gate), gate)
+            gate = self._secure("admin", extension.admin_endpoint, extension.tls, extension.token_file)
+            await self._serve("admin", extension.admin_endpoint, admin_app(self.processor, gate.gate), gate)
+        gate = self._secure("health", zpages.endpoint, zpages.tls, zpages.token_file)
+        await self._serve("health", zpages.endpoint, health_app(self.receiver, lambda: self._ready, gate.gate), gate)
+        telemetry = self.config.service.telemetry.metrics
+        gate = self._secure("metrics", telemetry.address, telemetry.tls, telemetry.token_file)
+        await self._serve("metrics", telemetry.address, metrics_app(self._render_own, gate.gate), gate)
+        prometheus = self.config.exporters.prometheus
+        if prometheus is not None and self._series is not None:
+            gate = self._secure("prometheus", prometheus.endpoint, prometheus.tls, prometheus.token_file)
+            await self._serve("prometheus", prometheus.endpoint, metrics_app(self._series.render, gate.gate), gate)
+        await self._open_receivers()
+
+    async def _open_receivers(self) -> None:
+        http, grpc = self.config.receivers.otlp.protocols.http, self.config.receivers.otlp.protocols.grpc
+        if http is not None:
+            secured = self._secure("http", http.endpoint, http.tls, http.token_file)
+            self.receiver.http_gate = secured.gate
+            self.receiver.max_requests_per_s = http.max_requests_per_s
+            app = receiver_app(self.receiver, http.max_body_bytes)
+            protocol = push_protocol(self.receiver.answer, http.max_body_bytes)
+            await self._serve("http", http.endpoint, app, secured, protocol)
+        if grpc is not None:
+            secured = self._secure("grpc", grpc.endpoint, grpc.tls, grpc.token_file)
+            self.receiver.grpc_gate = secured.gate
+            self._grpc = grpc_listener(
+                grpc.endpoint,
+                grpc.tls.files() if grpc.tls else None,
+                self.receiver.receive_grpc,
+                self.receiver.grpc_headers,
+            )
+            await self._grpc.start()
+            self.addresses["grpc"] = self._grpc.address
+
+    def _secure(self, name: str, endpoint: str, tls: ListenerTlsConfig | None, token_file: Path | None) -> _Secured:
+        if tls is None:
+            self._plaintext.append(f"{name} {endpoint}")
+        secured = _Secured(
+            TokenGate(read_token_file(token_file) if token_file else None),
+            token_file,
+            server_context(tls.files()) if tls else None,
+            tls,
+        )
+        self._secured.append(secured)
+        return secured
+
+    async def _serve(self, name: str, endpoint: str, app: Any, secured: _Secured, protocol: Any = None) -> None:
+        extra = {} if protocol is None else {"protocol": protocol}
+        listener = HttpListener(app, bind(endpoint), secured.context, **extra)
+        self._listeners.append(listener)
+        await listener.start()
+        self.addresses[name] = listener.address
+
+    # --- While running ---------------------------------------------------------------------------------------------
+    async def _tick_forever(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.processor.tick(time.monotonic())
+            self.receiver.second_passed()
+
+    async def _report_forever(self) -> None:
+        """Fleet's own series go where received metrics go."""
+        while True:
+            await asyncio.sleep(self.processor.policy.push_interval_s)
+            if self._forwarders and self.processor.clusters:
+                body = encode_protobuf(own_series(self.processor, time.time_ns()))
+                for sink in self.receiver.sinks.get(MetricsRequest, ()):
+                    if isinstance(sink, Forwarder):
+                        sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
+
+    async def _render_own(self) -> bytes:
+        exporters: list[Family] = forward_families(self._forwarders)
+        if self._series is not None:
+            exporters += self._series.families()
+        return render(
+            cluster_families(self.processor) + service_families(self.receiver, len(self._plaintext), exporters)
+        )
+
+    def reload(self) -> None:
+        """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
+        for secured in self._secured:
+            try:
+                secured.reload()
+            except IngeroError as error:
+                log.error("reload_failed", extra={"why": str(error)})
+        log.info("reloaded")
+
+    # --- Stop ------------------------------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """Say so, answer what is under way, send on what is queued, close; the health page goes last."""
+        self.receiver.draining = True
+        self._ready = False
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._grpc is not None:
+            await self._grpc.stop()
+        health = self.addresses.get("health")
+        await asyncio.gather(*(listener.stop() for listener in self._listeners if listener.address != health))
+        await asyncio.gather(*(forwarder.stop() for forwarder in self._forwarders))
+        await asyncio.gather(*(backend.close() for backend in self._backends))
+        await self._close_listeners()
+        log.info("fleet_stopped")
+
+    async def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            await listener.stop()
+            listener.listener.close()
+
+
+async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads."""
+    service = FleetService(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, service.reload)
+    await service.start()
+    on_started(service)
+    await stopping.wait()
+    await service.stop()

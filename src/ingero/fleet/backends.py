@@ -1,0 +1,153 @@
+"""Where forwarded requests go: an OTLP receiver over HTTP or gRPC, given joined protobuf bytes."""
+
+import gzip
+import ssl
+from collections.abc import Callable
+from typing import Any, Final
+
+import aiohttp
+import grpc
+
+from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
+from ingero.contract.names import LOGS_PATH, METRICS_PATH, PROTOBUF_TYPE, TRACES_PATH
+from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp_body import Encoding, decode_response
+from ingero.errors import ConfigError, MalformedPush
+from ingero.fleet.forward import Busy, Refused
+from ingero.transport.auth import read_token_file
+from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.tls import ClientTls, client_context
+
+HTTP_PATHS: Final[dict[Kind, str]] = {
+    MetricsRequest: METRICS_PATH,
+    TracesRequest: TRACES_PATH,
+    LogsRequest: LOGS_PATH,
+}
+_RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
+_RETRYABLE_GRPC: Final = frozenset(
+    {
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.OUT_OF_RANGE,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+MAX_REPLY_BYTES: Final = 64 << 10
+MAX_RETRY_AFTER_S: Final = 300.0
+
+
+class HttpBackend:
+    """An `otlphttp` exporter's other side."""
+
+    def __init__(self, config: ForwardExporterConfig) -> None:
+        scheme = "http" if config.tls.insecure else "https"
+        base = config.endpoint if "://" in config.endpoint else f"{scheme}://{config.endpoint}"
+        if not base.startswith(("http://", "https://")):
+            raise ConfigError(f"exporters.otlphttp.endpoint: {config.endpoint!r} is neither http nor https")
+        self._base = base.rstrip("/").removesuffix(METRICS_PATH)
+        self._config = config
+        self._tls = _client_tls(config.tls) if base.startswith("https://") else None
+        self._authorization = _authorization(config)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, kind: Kind, body: bytes) -> int:
+        """Post one batch; see `forward.Send`."""
+        headers = {"Content-Type": PROTOBUF_TYPE, **self._authorization()}
+        if self._config.compression == "gzip":
+            body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        try:
+            async with self._open().post(
+                self._base + HTTP_PATHS[kind], data=body, headers=headers, allow_redirects=False
+            ) as response:
+                answer = await response.content.read(MAX_REPLY_BYTES)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Busy(f"{self._base}: {error or type(error).__name__}") from None
+        if response.status in _RETRYABLE_HTTP:
+            raise Busy(f"{self._base}: HTTP {response.status}", _retry_after_s(response.headers.get("Retry-After")))
+        if not 200 <= response.status < 300:
+            raise Refused(f"{self._base}: HTTP {response.status}")
+        return _rejected(kind, answer)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=self._config.timeout)
+            connector = aiohttp.TCPConnector(limit=4, ssl=self._tls if self._tls is not None else True)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+class GrpcBackend:
+    """An `otlp` exporter's other side."""
+
+    def __init__(self, config: ForwardExporterConfig) -> None:
+        self._target = config.endpoint.split("://", 1)[-1].rstrip("/")
+        insecure = config.tls.insecure or config.endpoint.startswith("http://")
+        self._config = config
+        self._authorization = _authorization(config)
+        self._credentials = None if insecure else _channel_credentials(config.tls)
+        self._channel: Any = None
+
+    async def send(self, kind: Kind, body: bytes) -> int:
+        """Call one Export; see `forward.Send`."""
+        if self._channel is None:
+            self._channel = self._connect()
+        metadata = tuple((name.lower(), value) for name, value in self._authorization().items())
+        call = self._channel.unary_unary(PATHS[kind])
+        try:
+            answer = await call(body, timeout=self._config.timeout, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            said = f"{self._target}: {error.code().name} {error.details()}"
+            if error.code() not in _RETRYABLE_GRPC:
+                raise Refused(said) from None
+            retry_after = dict(error.trailing_metadata() or ()).get("retry-after")
+            raise Busy(said, _retry_after_s(retry_after)) from None
+        return _rejected(kind, answer)
+
+    def _connect(self) -> Any:
+        compression = grpc.Compression.Gzip if self._config.compression == "gzip" else grpc.Compression.NoCompression
+        options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_retries", 0))
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(self._target, options, compression)
+        return grpc.aio.secure_channel(self._target, self._credentials, options, compression)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def _client_tls(tls: ClientTlsConfig) -> ssl.SSLContext:
+    return client_context(ClientTls(ca=tls.ca_file, cert=tls.cert_file, key=tls.key_file))
+
+
+def _channel_credentials(tls: ClientTlsConfig) -> Any:
+    _client_tls(tls)  # names the file that is wrong; gRPC would only say that the handshake failed
+    ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca_file, tls.key_file, tls.cert_file))
+    return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def _authorization(config: ForwardExporterConfig) -> Callable[[], dict[str, str]]:
+    """Reads the token for every batch, so that a rotated one is used without a restart."""
+    path = config.token_file
+    if path is None:
+        return dict
+    read_token_file(path)
+    return lambda: {"Authorization": f"Bearer {read_token_file(path)}"}
+
+
+def _retry_after_s(text: str | None) -> float | None:
+    plain = (text or "").strip()
+    return min(float(plain), MAX_RETRY_AFTER_S) if plain.isascii() and plain.isdigit() else None
+
+
+def _rejected(kind: Kind, answer: bytes) -> int:
+    try:
+        return decode_response(kind, answer, Encoding.PROTOBUF).rejected
+    except MalformedPush:
+        return 0  # taken is taken, whatever a proxy wrote into the reply

@@ -1,0 +1,214 @@
+"""Exporters that send on what was received: a bounded queue, batches, retries; never in the way of a push.
+
+Requests travel as protobuf, and protobuf messages of one type concatenate: a batch is the joined bytes of its requests,
+never decoded again. JSON is turned into protobuf here, outside the push path.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from ingero.contract.exposition import Family, counter, gauge
+from ingero.contract.otlp import Kind, count_items
+from ingero.contract.otlp_body import Encoding, decode
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.errors import MalformedPush, Unavailable
+from ingero.fleet.processor import Taken
+
+BATCH_REQUESTS = 256
+BATCH_BYTES = 1 << 20
+FLUSH_S = 0.2  # how long a request may wait for company
+DRAIN_S = 5.0
+log = logging.getLogger(__name__)
+
+
+class Refused(Unavailable):
+    """The backend will not take this batch however often it is sent."""
+
+
+class Busy(Unavailable):
+    """The backend cannot take it now; `retry_after_s` is its own wish."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+Send = Callable[[Kind, bytes], Awaitable[int]]  # returns how many items the backend rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPolicy:
+    """Bounds of one exporter."""
+
+    queue_size: int = 10_000
+    queue_bytes: int = 32 << 20
+    initial_s: float = 1.0
+    max_s: float = 30.0
+    max_elapsed_s: float = 300.0
+
+
+@dataclass(slots=True)
+class ForwardCounters:
+    """What an exporter did; dropped by reason."""
+
+    sent: int = 0
+    retries: int = 0
+    rejected_items: int = 0
+    dropped: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("queue_full", "refused", "gave_up", "malformed"), 0)
+    )
+
+
+class Forwarder:
+    """A sink with one worker. `send` raises Busy to be asked again and Refused to be spared."""
+
+    def __init__(self, name: str, send: Send, policy: ForwardPolicy, chance: random.Random | None = None) -> None:
+        self.name = name
+        self.send = send
+        self.policy = policy
+        self.counters = ForwardCounters()
+        self._chance = chance or random.Random()  # noqa: S311 - jitter, not a secret
+        self._queue: deque[tuple[Kind, bytes, Encoding]] = deque()
+        self._queued_bytes = 0
+        self._wake = asyncio.Event()
+        self._closing = False
+        self._task: asyncio.Task[None] | None = None
+
+    def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
+        """Queue a request; the oldest makes room, since news is worth more than history."""
+        self._queue.append((kind, body, encoding))
+        self._queued_bytes += len(body)
+        while len(self._queue) > self.policy.queue_size or self._queued_bytes > self.policy.queue_bytes:
+            self._queued_bytes -= len(self._queue.popleft()[1])
+            self.counters.dropped["queue_full"] += 1
+        if len(self._queue) == 1:
+            self._wake.set()
+
+    def start(self) -> None:
+        """Begin sending inside the running loop."""
+        self._task = asyncio.create_task(self._run(), name=f"forward {self.name}")
+
+    async def stop(self, within_s: float = DRAIN_S) -> None:
+        """Send what is queued if that goes quickly, then end."""
+        self._closing = True
+        self._wake.set()
+        if self._task is not None:
+            done, _ = await asyncio.wait({self._task}, timeout=within_s)
+            if not done:
+                self._task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._task
+                self.counters.dropped["gave_up"] += len(self._queue)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            if not self._closing:
+                await asyncio.sleep(FLUSH_S)
+            while self._queue:
+                kind, count, body = self._next_batch()
+                if body:
+                    await self._deliver(kind, count, body)
+                else:
+                    await asyncio.sleep(0)
+            self._wake.clear()
+            if self._closing:
+                return
+
+    def _next_batch(self) -> tuple[Kind, int, bytes]:
+        """Requests of one kind from the head of the queue, joined."""
+        kind = self._queue[0][0]
+        parts: list[bytes] = []
+        size = 0
+        while self._queue and self._queue[0][0] is kind and len(parts) < BATCH_REQUESTS and size < BATCH_BYTES:
+            _, body, encoding = self._queue.popleft()
+            self._queued_bytes -= len(body)
+            try:
+                if encoding is Encoding.JSON:
+                    body = encode_protobuf(decode(kind, body, encoding))
+            except MalformedPush:
+                self.counters.dropped["malformed"] += 1
+                continue
+            parts.append(body)
+            size += len(body)
+        return kind, len(parts), b"".join(parts)
+
+    async def _deliver(self, kind: Kind, count: int, body: bytes) -> None:
+        began_s, wait_s = time.monotonic(), self.policy.initial_s
+        while True:
+            try:
+                self.counters.rejected_items += await self.send(kind, body)
+            except Refused as error:
+                log.warning("export_refused", extra={"exporter": self.name, "why": str(error)})
+                self.counters.dropped["refused"] += count
+                return
+            except Busy as error:
+                if time.monotonic() - began_s + wait_s > self.policy.max_elapsed_s:
+                    log.warning("export_gave_up", extra={"exporter": self.name, "why": str(error)})
+                    self.counters.dropped["gave_up"] += count
+                    return
+                self.counters.retries += 1
+                pause_s = wait_s * self._chance.uniform(0.5, 1.5)
+                await asyncio.sleep(max(pause_s, min(error.retry_after_s or 0.0, self.policy.max_s)))
+                wait_s = min(wait_s * 1.5, self.policy.max_s)
+            else:
+                self.counters.sent += count
+                return
+
+    @property
+    def queued(self) -> int:
+        """Requests waiting."""
+        return len(self._queue)
+
+
+def forward_families(forwarders: list[Forwarder]) -> list[Family]:
+    """How the exporters are doing, one label value each."""
+    by_name = [((("exporter", forwarder.name),), forwarder) for forwarder in forwarders]
+    return [
+        counter("ingero_fleet_export_sent_total", "Requests delivered", ((n, f.counters.sent) for n, f in by_name)),
+        counter("ingero_fleet_export_retries_total", "Retries", ((n, f.counters.retries) for n, f in by_name)),
+        counter(
+            "ingero_fleet_export_rejected_items_total",
+            "Items the backend took only in part",
+            ((n, f.counters.rejected_items) for n, f in by_name),
+        ),
+        counter(
+            "ingero_fleet_export_dropped_total",
+            "Requests dropped, by reason",
+            (
+                ((*n, ("reason", reason)), count)
+                for n, f in by_name
+                for reason, count in sorted(f.counters.dropped.items())
+            ),
+        ),
+        gauge("ingero_fleet_export_queue", "Requests waiting", ((n, f.queued) for n, f in by_name)),
+    ]
+
+
+class DebugSink:
+    """Logs one line per request: what kind, how large, how many items; at most ten a second."""
+
+    def __init__(self, verbosity: str) -> None:
+        self.verbosity = verbosity
+        self.suppressed = 0
+        self._second = 0
+        self._lines = 0
+
+    def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
+        """Say what arrived, never its content."""
+        second = int(time.monotonic())
+        self._lines = self._lines + 1 if second == self._second else 1
+        self._second = second
+        if self._lines > 10:
+            self.suppressed += 1
+            return
+        fields: dict[str, object] = {"kind": kind.__name__, "size_bytes": len(body), "encoding": encoding.name}
+        if self.verbosity != "basic":
+            fields["items"] = count_items(decode(kind, body, encoding))
+        log.info("debug_export", extra=fields)

@@ -1,0 +1,179 @@
+"""The Ingero processor: takes decoded or raw pushes, keeps a roster and a threshold per cluster, and answers.
+
+It owns no socket, thread or clock, so it fits into any pipeline: call `push` or `take` for what arrives, `tick` once a
+second, and `served` for what to tell the sender.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ingero.contract.names import DEFAULT_CLUSTER
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp_body import Encoding, PartialSuccess
+from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.contract.push import NodeReport, Push, Reject, problem_with_id, read_plain_push, read_push
+from ingero.contract.threshold import COLD_START, ServedThreshold
+from ingero.core.threshold import ClusterThreshold, ThresholdPolicy, advance
+from ingero.fleet.roster import Put, Roster
+
+CLOCK_SKEW_NS = 60 * 10**9  # a sender further off than this is counted; its push counts at the time we received it
+MAX_CLUSTERS = 1024
+_EXPLANATIONS = {
+    Reject.SCORE_NOT_FINITE: "health score is not a finite number",
+    Reject.SCORE_OUT_OF_RANGE: "health score is outside 0 to 1",
+    Reject.STATE_UNKNOWN: "node state is none of active, calibrating, idle",
+    Reject.NODE_ID_MISSING: "health score without ingero.node.id",
+    Reject.IDENTITY_INVALID: "node, cluster or job id is empty, too long or has control characters",
+    Reject.TOO_MANY_NODES: "the cluster is full; raise processors.ingero.max_expected_nodes",
+    Reject.TOO_MANY_CLUSTERS: "too many clusters",
+}
+
+
+@dataclass(slots=True)
+class Cluster:
+    """One cluster: who is in it and where its line is."""
+
+    roster: Roster
+    threshold: ClusterThreshold = field(default_factory=ClusterThreshold)
+    served: ServedThreshold = COLD_START
+    last_push_s: float = 0.0
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of one request: the cluster and node its reply is about, and what was refused."""
+
+    cluster: str
+    node: str
+    lead: str = ""  # name of the first metric: what kind of push this is
+    partial: PartialSuccess | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """Everything counted on the push path."""
+
+    pushes: int = 0
+    defaulted: int = 0  # no cluster named anywhere
+    mismatched: int = 0  # query or header and resource disagree
+    skewed: int = 0
+    puts: Counter[Put] = field(default_factory=Counter)
+    rejected: Counter[Reject] = field(default_factory=Counter)
+    forgotten: int = 0
+    ticks: int = 0
+    recomputes: int = 0  # of the smoothed threshold, once per push interval and cluster
+
+
+def no_measurements(request: MetricsRequest, cluster: str, now_s: float) -> None:
+    """Stands in where nothing reads collectives and own times."""
+
+
+class FleetProcessor:
+    """Scores in, thresholds out, for every cluster that pushes here."""
+
+    def __init__(
+        self,
+        policy: ThresholdPolicy,
+        *,
+        max_nodes: int = 10_000,
+        expected_nodes: int = 0,
+        max_clusters: int = MAX_CLUSTERS,
+        on_measurements: Callable[[MetricsRequest, str, float], None] = no_measurements,
+    ) -> None:
+        self.policy = policy
+        self.max_nodes = max_nodes
+        self.expected_nodes = expected_nodes
+        self.max_clusters = max_clusters
+        self.on_measurements = on_measurements
+        self.clusters: dict[str, Cluster] = {}
+        self.counters = Counters()
+
+    def push(self, body: bytes, encoding: Encoding, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+        """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
+        if encoding is Encoding.PROTOBUF:
+            plain = read_plain_push(body)
+            if plain is not None:
+                return self._apply(plain, cluster, now_s, wall_ns)
+            request = decode_protobuf(MetricsRequest, body)
+        else:
+            request = decode_json(MetricsRequest, body)
+        return self.take(request, cluster, now_s, wall_ns)
+
+    def take(self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+        """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
+        found = read_push(request)
+        taken = self._apply(found, cluster, now_s, wall_ns)
+        if found.has_measurements:
+            self.on_measurements(request, taken.cluster, now_s)
+        return taken
+
+    def _apply(self, found: Push, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+        self.counters.pushes += 1
+        if cluster is not None and problem_with_id(cluster):
+            cluster = None
+        rejected = list(found.rejected)
+        about = ("", "")
+        for report in found.reports:
+            name = cluster or report.cluster
+            if name is None:
+                name = DEFAULT_CLUSTER
+                self.counters.defaulted += 1
+            elif report.cluster is not None and report.cluster != name:
+                self.counters.mismatched += 1
+            about = about if about[0] else (name, report.node)
+            reason = self._put(name, report, now_s, wall_ns)
+            if reason is not None:
+                rejected.append((reason, 1))
+        partial = self._refuse(rejected) if rejected else None
+        return Taken(about[0] or cluster or DEFAULT_CLUSTER, about[1], found.lead, partial)
+
+    def _put(self, name: str, report: NodeReport, now_s: float, wall_ns: int) -> Reject | None:
+        cluster = self.clusters.get(name)
+        if cluster is None:
+            if len(self.clusters) >= self.max_clusters:
+                return Reject.TOO_MANY_CLUSTERS
+            cluster = self.clusters[name] = Cluster(Roster(self.max_nodes))
+        put = cluster.roster.put(report, now_s)
+        self.counters.puts[put] += 1
+        cluster.last_push_s = now_s
+        if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
+            self.counters.skewed += 1
+        if cluster.served is COLD_START and report.score is not None:
+            self._advance(cluster, now_s)  # the first score of a cluster is answered at once, not a second later
+        return Reject.TOO_MANY_NODES if put is Put.FULL else None
+
+    def _refuse(self, rejected: list[tuple[Reject, int]]) -> PartialSuccess:
+        for reason, points in rejected:
+            self.counters.rejected[reason] += points
+        said = "; ".join(f"{points} x {_EXPLANATIONS[reason]}" for reason, points in rejected[:4])
+        return PartialSuccess(sum(points for _, points in rejected), said)
+
+    def tick(self, now_s: float) -> None:
+        """Expire, recompute and serve; call it every second."""
+        self.counters.ticks += 1
+        for name, cluster in list(self.clusters.items()):
+            self.counters.forgotten += cluster.roster.forget(now_s, self.policy.ttl_s)
+            if not cluster.roster.rows:
+                del self.clusters[name]
+                continue
+            self._advance(cluster, now_s)
+
+    def _advance(self, cluster: Cluster, now_s: float) -> None:
+        ttl_s = self.policy.ttl_s
+        cluster.counts = counts = cluster.roster.counts(now_s, ttl_s)
+        not_working = counts["idle"] + counts["calibrating"] + counts["unscored"]
+        expected = max(self.expected_nodes, len(cluster.roster.rows)) - not_working
+        before = cluster.threshold
+        cluster.threshold = after = advance(
+            before, cluster.roster.active_scores(now_s, ttl_s), max(expected, 0), now_s, self.policy
+        )
+        self.counters.recomputes += after.ema_at_s != before.ema_at_s
+        served = ServedThreshold(after.served or 0.0, after.quorum_met)
+        cluster.served = COLD_START if served == COLD_START else served
+
+    def served(self, cluster: str) -> ServedThreshold:
+        """What agents of a cluster are told now; a cold start where nothing is known."""
+        found = self.clusters.get(cluster)
+        return found.served if found else COLD_START

@@ -1,0 +1,192 @@
+"""What happens to a request between socket and processor: admission, reply headers, copies for exporters."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Protocol
+
+from ingero.contract.names import (
+    QUORUM_HEADER,
+    QUORUM_METADATA,
+    THRESHOLD_HEADER,
+    THRESHOLD_METADATA,
+    VERDICT_HEADER,
+    VERDICT_METADATA,
+)
+from ingero.contract.otlp import Kind, MetricsRequest, count_items
+from ingero.contract.otlp_body import Encoding, decode, encode_error, encode_response
+from ingero.contract.push import problem_with_id
+from ingero.contract.threshold import ServedThreshold, encode_quorum, encode_threshold
+from ingero.errors import MalformedPush
+from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.transport.auth import parse_bearer, token_digest, tokens_equal
+from ingero.transport.otlp_http import GRPC_CODES, Inbound, Reply
+
+_UNAUTHORIZED = "a bearer token is needed"  # the same words for missing, malformed and wrong
+_HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
+_GRPC_NAMES = (THRESHOLD_METADATA, QUORUM_METADATA, VERDICT_METADATA)
+
+
+class Sink(Protocol):
+    """Takes a copy of what was received; must return at once."""
+
+    def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None: ...
+
+
+def no_verdicts(cluster: str, node: str) -> str:
+    """Stands in where no verdict engine runs."""
+    return ""
+
+
+class TokenGate:
+    """One listener's bearer token; open when there is none."""
+
+    def __init__(self, token: str | None) -> None:
+        self.set(token)
+
+    def set(self, token: str | None) -> None:
+        """Replace the token, as a reload does."""
+        self._digest = None if token is None else token_digest(token)
+
+    def admits(self, authorization: str | None) -> bool:
+        """True when no token is asked for, or this is the one."""
+        return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)
+
+
+class Receiver:
+    """Both OTLP listeners feed it; one instance per service."""
+
+    def __init__(
+        self,
+        processor: FleetProcessor,
+        *,
+        sinks: dict[Kind, Sequence[Sink]] | None = None,
+        verdict_text: Callable[[str, str], str] = no_verdicts,
+        http_gate: TokenGate | None = None,
+        grpc_gate: TokenGate | None = None,
+        max_requests_per_s: int = 0,
+    ) -> None:
+        self.processor = processor
+        self.sinks = sinks or {}
+        self.verdict_text = verdict_text
+        self.http_gate = http_gate or TokenGate(None)
+        self.grpc_gate = grpc_gate or TokenGate(None)
+        self.max_requests_per_s = max_requests_per_s
+        self.draining = False
+        self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
+        self.items: Counter[str] = Counter()  # received spans and log records
+        self._allowance = max_requests_per_s
+        self._rendered: dict[tuple[str, Encoding], tuple[ServedThreshold, bytes]] = {}
+
+    def second_passed(self) -> None:
+        """Renew the request allowance and let go of rendered replies; called with every tick."""
+        self._allowance = self.max_requests_per_s
+        self._rendered.clear()
+
+    # --- The short cut ---------------------------------------------------------------------------------------------
+    def answer(
+        self, body: bytes, encoding: Encoding, cluster: str | None, authorization: bytes | None, date: bytes
+    ) -> bytes:
+        """A plain metrics push as a whole HTTP reply."""
+        reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
+        if reply is None:
+            try:
+                taken = self._take(MetricsRequest, body, encoding, cluster)
+            except MalformedPush as error:
+                reply = Reply(400, message=str(error))
+            else:
+                self.replies["http", 200] += 1
+                verdict = self.verdict_text(taken.cluster, taken.node)
+                if taken.partial is None and not verdict:
+                    return self._plain_ok(taken.cluster, encoding, date)
+                headers = self._headers(_HTTP_NAMES, taken.cluster, verdict)
+                content = encode_response(MetricsRequest, encoding, taken.partial)
+                return _render(Reply(headers=headers), encoding, date, content)
+        self.replies["http", reply.status] += 1
+        reply = replace(reply, headers=self.http_headers(cluster))
+        return _render(reply, encoding, date, encode_error(encoding, GRPC_CODES[reply.status], reply.message))
+
+    def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
+        served = self.processor.served(cluster)
+        kept = self._rendered.get((cluster, encoding))
+        if kept is not None and kept[0] is served:
+            return kept[1]
+        reply = Reply(headers=self.http_headers(cluster))
+        rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
+        self._rendered[cluster, encoding] = (served, rendered)
+        return rendered
+
+    # --- The ordinary way ------------------------------------------------------------------------------------------
+    def receive_http(self, inbound: Inbound) -> Reply:
+        """Any request over HTTP; raises MalformedPush."""
+        return self._receive("http", self.http_gate, _HTTP_NAMES, inbound)
+
+    def receive_grpc(self, inbound: Inbound) -> Reply:
+        """Any request over gRPC; raises MalformedPush."""
+        return self._receive("grpc", self.grpc_gate, _GRPC_NAMES, inbound)
+
+    def http_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
+        """For replies to requests that never reached us whole."""
+        return self._headers(_HTTP_NAMES, cluster or "", "")
+
+    def grpc_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
+        """The same as metadata."""
+        return self._headers(_GRPC_NAMES, cluster or "", "")
+
+    def _receive(self, transport: str, gate: TokenGate, names: tuple[str, str, str], inbound: Inbound) -> Reply:
+        refusal = self._refusal(gate, inbound.authorization)
+        if refusal is not None:
+            self.replies[transport, refusal.status] += 1
+            headers = self._headers(names, inbound.cluster or "", "")
+            return Reply(refusal.status, message=refusal.message, retry_after_s=refusal.retry_after_s, headers=headers)
+        try:
+            taken = self._take(inbound.kind, inbound.body, inbound.encoding, inbound.cluster)
+        except MalformedPush:
+            self.replies[transport, 400] += 1
+            raise
+        self.replies[transport, 200] += 1
+        headers = self._headers(names, taken.cluster, self.verdict_text(taken.cluster, taken.node))
+        return Reply(partial=taken.partial, headers=headers)
+
+    def _refusal(self, gate: TokenGate, authorization: str | None) -> Reply | None:
+        if self.draining:
+            return Reply(503, message="shutting down; push again", retry_after_s=1)
+        if not gate.admits(authorization):
+            return Reply(401, message=_UNAUTHORIZED)
+        if self.max_requests_per_s:
+            if self._allowance <= 0:
+                retry_after_s = max(1, round(self.processor.policy.push_interval_s))
+                return Reply(429, message="more requests than max_requests_per_s", retry_after_s=retry_after_s)
+            self._allowance -= 1
+        return None
+
+    def _take(self, kind: Kind, body: bytes, encoding: Encoding, cluster: str | None) -> Taken:
+        if kind is MetricsRequest:
+            taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
+        else:
+            self.items[kind.__name__] += count_items(decode(kind, body, encoding))
+            taken = Taken(cluster if cluster and not problem_with_id(cluster) else "", "")
+        for sink in self.sinks.get(kind, ()):
+            sink.offer(kind, body, encoding, taken)
+        return taken
+
+    def _headers(self, names: tuple[str, str, str], cluster: str, verdict: str) -> tuple[tuple[str, str], ...]:
+        served = self.processor.served(cluster)
+        pair = (names[0], encode_threshold(served.value)), (names[1], encode_quorum(served.quorum_met))
+        return (*pair, (names[2], verdict)) if verdict else pair
+
+
+def _render(reply: Reply, encoding: Encoding, date: bytes, content: bytes) -> bytes:
+    status = HTTPStatus(reply.status)
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}"]
+    if date:
+        lines.append(f"Date: {date.decode()}")
+    lines += [f"{name}: {value}" for name, value in reply.headers]
+    if reply.retry_after_s is not None:
+        lines.append(f"Retry-After: {reply.retry_after_s}")
+    if status is HTTPStatus.UNAUTHORIZED:
+        lines.append("WWW-Authenticate: Bearer")
+    lines += [f"Content-Type: {encoding}", f"Content-Length: {len(content)}", "", ""]
+    return "\r\n".join(lines).encode("latin-1") + content

@@ -1,0 +1,172 @@
+"""Who is in a cluster and what each node last said, in numpy columns with one writer.
+
+Times are seconds of one monotonic clock of the receiver: a node's own clock never decides whether it is alive.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from ingero.contract.push import STATES, NodeReport
+from ingero.contract.types import NodeState
+from ingero.core.robust import Column
+
+FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missing is not gone
+REORDER_NS = 5 * 10**9  # an older push within this is a late retry; further back the sender's clock was set
+ACTIVE = STATES.index(NodeState.ACTIVE.value)
+_FIRST_CAPACITY = 64
+
+
+class Put(Enum):
+    """What became of a report."""
+
+    STORED = "stored"
+    DUPLICATE = "duplicate"  # the same push again, as clients retry; the node is alive, nothing else changes
+    LATE = "late"  # overtaken by a newer push
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as people see it; times are ages in seconds."""
+
+    node: str
+    score: float | None
+    state: str
+    age_s: float
+    known_for_s: float
+    pushes: int
+    straggling: bool
+    straggling_for_s: float | None
+    report: NodeReport
+
+
+class Roster:
+    """The nodes of one cluster."""
+
+    def __init__(self, max_nodes: int) -> None:
+        self.max_nodes = max_nodes
+        self.rows: dict[str, int] = {}
+        self.reports: list[NodeReport | None] = []
+        self._free: list[int] = []
+        self._grow(_FIRST_CAPACITY)
+
+    def _grow(self, capacity: int) -> None:
+        old = len(self.reports)
+        self.reports += [None] * (capacity - old)
+        self._free += range(capacity - 1, old - 1, -1)
+        for name, kind, empty in (
+            ("score", np.float64, np.nan),
+            ("seen_s", np.float64, -np.inf),
+            ("first_s", np.float64, np.inf),
+            ("straggling_s", np.float64, np.nan),
+            ("sent_ns", np.uint64, 0),
+            ("pushes", np.int64, 0),
+            ("state", np.int8, -1),
+        ):
+            column = np.full(capacity, empty, dtype=kind)
+            if old:
+                column[:old] = getattr(self, name)
+            setattr(self, name, column)
+
+    score: Column
+    seen_s: Column
+    first_s: Column
+    straggling_s: Column
+    sent_ns: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    pushes: np.ndarray[tuple[int], np.dtype[np.int64]]
+    state: np.ndarray[tuple[int], np.dtype[np.int8]]
+
+    def put(self, report: NodeReport, now_s: float) -> Put:
+        """Take one report; scoreless ones keep a known node alive and its last score."""
+        row = self.rows.get(report.node)
+        if row is None:
+            row = self._admit(report, now_s)
+            if row is None:
+                return Put.FULL
+        self.seen_s[row] = now_s
+        self.pushes[row] += 1
+        if report.straggling is not None:
+            self._follow_event(row, report.straggling, now_s)
+        if report.score is None:
+            return Put.STORED
+        last_ns = int(self.sent_ns[row])
+        if report.sent_ns <= last_ns and report.sent_ns:
+            if report.sent_ns == last_ns:
+                return Put.DUPLICATE
+            if last_ns - report.sent_ns < REORDER_NS:
+                return Put.LATE
+        self.sent_ns[row] = report.sent_ns
+        self.score[row] = report.score
+        self.state[row] = STATES.index(report.state)
+        self.reports[row] = report
+        return Put.STORED
+
+    def _admit(self, report: NodeReport, now_s: float) -> int | None:
+        if len(self.rows) >= self.max_nodes:
+            return None
+        if not self._free:
+            self._grow(2 * len(self.reports))
+        row = self._free.pop()
+        self.rows[report.node] = row
+        self.reports[row] = report
+        self.first_s[row] = now_s
+        return row
+
+    def _follow_event(self, row: int, straggling: bool, now_s: float) -> None:
+        if not straggling:
+            self.straggling_s[row] = np.nan
+        elif np.isnan(self.straggling_s[row]):
+            self.straggling_s[row] = now_s
+
+    def active_scores(self, now_s: float, ttl_s: float) -> Column:
+        """Scores of the nodes that are active and were heard within `ttl_s`."""
+        scores: Column = self.score[(self.state == ACTIVE) & (self.seen_s >= now_s - ttl_s)]
+        return scores
+
+    def counts(self, now_s: float, ttl_s: float) -> dict[str, int]:
+        """Live nodes by state; `silent` counts those that stopped pushing and are not forgotten yet."""
+        live = self.seen_s >= now_s - ttl_s
+        by_state = np.bincount(self.state[live & (self.state >= 0)].astype(np.int64), minlength=len(STATES))
+        found = {state: int(by_state[i]) for i, state in enumerate(STATES)}
+        found["unscored"] = int(np.count_nonzero(live & (self.state < 0)))
+        found["silent"] = len(self.rows) - int(np.count_nonzero(live))
+        return found
+
+    def forget(self, now_s: float, ttl_s: float) -> int:
+        """Drop the nodes silent for so long that nobody expects them; returns how many."""
+        gone = np.nonzero((self.seen_s < now_s - ttl_s * FORGET_AFTER_TTLS) & np.isfinite(self.seen_s))[0]
+        for row in gone.tolist():
+            report = self.reports[row]
+            assert report is not None
+            del self.rows[report.node]
+            self.reports[row] = None
+            self._free.append(row)
+        self.seen_s[gone] = -np.inf
+        self.first_s[gone] = np.inf
+        self.state[gone] = -1
+        self.sent_ns[gone] = 0
+        self.pushes[gone] = 0
+        self.score[gone] = np.nan
+        self.straggling_s[gone] = np.nan
+        return len(gone)
+
+    def row(self, node: str, now_s: float) -> NodeRow:
+        """One node for display; raises KeyError."""
+        i = self.rows[node]
+        report = self.reports[i]
+        assert report is not None
+        since = float(self.straggling_s[i])
+        state = int(self.state[i])
+        return NodeRow(
+            node=node,
+            score=None if state < 0 else float(self.score[i]),
+            state="" if state < 0 else STATES[state],
+            age_s=now_s - float(self.seen_s[i]),
+            known_for_s=now_s - float(self.first_s[i]),
+            pushes=int(self.pushes[i]),
+            straggling=not np.isnan(since),
+            straggling_for_s=None if np.isnan(since) else now_s - since,
+            report=report,
+        )

@@ -1,0 +1,136 @@
+"""OTLP over gRPC: the three Export services on raw bytes, with metadata in the reply and certificates that reload."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from ingero.contract.names import CLUSTER_HEADER
+from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
+from ingero.errors import MalformedPush, Unavailable
+from ingero.transport.http import parse_endpoint, port_holder
+from ingero.transport.otlp_http import Headers, Inbound, Reply
+from ingero.transport.tls import ServerTls
+
+SERVICES: Final[dict[str, Kind]] = {
+    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": MetricsRequest,
+    "/opentelemetry.proto.collector.trace.v1.TraceService/Export": TracesRequest,
+    "/opentelemetry.proto.collector.logs.v1.LogsService/Export": LogsRequest,
+}
+PATHS: Final = {kind: path for path, kind in SERVICES.items()}
+_STATUS: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+}
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_DECODED_BYTES),
+    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent split of the traffic
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+)
+
+
+class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
+    def __init__(self, receive: Callable[[Inbound], Reply], headers_for: Callable[[str | None], Headers]) -> None:
+        self._receive = receive
+        self._headers_for = headers_for
+        self._handlers = {
+            path: grpc.unary_unary_rpc_method_handler(self._export(kind)) for path, kind in SERVICES.items()
+        }
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        return self._handlers.get(details.method)
+
+    def _export(self, kind: Kind) -> Callable[[bytes, Any], Any]:
+        async def export(body: bytes, context: Any) -> bytes:
+            metadata = dict(context.invocation_metadata() or ())
+            cluster = metadata.get(CLUSTER_HEADER)
+            try:
+                reply = self._receive(Inbound(kind, body, Encoding.PROTOBUF, cluster, metadata.get("authorization")))
+            except MalformedPush as error:
+                reply = Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
+            await _send_metadata(context, reply)
+            if reply.status != 200:
+                await context.abort(_STATUS.get(reply.status, grpc.StatusCode.INTERNAL), reply.message)
+            return encode_response(kind, Encoding.PROTOBUF, reply.partial)
+
+        return export
+
+
+async def _send_metadata(context: Any, reply: Reply) -> None:
+    """Both as headers and as trailers: agents look into either, and an error has only trailers."""
+    metadata = reply.headers
+    if reply.retry_after_s is not None:
+        metadata = (*metadata, ("retry-after", str(reply.retry_after_s)))
+    context.set_trailing_metadata(metadata)
+    if reply.status == 200:
+        await context.send_initial_metadata(metadata)
+
+
+@dataclass(slots=True)
+class GrpcListener:
+    """A running gRPC server."""
+
+    server: Any
+    address: str
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def stop(self, grace_s: float = 5.0) -> None:
+        """Refuse new calls, let running ones end."""
+        await self.server.stop(grace_s)
+
+
+def grpc_listener(
+    endpoint: str,
+    tls: ServerTls | None,
+    receive: Callable[[Inbound], Reply],
+    headers_for: Callable[[str | None], Headers],
+) -> GrpcListener:
+    """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata."""
+    server = grpc.aio.server(options=_OPTIONS)
+    server.add_generic_rpc_handlers((_Service(receive, headers_for),))
+    host, port = parse_endpoint(endpoint)
+    target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
+    try:
+        bound = server.add_secure_port(target, _credentials(tls)) if tls else server.add_insecure_port(target)
+    except RuntimeError:
+        holder = port_holder(port)
+        raise Unavailable(
+            f"port {port} is already in use{f' by {holder}' if holder else ''}; stop it or choose another address"
+        ) from None
+    return GrpcListener(server, f"{target.rpartition(':')[0]}:{bound}")
+
+
+def _credentials(tls: ServerTls) -> Any:
+    """Reads the files again when they changed, so renewed certificates need no restart."""
+    seen: list[tuple[float, ...]] = [_stamps(tls)]
+
+    def fetch() -> Any:
+        stamps = _stamps(tls)
+        if stamps == seen[0]:
+            return None
+        seen[0] = stamps
+        return _configuration(tls)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(tls), fetch, require_client_authentication=tls.client_ca is not None
+    )
+
+
+def _configuration(tls: ServerTls) -> Any:
+    pair = ((tls.key.read_bytes(), tls.cert.read_bytes()),)
+    return grpc.ssl_server_certificate_configuration(
+        pair, root_certificates=tls.client_ca.read_bytes() if tls.client_ca else None
+    )
+
+
+def _stamps(tls: ServerTls) -> tuple[float, ...]:
+    files: list[Path] = [tls.cert, tls.key, *([tls.client_ca] if tls.client_ca else [])]
+    return tuple(file.stat().st_mtime_ns for file in files)
