@@ -45,6 +45,10 @@ lock: ## pin all dependencies again (hashes, no addresses)
 probes: $(READY) ## rebuild the eBPF probes for x86_64 and aarch64 (needs nothing but pip)
 	$(BIN)/python -m ingero.agent.probes.build
 
+.PHONY: peers
+peers: ## build the Go programs that tests and benchmarks run beside us (minutes; kept in ~/.cache/ingero/peers)
+	nice bench/peers/build.sh
+
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c

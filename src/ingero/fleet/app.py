@@ -28,7 +28,7 @@ from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import push_protocol
-from ingero.transport.tls import server_context
+from ingero.transport.tls import is_loopback, server_context
 
 TICK_S = 1.0
 log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class FleetService:
             self.addresses["grpc"] = self._grpc.address
 
     def _secure(self, name: str, endpoint: str, tls: ListenerTlsConfig | None, token_file: Path | None) -> _Secured:
-        if tls is None:
+        if tls is None and not is_loopback(endpoint):
             self._plaintext.append(f"{name} {endpoint}")
         secured = _Secured(
             TokenGate(read_token_file(token_file) if token_file else None),

@@ -1,0 +1,217 @@
+import gzip
+import json
+import zlib
+
+import aiohttp
+import pytest
+from tests.fleet.pushes import as_json, protobuf, running
+from tests.shared_data import shared
+
+from ingero.contract import names
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp_body import Encoding, PartialSuccess, decode_response, encode_response
+
+PB = {"Content-Type": names.PROTOBUF_TYPE}
+JSON = {"Content-Type": names.JSON_TYPE}
+
+
+async def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as reply:
+        return reply.status, {name.lower(): value for name, value in reply.headers.items()}, await reply.read()
+
+
+async def test_push_answers_both_headers() -> None:
+    """F005, F065: JSON and protobuf, the same values on both."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
+        for node in "abcde":
+            status, headers, body = await post(url, protobuf(node, 0.9), PB)
+        assert (status, body, headers["content-type"]) == (200, b"", names.PROTOBUF_TYPE)
+        assert headers["x-ingero-threshold"] == "0.880000"
+        fleet.processor.tick(fleet.processor.clusters["train"].last_push_s)
+        status, headers, body = await post(url, as_json("a", 0.9), JSON)
+        assert (status, body) == (200, b"{}")
+        assert headers["x-ingero-quorum-met"] == "true"
+        assert "date" in headers
+
+
+async def test_short_cut_and_ordinary_way_give_the_same_reply() -> None:
+    """A gzip body takes the ordinary way; everything a client sees must be equal."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
+        for body, headers in (
+            (protobuf("a", 0.9, sent_ns=5), PB),
+            (as_json("a", 0.9, sent_ns=5), JSON),
+            (protobuf("a", 7.0), PB),
+            (as_json("a", 7.0), JSON),
+            (b"\xff\xff\xff", PB),
+            (b"{", JSON),
+            (b"", PB),
+        ):
+            plain = await post(url, body, headers)
+            packed = await post(url, gzip.compress(body), {**headers, "Content-Encoding": "gzip"})
+            for reply in (plain, packed):
+                reply[1].pop("date")
+            assert plain == packed
+
+
+async def test_identical_state_from_both_encodings_and_both_transports() -> None:
+    """F033 without gRPC: see test_grpc for the rest."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        await post(url, protobuf("a", 0.9, sent_ns=5), PB)
+        await post(url, as_json("b", 0.9, sent_ns=5), JSON)
+        await post(url, zlib.compress(protobuf("c", 0.9, sent_ns=5)), {**PB, "Content-Encoding": "deflate"})
+        roster = fleet.processor.clusters["train"].roster
+        rows = [roster.row(node, 0.0) for node in "abc"]
+        assert {(row.score, row.state, row.pushes, row.report.workload, row.report.sent_ns) for row in rows} == {
+            (0.9, "active", 1, "training", 5)
+        }
+
+
+async def test_cluster_by_query_header_or_resource() -> None:
+    """F040."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        await post(f"{url}?node_id=a&cluster_id=by%20query", protobuf("a", 0.9), {**PB, "ingero.cluster.id": "header"})
+        await post(url, protobuf("a", 0.9), {**PB, "ingero.cluster.id": "header"})
+        await post(url, protobuf("a", 0.9), PB)
+        assert sorted(fleet.processor.clusters) == ["by query", "header", "train"]
+        assert fleet.processor.counters.mismatched == 2
+
+
+@pytest.mark.parametrize("headers", [PB, JSON])
+async def test_partial_success_says_how_many_and_why(headers: dict[str, str]) -> None:
+    async with running() as fleet:
+        encode = protobuf if headers is PB else as_json
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        status, _, body = await post(url, encode("a", 7.0), headers)
+        encoding = Encoding.PROTOBUF if headers is PB else Encoding.JSON
+        partial = decode_response(MetricsRequest, body, encoding)
+        assert (status, partial) == (200, PartialSuccess(1, "1 x health score is outside 0 to 1"))
+
+
+async def test_errors_carry_the_threshold_too() -> None:
+    async with running(receivers={"otlp": {"protocols": {"http": {"max_body_bytes": 100_000}}}}) as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
+        await post(url, protobuf("a", 0.9), PB)
+        bomb = gzip.compress(bytes(33 << 20), 9)
+        for body, headers, expected in (
+            (b"\xff", PB, 400),
+            (b"\xff", {**PB, "Content-Encoding": "gzip"}, 400),
+            (b"{}", {"Content-Type": "text/plain"}, 415),
+            (b"{}", {}, 415),
+            (b"{}", {**JSON, "Content-Encoding": "br"}, 400),
+            (bytes(100_001), PB, 413),
+            (bomb, {**PB, "Content-Encoding": "gzip"}, 413),
+        ):
+            status, reply, _ = await post(url, body, headers)
+            assert (status, reply["x-ingero-threshold"], reply["x-ingero-quorum-met"]) == (
+                expected,
+                "0.880000",
+                "false",
+            ), (body[:10], headers)
+        assert fleet.processor.clusters["train"].roster.row("a", 0.0).pushes == 1
+
+
+async def test_too_many_requests_are_told_when_to_come_back() -> None:
+    async with running(receivers={"otlp": {"protocols": {"http": {"max_requests_per_s": 1}}}}) as fleet:
+        fleet.receiver.second_passed()
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        assert (await post(url, protobuf("a", 0.9), PB))[0] == 200
+        status, headers, _ = await post(url, protobuf("b", 0.9), PB)
+        assert (status, headers["retry-after"]) == (429, "10")
+        assert "b" not in fleet.processor.clusters["train"].roster.rows
+
+
+async def test_draining_refuses_with_503_and_retry_after() -> None:
+    async with running() as fleet:
+        fleet.receiver.draining = True
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        for headers in (PB, {**PB, "Content-Encoding": "identity"}):
+            status, reply, _ = await post(url, protobuf("a", 0.9), headers)
+            assert (status, reply["retry-after"]) == (503, "1")
+
+
+async def test_bearer_token(tmp_path: object) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    token.chmod(0o600)
+    async with running(receivers={"otlp": {"protocols": {"http": {"token_file": str(token)}}}}) as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        refused = [
+            await post(url, protobuf("a", 0.9), {**PB, **extra})
+            for extra in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"})
+        ]
+        assert [status for status, _, _ in refused] == [401, 401, 401]
+        assert len({body for _, _, body in refused}) == 1, "missing, wrong and malformed look the same"
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[0] == 200
+        token.write_text("n3w")
+        fleet.reload()
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[0] == 401
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer n3w"}))[0] == 200
+
+
+async def test_verdict_text_travels_with_the_reply() -> None:
+    async with running() as fleet:
+        fleet.receiver.verdict_text = lambda cluster, node: f'[{{"node":"{node}"}}]' if node == "slow" else ""
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        for headers in (PB, {**PB, "Content-Encoding": "identity"}):
+            assert (await post(url, protobuf("slow", 0.2), headers))[1]["x-ingero-verdict"] == '[{"node":"slow"}]'
+            assert "x-ingero-verdict" not in (await post(url, protobuf("fast", 0.9), headers))[1]
+
+
+async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
+    """The short cut inside uvicorn's protocol: order of replies, pieces, keep-alive, other paths in between."""
+    import asyncio
+
+    async with running() as fleet:
+        host, port = fleet.addresses["http"].rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = protobuf("a", 0.9)
+        push = (
+            f"POST /v1/metrics?cluster_id=p HTTP/1.1\r\nHost: x\r\nContent-Type: {names.PROTOBUF_TYPE}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        ).encode() + body
+        other = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
+        writer.write(push + other + push)
+        for chunk in (push[:20], push[20:150], push[150:]):
+            await writer.drain()
+            writer.write(chunk)
+        statuses = []
+        for _ in range(4):
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            statuses.append(int(head.split(b" ")[1]))
+            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+            await reader.readexactly(length)
+        assert statuses == [200, 404, 200, 200]
+        writer.write(push.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n"))
+        assert b" 200 " in await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        assert fleet.processor.clusters["p"].roster.row("a", 0.0).pushes == 4
+
+
+async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
+    """Every request of the recorded wire gets a 200 and leaves the states the recording says."""
+    lines = [json.loads(line) for line in (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()]
+    async with running() as fleet:
+        straggling: list[bool] = []
+        for line in lines:
+            body = bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
+            kept = {k: v for k, v in line["headers"].items() if k in ("Content-Type", "Content-Encoding")}
+            status, _, reply = await post(f"http://{fleet.addresses['http']}{line['path']}", body, kept)
+            encoding = Encoding.JSON if kept["Content-Type"] == names.JSON_TYPE else Encoding.PROTOBUF
+            assert (status, reply) == (200, encode_response(MetricsRequest, encoding))
+            if "body" not in line:
+                continue
+            row = fleet.processor.clusters["train-a"].roster.row("gpu-node-01", 0.0)
+            metrics = line["body"]["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+            point = metrics[0]["gauge"]["dataPoints"][0]
+            if metrics[0]["name"] == names.HEALTH_SCORE:
+                assert row.score == point["asDouble"]
+                assert row.state == point["attributes"][0]["value"]["stringValue"]
+                straggling.append(row.straggling)
+        assert (row.report.rank, row.report.world_size, row.report.mode) == (3, 8, "fleet")
+        assert straggling.count(True) == 5
+        assert not straggling[-1]
+        assert fleet.receiver.items == {"TracesRequest": 1}
