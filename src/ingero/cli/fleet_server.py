@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,10 +96,12 @@ def _print_config(config: FleetConfig, as_json: bool) -> None:
 def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
     import uvloop
 
-    from ingero.cli.logs import log_to_stderr
+    from ingero.cli.logs import set_up_logging
     from ingero.fleet.app import FleetService, serve
 
-    log_to_stderr(log_level)
+    set_up_logging(log_level)
+    for noisy in ("uvicorn", "uvicorn.error", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
 
     def started(service: FleetService) -> None:
         if as_json:
