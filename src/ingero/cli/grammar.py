@@ -17,5 +17,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("blame", "Find the slow one", "the rank a recorded job waits for, and why", "ingero.cli.blame:blame"),
     ("whatif", "Find the slow one", "what each fix would save: time, GPU hours, money", "ingero.cli.blame:whatif"),
+    ("explain", "Find the slow one", "what was slow, why, and what to do about it", "ingero.cli.explain:command"),
+    ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.query:command"),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
 )

@@ -1,0 +1,204 @@
+"""`ingero explain`: the causal chains of a trace database, as recorded or derived again."""
+
+import datetime
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.cli.query import Since
+from ingero.cli.table import print_json, printable, render_table, severity_tag
+from ingero.contract.chain import Severity, chain_id
+from ingero.core.durations import human_duration
+from ingero.core.fixes import Host
+from ingero.core.replay import replay
+from ingero.storage.chain_table import RecordedChain, read_chains
+from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_path import default_path
+from ingero.storage.trace_query import Kept, ProcessTime, kept_events, process_times
+from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
+
+DEFAULT_SINCE_S = 300.0
+MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of the trace is explained."""
+
+    from_ns: int = 0
+    to_ns: int = MAX_TIME_NS
+    last: int = 0
+
+
+class Moment(click.ParamType[int]):
+    """`2026-01-15 12:00`, `2026-01-15T12:00:00Z` or `12:00` today; local time unless it says otherwise."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        try:
+            if len(text) <= 8 and ":" in text:
+                at = datetime.datetime.combine(datetime.date.today(), datetime.time.fromisoformat(text))
+            else:
+                at = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            return self.fail(f"{text!r} is not a time such as 12:30 or 2026-01-15T12:30", param, ctx)
+        return int(at.timestamp()) * 1_000_000_000 + at.microsecond * 1000
+
+
+@click.command()
+@click.option(
+    "-d", "--db", "path", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db]."
+)
+@click.option("--since", type=Since(), help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].")
+@click.option("--from", "begin", type=Moment(), help="From this time on: 12:30 (today) or 2026-01-15T12:30.")
+@click.option("--to", "end", type=Moment(), help="Up to this time.")
+@click.option("--last", type=click.IntRange(1), help="Only the newest so many events (implies --replay).")
+@click.option("--pid", type=int, default=0, help="Only this process (implies --replay).")
+@click.option(
+    "--replay", "again", is_flag=True, help="Derive the chains again from the events instead of reading them."
+)
+@click.option("--chains", is_flag=True, help="Recorded chains only, without the account of what was kept.")
+@click.option("--per-process", is_flag=True, help="Where each process spent its time.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    path: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
+    chains: bool, per_process: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Say what was slow, why, and what to do about it.
+
+    \b
+    Examples:
+      ingero explain                       what happened in the last five minutes
+      ingero explain -d cluster.db         a whole file, worst node first
+      ingero explain -d node.db --replay   derive the chains again from the events
+      ingero explain --per-process --since 1h
+    """
+    span = _span(since, begin, end, last, is_default=path is None)
+    connection = connect_readonly(path or default_path())
+    try:
+        if per_process:
+            _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)
+            return
+        derived = (again or last is not None or pid > 0) and not chains
+        found = _derive(connection, span, pid) if derived else read_chains(connection, span.from_ns, span.to_ns)
+        if as_json:
+            print_json([chain_json(chain) for chain in found])
+            return
+        print_chains(found, derived=derived)
+        if not chains:
+            _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
+    finally:
+        connection.close()
+
+
+def _span(since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool) -> Span:
+    if since is not None and (begin is not None or end is not None):
+        raise click.UsageError("--since and --from/--to say the same thing twice: give one of them")
+    if begin is not None or end is not None:
+        return Span(begin or 0, MAX_TIME_NS if end is None else end, last or 0)
+    if since is None and (not is_default or last):
+        return Span(last=last or 0)
+    return Span(time.time_ns() - int((DEFAULT_SINCE_S if since is None else since) * 1e9), last=last or 0)
+
+
+def _derive(connection: Any, span: Span, pid: int) -> list[RecordedChain]:
+    """Node by node: a cause on one host is no cause on another."""
+    names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
+    cpus = connection.execute("SELECT max(cpu_cores) FROM sessions").fetchone()[0] or 0
+    found = []
+    nodes = read_nodes(connection)
+    if len(nodes) > 1:
+        print(
+            "NOTE: system samples of a merged file do not say whose they are: left out of the replay", file=sys.stderr
+        )
+    for node in nodes:
+        events = read_events(connection, span.from_ns, span.to_ns, span.last, node)
+        if not len(events):
+            continue
+        first, final = int(events.timestamp.min()), int(events.timestamp.max())
+        samples = read_samples(connection, first - MARGIN_NS, final + MARGIN_NS) if len(nodes) == 1 else []
+        for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
+            found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
+    order = list(Severity)
+    return sorted(found, key=lambda item: order.index(item.chain.severity))
+
+
+def chain_json(recorded: RecordedChain) -> dict[str, Any]:
+    """The published shape of a chain, empty values left out."""
+    chain = recorded.chain
+    full = {
+        "node": recorded.node, "id": recorded.id, "detected_at": recorded.detected_at_ns,
+        "severity": str(chain.severity), "summary": chain.summary, "root_cause": chain.root_cause,
+        "explanation": chain.explanation, "recommendations": list(chain.recommendations), "cuda_op": chain.cuda_op,
+        "cuda_p99_us": chain.p99_ns // 1000, "cuda_p50_us": chain.p50_ns // 1000, "tail_ratio": chain.tail_ratio,
+        "timeline": [
+            {"layer": str(entry.layer), "op": entry.op, "detail": entry.detail, "dur_us": entry.duration_us}
+            for entry in chain.timeline
+        ],
+        "pid": chain.pid, "confidence": chain.confidence,
+    }  # fmt: skip
+    always = ("id", "severity", "summary", "root_cause", "explanation", "recommendations")
+    return {key: value for key, value in full.items() if value or key in always}
+
+
+def print_chains(found: list[RecordedChain], *, derived: bool) -> None:
+    """Worst first: severity, node, what; then the evidence, the cause and what to do."""
+    if not found:
+        return
+    counts = ", ".join(
+        f"{count} {severity}"
+        for severity in Severity
+        if (count := sum(item.chain.severity == severity for item in found))
+    )
+    nodes = len({item.node for item in found})
+    how = "derived from the events" if derived else "as recorded"
+    print(f"CAUSAL CHAINS - {len(found)} chain(s) from {nodes} node(s), {how}: {counts}\n")
+    for item in found:
+        print_chain(item)
+
+
+def print_chain(item: RecordedChain) -> None:
+    """One chain."""
+    node = f" [{printable(item.node)}]" if item.node else ""
+    print(f"{severity_tag(item.chain.severity)}{node} {printable(item.chain.summary)}")
+    for entry in item.chain.timeline:
+        print(f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}")
+    print(f"  Root cause: {printable(item.chain.root_cause)}")
+    if item.chain.recommendations:
+        print(f"  Fix: {'; '.join(printable(line) for line in item.chain.recommendations)}")
+    print()
+
+
+def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:
+    if not kept.counted:
+        print("no events in this part of the trace; widen --since, or record with `ingero trace`")
+        return
+    if not has_chains:
+        hint = "" if derived else "; --replay derives them again from the events"
+        print(f"no causal chains: nothing was slow with a cause we can see{hint}")
+    print(f"{kept.counted:,} events counted, {kept.stored:,} kept as rows", file=sys.stderr)
+
+
+def _print_processes(times: list[ProcessTime], as_json: bool) -> None:
+    if as_json:
+        keys = ("node", "pid", "process", "op", "count", "avg_ns", "max_ns")
+        values = ((t.node, t.pid, t.name, t.op, t.count, t.avg_ns, t.max_ns) for t in times)
+        print_json([dict(zip(keys, row, strict=True)) for row in values])
+        return
+    if not times:
+        print("no events in this part of the trace; widen --since, or record with `ingero trace`")
+        return
+    rows = [(t.node, t.pid, t.name, t.op, t.count, human_duration(t.avg_ns), human_duration(t.max_ns)) for t in times]
+    print(render_table(("node", "pid", "process", "op", "count", "avg", "max"), rows))
+    gpu = {(t.node, t.pid) for t in times if t.is_gpu}
+    for node in sorted({node for node, _ in gpu}):
+        pids = sorted(pid for where, pid in gpu if where == node)
+        if len(pids) > 1:
+            where = f" on {printable(node)}" if node else ""
+            print(f"\n{len(pids)} processes use the GPU{where}: {', '.join(map(str, pids))}; they share its time")

@@ -1,0 +1,102 @@
+"""`ingero query`: SQL or filters on a trace database."""
+
+import csv
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from ingero.cli.table import print_json, render_table
+from ingero.config.loader import parse_duration_s
+from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
+from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_path import default_path
+from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
+
+
+class Since(click.ParamType[float]):
+    """`5m`, `1h30m`, `2d`, `1w` as seconds."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return parse_duration_s(str(value))
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
+@click.command()
+@click.argument("sql", required=False)
+@click.option(
+    "-d", "--db", "path", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db]."
+)
+@click.option("--since", type=Since(), help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].")
+@click.option("--pid", type=int, help="Without SQL: only this process.")
+@click.option("--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.")
+@click.option(
+    "--limit", type=click.IntRange(1, MAX_ROWS), help=f"At most so many rows [default: 1000, most: {MAX_ROWS}]."
+)
+@click.option("--timeout", type=Since(), default="10s", show_default=True, help="Stop a query that takes longer.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+def command(
+    sql: str | None,
+    path: Path | None,
+    since: float | None,
+    pid: int | None,
+    op: str | None,
+    limit: int | None,
+    timeout: float,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Ask a trace database, with SQL or with filters. Nothing is ever changed.
+
+    \b
+    Examples:
+      ingero query "SELECT source, op, count(*) AS n FROM events GROUP BY 1, 2 ORDER BY n DESC"
+      ingero query --since 10m --op cudaStreamSync --limit 20
+      ingero query -d cluster.db --json "SELECT node, count(*) AS n FROM events GROUP BY node"
+    """
+    if sql is not None and (pid is not None or op is not None or since is not None):
+        raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
+    file = path or default_path()
+    if sql is None:
+        columns, rows, truncated = _by_filter(file, path is None, since, pid, op, limit or 1000)
+    else:
+        result = run_query(file, sql, QueryLimits(timeout, limit or 1000))
+        columns, rows, truncated = result.columns, result.rows, result.truncated
+    print_rows(columns, rows, "json" if as_json else form)
+    if truncated:
+        print(f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit", file=sys.stderr)
+
+
+def _by_filter(
+    file: Path, is_default: bool, since: float | None, pid: int | None, op: str | None, limit: int
+) -> tuple[list[str], Sequence[Sequence[object]], bool]:
+    seconds = since if since is not None else 3600.0 if is_default else None
+    since_ns = 0 if seconds is None else time.time_ns() - int(seconds * 1e9)
+    connection = connect_readonly(file)
+    try:
+        rows = find_events(connection, EventFilter(since_ns=since_ns, pid=pid, op=op, limit=limit + 1))
+    finally:
+        connection.close()
+    return list(EVENT_VIEW), rows[:limit], len(rows) > limit
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
+    """One answer in the form asked for; the count goes to standard error."""
+    if form == "json":
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    if form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+        return
+    if rows:
+        print(render_table(columns, rows))
+    print(f"\n  {len(rows)} rows" if rows else "no results", file=sys.stderr)

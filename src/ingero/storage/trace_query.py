@@ -1,0 +1,107 @@
+"""Questions every trace database is asked: rows by filter, time per process, how much was kept."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from ingero.contract.events import Source, find_op, op_name, source_name
+from ingero.errors import MalformedInput
+from ingero.storage.schema import table_columns
+
+EVENT_VIEW = ("time", "node", "pid", "process", "source", "op", "duration_ns", "arg0", "arg1", "ret_code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Which events; None is any."""
+
+    since_ns: int = 0
+    pid: int | None = None
+    op: str | None = None
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTime:
+    """One operation of one process in total."""
+
+    node: str
+    pid: int
+    name: str
+    op: str
+    is_gpu: bool
+    count: int
+    avg_ns: int
+    max_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How many events happened, and how many have a row."""
+
+    counted: int
+    stored: int
+
+
+def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[list[object]]:
+    """Newest first, in the columns of `EVENT_VIEW`."""
+    present = set(table_columns(connection, "events"))
+    node = "e.node" if "node" in present else "''"
+    comm = "nullif(e.comm, '')" if "comm" in present else "NULL"
+    where, values = ["e.timestamp >= ?"], [wanted.since_ns]
+    if wanted.pid is not None:
+        where.append("e.pid = ?")
+        values.append(wanted.pid)
+    if wanted.op is not None:
+        where.append("e.source = ? AND e.op = ?")
+        values += _known_op(wanted.op)
+    rows = connection.execute(
+        f"SELECT e.timestamp, {node}, e.pid, coalesce({comm}, p.name, ''), e.source, e.op, e.duration, e.arg0, e.arg1, "
+        "e.ret_code FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
+        f"WHERE {' AND '.join(where)} ORDER BY e.timestamp DESC LIMIT ?",
+        (*values, wanted.limit),
+    )
+    return [[*row[:4], source_name(row[4]), op_name(row[4], row[5]), *row[6:]] for row in rows]
+
+
+def _known_op(name: str) -> tuple[int, int]:
+    key = find_op(name)
+    if key is None:
+        raise MalformedInput(f"no operation is called {name!r}; `SELECT name FROM ops` lists them")
+    return key
+
+
+def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> list[ProcessTime]:
+    """Where the processes spent their time, most first."""
+    present = set(table_columns(connection, "events"))
+    node = "e.node" if "node" in present else "''"
+    comm = "nullif(max(e.comm), '')" if "comm" in present else "NULL"
+    rows = connection.execute(
+        f"SELECT {node} AS node, e.pid, coalesce({comm}, max(p.name), ''), e.source, e.op, count(*), avg(e.duration), "
+        "max(e.duration) FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
+        "WHERE e.timestamp BETWEEN ? AND ? GROUP BY 1, 2, 4, 5 ORDER BY sum(e.duration) DESC",
+        (from_ns, to_ns),
+    )
+    return [
+        ProcessTime(
+            node, pid, name, op_name(source, op), source in (Source.CUDA, Source.DRIVER), count, int(avg), longest
+        )
+        for node, pid, name, source, op, count, avg, longest in rows
+    ]
+
+
+def kept_events(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> Kept:
+    """From the aggregates, which count every event; a recorder without them only knows its rows."""
+    [(counted, stored)] = connection.execute(
+        "SELECT coalesce(sum(count), 0), coalesce(sum(stored), 0) FROM event_aggregates WHERE bucket BETWEEN ? AND ?",
+        (from_ns - 60_000_000_000, to_ns),
+    ).fetchall()
+    [(rows,)] = connection.execute(
+        "SELECT count(*) FROM events WHERE timestamp BETWEEN ? AND ?", (from_ns, to_ns)
+    ).fetchall()
+    return Kept(max(counted, rows), stored or rows)
+
+
+def time_range(connection: sqlite3.Connection) -> tuple[int, int] | None:
+    """First and last event; None for an empty trace."""
+    first, last = connection.execute("SELECT min(timestamp), max(timestamp) FROM events").fetchone()
+    return None if first is None else (first, last)
