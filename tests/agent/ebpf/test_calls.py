@@ -1,8 +1,16 @@
 """F129, F132: real uprobes on real processes; every record is checked against what the process did."""
 
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from ingero.agent.ebpf.layout import FLAG_FAILED
+import numpy as np
+import pytest
+
+from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SLOW, bucket_floor_ns
+from ingero.agent.ebpf.links import ProbeStyle
+from ingero.agent.ebpf.slots import Recording
 from ingero.contract.events import Source
 
 RUNTIME = "rt = load('libcudart.so.12')\n"
@@ -51,3 +59,207 @@ def test_every_runtime_call_is_recorded_with_its_arguments(job, trace) -> None:
     assert (starts >= before).all() and (starts <= after).all()
     assert (calls["end_ns"] > calls["start_ns"]).all()
     assert not any(tracing.tracer.losses().values())
+
+
+def test_driver_and_graph_calls_are_recorded_with_their_arguments(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME + "cu = load('libcuda.so.1')\n")
+    tracing = trace(pids=(process.pid,), record_everything=True)
+    process.do(
+        "config = (ctypes.c_uint64 * 8)()\n"
+        "config[4] = 0xabc\n"
+        "n = [I(1)] * 6\n"
+        "cu.cuLaunchKernel(P(0xf1), *n, I(0), P(0x5eed0000beef), None, None)\n"
+        "cu.cuLaunchKernelEx(ctypes.byref(config), P(0xf2), None, None)\n"
+        "d = ctypes.c_uint64()\n"
+        "cu.cuMemAlloc_v2(ctypes.byref(d), S(4096))\n"
+        "cu.cuMemcpyHtoDAsync_v2(d, P(1), S(99), P(0))\n"
+        "cu.cuMemFree_v2(d)\n"
+        "cu.cuStreamSynchronize(P(5))\n"
+        "cu.cuCtxSynchronize()\n"
+        "g = P(); e = P()\n"
+        "rt.cudaStreamBeginCapture(P(9), I(2))\n"
+        "rt.cudaStreamEndCapture(P(9), ctypes.byref(g))\n"
+        "rt.cudaGraphInstantiate(ctypes.byref(e), g, ctypes.c_ulonglong(0))\n"
+        "rt.cudaGraphLaunch(e, P(9))\n"
+        "rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(0), P(0))\n"
+    )
+    tracing.wait(lambda: len(tracing.of(Source.GRAPH, 4)) == 1)
+    seen = [
+        (int(r["source"]), int(r["op"]), int(r["arg0"]), int(r["arg1"]))
+        for r in tracing.records
+        if r["source"] in (1, 4, 8)
+    ]
+    assert seen == [
+        (4, 1, 0xF1, 0x5EED0000BEEF),
+        (4, 7, 0xF2, 0xABC),
+        (4, 5, 4096, 0x7D0000001000),
+        (4, 3, 99, 1),
+        (4, 10, 0x7D0000001000, 4096),
+        (4, 8, 5, 0),
+        (4, 4, 0, 0),
+        (8, 1, 9, 2),
+        (8, 2, 9, 0x6A0),
+        (8, 3, 0x6A0, 0xE0),
+        (8, 4, 9, 0xE0),
+    ], "cudaLaunchKernel is not probed beside the driver's launch"
+
+
+def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), launch_sample_every=100, slow_launch_ns=2_000_000)
+    process.do(
+        "def launch(shared): rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(shared), P(0))\n"
+        "[launch(0) for _ in range(1000)]\n"
+        "[launch(777) for _ in range(5)]\n"
+    )
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) >= 15)
+    (row,) = [row for row in tracing.tracer.histograms() if row.name == "cudaLaunchKernel"]
+    assert (row.calls, row.timed, row.failed) == (1005, 1005, 0)
+    assert int(row.buckets.sum()) == 1005
+    slow = [
+        bucket for bucket in range(len(row.buckets)) if row.buckets[bucket] and bucket_floor_ns(bucket) >= 2_621_440
+    ]
+    assert sum(int(row.buckets[bucket]) for bucket in slow) >= 5
+    assert row.max_ns >= 3_000_000
+    records = tracing.of(Source.CUDA, 3)
+    assert sum(records["flags"] & FLAG_SLOW > 0) >= 5
+    assert 10 <= len(records) <= 40, "sampled and slow ones, not all"
+
+
+def test_thresholds_change_while_the_process_runs(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), launch_sample_every=0, slow_launch_ns=1 << 62)
+    launch = "rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(0), P(0))"
+    process.do(f"[{launch} for _ in range(10)]")
+    tracing.poll()
+    assert len(tracing.of(Source.CUDA, 3)) == 0
+    tracing.tracer.set_recording(process.pid, "cudaLaunchKernel", Recording.everything())
+    process.do(f"[{launch} for _ in range(10)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) == 10)
+
+
+def test_failed_calls_of_hot_functions_are_always_recorded(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,))
+    process.do("rt.cudaMalloc(ctypes.byref(P()), S(13))")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 1)) == 1)
+    assert tracing.of(Source.CUDA, 1)["ret"].tolist() == [2]
+
+
+def test_threads_are_told_apart_and_counts_are_exact(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), record_everything=True)
+    process.do("burst.burst_threads(address(rt.cudaLaunchKernel), 5000, 4)")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) >= 20000)
+    records = tracing.of(Source.CUDA, 3)
+    tids, counts = np.unique(records["tid"], return_counts=True)
+    assert counts.tolist() == [5000] * 4 and process.pid not in tids
+    assert tracing.count(process.pid, "cudaLaunchKernel") == 20000
+    assert len(np.unique(records["arg0"])) == 5000
+    assert not any(tracing.tracer.losses().values())
+
+
+def test_nothing_is_lost_at_100000_calls_per_second(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
+    calls = 100_000
+    process.send(f"result = burst.burst(address(rt.cudaLaunchKernel), {calls}, 100000.0)")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) >= calls, 20)
+    process.answer()
+    records = tracing.of(Source.CUDA, 3)
+    assert records["arg0"].tolist() == list(range(0x1000, 0x1000 + calls)), "every call, once, in order"
+    assert tracing.count(process.pid, "cudaLaunchKernel") == calls
+    assert not any(tracing.tracer.losses().values())
+
+
+def test_kernel_side_loss_is_counted_per_ring_when_nobody_drains(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(
+        pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}), ring_bytes=(("calls_ring", 4096),)
+    )
+    process.do("burst.burst(address(rt.cudaLaunchKernel), 1000, 0)")
+    tracing.poll()
+    drained, lost = len(tracing.of(Source.CUDA, 3)), tracing.tracer.losses()["calls"]
+    assert drained > 0 and lost > 0
+    assert drained + lost == 1000 == tracing.count(process.pid, "cudaLaunchKernel")
+
+
+def test_other_processes_are_never_touched(job, trace) -> None:
+    traced, other = job(), job()
+    for process in (traced, other):
+        process.do(RUNTIME)
+    tracing = trace(pids=(traced.pid,), record_everything=True)
+    for process in (other, traced):
+        process.do("[rt.cudaDeviceSynchronize() for _ in range(50)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) >= 50)
+    assert set(tracing.of(Source.CUDA, 6)["pid"]) == {traced.pid}
+
+
+@pytest.mark.parametrize("style", list(ProbeStyle))
+def test_every_style_of_probing_gives_the_same_records(job, trace, monkeypatch, style: ProbeStyle) -> None:
+    """Session, multi and perf uprobes: older kernels get the same answer, only dearer."""
+    monkeypatch.setattr("ingero.agent.ebpf.loading.detect_style", lambda: (style, {}))
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
+    process.do("[rt.cudaMemcpy(P(1), P(2), S(i), I(1)) for i in range(100)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 4)) >= 100)
+    records = tracing.of(Source.CUDA, 4)
+    assert records["arg0"].tolist() == list(range(100))
+    assert (records["end_ns"] > records["start_ns"]).all()
+
+
+def test_stack_of_a_failed_call_holds_addresses_of_the_caller(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,))
+    process.do("rt.cudaMalloc(ctypes.byref(P()), S(13))")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 1)) == 1)
+    (number,) = tracing.of(Source.CUDA, 1)["stack"].tolist()
+    stacks = {key: value for batch in tracing.batches for key, value in batch.stacks.items()}
+    assert number >= 0 and len(stacks[number]) >= 1
+    maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+    spans = [
+        tuple(int(part, 16) for part in line.split()[0].split("-"))
+        for line in maps
+        if "ffi" in line or "ctypes" in line
+    ]
+    assert any(low <= stacks[number][0] < high for low, high in spans), "the caller is ctypes' foreign function code"
+
+
+def test_probes_are_gone_after_close(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,))
+    tracing.tracer.close()
+    tracing.tracer.start()
+    process.do("[rt.cudaDeviceSynchronize() for _ in range(7)]")
+    assert tracing.count(process.pid, "cudaDeviceSynchronize") == 7, "once, not twice"
+
+
+def test_agent_needs_only_the_standard_library_and_numpy() -> None:
+    """decisions: a GPU node that can install nothing still traces."""
+    code = (
+        "import sys, ingero.agent.ebpf.tracer, ingero.agent.governor\n"
+        "ours = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
+        "print(sorted(name for name in ours if not name.startswith('_')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], capture_output=True, text=True, env=bare_path(), check=True
+    )
+    assert done.stdout.strip() == "['ingero', 'numpy']"
+
+
+def bare_path() -> dict[str, str]:
+    """Only our own sources and numpy's folder: anything else fails to import."""
+    import ingero
+
+    own = Path(ingero.__path__[0]).parent
+    return {"PYTHONPATH": f"{own}:{Path(np.__file__).parents[1]}"}

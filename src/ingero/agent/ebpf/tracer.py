@@ -19,43 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.discover import is_alive, mapped_libraries, owner_uid, process_ids, start_time
-from ingero.agent.ebpf.attach import CallPrograms, ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
+from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
 from ingero.agent.ebpf.batch import EventBatch
-from ingero.agent.ebpf.btf import kernel_btf
-from ingero.agent.ebpf.functions import FUNCTIONS, encode_functions
-from ingero.agent.ebpf.kernel import FEATURES, resolve_features
-from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, NCCL_EVENT
-from ingero.agent.ebpf.links import (
-    ATTACH_UPROBE_MULTI,
-    ATTACH_UPROBE_SESSION,
-    Link,
-    ProbeStyle,
-    attach_tracepoint,
-    detect_style,
-)
+from ingero.agent.ebpf.functions import FUNCTIONS
+from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES
+from ingero.agent.ebpf.loading import Capability, LoadedProbes
 from ingero.agent.ebpf.maps import possible_cpus
-from ingero.agent.ebpf.policy import CALL_LAYERS, TracePolicy
-from ingero.agent.ebpf.program import KPROBE, RAW_TRACEPOINT, ProbeObject
-from ingero.agent.ebpf.ring import Ring
-from ingero.agent.ebpf.slots import SlotTable
-from ingero.agent.ebpf.syscalls import MACHINE, BpfRefused
+from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.ebpf.slots import Recording
 from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
-_OBJECTS: Final = Path(__file__).parents[1] / "probes"
 _MAX_STACKS: Final = 12_000  # of 16,384 in the kernel: beyond this both sides start afresh
-_EXEC, _EXIT, _FORK = 5, 6, 7
-
-
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """One layer: on, or off with the reason."""
-
-    name: str
-    on: bool
-    detail: str
+_SUMMARY_S: Final = 1.0
+_EXEC, _FORK, _PAGE_SUMMARY = 5, 7, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,96 +62,27 @@ class Tracer:
         self._sites = SiteCache()
         self._processes: dict[int, ProcessProbes] = {}
         self._roots = set(policy.pids or ())
-        self._capabilities: dict[str, Capability] = {}
-        self._host_links: list[Link] = []
         self._stacks: dict[int, tuple[int, ...]] = {}
         self._next_scan_s = 0.0
         self._next_clock_s = 0.0
+        self._next_summary_s = 0.0
+        self._pages: dict[int, tuple[int, int]] = {}  # counts at the last summary
         self._offset_ns = 0
 
-    # ---- life ----------------------------------------------------------------------------------------------------
-
-    def start(self) -> None:
+    def start(self, path: Path | None = None) -> None:
         """Load everything, take up all processes there are; raises Unavailable when nothing at all can be traced."""
-        path = _OBJECTS / f"trace.{MACHINE}.o"
-        if not path.exists():
-            raise Unavailable(f"no probes for {MACHINE}: {path} is missing")
-        constants, missing = resolve_features(kernel_btf(), self.policy.layers)
-        constants["functions"] = encode_functions(MACHINE, stacks=self.policy.stacks)
-        self._object = ProbeObject(str(path), constants, dict(self.policy.ring_bytes))
-        maps = self._object.maps
-        self._table = SlotTable(maps["slots"])
-        self._rings = [Ring(maps[name], EVENT) for name in ("critical_ring", "host_ring", "calls_ring")]
-        self._nccl_ring = Ring(maps["nccl_ring"], NCCL_EVENT)
-        self._programs = self._load_call_programs()
-        self._attach_host(missing)
+        self._probes = LoadedProbes(self.policy, path)
+        self._stacks.clear()
+        self._roots = set(self.policy.pids or ())
         self._check_clock()
         self._scan()
-        if not any(capability.on for capability in self._capabilities.values()):
-            reasons = "; ".join(f"{one.name}: {one.detail}" for one in self._capabilities.values())
-            self.close()
-            raise Unavailable(f"nothing can be traced here ({reasons})")
-
-    def _load_call_programs(self) -> CallPrograms:
-        style, refusals = detect_style()
-        if style is ProbeStyle.SESSION:
-            try:
-                program = self._object.load("call_session", KPROBE, ATTACH_UPROBE_SESSION)
-            except Unavailable as refused:
-                refusals[style], style = str(refused), ProbeStyle.MULTI
-            else:
-                self._note_calls(style, refusals)
-                return CallPrograms(style, program, None, None)
-        attach_type = ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0
-        try:
-            entry = self._object.load("call_entry", KPROBE, attach_type)
-            on_return = self._object.load("call_return", KPROBE, attach_type)
-        except BpfRefused as refused:
-            for layer in sorted(self.policy.layers & CALL_LAYERS):
-                self._capabilities[layer] = Capability(layer, False, str(refused))
-            return CallPrograms(style, None, None, None)
-        self._note_calls(style, refusals)
-        return CallPrograms(style, None, entry, on_return)
-
-    def _note_calls(self, style: ProbeStyle, refusals: dict[ProbeStyle, str]) -> None:
-        detail = f"uprobes, style {style}" + "".join(f"; {name} refused: {why}" for name, why in refusals.items())
-        for layer in sorted(self.policy.layers & CALL_LAYERS):
-            self._capabilities[layer] = Capability(layer, True, detail)
-
-    def _attach_host(self, missing: dict[str, str]) -> None:
-        for feature in FEATURES:
-            if feature.name not in self.policy.layers:
-                continue
-            if feature.name in missing:
-                self._capabilities[feature.name] = Capability(feature.name, False, missing[feature.name])
-                continue
-            links: list[Link] = []
-            try:
-                for tracepoint, _ in feature.tracepoints:
-                    program = self._object.load(f"on_{tracepoint}", RAW_TRACEPOINT)
-                    links.append(attach_tracepoint(program, tracepoint))
-            except Unavailable as refused:
-                for link in links:
-                    link.close()
-                detail = f"{refused}: {feature.costs_without}"
-                self._capabilities[feature.name] = Capability(feature.name, False, detail)
-            else:
-                self._host_links += links
-                self._capabilities[feature.name] = Capability(feature.name, True, "raw tracepoints")
 
     def close(self) -> None:
         """Remove every probe; records not yet polled are gone."""
         for process in self._processes.values():
-            process.close(self._table)
-        for link in self._host_links:
-            link.close()
-        for ring in (*self._rings, self._nccl_ring):
-            ring.close()
-        self._table.close()
-        self._object.close()
-        self._processes, self._host_links = {}, []
-
-    # ---- processes -----------------------------------------------------------------------------------------------
+            process.close(self._probes.table)
+        self._processes = {}
+        self._probes.close()
 
     def _wanted(self, pid: int) -> bool:
         if pid == os.getpid():
@@ -225,23 +135,24 @@ class Tracer:
         recordings = {number: self.policy.recording(number) for number in numbers}
         for index, sites in found:
             try:
-                process.add(fresh[index], sites, self._table, self._programs, recordings)
+                process.add(fresh[index], sites, self._probes.table, self._probes.calls, recordings)
             except Unavailable as refused:
                 process.failures[fresh[index].path] = str(refused)
 
     def _open_host(self, process: ProcessProbes) -> None:
         recordings = list(self.policy.host_recordings())
-        first = self._table.take_run(process.pid, recordings)
+        first = self._probes.table.take_run(process.pid, recordings)
         if first is None:
             process.failures["kernel events"] = "no slot is free"
             return
         process.first_host_slot, process.host_slots = first, len(recordings)
-        self._object.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+        self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
 
     def _drop(self, pid: int) -> None:
         process = self._processes.pop(pid)
-        self._object.maps["targets"].delete(struct.pack("<I", pid))
-        process.close(self._table)
+        self._pages.pop(pid, None)
+        self._probes.maps["targets"].delete(struct.pack("<I", pid))
+        process.close(self._probes.table)
         self._roots.discard(pid)
 
     def _follow(self, critical: NDArray[np.void]) -> None:
@@ -255,22 +166,44 @@ class Tracer:
                 process.files.clear()
                 self._take_up(pid)
 
-    # ---- reading -------------------------------------------------------------------------------------------------
-
     def poll(self) -> EventBatch:
         """Everything since the last poll."""
         now_s = time.monotonic()
         if now_s >= self._next_clock_s:
             self._check_clock()
-        parts = [ring.drain() for ring in self._rings]
-        nccl = self._nccl_ring.drain()
+        parts = [ring.drain() for ring in self._probes.rings]
+        nccl = self._probes.nccl_ring.drain()
         if len(parts[0]):
             self._follow(parts[0])
         if now_s >= self._next_scan_s:
             self._scan()
+        if now_s >= self._next_summary_s:
+            parts.append(self._summarise_pages())
+            self._next_summary_s = now_s + _SUMMARY_S
         filled = [part for part in parts if len(part)]
         records = filled[0] if len(filled) == 1 else np.concatenate(parts)
         return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
+
+    def _summarise_pages(self) -> NDArray[np.void]:
+        """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""
+        rows = []
+        for process in self._processes.values():
+            if not process.host_slots:
+                continue
+            row = self._probes.table.rows[process.first_host_slot + HOST_SLOTS.index("pages")]
+            totals = int(row["calls"]), int(row["sum"])
+            before = self._pages.get(process.pid, (0, 0))
+            if totals[0] > before[0]:
+                rows.append((process.pid, totals[0] - before[0], totals[1] - before[1]))
+            self._pages[process.pid] = totals
+        records = np.zeros(len(rows), EVENT)
+        records["end_ns"] = time.monotonic_ns()
+        records["start_ns"] = records["end_ns"]
+        records["source"], records["op"] = int(Source.HOST), _PAGE_SUMMARY
+        records["stack"] = records["gpu"] = -1
+        for index, (pid, count, size) in enumerate(rows):
+            records[index]["pid"], records[index]["arg0"], records[index]["arg1"] = pid, count, size
+        return records
 
     def _check_clock(self) -> None:
         """Kernel times are monotonic; the distance to wall time is measured again and again, because NTP moves it."""
@@ -285,7 +218,7 @@ class Tracer:
         }
         if not numbers:
             return {}
-        stack_map = self._object.maps["stacks"]
+        stack_map = self._probes.maps["stacks"]
         for number in numbers - self._stacks.keys():
             raw = stack_map.lookup(struct.pack("<I", number))
             if raw is not None:
@@ -311,7 +244,7 @@ class Tracer:
         return rows
 
     def _row(self, pid: int, source: int, op: int, name: str, slot: int) -> HistogramRow:
-        row = self._table.rows[slot].copy()
+        row = self._probes.table.rows[slot].copy()
         return HistogramRow(
             pid=pid,
             source=source,
@@ -331,9 +264,9 @@ class Tracer:
         per_cpu = possible_cpus()
         found = {}
         for index, name in enumerate(LOST):
-            raw = self._object.maps["lost"].lookup(struct.pack("<I", index)) or bytes(8 * per_cpu)
+            raw = self._probes.maps["lost"].lookup(struct.pack("<I", index)) or bytes(8 * per_cpu)
             found[name] = int(np.frombuffer(raw, np.uint64).sum())
-        found["slots"] = self._table.refused
+        found["slots"] = self._probes.table.refused
         return found
 
     def capabilities(self) -> list[Capability]:
@@ -343,17 +276,23 @@ class Tracer:
             for process in self._processes.values()
             for what, why in process.failures.items()
         ]
-        return [*self._capabilities.values(), *failures]
+        return [*self._probes.capabilities.values(), *failures]
 
     def processes(self) -> dict[int, ProcessProbes]:
         """Traced processes by pid."""
         return dict(self._processes)
 
+    def set_recording(self, pid: int, name: str, recording: Recording) -> None:
+        """Change which calls of a function become records, from the next call on; unknown names raise KeyError."""
+        slot = next(slot for number, slot in self._processes[pid].slots.items() if FUNCTIONS[number].name == name)
+        self._probes.table.rows[slot]["slow_ns"] = recording.slow_ns
+        self._probes.table.rows[slot]["sample_every"] = recording.sample_every
+
     def set_mode(self, pid: int, number: int, mode: ProbeMode) -> None:
         """Change how one function of one process is watched; a process that is gone is no error."""
         process = self._processes.get(pid)
         if process is not None and number in process.slots:
-            process.set_mode(number, mode, self._table, self._programs)
+            process.set_mode(number, mode, self._probes.table, self._probes.calls)
 
 
 _HOST_ROWS: Final = {

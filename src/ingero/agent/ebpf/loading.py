@@ -1,0 +1,110 @@
+"""Loaded probes: object, programs, rings, slots and kernel tracepoints, with what is on, what is off and why."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ingero.agent.ebpf.attach import CallPrograms
+from ingero.agent.ebpf.btf import kernel_btf
+from ingero.agent.ebpf.functions import encode_functions
+from ingero.agent.ebpf.kernel import FEATURES, Feature, resolve_features
+from ingero.agent.ebpf.layout import EVENT, NCCL_EVENT
+from ingero.agent.ebpf.links import (
+    ATTACH_UPROBE_MULTI,
+    ATTACH_UPROBE_SESSION,
+    Link,
+    ProbeStyle,
+    attach_tracepoint,
+    detect_style,
+)
+from ingero.agent.ebpf.policy import CALL_LAYERS, TracePolicy
+from ingero.agent.ebpf.program import KPROBE, RAW_TRACEPOINT, ProbeObject
+from ingero.agent.ebpf.ring import Ring
+from ingero.agent.ebpf.slots import SlotTable
+from ingero.agent.ebpf.syscalls import MACHINE
+from ingero.errors import Unavailable
+
+_OBJECTS: Final = Path(__file__).parents[1] / "probes"
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One layer: on, or off with the reason."""
+
+    name: str
+    on: bool
+    detail: str
+
+
+class LoadedProbes:
+    """Everything that lives in the kernel for us but the links of single processes; `close` takes it out again."""
+
+    def __init__(self, policy: TracePolicy, path: Path | None = None) -> None:
+        path = path or _OBJECTS / f"trace.{MACHINE}.o"
+        if not path.exists():
+            raise Unavailable(f"no probes for {MACHINE}: {path} is missing")
+        self.capabilities: dict[str, Capability] = {}
+        self._links: list[Link] = []
+        self._layers = policy.layers
+        constants, missing = resolve_features(kernel_btf(), policy.layers)
+        constants["functions"] = encode_functions(MACHINE, stacks=policy.stacks)
+        self._object = ProbeObject(str(path), constants, dict(policy.ring_bytes))
+        self.maps = self._object.maps
+        self.table = SlotTable(self.maps["slots"])
+        self.rings = [Ring(self.maps[name], EVENT) for name in ("critical_ring", "host_ring", "calls_ring")]
+        self.nccl_ring = Ring(self.maps["nccl_ring"], NCCL_EVENT)
+        self.calls = self._load_calls()
+        for feature in FEATURES:
+            if feature.name in policy.layers:
+                self._attach(feature, missing.get(feature.name))
+        if not any(capability.on for capability in self.capabilities.values()):
+            reasons = "; ".join(f"{one.name}: {one.detail}" for one in self.capabilities.values())
+            self.close()
+            raise Unavailable(f"nothing can be traced here ({reasons})")
+
+    def _load_calls(self) -> CallPrograms:
+        style, refusals = detect_style()
+        if style is ProbeStyle.SESSION:
+            try:
+                program = self._object.load("call_session", KPROBE, ATTACH_UPROBE_SESSION)
+            except Unavailable as refused:
+                refusals[style], style = str(refused), ProbeStyle.MULTI
+            else:
+                self._note_calls(style, refusals)
+                return CallPrograms(style, program, None, None)
+        attach_type = ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0
+        try:
+            entry = self._object.load("call_entry", KPROBE, attach_type)
+            on_return = self._object.load("call_return", KPROBE, attach_type)
+        except Unavailable as refused:
+            for layer in sorted(self._layers & CALL_LAYERS):
+                self.capabilities[layer] = Capability(layer, False, str(refused))
+            return CallPrograms(style, None, None, None)
+        self._note_calls(style, refusals)
+        return CallPrograms(style, None, entry, on_return)
+
+    def _note_calls(self, style: ProbeStyle, refusals: dict[ProbeStyle, str]) -> None:
+        detail = f"uprobes, style {style}" + "".join(f"; {name} refused: {why}" for name, why in refusals.items())
+        for layer in sorted(self._layers & CALL_LAYERS):
+            self.capabilities[layer] = Capability(layer, True, detail)
+
+    def _attach(self, feature: Feature, missing: str | None) -> None:
+        links: list[Link] = []
+        try:
+            for tracepoint, _ in feature.tracepoints if missing is None else ():
+                program = self._object.load(f"on_{tracepoint}", RAW_TRACEPOINT)
+                links.append(attach_tracepoint(program, tracepoint))
+        except Unavailable as refused:
+            for link in links:
+                link.close()
+            links, missing = [], f"{refused}: {feature.costs_without}"
+        self._links += links
+        self.capabilities[feature.name] = Capability(feature.name, missing is None, missing or "raw tracepoints")
+
+    def close(self) -> None:
+        for link in self._links:
+            link.close()
+        for ring in (*self.rings, self.nccl_ring):
+            ring.close()
+        self.table.close()
+        self._object.close()
