@@ -20,7 +20,10 @@ def test_collective_record_carries_everything_the_call_was_given(job, trace) -> 
     process = job()
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
-    process.do(INIT.format(nranks=4, id="range(128)", rank=3) + "nccl.ncclAllReduce(P(1), P(2), S(1 << 33), I(9), I(2), comm, P(0x5eed0000beef))\n")
+    process.do(
+        INIT.format(nranks=4, id="range(128)", rank=3)
+        + "nccl.ncclAllReduce(P(1), P(2), S(1 << 33), I(9), I(2), comm, P(0x5eed0000beef))\n"
+    )
     tracing.wait(lambda: len(tracing.nccl) == 2)
     (record,) = records_of(tracing)
     assert record.end_ns > record.start_ns
@@ -30,7 +33,12 @@ def test_collective_record_carries_everything_the_call_was_given(job, trace) -> 
         gpu_duration_ns=None, stream=0x5EED0000BEEF, source=CollectiveSource.EBPF,
     )  # fmt: skip
     init = tracing.nccl[0]
-    assert (int(init["op"]), int(init["comm_hash"]), int(init["rank"]), int(init["nranks"])) == (1, BYTES_0_TO_127, 3, 4)
+    assert (int(init["op"]), int(init["comm_hash"]), int(init["rank"]), int(init["nranks"])) == (
+        1,
+        BYTES_0_TO_127,
+        3,
+        4,
+    )
 
 
 def test_sequence_numbers_count_per_communicator_and_per_direction_of_a_pair(job, trace) -> None:
@@ -38,7 +46,10 @@ def test_sequence_numbers_count_per_communicator_and_per_direction_of_a_pair(job
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
     process.do(
-        INIT.format(nranks=2, id=WORDS, rank=0) + "first = comm\n" + INIT.format(nranks=2, id="range(128)", rank=1) + "second = comm\n"
+        INIT.format(nranks=2, id=WORDS, rank=0)
+        + "first = comm\n"
+        + INIT.format(nranks=2, id="range(128)", rank=1)
+        + "second = comm\n"
         "def reduce(c): nccl.ncclAllReduce(P(1), P(2), S(8), I(7), I(0), c, P(0))\n"
         "def send(c, peer): nccl.ncclSend(P(1), S(8), I(7), I(peer), c, P(0))\n"
         "def recv(c, peer): nccl.ncclRecv(P(1), S(8), I(7), I(peer), c, P(0))\n"
@@ -109,14 +120,20 @@ def test_communicator_made_before_we_came_is_counted_without_an_identity(job, tr
     tracing = trace(pids=(process.pid,))
     process.do("[nccl.ncclAllReduce(P(1), P(2), S(8), I(7), I(0), comm, P(0)) for _ in range(2)]")
     tracing.wait(lambda: len(tracing.nccl) == 2)
-    assert [(one.comm, one.rank, one.nranks, one.seq) for one in records_of(tracing)] == [(0, -1, -1, 0), (0, -1, -1, 1)]
+    assert [(one.comm, one.rank, one.nranks, one.seq) for one in records_of(tracing)] == [
+        (0, -1, -1, 0),
+        (0, -1, -1, 1),
+    ]
 
 
 def test_unreadable_or_empty_id_makes_no_communicator(job, trace) -> None:
     process = job()
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
-    process.do(INIT.format(nranks=4, id="bytes(128)", rank=3) + "nccl.ncclAllReduce(P(1), P(2), S(8), I(7), I(0), comm, P(0))\n")
+    process.do(
+        INIT.format(nranks=4, id="bytes(128)", rank=3)
+        + "nccl.ncclAllReduce(P(1), P(2), S(8), I(7), I(0), comm, P(0))\n"
+    )
     tracing.wait(lambda: len(tracing.nccl) == 2)
     (record,) = records_of(tracing)
     assert (record.comm, record.rank) == (0, -1)

@@ -45,7 +45,7 @@ FEATURES: Final = (
     Feature(
         "block",
         "no block I/O: a slow disk cannot be told from other causes",
-        (("block_rq_issue", 1), ("block_rq_complete", 3)),
+        (("block_rq_insert", 1), ("block_rq_issue", 1), ("block_rq_complete", 3)),
         (
             ("off_rq_len", "request", "__data_len"),
             ("off_rq_sector", "request", "__sector"),

@@ -183,17 +183,35 @@ SEC("raw_tp/mark_victim") int on_mark_victim(struct raw_args *ctx) {
   return 0;
 }
 
-SEC("raw_tp/block_rq_issue") int on_block_rq_issue(struct raw_args *ctx) {
-  u64 rq = issue_has_queue ? ctx->args[1] : ctx->args[0], who = pid_tgid();
+INLINE void fill_owner(struct request *request) {
+  u64 who = pid_tgid();
+  request->pid = who >> 32;
+  request->tid = (u32)who;
+  request->cgroup = current_cgroup();
+  current_comm(request->comm, sizeof request->comm);
+}
+
+/* With an I/O scheduler anybody may hand a request to the device; the owner is who put it into the queue. */
+SEC("raw_tp/block_rq_insert") int on_block_rq_insert(struct raw_args *ctx) {
+  u64 rq = issue_has_queue ? ctx->args[1] : ctx->args[0];
   struct request request = {};
+  fill_owner(&request);
+  if (map_update(&requests, &rq, &request, BPF_ANY))
+    count_lost(LOST_STATE);
+  return 0;
+}
+
+SEC("raw_tp/block_rq_issue") int on_block_rq_issue(struct raw_args *ctx) {
+  u64 rq = issue_has_queue ? ctx->args[1] : ctx->args[0];
+  struct request request = {}, *inserted = map_lookup(&requests, &rq);
+  if (inserted)
+    request = *inserted;
+  else
+    fill_owner(&request);
   request.start_ns = now_ns();
-  request.cgroup = current_cgroup();
-  request.pid = who >> 32;
-  request.tid = (u32)who;
   request.sector = read64(rq, off_rq_sector);
   request.sectors = read32(rq, off_rq_len) >> 9;
   request.op = read32(rq, off_rq_flags) & 0xff;
-  current_comm(request.comm, sizeof request.comm);
   if (map_update(&requests, &rq, &request, BPF_ANY))
     count_lost(LOST_STATE);
   return 0;
@@ -202,7 +220,7 @@ SEC("raw_tp/block_rq_issue") int on_block_rq_issue(struct raw_args *ctx) {
 SEC("raw_tp/block_rq_complete") int on_block_rq_complete(struct raw_args *ctx) {
   u64 rq = ctx->args[0], now = now_ns();
   struct request *request = map_lookup(&requests, &rq);
-  if (!request)
+  if (!request || !request->start_ns)
     return 0;
   u32 tgid = request->pid;
   u64 duration = now - request->start_ns;

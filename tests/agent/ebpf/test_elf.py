@@ -1,0 +1,122 @@
+"""F129: a probe goes to the start of an instruction of a function, or nowhere."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingero.agent.ebpf.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
+from ingero.errors import ForeignFile, IngeroError, Unavailable
+
+SOURCE = """
+#define API __attribute__((visibility("default"), noinline))
+int table[4] = {1, 2, 3, 4};
+API int plain(int a) { return a * table[1]; }
+#ifdef __x86_64__
+__asm__(".text\\n.globl guarded\\n.type guarded,@function\\nguarded: endbr64\\n push %rbp\\n pop %rbp\\n mov $7,%eax\\n ret\\n.size guarded,.-guarded\\n"
+        ".globl tiny\\n.type tiny,@function\\ntiny: endbr64\\n.size tiny,.-tiny\\n ret\\n");
+#endif
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("elf")
+    (folder / "lib.c").write_text(SOURCE)
+    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", "-target", "x86_64-linux-gnu"]
+    subprocess.run([*command, "-o", str(folder / "lib.so"), str(folder / "lib.c")], check=True)
+    return folder / "lib.so"
+
+
+def functions(library: Path, *names: str) -> tuple[ElfFile, dict[str, Symbol]]:
+    elf = ElfFile(str(library))
+    return elf, elf.functions(names)
+
+
+def test_offset_points_at_the_first_instruction(library: Path) -> None:
+    elf, found = functions(library, "plain", "missing")
+    assert set(found) == {"plain"}
+    site = elf.site(found["plain"])
+    assert library.read_bytes()[site.offset : site.offset + 16] == site.first_bytes
+    if shutil.which("objdump"):
+        listing = subprocess.run(
+            ["objdump", "-d", "-F", str(library)], capture_output=True, text=True, check=True
+        ).stdout
+        assert f"<plain> (File Offset: {site.offset:#x})" in listing
+
+
+def test_endbr64_is_stepped_over_only_inside_the_function(library: Path) -> None:
+    elf, found = functions(library, "guarded", "tiny")
+    data = library.read_bytes()
+    guarded, tiny = elf.site(found["guarded"]), elf.site(found["tiny"])
+    assert data[guarded.offset - 4 : guarded.offset] == ENDBR64
+    assert guarded.first_bytes[0] == 0x55, "push %rbp, which the kernel emulates"
+    assert data[tiny.offset : tiny.offset + 4] == ENDBR64, "nothing of the function follows: stay"
+
+
+def test_anything_but_code_is_refused(library: Path) -> None:
+    elf, found = functions(library, "plain")
+    plain = found["plain"]
+    data_section = next(index for index, one in enumerate(elf.sections) if one.name == ".data")
+    with pytest.raises(Unavailable, match="not code"):
+        elf.site(replace(plain, section=data_section, value=elf.sections[data_section].address))
+    with pytest.raises(Unavailable, match="not code"):
+        elf.site(replace(plain, kind=1))
+    with pytest.raises(Unavailable, match="outside its section"):
+        elf.site(replace(plain, value=plain.value + (1 << 30)))
+    with pytest.raises(Unavailable):
+        elf.site(Symbol("far", STT_FUNC, 60_000, plain.value, 4))
+
+
+@given(cut=st.integers(0, 4000), flips=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_damaged_files_are_refused_with_a_sentence_never_a_crash(
+    library: Path, cut: int, flips: list[tuple[int, int]]
+) -> None:
+    data = bytearray(library.read_bytes())
+    for at, value in flips:
+        data[at] = value
+    broken = library.parent / "broken.so"
+    broken.write_bytes(data[: len(data) - cut])
+    try:
+        elf = ElfFile(str(broken))
+        for symbol in elf.functions(["plain", "guarded"]).values():
+            site = elf.site(symbol)
+            assert 0 <= site.offset < len(data)
+        elf.close()
+    except IngeroError as refused:
+        assert str(refused)
+
+
+def test_text_file_is_not_elf(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("hello" * 100)
+    with pytest.raises(ForeignFile, match="not a 64-bit little-endian ELF"):
+        ElfFile(str(tmp_path / "x"))
+
+
+def test_versioned_names_are_chosen_by_number_not_by_spelling(tmp_path: Path) -> None:
+    body = "".join(f'__attribute__((visibility("default"))) int {name}(void) {{ return 0; }}\n' for name in VERSIONED)
+    (tmp_path / "v.c").write_text(body)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "ziglang",
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-o",
+            str(tmp_path / "v.so"),
+            str(tmp_path / "v.c"),
+        ],
+        check=True,
+    )
+    assert ElfFile(str(tmp_path / "v.so")).versioned("ncclSend") == "ncclSend_v2_10_3"
+
+
+VERSIONED = ("ncclSend_v2_9_9", "ncclSend_v2_10_3", "ncclSend_v2_10", "ncclSendX_v3_0_0")

@@ -1,0 +1,128 @@
+"""F014, F142: processes and libraries that come, go, move and multiply while we trace."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingero.contract.events import Source
+
+SYNC = "[rt.cudaDeviceSynchronize() for _ in range({})]\n"
+
+
+def attached(tracing, pid: int) -> bool:
+    return bool(tracing.tracer.processes().get(pid) and tracing.tracer.processes()[pid].slots)
+
+
+def test_library_loaded_later_is_traced_from_then_on(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), rescan_s=0.05)
+    assert not attached(tracing, process.pid)
+    process.do("rt = load('libcudart.so.12')")
+    tracing.wait(lambda: attached(tracing, process.pid))
+    process.do(SYNC.format(9))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 9)
+
+
+def test_processes_are_found_by_themselves_and_forgotten_when_they_end(job, trace) -> None:
+    tracing = trace(rescan_s=0.05)
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing.wait(lambda: attached(tracing, process.pid))
+    process.do(SYNC.format(3))
+    tracing.wait(lambda: len([r for r in tracing.of(Source.CUDA, 6) if r["pid"] == process.pid]) == 3)
+    process.close()
+    tracing.wait(lambda: process.pid not in tracing.tracer.processes())
+
+
+def test_two_copies_in_one_process_are_both_traced(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+    venv = tmp_path / "venv" / "nvidia" / "cuda_runtime" / "lib"
+    venv.mkdir(parents=True)
+    shutil.copy(fake_gpu / "libcudart.so.12", venv / "libcudart.so.12")
+    process = job()
+    process.do(f"rt = load('libcudart.so.12'); copy = ctypes.CDLL({str(venv / 'libcudart.so.12')!r})")
+    tracing = trace(pids=(process.pid,))
+    process.do(SYNC.format(4) + "[copy.cudaDeviceSynchronize() for _ in range(5)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 9)
+    assert tracing.count(process.pid, "cudaDeviceSynchronize") == 9
+
+
+def test_replaced_file_is_no_obstacle_for_old_and_new_processes(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+    """A package upgrade replaces the file under a running job; the next job maps the new one."""
+    folder = tmp_path / "lib"
+    shutil.copytree(fake_gpu, folder)
+    before = job(folder=folder)
+    before.do("rt = load('libcudart.so.12')")
+    shutil.copy(folder / "libcudart.so.12", folder / "new")
+    os.replace(folder / "new", folder / "libcudart.so.12")
+    after = job(folder=folder)
+    after.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(before.pid, after.pid))
+    before.do(SYNC.format(2))
+    after.do(SYNC.format(3))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 5)
+    pids = tracing.of(Source.CUDA, 6)["pid"].tolist()
+    assert (pids.count(before.pid), pids.count(after.pid)) == (2, 3)
+
+
+def test_library_that_exists_only_inside_a_container_is_traced(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+    """A private mount namespace with the library on a file system nobody else sees."""
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed")
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    script = f'mount -t tmpfs none {inside} && cp {fake_gpu}/* {inside} && exec "$@"'
+    probe = subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs none {inside}"], capture_output=True)
+    if probe.returncode:
+        pytest.skip("no private mount namespace can be made here")
+    process = job("unshare", "-m", "sh", "-c", script, "sh", folder=inside)
+    process.do("rt = load('libcudart.so.12')")
+    assert not (inside / "libcudart.so.12").exists()
+    tracing = trace(pids=(process.pid,))
+    process.do(SYNC.format(6))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 6)
+
+
+def test_forked_child_is_traced_under_its_own_pid(job, trace) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,))
+    child = int(
+        process.do(
+            "import select\nread, write = os.pipe()\npid = os.fork()\n"
+            "if pid == 0:\n    os.read(read, 1)\n    [rt.cudaDeviceSynchronize() for _ in range(11)]\n    os._exit(0)\n"
+            "result = pid"
+        )
+    )
+    tracing.wait(lambda: attached(tracing, child))
+    process.do(SYNC.format(2) + "os.write(write, b'x'); os.waitpid(pid, 0)")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 13)
+    pids = tracing.of(Source.CUDA, 6)["pid"].tolist()
+    assert (pids.count(process.pid), pids.count(child)) == (2, 11)
+
+
+def test_children_are_left_alone_when_asked(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), follow_children=False)
+    child = int(process.do("result = os.spawnv(os.P_NOWAIT, '/bin/sleep', ['sleep', '0.2'])"))
+    tracing.wait(lambda: len(tracing.of(Source.HOST, 7)) == 1)
+    assert child not in tracing.tracer.processes()
+
+
+def test_foreign_file_with_the_right_name_is_reported_not_attached(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+    """A file called libnccl.so.2 that is no library: one failing path does not stop the others."""
+    fake = tmp_path / "libnccl.so.2"
+    fake.write_text("not a library" * 1000)
+    process = job()
+    process.do(
+        "import mmap\nrt = load('libcudart.so.12')\n"
+        f"held = mmap.mmap(os.open({str(fake)!r}, os.O_RDONLY), 0, prot=mmap.PROT_READ)\n"
+    )
+    tracing = trace(pids=(process.pid,))
+    process.do(SYNC.format(2))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 2)
+    problems = [one for one in tracing.tracer.capabilities() if not one.on]
+    assert [one.name for one in problems] == [f"process {process.pid}: {fake}"]
+    assert "not a 64-bit little-endian ELF" in problems[0].detail

@@ -1,0 +1,189 @@
+"""F133, F134: scheduler, processes, memory, block I/O and TCP of traced processes, caused on purpose."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingero.agent.ebpf.layout import FLAG_OTHER
+from ingero.contract.events import OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, Source
+
+SWITCH, OOM, EXEC, EXIT, FORK, PAGES = 1, 4, 5, 6, 7, 20
+SPIN = "end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\n"
+
+
+def rows(tracing, pid: int) -> dict[str, object]:
+    return {row.name: row for row in tracing.tracer.histograms() if row.pid == pid}
+
+
+def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) -> None:
+    """Two busy processes on one CPU: the traced one waits about half of the time, and is preempted, not asleep."""
+    traced, rival = job(), job()
+    for process in (traced, rival):
+        process.do("os.sched_setaffinity(0, {0})")
+    tracing = trace(pids=(traced.pid,), slow_runqueue_ns=500_000)
+    for process in (traced, rival):
+        process.send(SPIN.format(seconds=0.6))
+    traced.answer()
+    tracing.wait(lambda: len(tracing.of(Source.HOST, SWITCH)) > 0)
+    switches = tracing.of(Source.HOST, SWITCH)
+    preempted = switches[switches["ret"] == OFF_CPU_PREEMPTED]
+    assert set(switches["pid"]) == {traced.pid}
+    assert (preempted["arg0"] == preempted["end_ns"] - preempted["start_ns"]).all()
+    assert preempted["arg0"].sum() > 0.1e9
+    assert rival.pid in preempted["arg1"].tolist(), "the one who ran instead"
+    assert (switches["comm"] == switches["comm"][0]).all() and switches["comm"][0]
+    assert rows(tracing, traced.pid)["runqueue_wait"].sum_ns > 0.1e9
+
+
+def test_sleep_is_not_contention(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), record_everything=True)
+    process.do("time.sleep(0.3)")
+    tracing.wait(lambda: any(row["end_ns"] - row["start_ns"] > 0.29e9 for row in tracing.of(Source.HOST, SWITCH)))
+    nap = max(tracing.of(Source.HOST, SWITCH), key=lambda row: row["end_ns"] - row["start_ns"])
+    assert nap["ret"] == OFF_CPU_SLEPT
+    assert nap["arg0"] < 0.25e9, "waiting for the CPU is only the part after waking up"
+    assert rows(tracing, process.pid)["sleep"].sum_ns > 0.29e9
+
+
+def test_sleeps_are_not_recorded_by_default(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), slow_runqueue_ns=10**12)
+    process.do("time.sleep(0.05)")
+    tracing.poll()
+    assert len(tracing.of(Source.HOST, SWITCH)) == 0
+    assert rows(tracing, process.pid)["sleep"].calls >= 1
+
+
+def test_fork_exec_and_exit_are_recorded_and_threads_are_not_processes(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,))
+    child = int(
+        process.do(
+            "t = threading.Thread(target=lambda: None); t.start(); t.join()\n"
+            "result = os.spawnv(os.P_NOWAIT, '/bin/true', ['true'])\n"
+        )
+    )
+    process.do(f"os.waitpid({child}, 0)")
+    tracing.wait(lambda: len(tracing.of(Source.HOST, EXIT)) >= 1)
+    assert tracing.of(Source.HOST, FORK)["arg1"].tolist() == [child]
+    assert tracing.of(Source.HOST, FORK)["pid"].tolist() == [process.pid]
+    assert tracing.of(Source.HOST, EXEC)["pid"].tolist() == [child]
+    assert tracing.of(Source.HOST, EXIT)["pid"].tolist() == [child]
+    assert tracing.of(Source.HOST, EXIT)["comm"].tolist() == [b"true"]
+
+
+def test_page_allocations_are_summed_per_process(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,))
+    tracing.poll()
+    process.do("block = bytearray(64 << 20)")
+    tracing.wait(lambda: tracing.of(Source.HOST, PAGES)["arg1"].sum() >= 64 << 20)
+    summary = tracing.of(Source.HOST, PAGES)
+    assert set(summary["pid"]) == {process.pid} and (summary["arg0"] > 0).all()
+    assert len(tracing.of(Source.HOST, 3)) == 0, "single allocations are never records"
+
+
+def test_block_requests_belong_to_the_process_that_issued_them(job, trace, tmp_path) -> None:
+    process = job()
+    opened = process.do(
+        "import mmap\n"
+        f"try: fd = os.open({str(tmp_path / 'data')!r}, os.O_CREAT | os.O_RDWR | os.O_DIRECT)\n"
+        "except OSError as err: fd = -1\nresult = fd\n"
+    )
+    if int(opened) < 0 or subprocess.run(
+        ["findmnt", "-no", "FSTYPE", "-T", tmp_path], capture_output=True
+    ).stdout.strip() in (b"tmpfs", b"overlay"):
+        pytest.skip("the temporary folder is not on a block device")
+    tracing = trace(pids=(process.pid,))
+    process.do(
+        "page = mmap.mmap(-1, 1 << 20)\npage.write(b'x' * (1 << 20))\n"
+        "[os.pwrite(fd, page, i << 20) for i in range(8)]\nos.fsync(fd)\n[os.preadv(fd, [page], i << 20) for i in range(8)]\n"
+    )
+    mine = lambda op: [r for r in tracing.of(Source.IO, op) if r["pid"] == process.pid]  # noqa: E731
+    tracing.wait(lambda: sum(int(r["arg0"]) for r in mine(1)) >= 8 << 11)
+    assert sum(int(record["arg0"]) for record in mine(1)) == 8 << 11, "8 MiB in sectors of 512 bytes"
+    assert sum(int(record["arg0"]) for record in mine(2)) >= 8 << 11
+    assert all(record["end_ns"] > record["start_ns"] and not record["flags"] & FLAG_OTHER for record in mine(1))
+    assert rows(tracing, process.pid)["block_io"].calls >= len(mine(1)) + len(mine(2))
+
+
+def test_process_that_waits_for_the_disk_shows_io_waits(job, trace, tmp_path) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), slow_io_wait_ns=0)
+    process.do(
+        f"fd = os.open({str(tmp_path / 'sync')!r}, os.O_CREAT | os.O_WRONLY)\n"
+        "for i in range(20): os.write(fd, b'x' * 65536); os.fsync(fd)\n"
+    )
+    tracing.poll()
+    if not rows(tracing, process.pid)["block_io"].calls:
+        pytest.skip("the temporary folder is not on a block device")
+    assert rows(tracing, process.pid)["io_wait"].calls + rows(tracing, process.pid)["sleep"].calls > 0
+
+
+def test_oom_kill_names_the_victim(job, trace) -> None:
+    group = next(
+        (
+            Path(p) / "ingero-test"
+            for p in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")
+            if (Path(p) / "cgroup.procs").exists()
+        ),
+        None,
+    )
+    if group is None:
+        pytest.skip("no cgroup tree to make an out-of-memory kill in")
+    try:
+        group.mkdir(exist_ok=True)
+        limit = next(group / name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists())
+        limit.write_text(str(40 << 20))
+    except (OSError, StopIteration):
+        pytest.skip("no memory controller to make an out-of-memory kill with")
+    victim = job()
+    tracing = trace(pids=(victim.pid,))
+    (group / "cgroup.procs").write_text(str(victim.pid))
+    victim.send("x = bytearray(400 << 20)")
+    assert victim.process.wait(20) == -9
+    tracing.wait(lambda: len(tracing.of(Source.HOST, OOM)) >= 1)
+    assert victim.pid in tracing.of(Source.HOST, OOM)["arg1"].tolist()
+    group.rmdir()
+
+
+RETRANSMIT = """
+import fcntl, socket, struct, sys
+control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+fcntl.ioctl(control, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))  # lo up
+def address(text): return struct.pack("<HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
+route = struct.pack("Q", 0) + address("10.9.0.0") + address("0.0.0.0") + address("255.255.0.0") + struct.pack("HhQQ", 1, 0, 0, 0)
+name = __import__("ctypes").create_string_buffer(b"lo")
+route += struct.pack("hxxxxxxQQQH6x", 0, __import__("ctypes").addressof(name), 0, 0, 0)
+fcntl.ioctl(control, 0x890B, route)
+sender = socket.socket()
+sender.bind(("127.0.0.1", 45678))
+sender.settimeout(2.5)
+try: sender.connect(("10.9.1.1", 9))
+except OSError as err: print(err)
+"""
+
+
+def test_tcp_retransmission_is_recorded_with_its_ports(trace) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("unshare is not installed")
+    tracing = trace(pids=(os.getppid(),), layers=frozenset({"tcp"}))
+    done = subprocess.Popen(
+        ["unshare", "-n", sys.executable, "-c", RETRANSMIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        tracing.wait(lambda: 45678 in (tracing.of(Source.TCP, 1)["arg1"] >> 16).tolist(), 6)
+    except AssertionError:
+        done.kill()
+        pytest.skip(f"no packet could be lost on purpose here: {done.communicate()[1].decode()[-200:]}")
+    done.kill()
+    done.communicate()
+    (record, *_) = [r for r in tracing.of(Source.TCP, 1) if int(r["arg1"]) >> 16 == 45678]
+    assert int(record["arg1"]) & 0xFFFF == 9
+    assert int(record["arg0"]) & 0xFFFFFFFF == 10 << 24 | 9 << 16 | 1 << 8 | 1
+    assert record["pid"] == 0, "nobody's: the timer interrupted whoever was running"

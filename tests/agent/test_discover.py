@@ -1,0 +1,45 @@
+"""F014, F142: libraries are found by what a process maps, wherever the file is and whatever happened to it."""
+
+import os
+
+from ingero.agent.discover import mapped_libraries, parse_maps, start_time
+from ingero.agent.ebpf.functions import Library
+
+VENV = "/home/u/.venv/lib/python3.12/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12"
+MAPS = f"""\
+55d0-55d1 r-xp 00000000 fe:00 10 /usr/bin/python3.12
+7f00-7f01 r--p 00000000 fe:00 11 {VENV}
+7f01-7f02 r-xp 00001000 fe:00 11 {VENV}
+7f10-7f11 r-xp 00000000 fe:00 12 /opt/other/libcudart-8f3a1b2c.so.12.4.127
+7f20-7f21 r-xp 00000000 fe:00 13 /usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04
+7f30-7f31 r-xp 00000000 fe:00 14 /x y/libnccl.so.2 (deleted)
+7f40-7f41 r-xp 00000000 fe:00 15 /v/torch/lib/libtorch_cuda.so
+7f50-7f51 rw-p 00000000 00:00 0
+7f60-7f61 r-xp 00000000 fe:00 16 /v/libcudart_not.txt
+7fff-7fff r-xp 00000000 00:00 0 [vdso]
+"""
+
+
+def test_every_copy_is_found_once_with_spaces_and_deleted_files() -> None:
+    found = parse_maps(77, MAPS)
+    assert [(one.library, one.path, one.inode) for one in found] == [
+        (Library.CUDART, VENV, 11),
+        (Library.CUDART, "/opt/other/libcudart-8f3a1b2c.so.12.4.127", 12),
+        (Library.CUDA, "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", 13),
+        (Library.NCCL, "/x y/libnccl.so.2", 14),
+    ]
+    assert found[0].file == "/proc/77/map_files/7f00-7f01"
+
+
+def test_nccl_inside_torch_counts_where_there_is_no_libnccl() -> None:
+    text = "\n".join(line for line in MAPS.splitlines() if "libnccl" not in line)
+    assert [one.path for one in parse_maps(77, text) if one.library is Library.NCCL] == [
+        "/v/torch/lib/libtorch_cuda.so"
+    ]
+
+
+def test_process_without_cuda_has_nothing_and_a_dead_one_is_no_error() -> None:
+    assert mapped_libraries(os.getpid()) == []
+    assert mapped_libraries(2**22 + 1) == []
+    assert start_time(2**22 + 1) is None
+    assert isinstance(start_time(os.getpid()), int)
