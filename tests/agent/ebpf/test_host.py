@@ -88,6 +88,11 @@ def test_page_allocations_are_summed_per_process(job, trace) -> None:
     assert len(tracing.of(Source.HOST, 3)) == 0, "single allocations are never records"
 
 
+def file_system(path: Path) -> bytes:
+    command = ["findmnt", "-no", "FSTYPE", "-T", str(path)]
+    return subprocess.run(command, check=False, capture_output=True).stdout.strip()
+
+
 def test_block_requests_belong_to_the_process_that_issued_them(job, trace, tmp_path) -> None:
     process = job()
     opened = process.do(
@@ -95,14 +100,13 @@ def test_block_requests_belong_to_the_process_that_issued_them(job, trace, tmp_p
         f"try: fd = os.open({str(tmp_path / 'data')!r}, os.O_CREAT | os.O_RDWR | os.O_DIRECT)\n"
         "except OSError as err: fd = -1\nresult = fd\n"
     )
-    if int(opened) < 0 or subprocess.run(
-        ["findmnt", "-no", "FSTYPE", "-T", tmp_path], capture_output=True
-    ).stdout.strip() in (b"tmpfs", b"overlay"):
+    if int(opened) < 0 or file_system(tmp_path) in (b"tmpfs", b"overlay"):
         pytest.skip("the temporary folder is not on a block device")
     tracing = trace(pids=(process.pid,))
     process.do(
         "page = mmap.mmap(-1, 1 << 20)\npage.write(b'x' * (1 << 20))\n"
-        "[os.pwrite(fd, page, i << 20) for i in range(8)]\nos.fsync(fd)\n[os.preadv(fd, [page], i << 20) for i in range(8)]\n"
+        "[os.pwrite(fd, page, i << 20) for i in range(8)]\nos.fsync(fd)\n"
+        "[os.preadv(fd, [page], i << 20) for i in range(8)]\n"
     )
     mine = lambda op: [r for r in tracing.of(Source.IO, op) if r["pid"] == process.pid]  # noqa: E731
     tracing.wait(lambda: sum(int(r["arg0"]) for r in mine(1)) >= 8 << 11)
@@ -157,7 +161,8 @@ import fcntl, socket, struct, sys
 control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 fcntl.ioctl(control, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x40))  # lo up
 def address(text): return struct.pack("<HH4s8x", socket.AF_INET, 0, socket.inet_aton(text))
-route = struct.pack("Q", 0) + address("10.9.0.0") + address("0.0.0.0") + address("255.255.0.0") + struct.pack("HhQQ", 1, 0, 0, 0)
+route = struct.pack("Q", 0) + address("10.9.0.0") + address("0.0.0.0") + address("255.255.0.0")
+route += struct.pack("HhQQ", 1, 0, 0, 0)
 name = __import__("ctypes").create_string_buffer(b"lo")
 route += struct.pack("hxxxxxxQQQH6x", 0, __import__("ctypes").addressof(name), 0, 0, 0)
 fcntl.ioctl(control, 0x890B, route)
