@@ -8,6 +8,7 @@ IngeroError            rises to ``cli.main`` or the service loop and prints as o
 ├── TooLarge           a bound on size was reached
 ├── AuthError          a token, certificate or permission is missing or wrong
 ├── Unavailable        a peer, probe or device cannot be used now; says what that costs
+│   └── Overloaded     a queue is full or a service is leaving; says when to come back
 └── StoreError         a store cannot be opened, written or trusted
     ├── StoreLocked    another process owns it
     ├── StoreFull      no space or no permission to write: new data is refused, old data kept
@@ -47,6 +48,14 @@ class AuthError(IngeroError):
 
 class Unavailable(IngeroError):
     """A peer, probe or device cannot be used now."""
+
+
+class Overloaded(Unavailable):
+    """A queue is full or a service is leaving; the same request may be sent again after `retry_after_s`."""
+
+    def __init__(self, reason: str, retry_after_s: int) -> None:
+        super().__init__(f"{reason}; send it again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
 
 
 class StoreError(IngeroError):

@@ -85,6 +85,11 @@ def test_a_request_larger_than_a_segment_or_a_window_fits(tmp_path: Path) -> Non
     assert read_all(tmp_path, writer.last_seq) == bodies
 
 
+def test_an_empty_journal_is_sound(tmp_path: Path) -> None:
+    found = inspect_journal(tmp_path, 7)
+    assert (found.segments, found.last_seq, found.problems) == ((), 7, ())
+
+
 def test_a_restart_continues_the_count_in_a_new_segment(tmp_path: Path) -> None:
     write(tmp_path, [[b"a"], [b"b"]]).close()
     found = inspect_journal(tmp_path, 0)

@@ -13,6 +13,7 @@ import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -98,7 +99,7 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
     problems = []
     frames = dropped = 0
     expected = applied_seq + 1
-    for segment, following in zip(segments, [*segments[1:], None], strict=True):
+    for segment, following in zip_longest(segments, segments[1:]):
         if following and following.first_seq <= expected:
             continue  # everything in it has been applied
         limit = following.first_seq if following and following.number == segment.number + 1 else None

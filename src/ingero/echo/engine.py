@@ -1,0 +1,119 @@
+"""Echo without its listeners: ownership, journal, ingest and the store process, started and stopped in order."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.echo.ingest import Accepted, Ingest
+from ingero.echo.store_client import StoreClient
+from ingero.echo.store_wire import Progress, StoreSettings
+from ingero.errors import StoreDamaged, StoreError
+from ingero.storage.journal import SEGMENT_BYTES, JournalWriter, inspect_journal
+from ingero.storage.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Where Echo keeps its data, and how much of everything."""
+
+    database: Path
+    address_space_bytes: int = 4 << 30
+    threads: int = 1
+    retention_s: float = 7 * 86400.0
+    rollup_retention_s: float = 90 * 86400.0
+    max_database_bytes: int = 0
+    max_backlog_bytes: int = 2 << 30
+    segment_bytes: int = SEGMENT_BYTES
+
+    @property
+    def journal(self) -> Path:
+        """The journal lies beside its database."""
+        return journal_directory(self.database)
+
+
+def journal_directory(database: Path) -> Path:
+    """Where the journal of a database lies."""
+    return database.with_name(database.name + ".journal")
+
+
+class Engine:
+    """What listeners and questions work on."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._ownership: Ownership | None = None
+        self.ingest: Ingest
+        self.store = StoreClient(
+            StoreSettings(
+                database=str(settings.database),
+                journal=str(settings.journal),
+                address_space_bytes=settings.address_space_bytes,
+                threads=settings.threads,
+                retention_s=settings.retention_s,
+                rollup_retention_s=settings.rollup_retention_s,
+                max_database_bytes=settings.max_database_bytes,
+            ),
+            self._on_progress,
+        )
+
+    async def start(self) -> None:
+        """Open everything and begin to load what was acknowledged before; raises StoreError and leaves nothing open."""
+        settings = self._settings
+        try:
+            settings.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot write {settings.journal}: {error.strerror}") from None
+        self._ownership = Ownership(settings.database)
+        try:
+            applied = await self.store.start()
+            journal = JournalWriter(settings.journal, self._check_journal(applied), settings.segment_bytes)
+        except BaseException:
+            await self.store.stop()
+            self._ownership.release()
+            raise
+        self.ingest = Ingest(journal, settings.max_backlog_bytes, self.store.set_durable)
+        self.ingest.set_applied(applied)
+        self.ingest.start(asyncio.get_running_loop())
+        self.store.set_durable(journal.last_seq)
+
+    async def stop(self) -> None:
+        """Journal what is in flight, load it, close."""
+        self.ingest.stop()
+        await asyncio.sleep(0)  # let the last acknowledgements out
+        self.store.set_durable(self.ingest.durable_seq)
+        await self.store.stop()
+        if self._ownership is not None:
+            self._ownership.release()
+
+    async def submit(self, signal: int, body: bytes, wait_s: float | None = None) -> Accepted:
+        """Durable when it returns; with `wait_s` also visible to queries."""
+        accepted = await self.ingest.submit(signal, body)
+        if wait_s is not None:
+            await self.store.wait_applied(accepted.seq, wait_s)
+        return accepted
+
+    @property
+    def trouble(self) -> str:
+        """Why Echo is not well; empty when it is."""
+        if self.store.pid is None:
+            return "the store process is restarting"
+        return self.ingest.trouble or self.store.progress.trouble
+
+    def _check_journal(self, applied: int) -> int:
+        found = inspect_journal(self._settings.journal, applied)
+        if found.problems:
+            raise StoreDamaged(
+                f"{self._settings.journal}: {'; '.join(found.problems)}. Nothing was changed. Put the missing files "
+                "back, or run `ingero-echo verify --repair` to go on without what is lost"
+            )
+        last = max(found.last_seq, applied)
+        log.info(
+            "journal_open", extra={"replay_requests": found.frames, "last_seq": last, "torn_bytes": found.dropped_bytes}
+        )
+        return last
+
+    def _on_progress(self, progress: Progress) -> None:
+        self.ingest.set_applied(progress.applied_seq)

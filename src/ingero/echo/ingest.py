@@ -1,0 +1,205 @@
+"""Ingest: a request is checked, written to the journal together with all others in flight, synced, then acknowledged.
+
+The event loop checks and queues; one thread writes and syncs. Bounds come before memory: past them a request is
+refused with the time to come back, and nothing that was acknowledged is touched.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.contract.otlp_columns import Columns, new_columns
+from ingero.errors import Overloaded, StoreError, StoreFull, TooLarge
+from ingero.storage.journal import MAX_BODY_BYTES, JournalWriter, frame_bytes
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024  # decoded; some 40,000 points
+MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
+GROUP_BYTES: Final = 16 * 1024 * 1024
+PREPARE_EVERY_S: Final = 0.25
+FULL_RETRY_S: Final = 1.0  # how long a full disk refuses at once before we try it again
+OVERLOAD_RETRY_S: Final = 2
+DRAIN_RETRY_S: Final = 5
+assert MAX_REQUEST_BYTES <= MAX_BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """An acknowledged request: durable under this sequence."""
+
+    seq: int
+    events: int
+
+
+@dataclass(slots=True)
+class IngestCounters:
+    """Since the start of this process."""
+
+    requests: int = 0
+    events: int = 0
+    bytes: int = 0
+    groups: int = 0
+    refused_overload: int = 0
+    refused_full: int = 0
+    refused_malformed: int = 0
+    recycled_segments: int = 0
+
+
+_Waiting = tuple[int, bytes, int, asyncio.Future[Accepted]]
+
+
+class Ingest:
+    """The way in. `submit` runs in the event loop; `start` and `stop` frame its writer thread."""
+
+    def __init__(
+        self, journal: JournalWriter, max_backlog_bytes: int, on_durable: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self._journal = journal
+        self._on_durable = on_durable
+        self._max_backlog_bytes = max_backlog_bytes
+        self._checker: Columns = new_columns()
+        self._queue: deque[_Waiting] = deque()
+        self._queued_bytes = 0
+        self._wake = threading.Event()
+        self._stopping = False
+        self._full: tuple[float, str] | None = None
+        self._thread = threading.Thread(target=self._write_forever, name="journal", daemon=True)
+        self._preparer = threading.Thread(target=self._prepare_forever, name="segments", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._backlog: deque[tuple[int, int]] = deque()  # last sequence and bytes of each group not yet in the database
+        self._applied_seq = journal.last_seq
+        self.backlog_bytes = 0
+        self.draining = False
+        self.counters = IngestCounters()
+
+    @property
+    def durable_seq(self) -> int:
+        return self._journal.last_seq
+
+    @property
+    def journal_bytes(self) -> int:
+        return self._journal.size_bytes
+
+    @property
+    def trouble(self) -> str:
+        """Why new data is refused; empty when it is not."""
+        if self.draining:
+            return "Echo is stopping"
+        if self._full is not None and time.monotonic() < self._full[0]:
+            return self._full[1]
+        return "" if self.backlog_bytes < self._max_backlog_bytes else "the store is behind; its backlog is full"
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread.start()
+        self._preparer.start()
+
+    async def submit(self, signal: int, body: bytes) -> Accepted:
+        """Durable when it returns. Raises MalformedPush, TooLarge, Overloaded or StoreFull: then it is not."""
+        self._admit(len(body))
+        try:
+            events = self._checker.add(signal, body, 0, 0)
+        except Exception:
+            self.counters.refused_malformed += 1
+            raise
+        finally:
+            self._checker.clear()
+        if not events:
+            return Accepted(0, 0)  # nothing to keep
+        future: asyncio.Future[Accepted] = self._loop.create_future()
+        self._queued_bytes += len(body)
+        self._queue.append((signal, body, events, future))
+        self._wake.set()
+        return await future
+
+    def set_applied(self, seq: int) -> None:
+        """The database holds everything up to `seq`."""
+        self._applied_seq = seq
+        while self._backlog and self._backlog[0][0] <= seq:
+            self.backlog_bytes -= self._backlog.popleft()[1]
+
+    def stop(self) -> None:
+        """Write what is queued and end the threads; later requests are refused."""
+        self.draining = True
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        self._journal.close()
+
+    def _admit(self, size: int) -> None:
+        if size > MAX_REQUEST_BYTES:
+            raise TooLarge(f"the request is larger than {MAX_REQUEST_BYTES} bytes; send smaller batches")
+        if self.draining:
+            raise Overloaded("Echo is stopping", DRAIN_RETRY_S)
+        if self._full is not None and time.monotonic() < self._full[0]:
+            self.counters.refused_full += 1
+            raise StoreFull(self._full[1])
+        if self._queued_bytes + size > MAX_QUEUED_BYTES or self.backlog_bytes > self._max_backlog_bytes:
+            self.counters.refused_overload += 1
+            raise Overloaded("more arrives than the store can load", OVERLOAD_RETRY_S)
+
+    # --- the journal thread ------------------------------------------------------------------------------------------
+    def _write_forever(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                self._write_group()
+            self.counters.recycled_segments += self._journal.recycle(self._applied_seq)
+            if self._stopping:
+                return
+
+    def _write_group(self) -> None:
+        group: list[_Waiting] = []
+        size = 0
+        while self._queue and size < GROUP_BYTES:
+            group.append(self._queue.popleft())
+            size += len(group[-1][1])
+        failure: StoreError | None = None
+        try:
+            last = self._journal.append([(signal, body) for signal, body, _, _ in group], time.time_ns() // 1000)
+        except StoreError as error:
+            failure = error
+            last = 0
+            log.error("journal_refused", extra={"reason": str(error)})
+        self._loop.call_soon_threadsafe(self._settle, group, size, last, failure)
+
+    def _settle(self, group: list[_Waiting], size: int, last: int, failure: StoreError | None) -> None:
+        """In the event loop: acknowledge a group, or tell all of it why not."""
+        self._queued_bytes -= size
+        if failure is not None:
+            self._full = (time.monotonic() + FULL_RETRY_S, str(failure))
+            self.counters.refused_full += len(group)
+            for *_, future in group:
+                if not future.done():
+                    future.set_exception(failure)
+            return
+        self._full = None
+        self._on_durable(last)
+        self.counters.groups += 1
+        self.counters.requests += len(group)
+        self.counters.bytes += size
+        written = sum(frame_bytes(body) for _, body, _, _ in group)
+        self._backlog.append((last, written))
+        self.backlog_bytes += written
+        for position, (_, _, events, future) in enumerate(group):
+            self.counters.events += events
+            if not future.done():
+                future.set_result(Accepted(last - len(group) + 1 + position, events))
+
+    def _prepare_forever(self) -> None:
+        """Have a spare segment ready, and free those that are no longer needed even when nothing arrives."""
+        while not self._stopping:
+            time.sleep(PREPARE_EVERY_S)
+            self._wake.set()
+            try:
+                self._journal.prepare()
+            except StoreError as error:
+                log.warning("no_spare_segment", extra={"reason": str(error)})
+                time.sleep(FULL_RETRY_S)

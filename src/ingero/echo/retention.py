@@ -1,0 +1,51 @@
+"""What the store keeps: rows go by age and by size, oldest first, in steps small enough that loads wait little."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.storage.event_store import EventStore
+
+STEP_ROWS: Final = 50_000
+_SHORT_LIVED: Final = ("events", "nccl_ops")
+_LONG_LIVED: Final = ("node_metric_parts", "verdicts", "causal_chains", "audit_log")
+_SIZE_SLACK: Final = (
+    0.95  # when too large, shrink a little below the bound, so that the next load does not cross it again
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionPolicy:
+    """Ages count from reception; 0 bytes means no bound on size."""
+
+    events_s: float
+    rollups_s: float
+    max_bytes: int
+
+
+def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[int]:
+    """Delete what is too old or too much; yields the rows of each step, so that the caller can load in between."""
+    deleted = 0
+    for tables, keep_s in ((_SHORT_LIVED, policy.events_s), (_LONG_LIVED, policy.rollups_s)):
+        for table in tables:
+            while step := store.delete_step(table, now_us - int(keep_s * 1e6), STEP_ROWS):
+                deleted += step
+                yield step
+    if deleted:
+        store.checkpoint()
+    if policy.max_bytes and store.used_bytes() > policy.max_bytes:
+        yield from _shrink(store, policy.max_bytes)
+
+
+def _shrink(store: EventStore, max_bytes: int) -> Iterator[int]:
+    """Space is known only after a checkpoint, so a share of the rows goes, then we look again."""
+    while (used := store.used_bytes()) > max_bytes * _SIZE_SLACK:
+        counts = store.row_counts()
+        table = max(_SHORT_LIVED, key=lambda name: counts[name])
+        surplus = int(counts[table] * (1 - max_bytes * _SIZE_SLACK / used)) + 1
+        if counts[table] == 0:
+            return  # what is left is small and kept on purpose
+        while surplus > 0 and (step := store.delete_step(table, None, min(surplus, STEP_ROWS))):
+            surplus -= step
+            yield step
+        store.checkpoint()

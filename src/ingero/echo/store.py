@@ -1,0 +1,121 @@
+"""The store process: alone it opens the database, under an address-space limit, and loads what the journal holds.
+
+Three kinds of threads: the main one reads messages, one loader (niced, so that acknowledgements come first) is the only
+writer, a few readers answer queries. Whatever exhausts memory ends at worst this process; its parent starts another,
+which goes on from the applied sequence.
+"""
+
+import ctypes
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgspec
+
+from ingero.echo.store_wire import (
+    LENGTH,
+    REPLACE_ME,
+    Answer,
+    Ask,
+    Durable,
+    Ready,
+    Stop,
+    StoreSettings,
+    decode_to_store,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+READERS: Final = 4
+MAX_WAITING_QUERIES: Final = 32
+OPEN_RETRY_S: Final = 10.0  # the process before us may still be dying
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(fd: int, settings: StoreSettings) -> int:
+    """Serve one parent until it leaves or says stop; returns the exit status."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we stop
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    limit = settings.address_space_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    from ingero.echo.store_loader import Loader  # noqa: PLC0415 - DuckDB must come after the limit
+
+    channel = Channel(socket.socket(fileno=fd))
+    loader = Loader(settings, channel.send)
+    channel.send(Ready(loader.open(OPEN_RETRY_S), os.getpid()))
+    loader.start()
+    return _Service(channel, loader).run()
+
+
+class Channel:
+    """Whole messages over the socket; any thread may send."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._file = connection.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, message: Any) -> None:
+        data = encode(message)
+        with self._lock:
+            self._connection.sendall(data)
+
+    def receive(self) -> Durable | Ask | Stop | None:
+        """The next message; None when the parent is gone."""
+        head = self._file.read(LENGTH.size)
+        if len(head) < LENGTH.size:
+            return None
+        message: Durable | Ask | Stop = decode_to_store(self._file.read(LENGTH.unpack(head)[0]))
+        return message
+
+
+class _Service:
+    """Hands messages to the loader and to readers."""
+
+    def __init__(self, channel: Channel, loader: Any) -> None:
+        self._channel = channel
+        self._loader = loader
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
+
+    def run(self) -> int:
+        while True:
+            message = self._channel.receive()
+            if message is None:
+                os._exit(0)  # the parent is gone; a half-done transaction is undone by the next opening
+            if isinstance(message, Stop):
+                self._readers.shutdown(cancel_futures=True)
+                return int(self._loader.stop())
+            if isinstance(message, Durable):
+                self._loader.durable(message.seq, message.now)
+            elif not self._waiting.acquire(blocking=False):
+                self._channel.send(Answer(message.id, error="busy", message="too many queries are waiting; ask again"))
+            else:
+                self._readers.submit(self._answer, message)
+
+    def _answer(self, ask: Ask) -> None:
+        try:
+            answer = self._loader.answer(ask)
+        except Exception as error:  # the boundary of a question: the asker learns what went wrong
+            log.exception("question_failed", extra={"what": ask.what})
+            answer = Answer(ask.id, error="internal", message=f"{type(error).__name__}: {error}")
+        finally:
+            self._waiting.release()
+        self._channel.send(answer)
+        if answer.error in ("out_of_memory", "store_failed"):
+            time.sleep(0.05)  # let the answer leave
+            os._exit(REPLACE_ME)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))

@@ -1,0 +1,241 @@
+"""The parent's side of the store process: starts it, asks it, replaces it when it dies, and knows what is applied."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
+from ingero.echo.store_wire import (
+    LENGTH,
+    Answer,
+    Ask,
+    Durable,
+    Progress,
+    Ready,
+    Stop,
+    StoreSettings,
+    ToStore,
+    decode_to_parent,
+    encode,
+)
+from ingero.errors import StoreError, Unavailable
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 60.0
+TELL_EVERY_S: Final = 0.05
+FIRST_RESTART_S: Final = 0.1
+LONGEST_RESTART_S: Final = 5.0
+_FAILURES: Final = ("bad_sql", "timeout", "out_of_memory", "read_only")
+
+
+class StoreClient:
+    """One store process at a time. Everything here runs in the event loop."""
+
+    def __init__(self, settings: StoreSettings, on_progress: Callable[[Progress], None] = lambda _: None) -> None:
+        self._settings = settings
+        self._on_progress = on_progress
+        self._process: asyncio.subprocess.Process | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._next_id = 0
+        self._durable = self._told = 0
+        self._barriers: list[tuple[int, asyncio.Future[None]]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self.applied_seq = 0
+        self.restarts = 0
+        self.progress = Progress(0)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the store; None while it is being replaced."""
+        return self._process.pid if self._process and self._writer else None
+
+    async def start(self) -> int:
+        """Start the first process; returns the applied sequence. Raises StoreError when the database cannot open."""
+        reader = await self._spawn()
+        self._tasks = [asyncio.create_task(self._supervise(reader)), asyncio.create_task(self._tell())]
+        return self.applied_seq
+
+    async def stop(self) -> None:
+        """Let the store load what is durable and leave; kill it when it takes too long."""
+        self._stopping = True
+        process = self._process
+        if process is not None and self._writer is not None:
+            self._send(Durable(self._durable, now=True))
+            self._send(Stop())
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail_waiting("Echo is stopping")
+        self._hang_up()
+
+    def set_durable(self, seq: int) -> None:
+        """The journal holds everything up to `seq`."""
+        self._durable = max(self._durable, seq)
+
+    async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
+        """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
+        arguments = {"sql": sql, "params": params}
+        limited = {"rows": limits.rows, "size_bytes": limits.size_bytes, "seconds": limits.seconds}
+        return msgspec.convert(await self.ask("query", {**arguments, **limited}), QueryResult)
+
+    async def stats(self) -> StoreStats:
+        return msgspec.convert(await self.ask("stats", {}), StoreStats)
+
+    async def audit(self, rows: list[list[Any]]) -> None:
+        """Append rows to `audit_log` in the order of its columns."""
+        await self.ask("audit", {"rows": rows})
+
+    async def backup(self, path: str) -> int:
+        """Copy the database to `path` on this machine; returns the applied sequence in the copy."""
+        return int(await self.ask("backup", {"path": path}))
+
+    async def wait_applied(self, sequence: int, timeout_s: float) -> None:
+        """Return once everything up to `sequence` can be queried; raises Unavailable after `timeout_s`."""
+        if sequence <= self.applied_seq:
+            return
+        barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._barriers.append((sequence, barrier))
+        if self._writer is not None:
+            self._send(Durable(self._durable, now=True))
+            self._told = self._durable
+        try:
+            await asyncio.wait_for(barrier, timeout_s)
+        except TimeoutError:
+            behind = sequence - self.applied_seq
+            raise Unavailable(f"the store is {behind} requests behind after {timeout_s:g} s; ask again later") from None
+        finally:
+            self._barriers = [pair for pair in self._barriers if pair[1] is not barrier]
+
+    async def ask(self, what: str, arguments: dict[str, Any]) -> Any:
+        """Ask the store process; raises QueryFailed, StoreRestarting or StoreError."""
+        if self._writer is None:
+            raise StoreRestarting("it is starting")
+        self._next_id += 1
+        identifier = self._next_id
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[identifier] = future
+        try:
+            self._send(Ask(identifier, what, arguments))
+            answer: Answer = await future
+        finally:
+            del self._waiting[identifier]
+        if answer.error in _FAILURES:
+            raise QueryFailed(answer.error, answer.message)
+        if answer.error == "busy":
+            raise StoreRestarting(answer.message, 1.0)
+        if answer.error:
+            raise StoreError(answer.message)
+        return answer.value
+
+    # --- the process -------------------------------------------------------------------------------------------------
+    async def _spawn(self) -> asyncio.StreamReader:
+        ours, theirs = socket.socketpair()
+        settings = msgspec.json.encode(self._settings).decode()
+        command = [sys.executable, "-m", "ingero.echo.store", str(theirs.fileno()), settings]
+        try:
+            self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        try:
+            ready = await asyncio.wait_for(self._receive(reader), START_TIMEOUT_S)
+        except (TimeoutError, asyncio.IncompleteReadError):
+            writer.close()
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            status = await self._process.wait()
+            raise StoreError(
+                f"the store process did not open {self._settings.database} (exit status {status}); its log says why"
+            ) from None
+        assert isinstance(ready, Ready)
+        self._writer = writer
+        self._told = 0
+        self._applied(ready.applied_seq)
+        log.info("store_ready", extra={"store_pid": ready.pid, "applied_seq": ready.applied_seq})
+        return reader
+
+    async def _supervise(self, reader: asyncio.StreamReader) -> None:
+        """Read what the store says; when it is gone, start another one."""
+        pause_s = FIRST_RESTART_S
+        while True:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    self._dispatch(await self._receive(reader))
+                    pause_s = FIRST_RESTART_S
+            assert self._process is not None
+            status = await self._process.wait()
+            self._hang_up()
+            if self._stopping:
+                return
+            self.restarts += 1
+            log.warning("store_died", extra={"status": status, "restart": self.restarts})
+            self._fail_waiting(f"it ended with status {status}")
+            while True:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_RESTART_S)
+                try:
+                    reader = await self._spawn()
+                    break
+                except StoreError as error:
+                    self.progress = msgspec.structs.replace(self.progress, trouble=str(error))
+                    log.error("store_not_started", extra={"reason": str(error)})
+
+    async def _tell(self) -> None:
+        """Pass on what is durable, many times a second but not once per request."""
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            if self._writer is not None and self._durable > self._told:
+                self._told = self._durable
+                self._send(Durable(self._durable, now=bool(self._barriers)))
+
+    def _dispatch(self, message: Ready | Progress | Answer) -> None:
+        if isinstance(message, Answer):
+            future = self._waiting.get(message.id)
+            if future is not None and not future.done():
+                future.set_result(message)
+        elif isinstance(message, Progress):
+            self.progress = message
+            self._applied(message.applied_seq)
+            self._on_progress(message)
+
+    def _applied(self, seq: int) -> None:
+        self.applied_seq = max(self.applied_seq, seq)
+        for wanted, barrier in self._barriers:
+            if wanted <= self.applied_seq and not barrier.done():
+                barrier.set_result(None)
+
+    def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _fail_waiting(self, reason: str) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(StoreRestarting(reason))
+
+    def _send(self, message: ToStore) -> None:
+        assert self._writer is not None
+        self._writer.write(encode(message))
+
+    async def _receive(self, reader: asyncio.StreamReader) -> Ready | Progress | Answer:
+        (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        message: Ready | Progress | Answer = decode_to_parent(await reader.readexactly(size))
+        return message

@@ -1,0 +1,218 @@
+"""The writer of the store process: loads the journal, rolls up minutes, applies retention, answers about itself."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import msgspec
+
+from ingero.echo.retention import RetentionPolicy, retain
+from ingero.echo.store_api import QueryFailed, QueryLimits, StoreStats
+from ingero.echo.store_query import run_query
+from ingero.echo.store_wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
+from ingero.errors import IngeroError, StoreDamaged, StoreError
+from ingero.storage.event_store import EventStore
+from ingero.storage.journal import JournalReader
+
+log = logging.getLogger(__name__)
+
+LOAD_EVERY_S: Final = 0.2
+LOAD_BYTES: Final = 16 * 1024 * 1024  # some 80,000 events: one transaction
+ROLL_UP_EVERY_S: Final = 20.0
+RETAIN_EVERY_S: Final = 60.0
+RETRY_S: Final = 1.0
+NICENESS: Final = 10
+_MEMORY_SHARE: Final = 0.5  # of the address space for DuckDB's own buffers; the rest is for results, Arrow and Python
+
+
+class Loader:
+    """Owns the database. `send` reports progress to the parent."""
+
+    def __init__(self, settings: StoreSettings, send: Callable[[Any], None]) -> None:
+        self._settings = settings
+        self._send = send
+        self._policy = RetentionPolicy(
+            events_s=settings.retention_s, rollups_s=settings.rollup_retention_s, max_bytes=settings.max_database_bytes
+        )
+        self._store: EventStore
+        self._durable = 0
+        self._wake = threading.Event()
+        self._stopping = False
+        self._write_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="loader", daemon=True)
+        self._progress = Progress(0)
+        self._cursors = threading.local()
+
+    def open(self, patience_s: float) -> int:
+        """Open the database, waiting for a predecessor that is still dying; returns the applied sequence."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                self._store = EventStore(
+                    Path(self._settings.database),
+                    int(self._settings.address_space_bytes * _MEMORY_SHARE),
+                    self._settings.threads,
+                )
+            except StoreError as error:
+                if "lock" not in str(error).lower() or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+            else:
+                self._progress = Progress(self._store.applied_seq)
+                return self._store.applied_seq
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def durable(self, seq: int, now: bool) -> None:
+        """Requests up to `seq` may be loaded, `now` or within the usual interval."""
+        self._durable = max(self._durable, seq)
+        if now:
+            self._wake.set()
+
+    def stop(self) -> int:
+        """Load the rest, checkpoint and close; returns the exit status."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+        with self._write_lock:
+            self._store.roll_up(_now_us())
+            self._store.checkpoint()
+            self._store.close()
+        return 0
+
+    # --- the loader thread ----------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        try:
+            self._load_forever()
+        except StoreDamaged as error:
+            self._report(trouble=str(error))
+            log.critical("journal_damaged", extra={"reason": str(error)})
+            os._exit(REPLACE_ME)
+        except BaseException:
+            log.exception("loader_failed")
+            os._exit(REPLACE_ME)
+
+    def _load_forever(self) -> None:
+        reader = JournalReader(Path(self._settings.journal), self._store.applied_seq)
+        chores = self._chores()
+        while True:
+            started = time.monotonic()
+            frames = reader.read(self._durable, LOAD_BYTES)
+            if frames:
+                self._load(frames)
+            elif self._stopping:
+                return
+            if not self._stopping:
+                next(chores)
+            if not frames or sum(len(frame.body) for frame in frames) < LOAD_BYTES:
+                self._wake.wait(max(0.0, LOAD_EVERY_S - (time.monotonic() - started)))
+                self._wake.clear()
+
+    def _load(self, frames: list[Any]) -> None:
+        """Load, again and again while the disk is full: the journal keeps what waits."""
+        while True:
+            try:
+                with self._write_lock:
+                    loaded = self._store.load(frames)
+            except duckdb.Error as error:
+                text = str(error).splitlines()[0]
+                if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.OutOfMemoryException):
+                    raise
+                log.warning("load_failed", extra={"reason": text})
+                self._report(trouble=f"cannot write the database: {text}")
+                if self._stopping:
+                    raise
+                time.sleep(RETRY_S)
+                continue
+            self._report(
+                events=self._progress.events + loaded.events,
+                duplicates=self._progress.duplicates + loaded.duplicates,
+                unreadable=self._progress.unreadable + loaded.unreadable,
+            )
+            return
+
+    def _chores(self) -> Iterator[None]:
+        """Roll-up and retention, one small step between two loads."""
+        rolled = retained = 0.0
+        while True:
+            now = time.monotonic()
+            if now - rolled > ROLL_UP_EVERY_S:
+                rolled = now
+                with self._write_lock:
+                    self._store.roll_up(_now_us())
+                    self._store.forget_digests(_now_us())
+            if now - retained > RETAIN_EVERY_S:
+                retained = now
+                steps = retain(self._store, self._policy, _now_us())
+                while (deleted := self._step(steps)) is not None:
+                    self._report(deleted=self._progress.deleted + deleted)
+                    yield
+            yield
+
+    def _step(self, steps: Iterator[int]) -> int | None:
+        with self._write_lock:
+            return next(steps, None)
+
+    def _report(self, **changes: Any) -> None:
+        fields = {"trouble": "", **changes, "applied_seq": self._store.applied_seq}
+        self._progress = msgspec.structs.replace(self._progress, **fields)
+        self._send(self._progress)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+    def answer(self, ask: Ask) -> Answer:
+        """Answer one question; runs in a reader thread."""
+        handlers: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "query": self._query,
+            "stats": self._stats,
+            "audit": self._audit,
+            "backup": self._backup,
+        }
+        try:
+            return Answer(ask.id, value=handlers[ask.what](ask.args))
+        except QueryFailed as error:
+            return Answer(ask.id, error=error.code, message=str(error))
+        except IngeroError as error:
+            return Answer(ask.id, error="refused", message=str(error))
+
+    def _query(self, args: dict[str, Any]) -> Any:
+        if not hasattr(self._cursors, "reader"):
+            self._cursors.reader = self._store.cursor()
+        limits = QueryLimits(rows=args["rows"], size_bytes=args["size_bytes"], seconds=args["seconds"])
+        return run_query(self._cursors.reader, args["sql"], args["params"], limits)
+
+    def _stats(self, _: dict[str, Any]) -> StoreStats:
+        with self._write_lock:
+            oldest = self._store.scalar("SELECT epoch_us(min(received_ts)) FROM events")
+            return StoreStats(
+                applied_seq=self._store.applied_seq,
+                rows=self._store.row_counts(),
+                database_bytes=self._store.used_bytes(),
+                resident_bytes=_resident_bytes(),
+                loaded_events=self._progress.events,
+                duplicate_requests=self._progress.duplicates,
+                deleted_rows=self._progress.deleted,
+                oldest_received_s=None if oldest is None else oldest / 1e6,
+            )
+
+    def _audit(self, args: dict[str, Any]) -> None:
+        with self._write_lock:
+            self._store.append_audit(args["rows"])
+
+    def _backup(self, args: dict[str, Any]) -> int:
+        with self._write_lock:
+            return self._store.copy_to(Path(args["path"]))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,120 @@
+"""One read-only query inside the store process: bounded in time, rows and bytes, answered in JSON values."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from datetime import date, timedelta
+from datetime import time as time_of_day
+from decimal import Decimal
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult
+
+_BATCH_ROWS: Final = 2048
+_INT64: Final = 2**63
+
+
+def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
+    """Run one statement in a read-only transaction; raises QueryFailed."""
+    started = time.perf_counter()
+    watchdog = threading.Timer(limits.seconds, cursor.interrupt)
+    watchdog.daemon = True
+    cursor.execute("BEGIN TRANSACTION READ ONLY")
+    watchdog.start()
+    try:
+        reader = cursor.execute(sql, params).fetch_record_batch(_BATCH_ROWS)
+        types = [str(column[1]) for column in cursor.description or []]
+        rows, truncated = _read(reader, limits)
+    except (duckdb.Error, pa.ArrowException, MemoryError) as error:
+        raise _explain(error, limits) from None
+    finally:
+        watchdog.cancel()
+        _end(cursor)
+    elapsed_ms = (time.perf_counter() - started) * 1e3
+    return QueryResult(
+        columns=list(reader.schema.names), types=types, rows=rows, truncated=truncated, elapsed_ms=elapsed_ms
+    )
+
+
+def _end(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.execute("ROLLBACK")
+    except duckdb.Error:  # the failed statement has ended the transaction
+        return
+
+
+def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[Any]], bool]:
+    """Rows until a limit; whether something was left out."""
+    rows: list[list[Any]] = []
+    size = 0
+    for batch in reader:
+        columns = [column_values(column) for column in batch.columns]
+        size_per_row = batch.nbytes / max(1, batch.num_rows)
+        for row in zip(*columns, strict=True):
+            if len(rows) >= limits.rows or (size > limits.size_bytes and rows):
+                return rows, True
+            rows.append(list(row))
+            size += int(size_per_row) + 8 * len(row)
+    return rows, False
+
+
+def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
+    text = str(error).split("\n\n")[0].strip() or type(error).__name__
+    if isinstance(error, duckdb.InterruptException):
+        return QueryFailed("timeout", f"the query took longer than {limits.seconds:g} s; narrow it in time or rows")
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or "failed to allocate" in text.lower():
+        return QueryFailed(
+            "out_of_memory", "the query needs more memory than the store may use; aggregate or narrow it"
+        )
+    if isinstance(error, duckdb.FatalException | duckdb.InternalException):
+        return QueryFailed("store_failed", text)
+    return QueryFailed("bad_sql", text)
+
+
+def column_values(column: pa.Array) -> list[Any]:
+    """A column as JSON values."""
+    if pa.types.is_timestamp(column.type):
+        texts = column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist()
+        return [None if text is None else text.replace(" ", "T") + "Z" for text in texts]
+    if pa.types.is_string(column.type) or pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+        values: list[Any] = column.to_pylist()
+        return values
+    return [plain_value(value) for value in column.to_pylist()]
+
+
+def plain_value(value: Any) -> Any:
+    """Any value of a result as JSON would hold it."""
+    for kind, convert in _CONVERTERS:
+        if isinstance(value, kind):
+            return convert(value)
+    return value if value is None or isinstance(value, str | bool) else str(value)
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _integer(value: int) -> int | str:
+    return value if -_INT64 <= value < 2 * _INT64 else str(value)
+
+
+def _decimal(value: Decimal) -> Any:
+    return _integer(int(value)) if value == value.to_integral_value() else float(value)
+
+
+_CONVERTERS: Final[tuple[tuple[Any, Callable[[Any], Any]], ...]] = (
+    (bool, bool),
+    (int, _integer),
+    (float, _number),
+    (Decimal, _decimal),
+    (bytes, bytes.hex),
+    (dict, lambda value: {str(key): plain_value(item) for key, item in value.items()}),
+    (list, lambda value: [plain_value(item) for item in value]),
+    (tuple, lambda value: [plain_value(item) for item in value]),
+    (timedelta, lambda value: f"{value.total_seconds()}s"),
+    ((date, time_of_day), lambda value: value.isoformat()),
+)

@@ -1,0 +1,205 @@
+"""Echo without listeners: acknowledged is durable and found, whatever dies; bounds refuse before memory grows."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.echo.samples import metrics_body
+
+from ingero.contract.otlp_rows import Signal
+from ingero.echo.engine import Engine, EngineSettings
+from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
+from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreLocked, TooLarge
+from ingero.storage.journal import list_segments
+
+SEGMENT = 1 << 20
+
+
+def settings(tmp_path: Path, **changes: int) -> EngineSettings:
+    return EngineSettings(database=tmp_path / "echo.db", segment_bytes=SEGMENT, **changes)
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    started = Engine(settings(tmp_path))
+    await started.start()
+    yield started
+    await started.stop()
+
+
+async def ask(engine: Engine, sql: str, **limits: float) -> QueryResult:
+    return await engine.store.query(sql, [], QueryLimits(**limits))  # type: ignore[arg-type] - ints are fine
+
+
+async def count(engine: Engine) -> int:
+    await engine.store.wait_applied(engine.ingest.durable_seq, 20)
+    return int((await ask(engine, "SELECT count(*) FROM events")).rows[0][0])
+
+
+async def until_back(engine: Engine) -> None:
+    async with asyncio.timeout(20):
+        while engine.store.pid is None:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_request_is_found_once_however_often_it_is_sent(tmp_path: Path) -> None:
+    """F078, F079: read your writes, idempotent retries, the same count after a restart."""
+    engine = Engine(settings(tmp_path))
+    await engine.start()
+    body = metrics_body(points=3)
+    accepted = await engine.submit(Signal.METRICS, body, wait_s=20)
+    assert (accepted.seq, accepted.events) == (1, 3)
+    assert (await ask(engine, "SELECT count(*) FROM events")).rows == [[3]]
+    await asyncio.gather(*(engine.submit(Signal.METRICS, body) for _ in range(5)))
+    await engine.submit(Signal.METRICS, metrics_body(points=2, first=9))
+    assert await count(engine) == 5
+    await engine.stop()
+    again = Engine(settings(tmp_path))
+    await again.start()
+    assert await count(again) == 5
+    await again.submit(Signal.METRICS, body)
+    assert await count(again) == 5
+    await again.stop()
+
+
+async def test_bad_requests_are_refused_before_they_reach_the_journal(engine: Engine) -> None:
+    with pytest.raises(MalformedPush):
+        await engine.submit(Signal.METRICS, b"\xff\xff")
+    with pytest.raises(TooLarge):
+        await engine.submit(Signal.METRICS, bytes(9 << 20))
+    assert (await engine.submit(Signal.METRICS, b"")).events == 0
+    assert engine.ingest.durable_seq == 0
+    assert engine.ingest.counters.refused_malformed == 1
+
+
+async def test_a_killed_store_process_comes_back_and_loses_nothing(engine: Engine) -> None:
+    await engine.submit(Signal.METRICS, metrics_body(points=10))
+    assert engine.store.pid is not None
+    os.kill(engine.store.pid, signal.SIGKILL)
+    for i in range(20):
+        await engine.submit(Signal.METRICS, metrics_body(points=10, first=100 + 10 * i))
+    await until_back(engine)
+    assert await count(engine) == 210
+    assert engine.store.restarts == 1
+
+
+async def test_questions_during_a_restart_are_told_to_ask_again(engine: Engine) -> None:
+    assert engine.store.pid is not None
+    slow = asyncio.create_task(ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=30))
+    await asyncio.sleep(0.2)
+    os.kill(engine.store.pid, signal.SIGKILL)
+    with pytest.raises(StoreRestarting, match="nothing is lost, ask again in 2 s"):
+        await slow
+    await until_back(engine)
+    assert (await ask(engine, "SELECT 1")).rows == [[1]]
+
+
+async def test_a_query_that_exhausts_memory_costs_at_most_the_store_process(tmp_path: Path) -> None:
+    engine = Engine(settings(tmp_path, address_space_bytes=2 << 30))
+    await engine.start()
+    try:
+        await engine.submit(Signal.METRICS, metrics_body(points=10), wait_s=20)
+        with pytest.raises(QueryFailed) as failed:
+            await ask(engine, "SELECT repeat('x', 3000000000)")
+        assert failed.value.code == "out_of_memory"
+        async with asyncio.timeout(20):
+            while engine.store.restarts == 0:
+                await asyncio.sleep(0.02)
+        await until_back(engine)
+        assert await count(engine) == 10
+    finally:
+        await engine.stop()
+
+
+async def test_answers_are_bounded_in_time_rows_and_bytes(engine: Engine) -> None:
+    with pytest.raises(QueryFailed, match=r"took longer than 0\.3 s"):
+        await ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=0.3)
+    cut = await ask(engine, "SELECT * FROM range(1001)", rows=1000)
+    assert (len(cut.rows), cut.truncated) == (1000, True)
+    whole = await ask(engine, "SELECT * FROM range(1000)", rows=1000)
+    assert (len(whole.rows), whole.truncated) == (1000, False)
+    wide = await ask(engine, "SELECT repeat('x', 10000) FROM range(1000)", size_bytes=100_000)
+    assert wide.truncated
+    assert 5 <= len(wide.rows) <= 15
+
+
+async def test_queries_cannot_write_or_reach_out(engine: Engine, tmp_path: Path) -> None:
+    for sql in (
+        "DELETE FROM events",
+        "CREATE TABLE t (a INT)",
+        f"COPY events TO '{tmp_path}/out.csv'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SET memory_limit = '100GB'",
+    ):
+        with pytest.raises(QueryFailed) as failed:
+            await ask(engine, sql)
+        assert failed.value.code == "bad_sql", sql
+    assert (await ask(engine, "SELECT 1")).rows == [[1]]
+
+
+async def test_values_are_json_with_all_digits(engine: Engine) -> None:
+    result = await ask(
+        engine,
+        "SELECT make_timestamp_ns(1763168400000000001) t, 'nan'::DOUBLE n, 170141183460469231731687303715884105727 h,"
+        " '\\xAA'::BLOB b, [1, 2] l, {'a': 1.5} s, DATE '2025-11-15' d, NULL z, sum(range) FROM range(3)",
+    )
+    assert result.rows == [
+        [
+            *("2025-11-15T01:00:00.000000001Z", "nan", "170141183460469231731687303715884105727"),
+            *("aa", [1, 2], {"a": 1.5}, "2025-11-15", None, 3),
+        ]
+    ]
+    assert result.columns[:3] == ["t", "n", "h"]
+
+
+async def test_a_full_backlog_refuses_with_the_time_to_come_back(tmp_path: Path) -> None:
+    engine = Engine(settings(tmp_path, max_backlog_bytes=20_000))
+    await engine.start()
+    try:
+        assert engine.store.pid is not None
+        os.kill(engine.store.pid, signal.SIGSTOP)
+        sent = 0
+        with pytest.raises(Overloaded, match="send it again in 2 s"):
+            for i in range(1000):
+                sent += (await engine.submit(Signal.METRICS, metrics_body(points=5, first=i * 5))).events
+        assert engine.trouble == "the store is behind; its backlog is full"
+        os.kill(engine.store.pid, signal.SIGCONT)
+        assert await count(engine) == sent
+        assert (await engine.submit(Signal.METRICS, metrics_body(points=1, first=10**6))).events == 1
+    finally:
+        await engine.stop()
+
+
+async def test_a_second_engine_is_turned_away(engine: Engine, tmp_path: Path) -> None:
+    """F119."""
+    with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+        await Engine(settings(tmp_path)).start()
+
+
+async def test_a_damaged_journal_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    engine = Engine(settings(tmp_path))
+    await engine.start()
+    assert engine.store.pid is not None
+    os.kill(engine.store.pid, signal.SIGSTOP)  # so that nothing is applied
+    for i in range(3):
+        await engine.submit(Signal.METRICS, metrics_body(points=1, first=i, name=f"metric-{i}"))
+    os.kill(engine.store.pid, signal.SIGKILL)
+    engine.ingest.stop()
+    segment = list_segments(tmp_path / "echo.db.journal")[-1].path
+    data = segment.read_bytes()
+    engine.store._stopping = True
+    await engine.store.stop()
+    assert engine._ownership is not None
+    engine._ownership.release()
+    segment.write_bytes(data.replace(b"metric-1", b"metric-X"))
+    with pytest.raises(StoreDamaged, match=r"request 2 cannot be read.*Nothing was changed.*verify --repair"):
+        await Engine(settings(tmp_path)).start()
+
+
+async def test_audit_rows_are_kept_apart_from_events(engine: Engine) -> None:
+    await engine.store.audit([["2025-11-15 01:00:00", "r1", "abc", "key", "http", "tool", ["c1"], 200, 5, 1.5]])
+    assert (await engine.store.stats()).rows["audit_log"] == 1
+    assert (await ask(engine, "SELECT count(*) FROM events")).rows == [[0]]
