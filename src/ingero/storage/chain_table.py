@@ -14,6 +14,10 @@ CHAIN_COLUMNS: Final = (
     "id", "detected_at", "severity", "summary", "root_cause", "explanation", "recommendations", "cuda_op",
     "cuda_p99_us", "cuda_p50_us", "tail_ratio", "timeline", "node",
 )  # fmt: skip
+_WORST_FIRST: Final = (
+    "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC, id"
+)
+NEWEST_FIRST: Final = "detected_at DESC, causal_chains.rowid DESC"
 UPSERT_CHAIN: Final = insert_sql("causal_chains", CHAIN_COLUMNS, "INSERT OR REPLACE")
 UPSERT_HISTORY: Final = """
     INSERT INTO chain_history (id, first_seen, last_seen, hits, pid, confidence) VALUES (?1, ?2, ?2, 1, ?3, ?4)
@@ -51,7 +55,11 @@ def history_row(node: str, detected_at_ns: int, chain: Chain) -> Row:
 
 
 def read_chains(
-    connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = 2**63 - 1, limit: int = 10_000
+    connection: sqlite3.Connection,
+    from_ns: int = 0,
+    to_ns: int = 2**63 - 1,
+    limit: int = 10_000,
+    order: str = _WORST_FIRST,
 ) -> list[RecordedChain]:
     """Chains as recorded, worst first, then latest first; none when the file has no such table."""
     present = table_columns(connection, "causal_chains")
@@ -63,8 +71,7 @@ def read_chains(
     extra = "h.pid, h.confidence" if history else "0, NULL"
     rows = connection.execute(
         f"SELECT {columns}, {extra} FROM causal_chains {join} WHERE detected_at BETWEEN ? AND ? "
-        "ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, "
-        "detected_at DESC, id LIMIT ?",
+        f"ORDER BY {order} LIMIT ?",
         (from_ns, to_ns, limit),
     )
     return [_decode(row) for row in rows]

@@ -1,0 +1,200 @@
+"""The node's own API and page: read-only questions about this machine's trace, for people and for the fan-out.
+
+Every answer carries the node's name, so that a client shows names rather than addresses.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ingero.config.loader import parse_duration_s
+from ingero.contract.names import NODE_NAME_HEADER
+from ingero.contract.node_api import (
+    MAX_QUERY_BODY_BYTES,
+    ErrorReply,
+    GpuInfo,
+    QueryReply,
+    QueryRequest,
+    TimeReply,
+    capabilities,
+)
+from ingero.errors import ForeignFile, IngeroError, MalformedInput, StoreError, TooLarge, Unavailable
+from ingero.storage.node_view import NodeView
+from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
+from ingero.transport.auth import parse_bearer, tokens_equal
+
+QUERY_TIMEOUT_S = 30.0
+DEFAULT_SNAPSHOT_S = 60.0
+_STATUS = {MalformedInput: 400, TooLarge: 413, Unavailable: 504, ForeignFile: 503, StoreError: 503}
+_encode = msgspec.json.Encoder().encode
+_decode_query = msgspec.json.Decoder(QueryRequest).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeApi:
+    """Handlers over one trace database. `now_ns` is the wall clock that `/api/v1/time` tells."""
+
+    view: NodeView
+    now_ns: Callable[[], int] = time.time_ns
+    gpu: GpuInfo | None = None
+
+    def app(self) -> Starlette:
+        """The routes; put `NodeGuard` around it."""
+        return Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/api/v1/time", self.time),
+                Route("/api/v1/overview", self.overview),
+                Route("/api/v1/ops", self.ops),
+                Route("/api/v1/chains", self.chains),
+                Route("/api/v1/snapshots", self.snapshots),
+                Route("/api/v1/capabilities", self.capabilities),
+                Route("/api/v1/graph-metrics", self.graph_metrics),
+                Route("/api/v1/graph-events", self.graph_events),
+                Route("/api/v1/query", self.query, methods=["POST"]),
+            ],
+            exception_handlers={IngeroError: _refused},
+        )
+
+    async def page(self, _: Request) -> Response:
+        return HTMLResponse(files("ingero.web").joinpath("node.html").read_text(), headers=_PAGE_HEADERS)
+
+    async def time(self, _: Request) -> Response:
+        return _json(TimeReply(self.now_ns()))
+
+    async def overview(self, _: Request) -> Response:
+        answer = await run_in_threadpool(self.view.overview, self.now_ns())
+        answer.gpu = self.gpu
+        return _json(answer)
+
+    async def ops(self, request: Request) -> Response:
+        since_ns, pid = self._since_ns(request, None), _pid(request)
+        return _json(await run_in_threadpool(self.view.ops, self.now_ns(), since_ns, pid))
+
+    async def chains(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.view.chains, self._since_ns(request, None)))
+
+    async def snapshots(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
+
+    async def capabilities(self, _: Request) -> Response:
+        return _json(capabilities())
+
+    async def graph_metrics(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.view.graph_metrics, self._since_ns(request, None)))
+
+    async def graph_events(self, request: Request) -> Response:
+        return _json(await run_in_threadpool(self.view.graph_events, self._since_ns(request, None), _pid(request)))
+
+    async def query(self, request: Request) -> Response:
+        asked = await _read_query(request)
+        if not self.view.path.exists():
+            raise StoreError(f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`")
+        rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
+        limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
+        result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits)
+        return _json(QueryReply(result.columns, result.rows, result.truncated))
+
+    def _since_ns(self, request: Request, default_s: float | None) -> int:
+        text = request.query_params.get("since", "")
+        try:
+            seconds = parse_duration_s(text) if text else default_s
+        except ValueError as error:
+            raise MalformedInput(f"since: {error}") from None
+        return 0 if seconds is None else max(0, self.now_ns() - int(seconds * 1e9))
+
+
+class NodeGuard:
+    """In front of the routes: the name a caller used for us, its token, and our name on every answer."""
+
+    def __init__(self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None) -> None:
+        self.app = app
+        self.node = node.encode("latin-1", "replace")
+        self.token_digest = token_digest
+        self.hosts = None if hosts is None else {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope["path"], headers)
+
+        async def named(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (NODE_NAME_HEADER.lower().encode(), self.node)]
+            await send(message)
+
+        await (refusal or self.app)(scope, receive, named)
+
+    def _refusal(self, path: str, headers: dict[bytes, str]) -> Response | None:
+        host = _host_name(headers.get(b"host", ""))
+        if self.hosts is not None and host not in self.hosts:
+            return _error(
+                403, f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}"
+            )
+        if self.token_digest is None or not path.startswith("/api/"):
+            return None
+        if tokens_equal(parse_bearer(headers.get(b"authorization")), self.token_digest):
+            return None
+        reply = _error(401, "a bearer token is required")
+        reply.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
+        return reply
+
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+
+
+async def _read_query(request: Request) -> QueryRequest:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_QUERY_BODY_BYTES:
+            raise TooLarge(f"the request is larger than {MAX_QUERY_BODY_BYTES} bytes")
+    try:
+        asked = _decode_query(bytes(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedInput(f'the body must be {{"sql": "SELECT …", "limit": 1000}}: {error}') from None
+    if not asked.sql.strip():
+        raise MalformedInput("sql is empty; for example: SELECT op, count(*) FROM events GROUP BY op")
+    return asked
+
+
+def _pid(request: Request) -> int | None:
+    text = request.query_params.get("pid", "")
+    if text and not (text.isascii() and text.isdigit()):
+        raise MalformedInput(f"pid: {text!r} is not a process id")
+    return int(text) if text else None
+
+
+def _host_name(header: str) -> str:
+    """The Host header without its port; brackets of IPv6 taken off."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
+
+
+def _json(content: object, status: int = 200) -> Response:
+    return Response(_encode(content), status, media_type="application/json")
+
+
+def _error(status: int, message: str) -> Response:
+    return _json(ErrorReply(message), status)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+    return _error(status, str(error))
