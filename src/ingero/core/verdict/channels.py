@@ -1,0 +1,120 @@
+"""The two channels: a clipped CUSUM for lasting slowness, a Bernoulli CUSUM for stalls that come and go."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.verdict.policy import CLIP
+from ingero.core.verdict.samples import Column, Index
+from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, CohortRows, MemberRows
+
+STALL_SCALES = 5.0
+STALL_MIN = 0.08  # a stall adds at least this share to a step
+STALL_USUAL = 0.004  # stalls per step that nobody is blamed for
+STALL_RATIO = 10.0  # how much more often a staller stalls
+STALL_BAR = 9.0
+STALL_MEMORY = 1 / 500  # of the running rate of stalls, per step
+FROZEN = 8 * HISTORY
+MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
+CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
+MIN_ONSETS = 4  # before a period is printed
+
+
+def segment_median(cohort: Index, values: Column) -> Column:
+    """For every row the median of its cohort; `cohort` is sorted."""
+    order = np.lexsort((values, cohort))
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
+    counts = np.diff(starts, append=len(cohort))
+    low, high = ordered[starts + (counts - 1) // 2], ordered[starts + counts // 2]
+    return np.repeat(low + (high - low) / 2, counts)
+
+
+def peer_median(cohort: Index, values: Column) -> Column:
+    """For every row the median of the *others* in its cohort; NaN for the only one. `cohort` is sorted.
+
+    With itself left out, a member of a cohort of three is compared with two peers, not with itself a third of the time.
+    """
+    order = np.lexsort((values, cohort))
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
+    counts = np.diff(starts, append=len(cohort))
+    start, count = np.repeat(starts, counts), np.repeat(counts, counts)
+    place = np.arange(len(cohort)) - start  # of each ordered value within its cohort
+    low, high = (count - 2) // 2, (count - 1) // 2  # middle places among the others
+    low, high = low + (low >= place), high + (high >= place)
+    last = len(cohort) - 1
+    middle = 0.5 * (ordered[np.minimum(start + low, last)] + ordered[np.minimum(start + high, last)])
+    result = np.empty(len(cohort))
+    result[order] = np.where(count > 1, middle, np.nan)
+    return result
+
+
+def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
+    """One sample of the fast channel for members with a baseline."""
+    excess = residual - rows.bias[members]
+    z = np.clip(excess / rows.scale[members], -CLIP, CLIP)
+    rows.cusum[members] = np.clip(rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.bar[members])
+    rows.recent[members, rows.seen[members] % RECENT] = excess
+
+
+def learn(rows: MemberRows, members: Index, residual: Column) -> None:
+    """Add to the history the baseline is made of; samples under suspicion are left out.
+
+    When the history is full, the bias alone goes on as a clipped mean until it is FROZEN, because a hundredth of it
+    decides how often a healthy member is suspected in a day.
+    """
+    place = rows.seen[members]
+    calm = ~(rows.cusum[members] > 0.3 * rows.bar[members])
+    room = (place < HISTORY) & calm
+    rows.history[members[room], place[room]] = residual[room]
+    late = calm & (place >= HISTORY) & (place < FROZEN)
+    if late.any():
+        chosen, seen = members[late], place[late]
+        scale = rows.scale[chosen]
+        move = np.clip(residual[late] - rows.bias[chosen], -3 * scale, 3 * scale) / (seen + 1)
+        shift = np.clip(rows.shift[chosen] + move, -MAX_SHIFT, MAX_SHIFT)
+        rows.bias[chosen] += shift - rows.shift[chosen]
+        rows.shift[chosen] = shift
+
+
+def stall_update(
+    rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column, step: NDArray[np.int64]
+) -> None:
+    """One step of the stall channel: only the onset of a stall counts, and peers who stall as often excuse it."""
+    excess = residual - rows.bias[members]
+    per_sample = np.maximum(cohorts.per_sample[rows.cohort[members]], 1)
+    bar = np.maximum(STALL_SCALES * rows.scale[members] * np.sqrt(per_sample), STALL_MIN)
+    stalled = excess > bar
+    onset = stalled & ~rows.is_stalled[members]
+    rows.is_stalled[members] = stalled
+    rate = rows.stall_rate[members]
+    rows.stall_rate[members] = rate + STALL_MEMORY * (onset - rate)
+    usual = np.clip(2 * segment_median(rows.cohort[members], rate), STALL_USUAL, 0.05)
+    often = STALL_RATIO * usual
+    gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - often) / (1 - usual)))
+    rows.stall[members] = np.clip(rows.stall[members] + gain, 0.0, CAP * STALL_BAR)
+    hit = members[onset]
+    rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
+    rows.onset_count[hit] += 1
+    rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(rows.onset_count[hit], ONSETS)
+
+
+def stall_period(rows: MemberRows, member: int) -> int | None:
+    """Steps from one stall to the next, where they agree; a period that drifts by up to a fifth still is one."""
+    count = int(rows.onset_count[member])
+    if count < MIN_ONSETS:
+        return None
+    onsets = np.sort(rows.onsets[member][: min(count, ONSETS)])
+    gaps = np.diff(onsets).astype(np.float64)
+    period = float(np.median(gaps))
+    turns = np.maximum(np.rint(gaps / max(period, 1.0)), 1.0)  # a stall that was missed leaves a double gap
+    period = float(np.median(gaps / turns))
+    spread = float(np.median(np.abs(gaps / turns - period)))
+    return round(period) if period >= 2 and spread <= 0.2 * period else None
+
+
+def recent_effect(rows: MemberRows, members: Index) -> Column:
+    """Median of the last residuals above the baseline; -inf until there are enough."""
+    recent = rows.recent[members]
+    effect = np.median(recent, axis=1)
+    return np.where(np.isnan(effect), -np.inf, effect)

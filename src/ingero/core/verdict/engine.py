@@ -1,0 +1,112 @@
+"""The verdict engine: own times in, verdicts out. No clock, no chance, no I/O: the same calls give the same bytes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.verdict import Verdict
+from ingero.core.verdict import baseline
+from ingero.core.verdict.decide import Docket
+from ingero.core.verdict.intake import MIN_PEERS, SMOOTH, take_frame, take_loose
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.samples import UNNUMBERED, Column, FrameBuffer, SampleBatch, select
+from ingero.core.verdict.table import Member, State
+
+ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past
+MIN_WAIT_S = 2.0  # for the peers of a step
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What was not used, and why."""
+
+    refused_members: int = 0
+    too_few_peers: int = 0
+
+
+class VerdictEngine:
+    """Feed `observe`, call `tick` every second; `tick` returns the verdicts that are new or changed."""
+
+    def __init__(self, policy: VerdictPolicy | None = None) -> None:
+        self.policy = policy or VerdictPolicy()
+        self.counters = EngineCounters()
+        self.frames = FrameBuffer()
+        self.state = State()
+        self._docket = Docket(self.state, self.policy)
+        self._loose: list[SampleBatch] = []  # unnumbered samples since the last tick
+
+    def register(self, member: Member, now_s: float) -> int | None:
+        """The index of a member for batches; None when there are too many."""
+        if len(self.state.members) >= self.policy.max_members and self.state.find(member) is None:
+            self.counters.refused_members += 1
+            return None
+        return self.state.put(member, now_s)
+
+    def observe(self, batch: SampleBatch, now_s: float) -> None:
+        """Take samples in. `now_s` is the receiver's clock; senders' clocks are never compared."""
+        if not len(batch):
+            return
+        rows, cohorts = self.state.rows, self.state.cohorts
+        heard = np.unique(batch.member)
+        gap = now_s - rows.last_seen[heard]
+        usual = (rows.last_seen[heard] > 0) & (gap > 0) & (gap < self.policy.stale_s)
+        cohort = rows.cohort[heard[usual]]
+        cohorts.gap_s[cohort] += SMOOTH * (gap[usual] - cohorts.gap_s[cohort])
+        rows.last_seen[heard] = now_s
+        loose = batch.step == UNNUMBERED
+        if loose.any():
+            self._loose.append(select(batch, loose))
+            batch = select(batch, ~loose)
+        if len(batch):
+            self.frames.add(batch, now_s)
+
+    def tick(self, now_s: float) -> list[Verdict]:
+        """Close what is complete, update every channel and return the verdicts that are new or changed."""
+        state, rows, size = self.state, self.state.rows, self.state.cohorts.size
+        if not rows.size:
+            return []
+        live = self._heard(now_s, self.policy.stale_s)
+        reporting = np.bincount(rows.cohort[: rows.size][live], minlength=size).astype(np.float64)
+        self._expect(now_s)
+        wait = np.clip(1.5 * state.cohorts.gap_s[:size], MIN_WAIT_S, self.policy.stale_s)
+        for frame in self.frames.close(rows.cohort, reporting, wait, now_s):
+            self.counters.too_few_peers += take_frame(state, frame, now_s)
+        if self._loose:
+            self.counters.too_few_peers += take_loose(state, self._loose, live, now_s)
+            self._loose = []
+        due = baseline.due(rows, self.policy)
+        if len(due):
+            baseline.settle(rows, state.cohorts, due, self.policy)
+        return self._docket.decide(live, reporting, now_s)
+
+    def current(self) -> list[Verdict]:
+        """Every open episode, fleet events first."""
+        return [*self._docket.open_fleet.values(), *self._docket.open.values()]
+
+    def chronic(self) -> list[tuple[Member, float]]:
+        """Members that always were slower than their peers by more than the noise, with the share, slowest first."""
+        rows, size = self.state.rows, self.state.rows.size
+        bias = rows.raw_bias[:size]
+        alone = self.state.cohorts.is_alone[rows.cohort[:size]]
+        listed = np.flatnonzero((rows.settled[:size] > 0) & ~alone & (bias > np.maximum(rows.scale[:size], 0.01)))
+        order = listed[np.argsort(-bias[listed], kind="stable")]
+        return [(self.state.members[index], float(np.expm1(bias[index]))) for index in order]
+
+    def _heard(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
+        seen = self.state.rows.last_seen[: self.state.rows.size]
+        return (seen > 0) & (now_s - seen <= within_s)
+
+    def _expect(self, now_s: float) -> None:
+        """Who should report: everybody heard of lately. A cohort that stays below three is compared with its past."""
+        rows, cohorts, size = self.state.rows, self.state.cohorts, self.state.cohorts.size
+        expected: Column = np.bincount(
+            rows.cohort[: rows.size][self._heard(now_s, self.policy.forget_s)], minlength=size
+        ).astype(np.float64)
+        cohorts.expected[:size] = expected
+        old = now_s - cohorts.first_seen[:size] >= ALONE_AFTER_S
+        alone = np.where(old, (expected > 0) & (expected < MIN_PEERS), cohorts.is_alone[:size])
+        changed = np.flatnonzero(alone != cohorts.is_alone[:size])
+        cohorts.is_alone[:size] = alone
+        if len(changed):
+            rows.forget(np.flatnonzero(np.isin(rows.cohort[: rows.size], changed)))

@@ -1,0 +1,152 @@
+"""Episodes in words: turns rows of the table into verdicts with evidence, price and the next thing to do."""
+
+import hashlib
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.core.verdict import guard
+from ingero.core.verdict.channels import stall_period
+from ingero.core.verdict.samples import Index
+from ingero.core.verdict.table import CHRONIC, RECENT, STALL, STRAGGLER, SUSPECT, Member, MemberRows, State
+
+NEXT_STEP = {
+    CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; swap the node at the next checkpoint",
+    CauseClass.HOST: "look at the host: scheduler, data loader, disk, garbage collection (`ingero explain`)",
+    CauseClass.STALL: "find what runs on this host with that period (`ingero explain --last` on the node)",
+    CauseClass.STRUCTURAL: "rank 0 often does more (logging, checkpoints); move that work or ignore",
+    CauseClass.UNKNOWN: "start the job with `ingero run` so that GPU-timed collectives tell compute from host",
+}
+SPLIT_NEXT = "label what differs (GPU model, role), so that each group has its own cohort"
+FLEET_NEXT = "look for what they share: switch, storage, power, a code or data change"
+
+
+def episode_id(member: Member, since_s: float) -> str:
+    """The same id for the same member and the same first suspicion, in every replay."""
+    text = "\x1f".join((*(str(part) for part in member.key), member.role, f"{since_s:.3f}"))
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def describe_member(state: State, index: int, peers: Index) -> Verdict:
+    """The verdict on one member as a straggler; the caller sets another state where it applies."""
+    rows, member = state.rows, state.members[index]
+    channel = int(rows.channel[index])
+    error = error_bar(rows, index)
+    cause = CauseClass.STALL if channel == STALL else cause_of(rows, index, peers)
+    period = stall_period(rows, index) if channel == STALL else None
+    excess = _excess(rows, index, channel)
+    alone = bool(state.cohorts.is_alone[rows.cohort[index]])
+    against = "its own past (fewer than 3 peers)" if alone else f"the median of {len(peers)} peers"
+    return Verdict(
+        episode=episode_id(member, float(rows.since[index])),
+        state=VerdictState.NOT_SURE if alone else VerdictState.STRAGGLER,
+        node=member.node,
+        rank=member.rank,
+        job=member.job,
+        cause=cause,
+        excess=round(excess, 4),
+        error=round(error, 4),
+        since=round(float(rows.since[index]), 3),
+        period=period,
+        peers=len(peers),
+        usd_per_hour=_price(rows, index, peers, excess, period),
+        confidence=_confidence(excess, error),
+        evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period),
+        next_step=NEXT_STEP[cause],
+    )
+
+
+def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) -> Verdict:
+    """One event for a whole cohort; its node is empty because none is to blame."""
+    cohorts, key = state.cohorts, state.cohort_keys[cohort]
+    rise = float(np.expm1(cohorts.level[cohort] - cohorts.usual[cohort]))
+    since = float(cohorts.guard_since[cohort])
+    return Verdict(
+        episode=hashlib.blake2b("\x1f".join((*key, f"{since:.3f}")).encode(), digest_size=8).hexdigest(),
+        state=VerdictState.NOT_SURE if kind == guard.SPLIT else VerdictState.FLEET_EVENT,
+        node="",
+        job=key[1] or None,
+        cause=CauseClass.STRUCTURAL if kind == guard.SPLIT else CauseClass.FLEET,
+        excess=round(rise, 4) if kind == guard.SLOWER else None,
+        since=round(since, 3),
+        peers=live,
+        evidence=guard.describe(kind, rise, moved, live, int(cohorts.expected[cohort])),
+        next_step=SPLIT_NEXT if kind == guard.SPLIT else FLEET_NEXT,
+    )
+
+
+def error_bar(rows: MemberRows, index: int) -> float:
+    """Two standard errors of the mean of the last residuals."""
+    correlation = min(max(float(rows.correlation[index]), 0.0), 0.9)
+    return 2 * float(rows.scale[index]) * math.sqrt((1 + correlation) / (1 - correlation) / RECENT)
+
+
+def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
+    """Host when most of the excess is time the GPU sat idle, compute when it was busy, unknown without GPU timing."""
+    idle, own = rows.idle[index], float(np.nanmean(rows.own[index]))
+    if np.isnan(idle) or not len(peers) or np.isnan(rows.idle[peers]).all():
+        return CauseClass.UNKNOWN
+    idle_excess = float(idle - np.nanmedian(rows.idle[peers]))
+    own_excess = own - float(np.nanmedian(np.nanmean(rows.own[peers], axis=1)))
+    return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
+
+
+def loss_share(own: NDArray[np.float64], span: NDArray[np.float64], blamed: NDArray[np.bool_]) -> float:
+    """What the job would gain without the blamed: each replaced by the median, the step ends with the slowest left.
+
+    `own` holds one row per member and one column per step; without step times the slowest own time stands for them.
+    """
+    steps = ~np.isnan(own).all(axis=0)
+    own = own[:, steps]
+    if not own.size or blamed.all():
+        return 0.0
+    typical = np.nanmedian(own, axis=0)
+    slowest = np.nanmax(own, axis=0)
+    without = np.fmax(np.nanmax(np.where(blamed[:, None], -np.inf, own), axis=0), typical)
+    total = float(np.nanmedian(span)) if not np.isnan(span).all() else float(slowest.mean())
+    return float(np.clip((slowest - without).mean() / total, 0.0, 1.0)) if total > 0 else 0.0
+
+
+def _price(rows: MemberRows, index: int, peers: Index, excess: float, period: int | None) -> float | None:
+    """Dollars an hour of the whole job that this member costs; None where a rate is unknown."""
+    fleet = rows.usd[: rows.size][rows.job[: rows.size] == rows.job[index]]
+    if np.isnan(fleet).any():
+        return None
+    cohort = np.append(peers, index)
+    blamed = np.isin(rows.state[cohort], (SUSPECT, STRAGGLER))
+    blamed[-1] = True
+    own = rows.own[cohort]
+    if rows.channel[index] == STALL:
+        share = excess / period if period else 0.0
+        return round(float(fleet.sum()) * share / (1 + share), 2)
+    typical = np.nanmedian(own)
+    surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
+    part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
+    return round(float(fleet.sum()) * loss_share(own, rows.span[cohort], blamed) * part, 2)
+
+
+def _excess(rows: MemberRows, index: int, channel: int) -> float:
+    if channel == STALL:
+        return math.expm1(float(rows.stall_size[index]))
+    if channel == CHRONIC:
+        return math.expm1(float(rows.bias[index] + np.nanmean(rows.recent[index])))
+    return math.expm1(float(np.nanmean(rows.recent[index])))
+
+
+def _confidence(excess: float, error: float) -> float:
+    return round(min(max(0.5 * (1 + math.erf(excess / max(error, 1e-9) * math.sqrt(2) / 2)), 0.5), 0.999), 3)
+
+
+def _evidence(rows: MemberRows, index: int, size: str, against: str, period: int | None) -> str:
+    channel = rows.channel[index]
+    if channel == STALL:
+        every = f"every {period} steps" if period else "again and again, without a steady period"
+        return f"stalls of {size} {every}, {int(rows.onset_count[index])} so far, against {against}"
+    if channel == CHRONIC:
+        return f"own time {size} against {against} ever since it was first seen"
+    late = float(rows.late[index])
+    waited = "" if np.isnan(late) else f"; peers wait {late * 1000:.1f} ms for it"
+    ratio = float(rows.cusum[index] / rows.bar[index])
+    return f"own time {size} against {against}, {ratio:.1f}x the bar{waited}"

@@ -1,0 +1,107 @@
+"""From samples to channels: residuals against the cohort, running means, one sample of the fast channel a second."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.verdict.channels import fast_update, learn, peer_median, stall_update
+from ingero.core.verdict.samples import Column, Frame, Index, SampleBatch, latest, select
+from ingero.core.verdict.table import FRAMES, State
+
+SAMPLE_S = 1.0  # steps are averaged into samples of about this long
+PACE_S = 5.0  # watched before that number is chosen
+MIN_PEERS = 3
+SMOOTH = 0.2
+
+
+def take_frame(state: State, frame: Frame, now_s: float) -> int:
+    """One step of some cohorts, all members at once; returns how many samples had too few peers to be used."""
+    counts = np.bincount(frame.cohort, minlength=state.cohorts.size)[frame.cohort]
+    middle = peer_median(frame.cohort, np.log(frame.batch.own_s))
+    return _take(state, frame.batch, middle, counts, now_s)
+
+
+def take_loose(state: State, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float) -> int:
+    """Unnumbered samples are compared with the last value of every live peer."""
+    rows, size = state.rows, state.cohorts.size
+    batch = latest(batches)
+    rows.held[batch.member] = np.log(batch.own_s)
+    peers = np.flatnonzero(live & ~np.isnan(rows.held[: rows.size]))
+    peers = peers[np.argsort(rows.cohort[peers], kind="stable")]
+    middle = np.full(rows.size, np.nan)
+    middle[peers] = peer_median(rows.cohort[peers], rows.held[peers])
+    counts = np.bincount(rows.cohort[peers], minlength=size)
+    batch = select(batch, np.argsort(rows.cohort[batch.member], kind="stable"))
+    cohort = rows.cohort[batch.member]
+    return _take(state, batch, middle[batch.member], counts[cohort], now_s)
+
+
+def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s: float) -> int:
+    """Residuals into the stall channel and into the sample being made, which is used where it is complete."""
+    rows, cohorts = state.rows, state.cohorts
+    cohort = rows.cohort[batch.member]
+    kept = cohorts.is_alone[cohort] | (counts >= MIN_PEERS)
+    dropped = int((~kept).sum())
+    if dropped:
+        batch, cohort, middle = select(batch, kept), cohort[kept], middle[kept]
+    if not len(batch):
+        return dropped
+    members = batch.member
+    residual = np.log(batch.own_s) - np.where(cohorts.is_alone[cohort], 0.0, middle)
+    rows.own[members, rows.frames[members] % FRAMES] = batch.own_s
+    rows.frames[members] += 1
+    for column, value in ((rows.idle, batch.idle_s), (rows.late, batch.lateness_s), (rows.span, batch.span_s)):
+        column[members] = _follow(column[members], value)
+    step = np.where(batch.step < 0, rows.frames[members], batch.step)
+    warm = rows.settled[members] > 0
+    if warm.any():
+        stall_update(rows, cohorts, members[warm], residual[warm], step[warm])
+    rows.sum[members] += residual
+    rows.count[members] += 1
+    _advance_cohorts(state, cohort, middle, now_s)
+    ripe = (cohorts.per_sample > 0) & (cohorts.frames % np.maximum(cohorts.per_sample, 1) == 0)
+    _sample(state, members[ripe[cohort]])
+    return dropped
+
+
+def _follow(before: Column, value: Column) -> Column:
+    """A running mean that starts with the first known value and skips unknown ones."""
+    moved = np.where(np.isnan(before), value, before + SMOOTH * (value - before))
+    return np.where(np.isnan(value), before, moved)
+
+
+def _advance_cohorts(state: State, cohort: Index, middle: Column, now_s: float) -> None:
+    cohorts = state.cohorts
+    first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
+    present = cohort[first]
+    cohorts.level[present] = _follow(cohorts.level[present], middle[first])
+    cohorts.frames[present] += 1
+    unknown = present[cohorts.per_sample[present] == 0]
+    if len(unknown):
+        _find_pace(state, unknown, now_s)
+
+
+def _find_pace(state: State, unknown: Index, now_s: float) -> None:
+    """How many steps make one sample of about a second."""
+    cohorts = state.cohorts
+    starting = np.isnan(cohorts.first_frame_s[unknown])
+    cohorts.first_frame_s[unknown[starting]] = now_s
+    cohorts.frames[unknown[starting]] = 0
+    elapsed = now_s - cohorts.first_frame_s[unknown]
+    ready = (elapsed >= PACE_S) & (cohorts.frames[unknown] >= 3)
+    known = unknown[ready]
+    step_s = elapsed[ready] / cohorts.frames[known]
+    cohorts.per_sample[known] = np.maximum(np.rint(SAMPLE_S / step_s), 1)
+    cohorts.sample_s[known] = step_s * cohorts.per_sample[known]
+
+
+def _sample(state: State, members: Index) -> None:
+    rows = state.rows
+    members = members[rows.count[members] > 0]
+    residual = rows.sum[members] / rows.count[members]
+    rows.sum[members] = 0.0
+    rows.count[members] = 0.0
+    warm = rows.settled[members] > 0
+    fast_update(rows, members[warm], residual[warm])
+    learn(rows, members, residual)
+    rows.seen[members] += 1
+    rows.quiet[members] += 1

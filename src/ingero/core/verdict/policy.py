@@ -1,0 +1,74 @@
+"""The numbers of the verdict detector, and the bar a suspicion must clear."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.errors import ConfigError
+
+Column = NDArray[np.float64]
+
+CLIP = 4.0  # one sample never counts for more than four scales
+K_MAX = 1.5
+SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
+BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
+SAFETY = 1.75  # real tails are heavier than the normal ones of the formula
+SMALL_COHORT = 0.0  # the median of few is noisy: the bar grows by this over the number of members
+SHORT_HISTORY = 12.0  # a scale from few samples is uncertain: the bar grows by this over their number
+SIEGMUND_OVERSHOOT = 1.166
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictPolicy:
+    """What operators may disagree about; everything else is a constant with a reason."""
+
+    min_effect: float = 0.03  # the slowdown the fast channel is tuned for
+    gate: float = 0.015  # median excess of the last five samples below which nothing is confirmed
+    false_alarms_per_1000_node_hours: float = 0.2
+    warmup_samples: int = 60
+    guard_share: float = 0.40  # of a cohort moving together: one fleet event, no node blamed
+    stale_s: float = 30.0
+    forget_s: float = 300.0
+    max_members: int = 100_000
+
+    def __post_init__(self) -> None:
+        _check("min_effect", self.min_effect, 0.005 <= self.min_effect <= 0.5, "0.005 to 0.5")
+        _check("gate", self.gate, 0.0 < self.gate <= self.min_effect, "above 0, at most min_effect")
+        budget = self.false_alarms_per_1000_node_hours
+        _check("false_alarms_per_1000_node_hours", budget, 0.001 <= budget <= 1000, "0.001 to 1000")
+        _check("warmup_samples", self.warmup_samples, 20 <= self.warmup_samples <= 240, "20 to 240")
+        _check("guard_share", self.guard_share, 0.0 < self.guard_share < 0.5, "above 0, below 0.5")
+        _check("stale_s", self.stale_s, self.stale_s > 0, "above 0")
+        _check("forget_s", self.forget_s, self.forget_s >= self.stale_s, "at least stale_s")
+        _check("max_members", self.max_members, self.max_members >= 1, "1 or more")
+
+
+def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
+    if not is_valid:
+        raise ConfigError(f"verdict.{key}: {value} is out of range; allowed: {allowed}")
+
+
+def drift_allowance(scale: Column, policy: VerdictPolicy) -> Column:
+    """k of the CUSUM: half the effect we look for, in scales."""
+    return np.minimum(policy.min_effect / (2 * scale), K_MAX)
+
+
+def decision_bar(
+    k: Column, history: Column, *, members: int, correlation: float, samples_per_hour: float, policy: VerdictPolicy
+) -> Column:
+    """h of the CUSUM, from the false-alarm budget.
+
+    Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent normal samples,
+    (exp(2kb) - 1 - 2kb) / 2k² with b = h + 1.166. It is solved for h by fixed-point steps and then widened for heavy
+    tails, few members, short histories and autocorrelation.
+    """
+    run = samples_per_hour * 1000 / policy.false_alarms_per_1000_node_hours
+    reach = np.log(2 * k**2 * run + 1)
+    for _ in range(3):
+        reach = np.log(2 * k**2 * run + 1 + reach)
+    plain = np.maximum(reach / (2 * k) - SIEGMUND_OVERSHOOT, 1.0)
+    inflation = np.sqrt((1 + correlation) / (1 - correlation))
+    return np.asarray(
+        SAFETY * plain * (1 + SMALL_COHORT / members) * (1 + SHORT_HISTORY / history) * inflation, np.float64
+    )

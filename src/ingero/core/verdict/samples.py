@@ -1,0 +1,149 @@
+"""Samples on their way into the engine: columns as received, held until the step they belong to is complete."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+Index = NDArray[np.intp]
+
+UNNUMBERED = -1  # a step that its sender did not number
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """Own times as columns of equal length; `member` are indexes the engine gave out. Unknown seconds are NaN.
+
+    `idle_s` is the part of own time the GPU waited for its host, `lateness_s` how late the rank came to its
+    collectives, `span_s` the wall time of the step.
+    """
+
+    member: Index
+    step: NDArray[np.int64]
+    own_s: Column
+    idle_s: Column
+    lateness_s: Column
+    span_s: Column
+
+    def __len__(self) -> int:
+        return len(self.member)
+
+
+def make_batch(
+    member: NDArray[np.integer],
+    own_s: Column,
+    step: NDArray[np.integer] | None = None,
+    *,
+    idle_s: Column | None = None,
+    lateness_s: Column | None = None,
+    span_s: Column | None = None,
+) -> SampleBatch:
+    """A batch from what is known. Own times that are not finite and positive are missing, and dropped."""
+    own = np.asarray(own_s, np.float64)
+    unknown = np.full(len(own), np.nan)
+    batch = SampleBatch(
+        np.asarray(member, np.intp),
+        np.full(len(own), UNNUMBERED, np.int64) if step is None else np.asarray(step, np.int64),
+        own,
+        unknown if idle_s is None else np.asarray(idle_s, np.float64),
+        unknown if lateness_s is None else np.asarray(lateness_s, np.float64),
+        unknown if span_s is None else np.asarray(span_s, np.float64),
+    )
+    valid = np.isfinite(own) & (own > 0)
+    return batch if valid.all() else select(batch, valid)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Samples of one round: each member at most once, grouped by cohort. `cohort` is sorted."""
+
+    cohort: Index
+    batch: SampleBatch
+
+
+class FrameBuffer:
+    """Numbered samples wait here for their peers. Counts what it drops."""
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self.thin = 0  # samples of steps that too few members reported
+        self._parts: list[tuple[SampleBatch, float]] = []
+        self._batch: SampleBatch | None = None
+        self._arrived: Column = np.empty(0)
+
+    def add(self, batch: SampleBatch, now_s: float) -> None:
+        """Take numbered samples in."""
+        self._parts.append((batch, now_s))
+
+    def close(self, cohort_of: Index, live: Column, wait_s: Column, now_s: float) -> list[Frame]:
+        """Frames of all steps that every live member reported, or that waited long enough, in order of steps."""
+        batch, arrived = self._gather()
+        if batch is None:
+            return []
+        cohort = cohort_of[batch.member]
+        order = np.lexsort((batch.member, batch.step, cohort))
+        batch, arrived, cohort = select(batch, order), arrived[order], cohort[order]
+        same = (cohort[1:] == cohort[:-1]) & (batch.step[1:] == batch.step[:-1])
+        repeated = np.zeros(len(batch), bool)
+        repeated[1:] = same & (batch.member[1:] == batch.member[:-1])
+        if repeated.any():
+            self.duplicates += int(repeated.sum())
+            batch, arrived, cohort = select(batch, ~repeated), arrived[~repeated], cohort[~repeated]
+            same = (cohort[1:] == cohort[:-1]) & (batch.step[1:] == batch.step[:-1])
+        starts = np.flatnonzero(np.concatenate(([True], ~same)))
+        counts = np.diff(starts, append=len(batch))
+        group = np.repeat(np.arange(len(starts)), counts)
+        of_cohort = cohort[starts]
+        complete = counts >= live[of_cohort]
+        over = complete | (now_s - np.minimum.reduceat(arrived, starts) >= wait_s[of_cohort])
+        thin = over & ~complete & (counts < np.maximum(0.5 * live[of_cohort], 1))
+        self.thin += int(counts[thin].sum())
+        self._batch, self._arrived = select(batch, ~over[group]), arrived[~over[group]]
+        return _rounds(batch, cohort, group, over & ~thin, of_cohort)
+
+    def _gather(self) -> tuple[SampleBatch | None, Column]:
+        parts = ([self._batch] if self._batch is not None and len(self._batch) else []) + [p for p, _ in self._parts]
+        if not parts:
+            return None, self._arrived
+        arrived = [self._arrived] if self._batch is not None and len(self._batch) else []
+        arrived += [np.full(len(part), now_s) for part, now_s in self._parts]
+        self._parts = []
+        return _concat(parts), np.concatenate(arrived)
+
+
+def _rounds(batch: SampleBatch, cohort: Index, group: Index, ready: NDArray[np.bool_], of_cohort: Index) -> list[Frame]:
+    """The n-th ready step of every cohort together make the n-th round."""
+    if not ready.any():
+        return []
+    if ready.all() and (np.diff(of_cohort) > 0).all():
+        return [Frame(cohort, batch)]
+    chosen = np.flatnonzero(ready)
+    owner = of_cohort[chosen]
+    first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    turn = np.arange(len(chosen)) - np.maximum.accumulate(np.where(first, np.arange(len(chosen)), 0))
+    turn_of_group = np.full(len(ready), -1)
+    turn_of_group[chosen] = turn
+    turns = turn_of_group[group]
+    return [Frame(cohort[turns == each], select(batch, turns == each)) for each in range(int(turn.max()) + 1)]
+
+
+_COLUMNS = tuple(field.name for field in fields(SampleBatch))
+
+
+def select(batch: SampleBatch, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SampleBatch:
+    """The rows of an index or mask."""
+    return SampleBatch(*(getattr(batch, name)[rows] for name in _COLUMNS))
+
+
+def _concat(parts: list[SampleBatch]) -> SampleBatch:
+    if len(parts) == 1:
+        return parts[0]
+    return SampleBatch(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
+
+
+def latest(parts: list[SampleBatch]) -> SampleBatch:
+    """The last sample of every member."""
+    batch = _concat(parts)
+    newest = np.unique(batch.member[::-1], return_index=True)[1]
+    return select(batch, len(batch) - 1 - newest)

@@ -1,0 +1,215 @@
+"""Everything the engine remembers, one array per fact, one row per member or cohort.
+
+A member is a rank (or a node, where nobody said which rank); a cohort is everybody it may be compared with: same
+cluster, job, workload, GPU model and role.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.verdict.samples import Column, Index
+
+HISTORY = 240  # samples the baseline is made of before it is frozen
+RECENT = 5  # residuals whose median is the effect
+FRAMES = 4  # own times kept for the price: fewer than any alarm takes, so all are of the slow time
+ONSETS = 8  # stall onsets kept for the period
+HEALTHY, SUSPECT, STRAGGLER, RECOVERING = range(4)
+FAST, STALL, CHRONIC = range(3)  # the channel that raised an episode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Who is judged, and what an hour of it costs."""
+
+    cluster: str
+    node: str
+    rank: int | None = None
+    job: str | None = None
+    workload: str = ""
+    gpu_model: str = ""
+    role: str = ""
+    gpus: int = 1
+    usd_per_gpu_hour: float | None = None
+
+    @property
+    def cohort(self) -> tuple[str, str, str, str, str]:
+        """Whom it is compared with."""
+        return (self.cluster, self.job or "", self.workload, self.gpu_model, self.role)
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """What makes it the same member tomorrow."""
+        return (self.cluster, self.job or "", self.node, -1 if self.rank is None else self.rank)
+
+
+class Rows:
+    """Arrays that grow together; fields are declared once, in `_new`."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._capacity = 0
+        self._grow(64)
+
+    def append(self) -> int:
+        """The index of a new row, with every field at its initial value."""
+        if self.size == self._capacity:
+            self._grow(2 * self._capacity)
+        self.size += 1
+        return self.size - 1
+
+    def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
+        raise NotImplementedError
+
+    def _grow(self, capacity: int) -> None:
+        for name, fresh in self._new(capacity).items():
+            if self._capacity:
+                fresh[: self._capacity] = getattr(self, name)
+            setattr(self, name, fresh)
+        self._capacity = capacity
+
+
+class MemberRows(Rows):
+    """What is known about every member; rows are never reused, so an index stays valid."""
+
+    cohort: Index
+    last_seen: Column
+    sum: Column  # of residuals of the sample being made
+    count: Column
+    seen: NDArray[np.int64]  # samples so far
+    settled: NDArray[np.int64]  # samples the baseline was made of
+    history: NDArray[np.float32]
+    bias: Column
+    raw_bias: Column
+    shift: Column  # of the bias since the history was full
+    own_scale: Column
+    correlation: Column
+    scale: Column
+    k: Column
+    bar: Column
+    cusum: Column
+    recent: Column
+    own: Column
+    frames: NDArray[np.int64]
+    held: Column  # last log own time of an unnumbered member
+    idle: Column
+    late: Column
+    span: Column
+    is_stalled: NDArray[np.bool_]
+    stall: Column
+    stall_rate: Column
+    stall_size: Column
+    onsets: NDArray[np.int64]
+    onset_count: NDArray[np.int64]
+    state: NDArray[np.int8]
+    channel: NDArray[np.int8]
+    since: Column
+    quiet: NDArray[np.int64]
+    is_structural: NDArray[np.bool_]
+    usd: Column  # per hour, all its GPUs
+    job: Index
+
+    def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
+        zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
+        zeros += ["stall", "stall_rate", "stall_size", "since"]
+        unknown = ("own_scale", "scale", "k", "bar", "held", "idle", "late", "span", "usd")
+        counters = ("seen", "settled", "frames", "onset_count", "quiet")
+        fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
+        fresh |= {name: np.full(capacity, np.nan) for name in unknown}
+        fresh |= {name: np.zeros(capacity, np.int64) for name in counters}
+        fresh |= {name: np.zeros(capacity, np.int8) for name in ("state", "channel")}
+        fresh |= {name: np.zeros(capacity, bool) for name in ("is_stalled", "is_structural")}
+        fresh |= {name: np.zeros(capacity, np.intp) for name in ("cohort", "job")}
+        fresh["history"] = np.full((capacity, HISTORY), np.nan, np.float32)
+        fresh["recent"] = np.full((capacity, RECENT), np.nan)
+        fresh["own"] = np.full((capacity, FRAMES), np.nan)
+        fresh["onsets"] = np.zeros((capacity, ONSETS), np.int64)
+        return fresh
+
+    def forget(self, members: Index | NDArray[np.bool_]) -> None:
+        """Start over: baselines, channels and state, but not identity."""
+        for name, fresh in self._new(1).items():
+            if name not in ("cohort", "last_seen", "is_structural", "usd", "job"):
+                getattr(self, name)[members] = fresh[0]
+
+
+class CohortRows(Rows):
+    """What is known about every cohort."""
+
+    first_seen: Column
+    frames: NDArray[np.int64]
+    first_frame_s: Column
+    per_sample: NDArray[np.int64]  # frames averaged into one sample of about a second; 0 until the pace is known
+    sample_s: Column  # seconds one sample stands for
+    gap_s: Column  # between two arrivals of one member
+    level: Column  # log of the median own time, now
+    usual: Column  # and when it was learnt
+    high_since: Column
+    expected: Column  # members that should report
+    is_alone: NDArray[np.bool_]  # fewer than three members: compared with their own past
+    is_split: NDArray[np.bool_]
+    guard: NDArray[np.int8]
+    guard_since: Column
+    guard_until: Column
+    reason_since: Column
+
+    def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
+        zeros = ("first_seen", "expected", "guard_since", "guard_until")
+        unknown = ("first_frame_s", "level", "usual", "high_since", "reason_since")
+        fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
+        fresh |= {name: np.full(capacity, np.nan) for name in unknown}
+        fresh |= {name: np.zeros(capacity, np.int64) for name in ("frames", "per_sample")}
+        fresh |= {name: np.zeros(capacity, bool) for name in ("is_alone", "is_split")}
+        fresh["guard"] = np.zeros(capacity, np.int8)
+        fresh |= {name: np.ones(capacity) for name in ("sample_s", "gap_s")}
+        return fresh
+
+
+class State:
+    """Members, cohorts and their rows: what intake writes and decisions read."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self.rows = MemberRows()
+        self.cohorts = CohortRows()
+        self.cohort_keys: list[tuple[str, ...]] = []
+        self._cohort_index: dict[tuple[str, ...], int] = {}
+        self._member_index: dict[tuple[str, str, str, int], int] = {}
+        self._job_index: dict[tuple[str, str], int] = {}
+
+    def find(self, member: Member) -> int | None:
+        """Its index, if it was ever put in."""
+        return self._member_index.get(member.key)
+
+    def put(self, member: Member, now_s: float) -> int:
+        """Add a member, or take its new labels; another cohort means a new start."""
+        index = self._member_index.get(member.key)
+        if index is None:
+            index = self.rows.append()
+            self._member_index[member.key] = index
+            self.members.append(member)
+            self._place(index, member, now_s)
+        elif self.members[index] != member:
+            if self.members[index].cohort != member.cohort:
+                self.rows.forget(np.array([index]))
+            self.members[index] = member
+            self._place(index, member, now_s)
+        return index
+
+    def of_cohort(self, cohort: int) -> Index:
+        """Indexes of its members."""
+        return np.flatnonzero(self.rows.cohort[: self.rows.size] == cohort)
+
+    def _place(self, index: int, member: Member, now_s: float) -> None:
+        cohort = self._cohort_index.get(member.cohort)
+        if cohort is None:
+            cohort = self.cohorts.append()
+            self._cohort_index[member.cohort] = cohort
+            self.cohort_keys.append(member.cohort)
+            self.cohorts.first_seen[cohort] = now_s
+        rows = self.rows
+        rows.cohort[index] = cohort
+        rows.is_structural[index] = member.rank == 0
+        rows.usd[index] = np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
+        rows.job[index] = self._job_index.setdefault((member.cluster, member.job or ""), len(self._job_index))

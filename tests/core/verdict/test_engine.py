@@ -1,0 +1,276 @@
+"""The verdict engine: who is named, who is not, and when nobody may be."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import floats, integers
+from tests.core.verdict.world import START_S, blamed, member, noise, run, states
+
+from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.samples import make_batch
+from ingero.errors import ConfigError
+
+ONSET = 150
+
+
+def slowed(ranks: int = 8, rank: int = 3, effect: float = 0.05, seconds: int = 230, seed: int = 1) -> np.ndarray:
+    own = noise(seconds, ranks, seed)
+    own[ONSET:, rank] += np.log1p(effect)
+    return own
+
+
+def test_one_rank_slower_by_five_percent_is_named_within_twenty_seconds_and_nobody_else() -> None:
+    said = run(slowed())
+    assert blamed(said) == {3}
+    second, verdict = next((s, v) for s, v in said if v.state is VerdictState.STRAGGLER)
+    assert ONSET < second < ONSET + 20
+    assert verdict.excess == pytest.approx(0.05, abs=0.02)
+    assert verdict.peers == 7
+    assert verdict.error is not None
+    assert "against the median of 7 peers" in verdict.evidence
+
+
+def test_an_episode_keeps_its_id_from_suspicion_to_recovery() -> None:
+    own = slowed(seconds=330)
+    own[230:, 3] -= np.log1p(0.05)
+    said = [verdict for _, verdict in run(own) if verdict.rank == 3]
+    assert len({verdict.episode for verdict in said}) == 1
+    assert [str(verdict.state) for verdict in said] == ["straggler", "recovering", "resolved"]
+
+
+def test_a_small_slowdown_is_first_suspected_then_confirmed() -> None:
+    assert states(run(slowed(effect=0.025, seconds=300)), 3)[:2] == ["suspect", "straggler"]
+
+
+def test_the_same_calls_give_the_same_bytes() -> None:
+    first, second = (msgspec.json.encode([v for _, v in run(slowed(effect=0.1))]) for _ in range(2))
+    assert first == second
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=integers(0, 1000), factor=floats(0.001, 1000))
+def test_scaling_all_own_times_changes_nothing(seed: int, factor: float) -> None:
+    own = slowed(effect=0.1, seed=seed % 5)
+    scaled = run(own + np.log(factor))
+    plain = run(own)
+    assert [(s, v.rank, v.state, v.episode) for s, v in scaled] == [(s, v.rank, v.state, v.episode) for s, v in plain]
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=integers(0, 1000))
+def test_who_sits_where_changes_nothing(seed: int) -> None:
+    """Permuting the ranks permutes the blame."""
+    own = slowed(effect=0.1)
+    order = np.random.default_rng(seed).permutation(8)
+    moved = {int(order[rank]) for rank in blamed(run(own[:, order])) if rank is not None}
+    assert moved == {3}
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=integers(0, 1000), share=floats(0.05, 0.6))
+def test_missing_data_never_blames_a_node(seed: int, share: float) -> None:
+    own = noise(260, 8, seed=2)
+    own[np.random.default_rng(seed).random(own.shape) < share] = np.nan
+    own[200:, 5] = np.nan
+    assert blamed(run(own)) == set()
+
+
+def test_a_silent_straggler_is_closed_with_no_data_not_as_recovered() -> None:
+    own = slowed(effect=0.2, seconds=560)
+    own[200:, 3] = np.nan
+    last = [verdict for _, verdict in run(own) if verdict.rank == 3][-1]
+    assert (last.state, last.evidence) == (VerdictState.RESOLVED, "no data any more")
+
+
+@pytest.mark.parametrize("share", [0.49, 0.9])
+def test_many_moving_together_are_one_fleet_event(share: float) -> None:
+    own = noise(260, 64, seed=3)
+    own[ONSET:, : int(share * 64)] += 0.1
+    said = run(own)
+    assert blamed(said) == set()
+    if share < 0.5:
+        assert [v.state for _, v in said] == [VerdictState.FLEET_EVENT]
+        assert "slowed down together" in said[0][1].evidence
+
+
+def test_a_third_of_the_fleet_is_named_node_by_node() -> None:
+    own = noise(260, 64, seed=4)
+    own[ONSET:, 1:20] += 0.1
+    assert blamed(run(own)) == set(range(1, 20))
+
+
+def test_a_fleet_that_slows_as_one_blames_nobody_and_says_so() -> None:
+    own = noise(300, 16, seed=5)
+    own[ONSET:] += 0.3
+    said = run(own)
+    assert blamed(said) == set()
+    assert any("together are" in v.evidence and v.cause is CauseClass.FLEET for _, v in said)
+
+
+def test_losing_half_of_the_fleet_is_a_coverage_event() -> None:
+    own = noise(300, 16, seed=6)
+    own[ONSET:, 8:] = np.nan
+    own[ONSET:, 2] += 0.1
+    said = run(own)
+    assert any("only 8 of 16 members report" in v.evidence for _, v in said)
+
+
+def test_two_gpu_generations_without_a_label_are_a_split_cohort() -> None:
+    own = noise(260, 16, seed=7)
+    own[:, 8:] += 0.25
+    own[ONSET:, 3] += 0.1
+    said = run(own)
+    assert blamed(said) == set()
+    assert [(v.state, v.cause) for _, v in said] == [(VerdictState.NOT_SURE, CauseClass.STRUCTURAL)]
+
+
+def test_two_labelled_generations_are_two_cohorts() -> None:
+    own = noise(230, 16, seed=7)
+    own[:, 8:] += 0.25
+    own[ONSET:, 3] += 0.1
+    engine = VerdictEngine()
+    for rank in range(16):
+        engine.register(member(rank, gpu_model="old" if rank >= 8 else "new"), START_S)
+    said = []
+    members = np.arange(16)
+    for second in range(len(own)):
+        engine.observe(make_batch(members, np.exp(own[second]), np.full(16, second)), START_S + second)
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(said) == {3}
+
+
+def test_slow_from_birth_is_named_but_rank_zero_is_excused() -> None:
+    own = noise(150, 8, seed=8)
+    own[:, 5] += 0.15
+    engine = VerdictEngine()
+    said = run(own, engine)
+    assert blamed(said) == {5}
+    assert "ever since it was first seen" in said[0][1].evidence
+    assert engine.chronic()[0][0].rank == 5
+    own[:, 0], own[:, 5] = own[:, 5].copy(), own[:, 0].copy()
+    assert blamed(run(own)) == set()
+
+
+def test_f109_a_stall_every_14_steps_is_found_with_its_period() -> None:
+    """F109."""
+    own = noise(400, 8, seed=9)
+    own[ONSET::14, 5] += 0.3
+    said = run(own)
+    assert blamed(said) == {5}
+    verdict = next(v for _, v in said if v.state is VerdictState.STRAGGLER)
+    assert (verdict.cause, verdict.period) == (CauseClass.STALL, 14)
+
+
+def test_f108_rank_5_late_by_290_ms_every_14_steps_is_named_with_its_lateness() -> None:
+    """F108: steps of 250 ms; the other ranks wait."""
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    rng = np.random.default_rng(4)
+    said = []
+    for second in range(200):
+        steps = np.repeat(np.arange(second * 4, second * 4 + 4), 8)
+        own = 0.25 * np.exp(rng.normal(0, 0.008, 32))
+        late = (np.tile(np.arange(8), 4) == 5) & (steps % 14 == 0) & (second > 100)
+        batch = make_batch(np.tile(members, 4), own + 0.29 * late, steps, lateness_s=np.where(late, 0.29, 0.0))
+        engine.observe(batch, START_S + second)
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(said) == {5}
+    verdict = next(v for _, v in said if v.state is VerdictState.STRAGGLER)
+    assert verdict.period == 14
+    assert verdict.excess == pytest.approx(0.29 / 0.25, rel=0.1)
+
+
+def test_rotating_data_imbalance_blames_nobody() -> None:
+    rng = np.random.default_rng(10)
+    own = noise(400, 16, seed=10) + np.log1p(rng.exponential(0.15, (400, 16)))
+    assert blamed(run(own)) == set()
+
+
+def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
+    own = np.random.default_rng(11).normal(0, 0.005, (300, 2))
+    own[200:, 1] += 0.1
+    said = run(own)
+    assert blamed(said) == set()
+    assert {(v.rank, v.state) for _, v in said} == {(1, VerdictState.NOT_SURE)}
+    assert "its own past" in said[0][1].evidence
+
+
+@pytest.mark.parametrize(("idle_share", "cause"), [(1.0, CauseClass.HOST), (0.0, CauseClass.COMPUTE)])
+def test_idle_gpu_time_tells_host_from_compute(idle_share: float, cause: CauseClass) -> None:
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    own = np.exp(slowed(effect=0.2))
+    said = []
+    for second in range(len(own)):
+        extra = 0.2 * (members == 3) * (second >= ONSET) * idle_share
+        engine.observe(make_batch(members, own[second], np.full(8, second), idle_s=0.05 + extra), START_S + second)
+        said += engine.tick(START_S + second)
+    assert {v.cause for v in said if v.state is VerdictState.STRAGGLER} == {cause}
+
+
+def test_one_that_keeps_nobody_waiting_is_suspected_but_not_blamed() -> None:
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    own = np.exp(slowed(effect=0.2))
+    said = []
+    for second in range(len(own)):
+        late = np.where(members == 3, 0.0, 0.01)
+        engine.observe(make_batch(members, own[second], np.full(8, second), lateness_s=late), START_S + second)
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(said) == set()
+    assert states(said, 3)[0] == "suspect"
+
+
+def test_the_price_is_what_the_whole_job_would_gain() -> None:
+    """Steps end with the slowest: one of eight GPUs 30 % slower wastes 0.3 / 1.3 of all eight."""
+    said = run(slowed(effect=0.3), usd_per_gpu_hour=2.0)
+    verdict = next(v for _, v in said if v.state is VerdictState.STRAGGLER)
+    assert verdict.usd_per_hour == pytest.approx(8 * 2.0 * 0.3 / 1.3, rel=0.05)
+
+
+def test_unnumbered_samples_work_too() -> None:
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    own = np.exp(slowed())
+    said = []
+    for second in range(len(own)):
+        engine.observe(make_batch(members, own[second]), START_S + second)
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(said) == {3}
+
+
+def test_five_second_pushes_name_the_rank_within_twenty_seconds() -> None:
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    own = np.exp(slowed(seconds=200))
+    said = []
+    for second in range(len(own)):
+        who = np.flatnonzero((second + members) % 5 == 4)
+        steps = np.arange(max(0, second - 4), second + 1)
+        if len(who):
+            batch = make_batch(np.tile(who, len(steps)), own[steps][:, who].ravel(), np.repeat(steps, len(who)))
+            engine.observe(batch, START_S + second)
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    assert blamed(said) == {3}
+    assert next(s for s, v in said if v.state is VerdictState.STRAGGLER) <= ONSET + 20
+
+
+def test_duplicates_and_strangers_are_counted_not_used() -> None:
+    engine = VerdictEngine(VerdictPolicy(max_members=3))
+    members = np.array([engine.register(member(rank), START_S) for rank in range(3)])
+    assert engine.register(member(9), START_S) is None
+    assert engine.counters.refused_members == 1
+    batch = make_batch(members, np.ones(3), np.zeros(3, int))
+    engine.observe(batch, START_S)
+    engine.observe(batch, START_S)
+    engine.tick(START_S)
+    assert engine.frames.duplicates == 3
+    assert len(make_batch(members, np.array([0.0, -1.0, np.nan]))) == 0
+
+
+def test_settings_out_of_range_name_the_key() -> None:
+    with pytest.raises(ConfigError, match=r"verdict\.guard_share: 0\.7 is out of range"):
+        VerdictPolicy(guard_share=0.7)

@@ -1,0 +1,61 @@
+"""Robust scale and the bar derived from it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, integers
+
+from ingero.core.verdict.channels import peer_median, segment_median
+from ingero.core.verdict.policy import VerdictPolicy, decision_bar
+from ingero.core.verdict.scale import autocorrelation, qn
+
+
+@pytest.mark.parametrize("count", [5, 6, 9, 20, 60])
+def test_qn_is_unbiased_for_normal_samples_of_any_length(count: int) -> None:
+    assert qn(np.random.default_rng(1).normal(0, 2, (4000, count))).mean() == pytest.approx(2.0, rel=0.05)
+
+
+@given(shift=floats(-100, 100), factor=floats(0.01, 100))
+def test_qn_ignores_the_centre_and_follows_the_unit(shift: float, factor: float) -> None:
+    samples = np.random.default_rng(2).normal(0, 1, (3, 15))
+    assert np.allclose(qn(samples * factor + shift), qn(samples) * factor, rtol=1e-6)
+
+
+def test_qn_keeps_its_head_when_a_third_of_the_samples_is_wild() -> None:
+    samples = np.random.default_rng(3).normal(0, 1, (200, 30))
+    samples[:, :10] = 1e6
+    assert qn(samples).mean() < 4
+
+
+def test_autocorrelation_is_recovered_from_a_short_record() -> None:
+    rng = np.random.default_rng(4)
+    series = np.zeros((500, 240))
+    for t in range(1, 240):
+        series[:, t] = 0.6 * series[:, t - 1] + rng.normal(0, 1, 500)
+    assert np.median(autocorrelation(series)) == pytest.approx(0.6, abs=0.03)
+
+
+@given(size=integers(2, 9), seed=integers(0, 99))
+def test_medians_by_cohort_agree_with_numpy(size: int, seed: int) -> None:
+    values = np.random.default_rng(seed).integers(0, 5, 2 * size).astype(float)
+    cohort = np.repeat([0, 4], size)
+    expected = [np.median(np.delete(values[:size], i)) for i in range(size)]
+    expected += [np.median(np.delete(values[size:], i)) for i in range(size)]
+    assert np.allclose(peer_median(cohort, values), expected)
+    assert np.allclose(
+        segment_median(cohort, values), np.repeat([np.median(values[:size]), np.median(values[size:])], size)
+    )
+
+
+def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:
+    def bar(k: float = 1.5, correlation: float = 0.0, budget: float = 0.2) -> float:
+        policy = VerdictPolicy(false_alarms_per_1000_node_hours=budget)
+        column = decision_bar(
+            np.array([k]), np.array([240.0]), members=64, correlation=correlation, samples_per_hour=3600, policy=policy
+        )
+        return float(column[0])
+
+    assert 8 < bar() < 10
+    assert bar(k=0.5) > bar()
+    assert bar(correlation=0.6) == pytest.approx(2 * bar())
+    assert bar(budget=0.01) > bar()

@@ -1,0 +1,43 @@
+"""A small fleet for the engine: log own times in, verdicts out, on a hand-driven clock."""
+
+import numpy as np
+
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.table import Member
+
+START_S = 1_000_000.0
+
+
+def noise(seconds: int, ranks: int, seed: int = 0, spread: float = 0.008) -> np.ndarray:
+    """Independent noise around a common mode that wanders by some percent."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(0, spread, (seconds, ranks)) + np.cumsum(rng.normal(0, 0.002, seconds))[:, None]
+
+
+def run(log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object) -> list[tuple[int, Verdict]]:
+    """Feed one row a second, NaN meaning no data, and collect (second, verdict)."""
+    engine = engine or VerdictEngine()
+    seconds, ranks = log_own.shape
+    members = np.array([engine.register(member(rank, **labels), START_S) for rank in range(ranks)])
+    said = []
+    for second in range(seconds):
+        known = ~np.isnan(log_own[second])
+        engine.observe(
+            make_batch(members[known], np.exp(log_own[second][known]), np.full(known.sum(), second)), START_S + second
+        )
+        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    return said
+
+
+def member(rank: int, **labels: object) -> Member:
+    return Member(**{"cluster": "c", "node": f"n{rank}", "rank": rank, "job": "j", **labels})  # type: ignore[arg-type]
+
+
+def blamed(said: list[tuple[int, Verdict]]) -> set[int | None]:
+    return {verdict.rank for _, verdict in said if verdict.state is VerdictState.STRAGGLER}
+
+
+def states(said: list[tuple[int, Verdict]], rank: int) -> list[str]:
+    return [str(verdict.state) for _, verdict in said if verdict.rank == rank]
