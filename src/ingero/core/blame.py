@@ -18,10 +18,12 @@ Floats = NDArray[np.float64]
 MEDIAN_ERROR = 1.2533  # a median scatters this much more than a mean
 SCALE_FLOOR = 0.003  # workers do not agree better than this
 STEP_NOISE = 0.01  # a single step tells no more than this, however calm it looks
+FEW_STEPS = 3.0  # the scatter of n steps is known to about this over n
 EFFECT_FLOOR = 0.015  # a smaller excess is not worth a name
 SIGMAS = 4.0
 SIGMAS_FEW = 5.0  # of fewer than FEW workers the spread is poorly known
 FEW = 6
+TWO_GROUPS = 3.0  # a spread this much wider than that of the faster half means a slow group, not scatter
 FLEET_SHARE = 0.4  # more of a cohort than this moving together is no matter of single workers
 STALL_FLOOR = 0.08
 MIN_STALLS = 3
@@ -78,16 +80,15 @@ def judge(workers: WorkerSteps) -> Findings:
     own = _steady(workers)
     logs = np.log(np.maximum(own, 1e-12))
     residual = logs - _cohort_reference(logs, workers.cohort, np.ones(len(own), bool), low=True)
-    level = _row_median(residual)
+    level = _recentred(_row_median(residual), workers.cohort)
     scale = _spread(level)
-    over = level > _bar(scale, len(level))
+    over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     for _ in range(2):  # without those over the bar, reference and spread are the healthy ones'
         residual = logs - _cohort_reference(logs, workers.cohort, ~over, low=False)
         level = _row_median(residual)
         scale = _spread(level[~over])
-        over = level > _bar(scale, len(level))
+        over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     error = np.hypot(_median_error(residual), scale)
-    over &= level > SIGMAS * _median_error(residual)
     split = _split_cohorts(over, level, workers.cohort)
     stalls = _stalls(residual, level)
     stalling = _stalling(stalls, over)
@@ -121,6 +122,16 @@ def _cohort_reference(logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np
     return reference
 
 
+def _recentred(level: Floats, cohort: NDArray[np.intp]) -> Floats:
+    """Levels relative to their cohort's: against a lower median even equals come out a little above zero."""
+    result = level.copy()
+    for code in np.unique(cohort):
+        members = np.flatnonzero((cohort == code) & np.isfinite(level))
+        if len(members):
+            result[members] -= np.sort(level[members])[(len(members) - 1) // 2]
+    return result
+
+
 def _row_median(values: Floats) -> Floats:
     result = np.full(len(values), np.nan)
     some = np.isfinite(values).any(axis=1)
@@ -132,7 +143,11 @@ def _spread(level: Floats) -> float:
     known = level[np.isfinite(level)]
     if len(known) < 3:
         return SCALE_FLOOR
-    return max(SCALE_FLOOR, MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known)))))
+    known = np.sort(known)
+    both = MAD_TO_SIGMA * float(np.median(np.abs(known - np.median(known))))
+    low = known[: (len(known) + 1) // 2]
+    below = MAD_TO_SIGMA * float(np.median(low[-1] - low))
+    return max(SCALE_FLOOR, below if both > TWO_GROUPS * max(below, SCALE_FLOOR) else both)
 
 
 def _bar(scale: float, workers: int) -> float:
@@ -148,7 +163,7 @@ def _median_error(residual: Floats) -> Floats:
     power = (centred**2).sum(axis=1)
     rho = np.clip((centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95)
     noise = np.maximum(MEDIAN_ERROR * noise * np.sqrt((1 + rho) / (1 - rho)), STEP_NOISE)
-    result: Floats = noise / np.sqrt(np.maximum(known, 1))
+    result: Floats = noise / np.sqrt(np.maximum(known, 1)) * (1 + FEW_STEPS / np.maximum(known, 1))
     return result
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from ingero.contract.collective import encode_comm
 from ingero.contract.verdict import CauseClass
 from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
-from ingero.core.blame import Findings, Suspect, WorkerSteps, judge
+from ingero.core.blame import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
 from ingero.core.collectives import Collectives
 from ingero.core.peerlag import group_medians, match_collectives, measure_lag
 from ingero.core.recordfix import Fixer, pace_of
@@ -44,7 +44,7 @@ def blame_records(collectives: Collectives, exact_ends: bool, source: str, world
     if not workers.own_s.size or present < 2:
         return _too_little(source, present, world, len(workers.steps))
     findings = judge(workers)
-    job = _Job(collectives, measured, findings, float(np.nanmedian(workers.period_s)), world)
+    job = _Job(collectives, measured, findings, _mean_period(workers), world)
     fixer = Fixer(collectives, measured, exact_ends)
     suspects = fixer.needed(findings.suspects)
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
@@ -225,9 +225,46 @@ def _not_sure(
     if findings.rivals and suspects:
         names = " and ".join(job.name(w) for w in (suspects[-1].worker, *findings.rivals))
         return f"{names} lie within one error bar of each other: more steps, or their GPU clocks, would separate them"
+    if not culprits and not links and _unexplained_wait(job) >= LOSS_FLOOR:
+        return "everyone waits, and the ranks without records are not compared: one of them may be the slow one"
+    roles = np.bincount(job.measured.workers.cohort)
+    if not culprits and roles.max() == 1:
+        return (
+            "every role has one rank only: a slow stage may be the partition or its rank; a second replica would tell"
+        )
     if culprits and culprits[0].cause is CauseClass.UNKNOWN:
         return "the rank is clear, its class is not: only the NCCL plugin sees enqueue and GPU start on one clock"
     return None
+
+
+def _unexplained_wait(job: _Job) -> float:
+    """Share of the step that even the rank which waits least spends waiting, when some ranks left no records."""
+    if not _missing(job):
+        return 0.0
+    c = job.collectives
+    groups = match_collectives(c)
+    size = int(groups.max(initial=-1)) + 1
+    whole = np.bincount(groups, minlength=size)[groups] >= c.nranks
+    shortest = np.full(size, np.inf)
+    np.minimum.at(shortest, groups, c.duration_ns / 1e9)
+    kind = np.unique(np.stack([c.op, c.size_bytes, c.nranks], 1), axis=0, return_inverse=True)[1].reshape(-1)
+    usual = np.full(int(kind.max()) + 1, np.nan)
+    for code in np.unique(kind[whole]):
+        usual[code] = np.median(shortest[groups[whole & (kind == code)]])
+    waited = np.maximum(0.0, c.duration_ns / 1e9 - usual[kind])
+    waited = np.where(job.measured.row_step >= 0, np.nan_to_num(waited), 0.0)
+    per_rank = [waited[c.who == code].sum() for code in job.measured.ranks]
+    return float(min(per_rank) / max(1, len(job.measured.workers.steps)) / job.step_s)
+
+
+def _missing(job: _Job) -> list[int]:
+    known = {r.global_rank for r in job.collectives.recorders if r.global_rank is not None}
+    return sorted(set(range(job.world)) - known) if known else []
+
+
+def _mean_period(workers: WorkerSteps) -> float:
+    period = workers.period_s[WARM_UP_STEPS:] if len(workers.period_s) >= MIN_STEPS_TO_DROP else workers.period_s
+    return float(np.nanmean(period))
 
 
 def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink], stages_s: float) -> list[str]:
@@ -265,12 +302,11 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
 
 
 def _notes(job: _Job) -> tuple[str, ...]:
-    known = {r.global_rank for r in job.collectives.recorders if r.global_rank is not None}
-    missing = sorted(set(range(job.world)) - known)
-    notes = []
-    if known and missing:
-        notes.append(f"partial set: {len(known)} of {job.world} ranks; missing {', '.join(map(str, missing[:16]))}")
-    return tuple(notes)
+    missing = _missing(job)
+    if not missing:
+        return ()
+    shown = ", ".join(map(str, missing[:16]))
+    return (f"partial set: {job.world - len(missing)} of {job.world} ranks; missing {shown}",)
 
 
 def _heat(job: _Job) -> Heat:

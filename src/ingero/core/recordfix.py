@@ -5,12 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.blame import Suspect, WorkerSteps
 from ingero.core.collectives import Collectives, Floats
+from ingero.core.peerlag import match_collectives
 from ingero.core.recordsteps import RecordSteps
 from ingero.core.whatif import build_chain, replay_chain
 
 NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+
+
+WHOLE_SHARE = 0.98  # of the records must belong to collectives that all members recorded, or waits cannot be replayed
 
 
 class Fixer:
@@ -18,7 +23,7 @@ class Fixer:
 
     def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
         self._collectives, self._measured = collectives, measured
-        self._chain = build_chain(collectives) if exact_ends else None
+        self._chain = build_chain(collectives) if exact_ends and _is_whole(collectives) else None
         self._base = replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0
 
     def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -80,6 +85,14 @@ class Fixer:
         known = np.isfinite(workers.own_s).any(axis=0)
         saved = np.nanmax(workers.own_s[:, known], axis=0) - np.nanmax(own[:, known], axis=0)
         return max(0.0, float(saved.mean())) if known.any() else 0.0
+
+
+def _is_whole(collectives: Collectives) -> bool:
+    groups = match_collectives(collectives)
+    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    needed = np.where(is_edge, 2, collectives.nranks)
+    present = np.bincount(groups)[groups] if len(groups) else groups
+    return bool(np.mean(present >= needed) >= WHOLE_SHARE) if len(groups) else False
 
 
 def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:

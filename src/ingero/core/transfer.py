@@ -65,8 +65,8 @@ def _compare(
         return []
     level = np.array([np.median(transfer_s[which == i]) for i in range(len(comms))])
     usual = float(np.sort(level)[(len(level) - 1) // 2])
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(level - np.median(level)))) / usual if usual else 0.0
-    error = max(spread, 0.05)
+    faster = level[level <= usual]
+    error = max(MAD_TO_SIGMA * float(np.median(usual - faster)) / usual if usual else 0.0, 0.05)
     links = []
     for i in np.flatnonzero(level > max(RATIO_FLOOR, 1 + 4 * error) * usual):
         often = (which == i).sum() / steps

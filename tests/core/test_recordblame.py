@@ -1,0 +1,143 @@
+"""Blame from collective records of simulated jobs whose culprit is known by construction (F108, F109, F072)."""
+
+from collections.abc import Collection
+
+import numpy as np
+import pytest
+from tests.recorded_jobs import Job, record
+
+from ingero.contract.verdict import CauseClass
+from ingero.core.answer import Answer
+from ingero.core.collectives import from_records
+from ingero.core.recordblame import blame_records
+
+
+def _ask(job: Job, *, exact_ends: bool = True, without: Collection[int] = (), shuffled: bool = False) -> Answer:
+    records = [r for r in record(job) if r.global_rank not in without]
+    if shuffled:
+        np.random.default_rng(0).shuffle(records)  # type: ignore[arg-type]  # shuffles any mutable sequence
+    return blame_records(from_records(records), exact_ends, "test", job.world)
+
+
+def _named(answer: Answer) -> set[tuple[int | None, str]]:
+    return {(culprit.rank, str(culprit.cause)) for culprit in answer.culprits}
+
+
+@pytest.mark.parametrize(
+    ("job", "truth"),
+    [
+        pytest.param(Job(slow_gpu={6: 0.03}), {(6, "compute")}, id="3-percent"),
+        pytest.param(Job(slow_gpu={6: 0.03}, seed=7), {(6, "compute")}, id="3-percent-other-seed"),
+        pytest.param(Job(dp=8, slow_gpu={11: 0.034}), {(11, "compute")}, id="16-ranks"),
+        pytest.param(Job(slow_host={1: 0.002}), {(1, "host")}, id="host"),
+        pytest.param(Job(slow_host={1: 0.001}, skew_s=5), {(1, "host")}, id="host-skewed-clocks"),
+        pytest.param(Job(slow_gpu={7: 0.05}, skew_s=5), {(7, "compute")}, id="gpu-skewed-clocks"),
+        pytest.param(Job(slow_gpu={2: 0.1, 5: 0.1}), {(2, "compute"), (5, "compute")}, id="two"),
+        pytest.param(Job(slow_gpu={2: 0.2}, slow_host={5: 0.003}), {(2, "compute"), (5, "host")}, id="one-of-each"),
+        pytest.param(Job(tp=1, pp=4, dp=4, slow_gpu={9: 0.05}), {(9, "compute")}, id="pipeline"),
+        pytest.param(Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}), {(13, "compute")}, id="three-ways"),
+        pytest.param(
+            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.3}, stage_factor={0: 1.2}), {(13, "compute")}, id="beside-a-big-stage"
+        ),
+        pytest.param(Job(tp=1, dp=3, slow_gpu={1: 0.05}), {(1, "compute")}, id="three-ranks"),
+        pytest.param(Job(slow_gpu={6: 0.05}, run_ahead=True), {(6, "compute")}, id="host-runs-ahead-gpu"),
+        pytest.param(Job(slow_host={6: 0.02}, run_ahead=True), {(6, "host")}, id="host-runs-ahead-host"),
+        pytest.param(Job(slow_link={3: 6}), {(3, "network")}, id="one-slow-link"),
+    ],
+)
+def test_the_culprit_is_named_with_its_class_and_nobody_else(job: Job, truth: set[tuple[int, str]]) -> None:
+    assert _named(_ask(job)) == truth
+
+
+@pytest.mark.parametrize(
+    ("job", "cause"),
+    [
+        pytest.param(Job(), None, id="healthy"),
+        pytest.param(Job(noise=0.03, chronic=0.005, steps=30, seed=11), None, id="healthy-noisy"),
+        pytest.param(Job(tp=1, pp=4, dp=4), None, id="healthy-pipeline"),
+        pytest.param(Job(imbalance=0.15), CauseClass.DATA_IMBALANCE, id="uneven-data"),
+        pytest.param(
+            Job(imbalance=0.1, pp=2, tp=1, steps=30, seed=5), CauseClass.DATA_IMBALANCE, id="uneven-data-pipeline"
+        ),
+        pytest.param(Job(tp=1, pp=4, dp=4, stage_factor={3: 1.3}), CauseClass.STRUCTURAL, id="big-last-stage"),
+        pytest.param(Job(slow_comm={("dp", 0): 6}), CauseClass.NETWORK, id="slow-communicator"),
+    ],
+)
+def test_nobody_is_blamed_where_no_node_is_at_fault(job: Job, cause: CauseClass | None) -> None:
+    answer = _ask(job)
+    assert (answer.culprits, answer.cause) == ((), cause)
+
+
+def test_a_slow_pair_names_both_ends_and_what_would_separate_them() -> None:
+    answer = _ask(Job(slow_comm={("tp", 2): 8}))
+    assert _named(answer) == {(4, "network"), (5, "network")}
+    assert answer.not_sure is not None and "NIC counters" in answer.not_sure
+
+
+@pytest.mark.parametrize("period", [7, 14])
+def test_stalls_name_rank_class_and_period(period: int) -> None:
+    answer = _ask(Job(slow_host={5: 0.29}, every=period, steps=150))
+    assert [(c.rank, c.cause, c.period) for c in answer.culprits] == [(5, CauseClass.HOST, period)]
+
+
+@pytest.mark.parametrize("without", [(2, 3), (7,), (0,)])
+def test_missing_ranks_do_not_hide_the_culprit(without: tuple[int, ...]) -> None:
+    answer = _ask(Job(slow_gpu={6: 0.05}), without=without)
+    assert _named(answer) == {(6, "compute")}
+    assert answer.notes == (f"partial set: {8 - len(without)} of 8 ranks; missing {', '.join(map(str, without))}",)
+
+
+def test_a_culprit_without_records_is_not_replaced_by_its_victim() -> None:
+    answer = _ask(Job(slow_gpu={6: 0.05}), without=(6,))
+    assert answer.culprits == ()
+    assert answer.not_sure is not None and answer.not_sure.startswith("everyone waits")
+
+
+def test_order_of_records_does_not_matter() -> None:
+    job = Job(slow_gpu={6: 0.05})
+    assert _named(_ask(job, shuffled=True)) == _named(_ask(job))
+
+
+def test_half_the_ranks_slow_together_is_no_matter_of_single_ranks() -> None:
+    answer = _ask(Job(tp=1, dp=8, slow_gpu=dict.fromkeys((1, 2, 3, 4), 0.1)))
+    assert answer.culprits == ()
+    assert answer.not_sure is not None and answer.not_sure.startswith("too many ranks")
+
+
+@pytest.mark.parametrize(
+    ("job", "truth"),
+    [
+        (Job(slow_gpu={6: 0.05}), {(6, "compute")}),
+        (Job(slow_host={6: 0.005}), {(6, "host")}),
+        (Job(slow_gpu={6: 0.05}, skew_s=5), {(6, "unknown")}),
+        (Job(), set()),
+    ],
+)
+def test_durations_alone_name_the_rank_and_the_class_only_if_clocks_agree(
+    job: Job, truth: set[tuple[int, str]]
+) -> None:
+    assert _named(_ask(job, exact_ends=False)) == truth
+
+
+@pytest.mark.parametrize(
+    ("job", "lost_s"),
+    [
+        (Job(slow_gpu={6: 0.2}), 2 * 0.005 * 0.2),  # two micro-batches a step
+        (Job(slow_host={6: 0.004}), 0.004),
+        (Job(slow_gpu={2: 0.2, 5: 0.2}), 2 * 0.005 * 0.2),  # both at once cost what one costs: waits are not summed
+    ],
+)
+def test_the_price_is_the_injected_loss_within_five_percent(job: Job, lost_s: float) -> None:
+    assert _ask(job).loss_s == pytest.approx(lost_s, rel=0.05)
+
+
+def test_excess_is_the_injected_share() -> None:
+    (culprit,) = _ask(Job(slow_gpu={3: 0.1}, chronic=0.0)).culprits
+    assert culprit.excess == pytest.approx(0.1, abs=0.005)
+    assert culprit.error is not None and culprit.error < 0.01
+
+
+def test_one_rank_is_too_little_to_compare() -> None:
+    answer = _ask(Job(), without=range(1, 8))
+    assert answer.culprits == ()
+    assert answer.not_sure == "1 rank recorded: a comparison needs records of at least two ranks over some steps"

@@ -1,0 +1,153 @@
+"""Synthetic step traces: pipeline schedules (plain and interleaved 1F1B) simulated operation by operation."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORWARD, BACKWARD = "forward", "backward"
+
+
+@dataclass(kw_only=True)
+class StepJob:
+    pp: int = 4
+    dp: int = 4
+    tp: int = 2
+    chunks: int = 1
+    micro: int = 8
+    steps: int = 12
+    forward_s: float = 0.3
+    noise: float = 0.01
+    chronic: float = 0.002
+    slow: dict[tuple[int, int], float] = field(default_factory=dict)  # (replica, stage): factor on its compute
+    stage_factor: dict[int, float] = field(default_factory=dict)
+    imbalance: float = 0.0  # spread of the length of micro-batches
+    seed: int = 1
+
+
+def trace_rows(job: StepJob) -> list[dict[str, Any]]:
+    """Every operation of every worker in every step."""
+    rng = np.random.default_rng(job.seed)
+    level = np.exp(rng.normal(0, job.chronic, (job.dp, job.pp)))
+    rows: list[dict[str, Any]] = []
+    for step in range(job.steps):
+        done, gathered = [], {}
+        for replica in range(job.dp):
+            lengths = np.exp(rng.normal(0, job.imbalance, job.micro)) if job.imbalance else np.ones(job.micro)
+            replica_rows, ends = _pipeline(job, rng, replica, lengths, level[replica])
+            done.append((replica, replica_rows, ends))
+            gathered[replica] = ends
+        rows += _finish(job, rng, step * 3 + 5, done)
+    return rows
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """The rows as a Parquet file of the public form."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def _order(job: StepJob, stage: int) -> list[tuple[str, int, int]]:
+    """(direction, chunk, micro-batch) in the order a stage computes them."""
+    total = job.micro * job.chunks
+    warm = job.pp - stage - 1 if job.chunks == 1 else (job.pp - stage - 1) * 2 + (job.chunks - 1) * job.pp
+    warm = min(total, warm)
+
+    def place(k: int, direction: str) -> tuple[str, int, int]:
+        chunk = k // job.pp % job.chunks
+        return direction, chunk if direction == FORWARD else job.chunks - 1 - chunk, (
+            k // (job.pp * job.chunks) * job.pp + k % job.pp
+        )  # fmt: skip
+
+    order = [place(k, FORWARD) for k in range(warm)]
+    for k in range(total - warm):
+        order += [place(k + warm, FORWARD), place(k, BACKWARD)]
+    return order + [place(k, BACKWARD) for k in range(total - warm, total)]
+
+
+def _pipeline(
+    job: StepJob, rng: np.random.Generator, replica: int, lengths: np.ndarray, level: np.ndarray
+) -> tuple[list[dict[str, Any]], list[float]]:
+    places = job.chunks * job.pp
+    orders = [_order(job, s) for s in range(job.pp)]
+    at, free = [0] * job.pp, [0.05] * job.pp
+    ready: dict[tuple[str, int, int], float] = {}
+    rows: list[dict[str, Any]] = []
+    seq: dict[tuple[int, str], int] = {}
+
+    def put(stage: int, optype: str, start: float, end: float, chunk: int, mb: int) -> None:
+        number = seq[stage, optype] = seq.get((stage, optype), -1) + 1
+        rows.append(
+            dict(dp_rank=replica, stage=stage, optype=optype, start_ts=start, duration=end - start, seq_id=number,
+                 mc=chunk, mb_id=mb, gmc=chunk * job.pp + stage if chunk >= 0 else -1)
+        )  # fmt: skip
+
+    for stage in range(job.pp):
+        put(stage, "params-all-gather", 0.0, 0.05, 0, -1)
+    while any(at[s] < len(orders[s]) for s in range(job.pp)):
+        moved = False
+        for stage in range(job.pp):
+            if at[stage] >= len(orders[stage]):
+                continue
+            direction, chunk, mb = orders[stage][at[stage]]
+            place = chunk * job.pp + stage
+            before = place - 1 if direction == FORWARD else place + 1
+            first = place == 0 if direction == FORWARD else place == places - 1
+            key = (direction, before, mb)
+            if not first and key not in ready:
+                continue
+            begin = free[stage]
+            if not first:
+                begin = max(free[stage], ready[key]) + 0.001
+                put(stage, f"{direction}-recv", free[stage], begin, chunk, mb)
+            elif job.chunks > 1:
+                put(stage, f"{direction}-recv", free[stage], free[stage] + 1e-5, chunk, mb)  # recorded, never launched
+            work = job.forward_s / job.chunks * (1.0 if direction == FORWARD else 2.0) * lengths[mb] * level[stage]
+            work *= job.slow.get((replica, stage), 1.0) * job.stage_factor.get(stage, 1.0)
+            end = begin + work * np.exp(rng.normal(0, job.noise))
+            put(stage, f"{direction}-compute", begin, end, chunk, mb)
+            ready[direction, place, mb] = end
+            if 0 <= (place + 1 if direction == FORWARD else place - 1) < places or job.chunks > 1:
+                put(stage, f"{direction}-send", end, end + 0.001, chunk, mb)
+            free[stage], at[stage], moved = end, at[stage] + 1, True
+        assert moved, "the schedule deadlocks"
+    return rows, free
+
+
+def _finish(job: StepJob, rng: np.random.Generator, step: int, done: list[Any]) -> list[dict[str, Any]]:
+    rows = [row for _, replica_rows, _ in done for row in replica_rows]
+    clock = {(replica, stage): ends[stage] for replica, _, ends in done for stage in range(job.pp)}
+
+    def put(optype: str, length: float, stages: range, across: bool, over_stages: bool) -> None:
+        starts = dict(clock)
+        for replica in range(job.dp):
+            for stage in stages:
+                members = [
+                    starts[r, s]
+                    for r in range(job.dp)
+                    for s in stages
+                    if (across or r == replica) and (over_stages or s == stage)
+                ]
+                end = max(members) + length * np.exp(rng.normal(0, 0.01))
+                start = starts[replica, stage]
+                rows.append(
+                    dict(dp_rank=replica, stage=stage, optype=optype, start_ts=start, duration=end - start, seq_id=0,
+                         mc=0 if "reduce-scatter" in optype else -1, mb_id=-1, gmc=-1)
+                )  # fmt: skip
+                clock[replica, stage] = end
+
+    everyone, edges = range(job.pp), range(0, job.pp, max(1, job.pp - 1))
+    put("gc", 0.002, everyone, across=False, over_stages=False)
+    put("layernorm-grads-all-reduce", 0.003, everyone, across=False, over_stages=False)
+    put("embedding-grads-all-reduce", 0.004, edges, across=False, over_stages=True)
+    put("grads-reduce-scatter", 0.02, everyone, across=True, over_stages=False)
+    put("optimizer-clip-main-grad", 0.004, everyone, across=True, over_stages=True)
+    put("optimizer", 0.01, everyone, across=False, over_stages=False)
+    for row in rows:
+        row["step"] = step
+        row["rank"] = (row["stage"] * job.dp + row["dp_rank"]) * job.tp
+    return rows
