@@ -82,8 +82,8 @@ def _pipeline(
     def put(stage: int, optype: str, start: float, end: float, chunk: int, mb: int) -> None:
         number = seq[stage, optype] = seq.get((stage, optype), -1) + 1
         rows.append(
-            dict(dp_rank=replica, stage=stage, optype=optype, start_ts=start, duration=end - start, seq_id=number,
-                 mc=chunk, mb_id=mb, gmc=chunk * job.pp + stage if chunk >= 0 else -1)
+            {"dp_rank": replica, "stage": stage, "optype": optype, "start_ts": start, "duration": end - start, "seq_id": number,
+                 "mc": chunk, "mb_id": mb, "gmc": chunk * job.pp + stage if chunk >= 0 else -1}
         )  # fmt: skip
 
     for stage in range(job.pp):
@@ -135,8 +135,8 @@ def _finish(job: StepJob, rng: np.random.Generator, step: int, done: list[Any]) 
                 end = max(members) + length * np.exp(rng.normal(0, 0.01))
                 start = starts[replica, stage]
                 rows.append(
-                    dict(dp_rank=replica, stage=stage, optype=optype, start_ts=start, duration=end - start, seq_id=0,
-                         mc=0 if "reduce-scatter" in optype else -1, mb_id=-1, gmc=-1)
+                    {"dp_rank": replica, "stage": stage, "optype": optype, "start_ts": start, "duration": end - start, "seq_id": 0,
+                         "mc": 0 if "reduce-scatter" in optype else -1, "mb_id": -1, "gmc": -1}
                 )  # fmt: skip
                 clock[replica, stage] = end
 
