@@ -59,9 +59,11 @@ def _order(job: StepJob, stage: int) -> list[tuple[str, int, int]]:
 
     def place(k: int, direction: str) -> tuple[str, int, int]:
         chunk = k // job.pp % job.chunks
-        return direction, chunk if direction == FORWARD else job.chunks - 1 - chunk, (
-            k // (job.pp * job.chunks) * job.pp + k % job.pp
-        )  # fmt: skip
+        return (
+            direction,
+            chunk if direction == FORWARD else job.chunks - 1 - chunk,
+            (k // (job.pp * job.chunks) * job.pp + k % job.pp),
+        )
 
     order = [place(k, FORWARD) for k in range(warm)]
     for k in range(total - warm):
@@ -82,9 +84,18 @@ def _pipeline(
     def put(stage: int, optype: str, start: float, end: float, chunk: int, mb: int) -> None:
         number = seq[stage, optype] = seq.get((stage, optype), -1) + 1
         rows.append(
-            {"dp_rank": replica, "stage": stage, "optype": optype, "start_ts": start, "duration": end - start, "seq_id": number,
-                 "mc": chunk, "mb_id": mb, "gmc": chunk * job.pp + stage if chunk >= 0 else -1}
-        )  # fmt: skip
+            {
+                "dp_rank": replica,
+                "stage": stage,
+                "optype": optype,
+                "start_ts": start,
+                "duration": end - start,
+                "seq_id": number,
+                "mc": chunk,
+                "mb_id": mb,
+                "gmc": chunk * job.pp + stage if chunk >= 0 else -1,
+            }
+        )
 
     for stage in range(job.pp):
         put(stage, "params-all-gather", 0.0, 0.05, 0, -1)
@@ -135,9 +146,18 @@ def _finish(job: StepJob, rng: np.random.Generator, step: int, done: list[Any]) 
                 end = max(members) + length * np.exp(rng.normal(0, 0.01))
                 start = starts[replica, stage]
                 rows.append(
-                    {"dp_rank": replica, "stage": stage, "optype": optype, "start_ts": start, "duration": end - start, "seq_id": 0,
-                         "mc": 0 if "reduce-scatter" in optype else -1, "mb_id": -1, "gmc": -1}
-                )  # fmt: skip
+                    {
+                        "dp_rank": replica,
+                        "stage": stage,
+                        "optype": optype,
+                        "start_ts": start,
+                        "duration": end - start,
+                        "seq_id": 0,
+                        "mc": 0 if "reduce-scatter" in optype else -1,
+                        "mb_id": -1,
+                        "gmc": -1,
+                    }
+                )
                 clock[replica, stage] = end
 
     everyone, edges = range(job.pp), range(0, job.pp, max(1, job.pp - 1))
