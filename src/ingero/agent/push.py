@@ -6,10 +6,12 @@ import logging
 import random
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.agent.brain import Brain, Thought
+from ingero.agent.messages import Emission
 from ingero.agent.signals import Observation, SignalSource
 from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.straggler import SocketLine, encode_line, verdict_line
@@ -73,6 +75,7 @@ class PushLoop:
         chance: random.Random,
         poll: ThresholdPoll | None = None,
         socket: LineServer | None = None,
+        on_event: Callable[[StragglerEvent], Awaitable[None]] | None = None,
     ) -> None:
         self.brain = brain
         self.counters = LoopCounters()
@@ -83,6 +86,8 @@ class PushLoop:
         self._chance = chance
         self._poll = poll
         self._socket = socket
+        self._on_event = on_event
+        self._side_tasks: set[asyncio.Task[None]] = set()
         self._push_task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[Observation | None] | None = None
         self._not_before_s = 0.0
@@ -112,8 +117,7 @@ class PushLoop:
         thought = self.brain.think(look, now_s, now_ns)
         self._log(thought, look, now_s)
         if thought.emission is not None:
-            self._say(thought.emission.line)
-            self._keep_event(thought.emission.event)
+            self._tell(thought.emission)
         if thought.report is not None:
             self._push_soon(thought.report, now_s)
         return True
@@ -200,6 +204,15 @@ class PushLoop:
             while len(self.verdicts) > MAX_VERDICTS:
                 del self.verdicts[next(iter(self.verdicts))]
 
+    def _tell(self, emission: Emission) -> None:
+        """The same message on all channels: socket now, Fleet with the next push, tracing on its own."""
+        self._say(emission.line)
+        self._keep_event(emission.event)
+        if self._on_event is not None:
+            task = asyncio.ensure_future(self._on_event(emission.event))
+            self._side_tasks.add(task)
+            task.add_done_callback(self._side_tasks.discard)
+
     def _keep_event(self, event: StragglerEvent) -> None:
         self._events[event.event_id] = event
         while len(self._events) > MAX_OPEN_EVENTS:
@@ -257,12 +270,13 @@ class PushLoop:
         if self._push_task is not None:
             await self._push_task
         if emission is not None:
-            self._say(emission.line)
-            self._keep_event(emission.event)
+            self._tell(emission)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 for event in self._events.values():
                     await self._client.push(event_request(self.brain.identity, event), retry=False)
+        if self._side_tasks:
+            await asyncio.wait(self._side_tasks, timeout=FAREWELL_S)
         await self._save()
         await self._client.close()
         self._source.close()

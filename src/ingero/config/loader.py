@@ -134,6 +134,8 @@ class _Reader:
             ):
                 return None
             return self.value(node, arms[0], key, metadata)
+        if hint is object:  # a block that is somebody else's: taken as it is
+            return _plain(node)
         if dataclasses.is_dataclass(hint):
             return self.dataclass(node, typing.cast(type, hint), key)
         if origin in (list, tuple):
@@ -194,8 +196,16 @@ class _Reader:
             value = _parse_scalar(node, hint, metadata)
         except ValueError as error:
             raise self.fail(node, key, str(error)) from None
-        _check_limits(value, metadata, lambda problem: self.fail(node, key, problem))
+        check_limits(value, metadata, lambda problem: self.fail(node, key, problem))
         return value
+
+
+def _plain(node: yaml.Node) -> object:
+    if isinstance(node, yaml.MappingNode):
+        return {str(name.value): _plain(child) for name, child in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(child) for child in node.value]
+    return node.value
 
 
 def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any]) -> Any:
@@ -223,7 +233,8 @@ def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any])
     return text
 
 
-def _check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]) -> None:
+def check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]) -> None:
+    """Raise what `fail` makes of the complaint when a value is outside its field's choices or range."""
     if (choices := metadata.get("choices")) and value not in choices:
         raise fail(f"must be one of {', '.join(choices)}, not {value!r}")
     if limits := metadata.get("range"):

@@ -34,7 +34,7 @@ class LineServer:
         self.sent = 0
         self.dropped: Counter[str] = Counter()
         self.refused = 0
-        self._snapshot = snapshot
+        self.snapshot = snapshot  # what a new reader gets first
         self._consumers: set[_Consumer] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -85,7 +85,7 @@ class LineServer:
         assert task is not None
         self._serving.add(task)
         consumer = _Consumer(writer)
-        for line in self._snapshot():
+        for line in self.snapshot():
             consumer.put(line)
         self._consumers.add(consumer)
         try:

@@ -1,0 +1,254 @@
+"""`ingero fleet-push`: builds one node's agent from its settings and runs it until told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from ingero.agent import identity as who
+from ingero.agent.brain import Brain, BrainPolicy
+from ingero.agent.gpu import Gpus
+from ingero.agent.metrics import metrics_app
+from ingero.agent.push import LoopSettings, PushLoop
+from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
+from ingero.agent.spans import EpisodeSpans
+from ingero.config.ingero import TOKEN_VARIABLE, IngeroConfig
+from ingero.contract.health import StragglerEvent
+from ingero.contract.types import Identity, NodeState
+from ingero.core.lifecycle import Lifecycle
+from ingero.core.modes import ModePolicy
+from ingero.errors import ConfigError
+from ingero.storage.baseline_file import LoadOutcome, load_baseline
+from ingero.storage.trace_path import default_path, home
+from ingero.transport.auth import token_from
+from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, threshold_url
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
+from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
+from ingero.transport.threshold_poll import ThresholdPoll
+from ingero.transport.tls import ClientTls, client_context
+from ingero.transport.uds import LineServer
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME = "ingero-remediate.sock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What only the command line says."""
+
+    stub: bool = False
+    replay: Path | None = None
+    metrics_listen: str | None = None
+    max_ticks: int | None = None
+    persist: bool = True
+
+
+def default_socket() -> Path:
+    """In a directory of our own: /run/ingero for root, the runtime directory or the home of anybody else."""
+    if os.geteuid() == 0 and Path("/run").is_dir():
+        return Path("/run/ingero") / SOCKET_NAME
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return (Path(runtime) / "ingero" if runtime else home() / ".ingero" / "run") / SOCKET_NAME
+
+
+def default_baseline() -> Path:
+    """Where a service keeps its state; in the home of anybody who is not root."""
+    place = Path("/var/lib/ingero") if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
+    return place / "health-baseline.json"
+
+
+class Agent:
+    """One node's agent, ready to run. Building it checks every setting and opens nothing."""
+
+    def __init__(self, config: IngeroConfig, options: AgentOptions) -> None:
+        fleet = config.fleet
+        if not fleet.endpoint:
+            raise ConfigError("no Fleet to push to; give --fleet-endpoint HOST:PORT or fleet.endpoint in ingero.yaml")
+        if not fleet.cluster_id:
+            raise ConfigError("no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml")
+        self.config = config
+        self.options = options
+        self.identity = Identity(
+            node=fleet.node_id or config.agent.node or who.default_node(),
+            cluster=fleet.cluster_id,
+            job=fleet.job_id,
+            role=fleet.role,
+            rank=fleet.node_rank if fleet.world_size else None,
+            world_size=fleet.world_size or None,
+            provider=who.provider(),
+        )
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing; each process its own seed
+        endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
+        self._client_options = _client_options(config, endpoint.is_secure)
+        self.client = self._make_client(endpoint)
+        self.poll = self._make_poll()
+        self.brain = Brain(
+            self.identity, _brain_policy(config), workload=fleet.workload_type, cgroup_hash=who.cgroup_hash()
+        )
+        self._spans = self._make_spans()
+        self.socket: LineServer | None = None
+        self.loop: PushLoop | None = None
+        self.metrics_address: str | None = None
+
+    def _make_client(self, endpoint: Endpoint) -> PushClient:
+        names = (self.identity.cluster, self.identity.node)
+        if endpoint.protocol is Protocol.GRPC:
+            return GrpcPush(endpoint, *names, self._client_options, _pems(self.config), self._chance)
+        return HttpPush(endpoint, *names, self._client_options, self._chance)
+
+    def _make_poll(self) -> ThresholdPoll | None:
+        fleet = self.config.fleet
+        if not fleet.threshold_url:
+            return None
+        url = threshold_url(fleet.threshold_url, self.identity.cluster, insecure=fleet.insecure)
+        options = _client_options(self.config, url.startswith("https://"))
+        return ThresholdPoll(url, options, fleet.poll_interval_s)
+
+    def _make_spans(self) -> HttpPush | None:
+        otlp = self.config.otlp
+        if not otlp.endpoint:
+            return None
+        endpoint = parse_endpoint(otlp.endpoint, insecure=otlp.insecure, protocol=Protocol.HTTP_PROTOBUF)
+        options = ClientOptions(timeout_s=self.config.fleet.timeout_s)
+        return (
+            HttpPush(endpoint, self.identity.cluster, self.identity.node, options, self._chance)
+            if otlp.enabled
+            else None
+        )
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Run until stopped by `stop`, SIGTERM or SIGINT, or until a replayed file ends."""
+        stop = stop or _stop_on_signals()
+        loop = self._make_loop(self._restore())
+        async with contextlib.AsyncExitStack() as opened:
+            if self.socket is not None:
+                self.socket.snapshot = loop.snapshot
+                await self.socket.start()
+                opened.push_async_callback(self.socket.close)
+            if self.options.metrics_listen:
+                listener = HttpListener(metrics_app(loop, self.socket), bind(self.options.metrics_listen))
+                await listener.start()
+                opened.push_async_callback(listener.stop)
+                self.metrics_address = listener.address
+            if self._spans is not None:
+                opened.push_async_callback(self._spans.close)
+            self._log_start()
+            await loop.run(stop)
+
+    def _make_loop(self, persist_path: Path | None) -> PushLoop:
+        remediate, fleet = self.config.remediate, self.config.fleet
+        if remediate.enabled:
+            self.socket = LineServer(remediate.socket or default_socket(), gid=remediate.gid)
+        self.loop = PushLoop(
+            self.brain,
+            self._source(),
+            self.client,
+            LoopSettings(
+                push_interval_s=fleet.push_interval_s,
+                poll_interval_s=fleet.poll_interval_s,
+                persist_path=persist_path,
+                max_ticks=self.options.max_ticks,
+            ),
+            chance=self._chance,
+            poll=self.poll,
+            socket=self.socket,
+            on_event=self._export_span() if self._spans else None,
+        )
+        return self.loop
+
+    def _log_start(self) -> None:
+        log.info(
+            "agent_started",
+            extra={
+                "node": self.identity.node,
+                "cluster": self.identity.cluster,
+                "fleet": self.config.fleet.endpoint,
+                "push_interval_s": self.config.fleet.push_interval_s,
+                "socket": str(self.socket.path) if self.socket else None,
+                "metrics": self.metrics_address,
+            },
+        )
+
+    def _restore(self) -> Path | None:
+        """Take up the saved baseline, so that a restart does not cost a warm-up."""
+        if not self.options.persist:
+            return None
+        persistence = self.config.health.persistence
+        path = persistence.path or default_baseline()
+        loaded = load_baseline(path, self.config.health.baseline, time.time_ns(), persistence.stale_age_s)
+        if loaded.baseline is not None:
+            self.brain.baseline = loaded.baseline
+            self.brain.life = Lifecycle(state=NodeState.ACTIVE)
+        if loaded.outcome is not LoadOutcome.MISSING:
+            log.info(
+                "baseline_found", extra={"outcome": loaded.outcome.value, "path": str(path), "detail": loaded.detail}
+            )
+        return path
+
+    def _source(self) -> SignalSource:
+        if self.options.stub:
+            return StubSource()
+        if self.options.replay is not None:
+            return ReplaySource(self.options.replay)
+        return TraceSource(
+            self.config.store.path or default_path(),
+            window_s=self.config.signals.window_s,
+            num_gpus=self.config.signals.num_gpus,
+            gpus=Gpus(),
+            cgroup_of=who.cgroup_hash,
+            now_ns=time.time_ns(),
+        )
+
+    def _export_span(self) -> Callable[[StragglerEvent], Awaitable[None]]:
+        spans = EpisodeSpans(self.identity, self.config.fleet.workload_type, self.brain.cgroup_hash, version("ingero"))
+
+        async def export(event: StragglerEvent) -> None:
+            request = spans.follow(event)
+            if request is not None and self._spans is not None:
+                await self._spans.push_spans(request)
+
+        return export
+
+
+def _brain_policy(config: IngeroConfig) -> BrainPolicy:
+    health = config.health
+    return BrainPolicy(
+        score=health.score_policy(),
+        baseline=health.baseline,
+        lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),  # one warm-up, not two
+        modes=ModePolicy(push_interval_s=config.fleet.push_interval_s),
+        classifier=health.classifier,
+        fallback_mode=config.fleet.detection_mode,
+        unreachable_after=config.fleet.failure_threshold,
+    )
+
+
+def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
+    fleet = config.fleet
+    tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
+    token = token_from(fleet.token_file, TOKEN_VARIABLE)
+    headers = dict(fleet.headers) | ({"Authorization": f"Bearer {token}"} if token else {})
+    return ClientOptions(timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=headers)
+
+
+def _pems(config: IngeroConfig) -> GrpcPems:
+    tls = config.fleet.tls
+    ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
+    return GrpcPems(ca, key, cert)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop

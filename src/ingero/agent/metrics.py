@@ -1,0 +1,97 @@
+"""The agent's own metrics, computed when somebody asks; served only where `--metrics-listen` says so."""
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ingero.agent.push import PushLoop
+from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
+from ingero.contract.types import DetectionMode, NodeState
+from ingero.core.score import SIGNAL_NAMES
+from ingero.transport.uds import LineServer
+
+
+def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
+    """Everything an agent knows about itself. What was not measured is left out."""
+    brain, counters = loop.brain, loop.counters
+    node: Labels = (("cluster_id", brain.identity.cluster), ("node_id", brain.identity.node))
+    last = brain.last
+    score = last.score if last else None
+    mode = last.decision.mode if last else DetectionMode.NONE
+    threshold = last.decision.threshold if last else None
+    signals = dict(score.signals.items()) if score else {}
+    return [
+        gauge("ingero_agent_health_score", "Health score of this node", [(node, score.value)] if score else []),
+        gauge(
+            "ingero_agent_signal",
+            "Clamped signals the score is made of",
+            [((*node, ("signal", name)), v) for name in SIGNAL_NAMES if (v := signals.get(name)) is not None],
+        ),
+        gauge(
+            "ingero_agent_detection_mode",
+            "1 for the mode in force",
+            [((*node, ("mode", each.value)), float(each is mode)) for each in DetectionMode],
+        ),
+        gauge("ingero_agent_threshold", "Threshold in force", [(node, threshold)] if threshold is not None else []),
+        gauge("ingero_agent_fleet_reachable", "1 while pushes get through", [(node, float(brain.is_reachable))]),
+        gauge(
+            "ingero_agent_state",
+            "1 for the lifecycle state of this node",
+            [((*node, ("state", each.value)), float(each is brain.life.state)) for each in NodeState],
+        ),
+        gauge("ingero_agent_straggler", "1 in an episode", [(node, float(brain.classification.is_straggler))]),
+        gauge("ingero_agent_degradation_warning", "1 far below the long-term level", [
+            (node, float(bool(last and last.is_degraded)))
+        ]),
+        gauge("ingero_agent_verdict", "1 for each kind of open verdict about this node", _verdicts(loop, node)),
+        *_counter_families(loop, socket),
+        counter("ingero_agent_episodes_total", "Times this node was named", [((), counters.episodes)]),
+    ]  # fmt: skip
+
+
+def _verdicts(loop: PushLoop, node: Labels) -> list[tuple[Labels, float]]:
+    kinds = {
+        (("state", v.state.value), ("class", v.cause.value), ("rank", "" if v.rank is None else str(v.rank)))
+        for v in loop.verdicts.values()
+    }
+    return [((*node, *kind), 1.0) for kind in sorted(kinds)]
+
+
+def _counter_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
+    counters = loop.counters
+    families = [
+        counter("ingero_agent_ticks_total", "Evaluations", [((), counters.ticks)]),
+        counter("ingero_agent_late_ticks_total", "Evaluations that began late", [((), counters.late_ticks)]),
+        counter("ingero_agent_failed_reads_total", "Looks at the signals that failed", [((), counters.failed_looks)]),
+        _by("ingero_agent_pushes_total", "Pushes by outcome", "outcome", counters.pushes),
+        _by("ingero_agent_skipped_pushes_total", "Pushes left out, by reason", "reason", counters.skipped_pushes),
+        _by("ingero_agent_events_total", "Straggler events pushed, by outcome", "outcome", counters.events),
+        _by("ingero_agent_threshold_headers_total", "Replies by what their headers were", "delivery", counters.headers),
+        _by("ingero_agent_polls_total", "Threshold polls by outcome", "outcome", counters.polls),
+        counter("ingero_agent_rejected_points_total", "Points Fleet did not take", [((), counters.rejected_points)]),
+    ]
+    if socket is not None:
+        families += [
+            gauge("ingero_agent_socket_consumers", "Readers of the remediation socket", [((), socket.consumers)]),
+            counter("ingero_agent_socket_lines_total", "Lines sent to readers", [((), socket.sent)]),
+            _by("ingero_agent_socket_dropped_total", "Lines dropped, by reason", "reason", socket.dropped),
+            counter("ingero_agent_socket_refused_total", "Readers turned away", [((), socket.refused)]),
+        ]
+    return families
+
+
+def _by(name: str, help: str, label: str, counts: dict[str, int]) -> Family:
+    return counter(name, help, [(((label, key),), count) for key, count in sorted(counts.items())])
+
+
+def metrics_app(loop: PushLoop, socket: LineServer | None) -> Starlette:
+    """`/metrics` for Prometheus and `/healthz` for a supervisor."""
+
+    async def metrics(_: Request) -> Response:
+        return Response(render(agent_families(loop, socket)), media_type=CONTENT_TYPE)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz)])

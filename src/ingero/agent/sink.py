@@ -1,0 +1,175 @@
+"""The reference consumer of the remediation socket: counts lines and shows who is slow now, for Prometheus."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
+from ingero.contract.straggler import MAX_LINE_BYTES, decode_envelope
+from ingero.errors import MalformedInput
+
+log = logging.getLogger(__name__)
+
+DIAL_TIMEOUT_S = 2.0
+MAX_TYPES = 32  # an unknown sender must not make series without end
+OTHER_TYPES = "other"
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSettings:
+    """`silence_s`: a straggler nobody mentions for this long is forgotten; its agent may be gone."""
+
+    socket_path: Path
+    reconnect_delay_s: float = 2.0
+    max_tracked_nodes: int = 10_000
+    readiness_window_s: float = 60.0
+    silence_s: float = 60.0
+
+
+class Sink:
+    """All that was seen. `take` is fed bytes; times are passed in."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        self.settings = settings
+        self.is_connected = False
+        self.events: Counter[str] = Counter()
+        self.parse_errors = 0
+        self.dropped: Counter[str] = Counter(cap_reached=0, line_too_long=0, silent=0)
+        self.last_event_s: float | None = None
+        self._stragglers: OrderedDict[tuple[str, str], float] = OrderedDict()  # (cluster, node): last mention
+        self._rest = b""
+        self._is_skipping = False
+
+    def take(self, data: bytes, now_s: float) -> None:
+        """The next bytes of the stream; a line that is too long is counted and skipped, the stream goes on."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._is_skipping:
+                self._is_skipping = False
+            elif len(line) > MAX_LINE_BYTES:
+                self.dropped["line_too_long"] += 1
+            else:
+                self.line(line, now_s)
+        if len(self._rest) > MAX_LINE_BYTES:
+            if not self._is_skipping:
+                self.dropped["line_too_long"] += 1
+            self._rest, self._is_skipping = b"", True
+
+    def line(self, line: bytes, now_s: float) -> None:
+        """One line."""
+        if not line.strip():
+            return
+        try:
+            envelope = decode_envelope(line)
+        except MalformedInput:
+            self.parse_errors += 1
+            return
+        is_known = envelope.type in self.events or len(self.events) < MAX_TYPES
+        self.events[envelope.type if is_known else OTHER_TYPES] += 1
+        self.last_event_s = now_s
+        key = (envelope.cluster_id, envelope.node_id)
+        if envelope.type == "straggler_state":
+            self._track(key, now_s)
+        elif envelope.type == "straggler_resolved":
+            self._stragglers.pop(key, None)
+
+    def _track(self, key: tuple[str, str], now_s: float) -> None:
+        if key not in self._stragglers and len(self._stragglers) >= self.settings.max_tracked_nodes:
+            self._stragglers.popitem(last=False)  # the oldest inserted, not the least recently mentioned
+            self.dropped["cap_reached"] += 1
+        self._stragglers[key] = now_s
+
+    def stragglers(self, now_s: float) -> list[tuple[str, str]]:
+        """Who is slow now; those not mentioned for a while are forgotten, and counted."""
+        silent = [key for key, at_s in self._stragglers.items() if now_s - at_s > self.settings.silence_s]
+        for key in silent:
+            del self._stragglers[key]
+            self.dropped["silent"] += 1
+        return sorted(self._stragglers)
+
+    def is_ready(self, now_s: float) -> bool:
+        """Connected, or heard something lately."""
+        window_s = self.settings.readiness_window_s
+        return self.is_connected or (self.last_event_s is not None and now_s - self.last_event_s <= window_s)
+
+    def start_stream(self) -> None:
+        """A new connection: what was left of the old one belongs to nothing."""
+        self._rest, self._is_skipping = b"", False
+
+    def families(self, now_s: float, wall_minus_monotonic_s: float) -> list[Family]:
+        """The metrics of the sink, in a stable order."""
+        active = self.stragglers(now_s)
+        last = 0.0 if self.last_event_s is None else round(self.last_event_s + wall_minus_monotonic_s, 3)
+        return [
+            counter("ingero_sink_events_total", "Lines by type", [
+                ((("type", kind),), count) for kind, count in sorted(self.events.items())
+            ]),
+            counter("ingero_sink_parse_errors_total", "Lines that are not ours", [((), self.parse_errors)]),
+            counter("ingero_sink_dropped_total", "Nodes and lines given up, by reason", [
+                ((("reason", reason),), count) for reason, count in sorted(self.dropped.items())
+            ]),
+            gauge("ingero_sink_connected", "1 while connected to the socket", [((), float(self.is_connected))]),
+            gauge("ingero_sink_last_event_timestamp_seconds", "Unix time of the last line, 0 for none", [((), last)]),
+            gauge("ingero_sink_active_stragglers", "1 for each node that is slow now", [
+                ((("cluster_id", cluster), ("node_id", node)), 1.0) for cluster, node in active
+            ]),
+        ]  # fmt: skip
+
+
+async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
+    """Read until stopped, connecting again whenever the agent comes back."""
+    ended = asyncio.create_task(stop.wait())
+    try:
+        while not stop.is_set():
+            reading = asyncio.create_task(_read(sink))
+            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, OSError, TimeoutError):
+                await reading
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), sink.settings.reconnect_delay_s)
+    finally:
+        ended.cancel()
+
+
+async def _read(sink: Sink) -> None:
+    path = sink.settings.socket_path
+    reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), DIAL_TIMEOUT_S)
+    log.info("sink_connected", extra={"path": str(path)})
+    sink.start_stream()
+    sink.is_connected = True
+    try:
+        while data := await reader.read(_READ_BYTES):
+            sink.take(data, time.monotonic())
+    finally:
+        sink.is_connected = False
+        writer.close()
+        log.info("sink_disconnected", extra={"path": str(path)})
+
+
+def sink_app(sink: Sink) -> Starlette:
+    """`/metrics`, `/healthz` (the process lives) and `/readyz` (it hears something)."""
+
+    async def metrics(_: Request) -> Response:
+        now_s = time.monotonic()
+        return Response(render(sink.families(now_s, time.time() - now_s)), media_type=CONTENT_TYPE)
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        is_ready = sink.is_ready(time.monotonic())
+        return PlainTextResponse("ready\n" if is_ready else "not connected\n", 200 if is_ready else 503)
+
+    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
