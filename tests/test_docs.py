@@ -30,9 +30,8 @@ def test_every_setting_is_documented() -> None:
     for info in pkgutil.iter_modules(ingero.config.__path__, "ingero.config."):
         for name, value in vars(importlib.import_module(info.name)).items():
             if dataclasses.is_dataclass(value) and name.endswith("Config"):
-                missing += [
-                    f"{name}.{field.name}" for field in dataclasses.fields(value) if f"`{field.name}`" not in text
-                ]
+                keys = [field.metadata.get("key") or field.name for field in dataclasses.fields(value)]
+                missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text]
     assert missing == []
 
 

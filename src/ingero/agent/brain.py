@@ -7,8 +7,8 @@ from ingero.agent.messages import Emission, over, still_slow
 from ingero.agent.signals import Observation
 from ingero.contract.health import HealthReport
 from ingero.contract.straggler import Heartbeat, rfc3339
+from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.contract.threshold import Delivery as HeaderDelivery
-from ingero.contract.threshold import ServedThreshold
 from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.core.baseline import (
     Baseline,
@@ -244,4 +244,4 @@ class Brain:
 
 
 def _received(served: ServedThreshold | None, now_s: float) -> FleetThreshold | None:
-    return None if served is None else FleetThreshold(served.value, served.quorum_met, now_s)
+    return None if served is None or served == COLD_START else FleetThreshold(served.value, served.quorum_met, now_s)

@@ -34,6 +34,7 @@ WARN_EVERY_S = 300.0  # per reason
 FAREWELL_S = 3.0  # for the last events of a node that stops
 MAX_OPEN_EVENTS = 8
 MAX_VERDICTS = 64
+MAX_DETAIL = 200  # characters of somebody else's error text in our log
 
 
 @dataclass(slots=True)
@@ -185,9 +186,14 @@ class PushLoop:
             self.brain.heard(reply.delivery, reply.threshold, now_s)
         self._not_before_s = now_s + reply.retry_after_s if reply.retry_after_s else 0.0
         if reply.outcome is not PushOutcome.OK:
-            self._warn(f"push_{reply.outcome.value}", now_s, detail=reply.detail, retry_after_s=reply.retry_after_s)
+            self._warn(
+                f"push_{reply.outcome.value}",
+                now_s,
+                detail=reply.detail[:MAX_DETAIL],
+                retry_after_s=reply.retry_after_s,
+            )
         elif reply.rejected_points:
-            self._warn("push_partly_rejected", now_s, detail=reply.detail, points=reply.rejected_points)
+            self._warn("push_partly_rejected", now_s, detail=reply.detail[:MAX_DETAIL], points=reply.rejected_points)
         if reply.delivery.value == "rejected":
             self._warn("threshold_rejected", now_s)
         for verdict in reply.verdicts:

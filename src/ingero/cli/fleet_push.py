@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,9 @@ def _replaced(block: Any, given: dict[str, Any], **flags: str) -> Any:
     changes = {field: given[flag] for field, flag in flags.items() if flag in given}
     for field in fields(block):
         if field.name in changes:
-            option = f"--{flags[field.name].replace('_', '-')}"
-            check_limits(changes[field.name], field.metadata, lambda why, option=option: ConfigError(f"{option}: {why}"))
+            check_limits(changes[field.name], field.metadata, partial(_refusal, flags[field.name]))
     return replace(block, **changes) if changes else block
+
+
+def _refusal(flag: str, problem: str) -> ConfigError:
+    return ConfigError(f"--{flag.replace('_', '-')}: {problem}")

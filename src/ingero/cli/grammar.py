@@ -10,6 +10,12 @@ GROUPS = (
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     (
+        "fleet-push",
+        "On a GPU node",
+        "push this node's health to Fleet, name it when it is slow",
+        "ingero.cli.fleet_push:command",
+    ),
+    (
         "export",
         "Across nodes and files",
         "a timeline for Perfetto: JSON or native packets",

@@ -29,3 +29,5 @@ def set_up_logging(level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for chatty in ("uvicorn", "asyncio", "aiohttp"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

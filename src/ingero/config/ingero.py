@@ -27,6 +27,10 @@ class AgentConfig:
     log_level: str = setting("info", choices=("debug", "info", "warning", "error"))
     max_overhead_percent: float = setting(2.0, range=(0.0, 100.0))
 
+    def __post_init__(self) -> None:
+        if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
+            raise ConfigError(f"node {self.node!r} must be 1 to 253 printable characters without a colon")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTlsConfig:

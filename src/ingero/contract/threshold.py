@@ -48,6 +48,8 @@ def decode_headers(threshold: str | None, quorum: str | None) -> tuple[Delivery,
         return Delivery.MISS, None
     value = float(threshold) if _DECIMAL.fullmatch(threshold) else None
     flag = {"true": True, "false": False}.get(quorum.lower())
+    if value == 0.0 and flag is False:
+        return Delivery.HIT, COLD_START  # the same as in an answer to GET: Fleet is there and has no line yet
     if value is None or flag is None or not MIN_DELIVERED <= value <= MAX_DELIVERED:
         return Delivery.REJECTED, None
     return Delivery.HIT, ServedThreshold(value, flag)

@@ -1,0 +1,124 @@
+"""ingero.yaml: where it is found, what it means, what it refuses; flags win over it."""
+
+from pathlib import Path
+
+import pytest
+
+from ingero.cli.fleet_push import apply_flags, command
+from ingero.config.ingero import IngeroConfig, find_config, load_ingero
+from ingero.config.loader import load_text
+from ingero.errors import ConfigError
+from ingero.transport.endpoint import Protocol
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("INGERO_CONFIG", raising=False)
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path
+
+
+def test_search_order(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_ingero() == IngeroConfig()
+    in_home = empty_home / ".config" / "ingero" / "ingero.yaml"
+    in_home.parent.mkdir(parents=True)
+    in_home.write_text("fleet: {cluster_id: home}")
+    assert load_ingero().fleet.cluster_id == "home"
+    Path("ingero.yaml").write_text("fleet: {cluster_id: here}")
+    assert load_ingero().fleet.cluster_id == "here"
+    monkeypatch.setenv("INGERO_CONFIG", str(empty_home / "named.yaml"))
+    assert find_config() == empty_home / "named.yaml"
+    with pytest.raises(ConfigError, match=r"named\.yaml"):
+        load_ingero()
+
+
+def test_published_snippets_load() -> None:
+    config = load_text(IngeroConfig, "fleet:\n  endpoint: https://fleet.example.com:4317\n", "x")
+    assert config.fleet.endpoint == "https://fleet.example.com:4317"
+    nodes = load_text(
+        IngeroConfig, "fleet:\n  nodes:\n    - gpu-node-01:8080\n    - gpu-node-02:8080\n", "x"
+    ).fleet.nodes
+    assert nodes == ("gpu-node-01:8080", "gpu-node-02:8080")
+
+
+def test_example_file_is_valid() -> None:
+    config = load_ingero(ROOT / "configs" / "ingero.yaml")
+    assert config.fleet.push_interval_s == 5.0
+    assert config.health.classifier.confirmations == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("fleet:\n  push_interval: 500ms", r"x:2: fleet.push_interval: .*at least|1 to 3600"),
+        ("fleet:\n  push_interval: 2s\n  timeout: 3s", "timeout"),
+        ("fleet:\n  endpiont: a", r"x:2: fleet.endpiont: unknown key; did you mean endpoint"),
+        ("fleeet: {}", "did you mean fleet"),
+        ("fleet: {world_size: 4, node_rank: 4}", "node_rank"),
+        ("fleet: {insecure: true, tls: {ca: /a}}", "insecure"),
+        ('fleet: {cluster_id: "a\\nb"}', "cluster_id"),
+        ("agent: {node: 'a:b'}", "colon"),
+        ("health: {weights: {throughput: 0.9}}", "sum"),
+        ("health: {penalty_floor: 0.5}", "penalty_floor"),
+        ("health: {classifier: {hysteresis: 0.7}}", "hysteresis"),
+        ("otlp: {enabled: true}", "endpoint"),
+    ],
+)
+def test_wrong_settings_name_the_key(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_text(IngeroConfig, text, "x")
+
+
+def test_blocks_of_others_are_accepted() -> None:
+    assert load_text(IngeroConfig, "probes: {cuda: [a, b]}\nmcp: {x: {y: 1}}\nprometheus:\n", "x").fleet == (
+        IngeroConfig().fleet
+    )
+
+
+def flags(**given: object) -> dict[str, object]:
+    return {parameter.name: None for parameter in command.params if parameter.name} | given
+
+
+def test_flags_win_only_when_given() -> None:
+    config = load_text(IngeroConfig, "fleet: {cluster_id: file, push_interval: 7s, insecure: true}", "x")
+    same = apply_flags(config, flags())
+    assert same == config
+    changed = apply_flags(
+        config,
+        flags(fleet_cluster_id="flag", fleet_protocol="grpc", confirmations=1, warmup_samples=0, remediate=True),
+    )
+    assert (changed.fleet.cluster_id, changed.fleet.push_interval_s, changed.fleet.insecure) == ("flag", 7.0, True)
+    assert (changed.fleet.protocol, changed.health.classifier.confirmations) == (Protocol.GRPC, 1)
+    assert (changed.health.baseline.warmup_samples, changed.remediate.enabled) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"fleet_push_interval": 0.5}, "--fleet-push-interval"),
+        ({"fleet_timeout": 9.0}, "timeout"),
+        ({"fleet_node_rank": 3, "fleet_world_size": 2}, "node_rank"),
+        ({"fleet_insecure": True, "fleet_tls_ca": Path("/x")}, "insecure"),
+        ({"confirmations": 0}, "confirmations"),
+    ],
+)
+def test_flags_are_checked_like_the_file(given: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        apply_flags(IngeroConfig(), flags(**given))
+
+
+def test_every_published_flag_exists() -> None:
+    published = """
+        fleet-endpoint fleet-cluster-id fleet-node-id fleet-workload-type fleet-push-interval fleet-timeout
+        fleet-insecure fleet-tls-ca fleet-tls-cert fleet-tls-key fleet-persist-path fleet-persist-stale-age
+        fleet-detection-mode fleet-world-size fleet-node-rank fleet-threshold-url fleet-poll-interval
+        fleet-classifier-hysteresis remediate remediate-socket remediate-gid signal-db-path signal-window
+        signal-num-gpus warmup-samples otlp-enabled otlp-endpoint otlp-insecure stub
+    """.split()
+    ours = {option for parameter in command.params for option in parameter.opts}
+    assert {f"--{name}" for name in published} <= ours
