@@ -99,8 +99,11 @@ def whatif(
 
 def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
     """Dollars per GPU hour: as given, else from the rate table."""
-    del provider, gpu_model
-    return rate
+    if rate is not None or gpu_model is None:
+        return rate
+    from ingero.config.rates import load_rates
+
+    return load_rates().guess(provider, gpu_model)
 
 
 def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:

@@ -26,4 +26,5 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("explain", "Find the slow one", "what was slow, why, and what to do about it", "ingero.cli.explain:command"),
     ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.query:command"),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
+    ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.rates:command"),
 )

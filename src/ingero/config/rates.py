@@ -1,0 +1,130 @@
+"""GPU rates: what an hour costs by provider and model, shipped with a date, overridden by a file of your own."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ingero.config.loader import MAX_CONFIG_BYTES
+from ingero.errors import ConfigError
+
+ALIASES = {"aws": "ec2", "amazon": "ec2", "google": "gcp", "microsoft": "azure", "on-prem": "onprem"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateTable:
+    """Money per GPU hour. `as_of` and `sources` say how old a price is and where it comes from."""
+
+    currency_name: str
+    currency_symbol: str
+    providers: Mapping[str, Mapping[str, float]]
+    fallback_rate: float
+    as_of: str = ""
+    sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def models(self) -> int:
+        """Rows of the table."""
+        return sum(len(rates) for rates in self.providers.values())
+
+    def find(self, provider: str | None, gpu_model: str | None) -> float | None:
+        """The rate of a model by its exact name, else the fallback; None where that is zero, since nothing is free."""
+        known = self.providers.get(canonical_provider(provider or ""), {}).get(gpu_model or "")
+        return known if known is not None else (self.fallback_rate or None)
+
+    def guess(self, provider: str | None, gpu_model: str) -> float | None:
+        """As a person types it: part of a model name, any provider when none is named, the lowest price of several."""
+        wanted = [canonical_provider(provider)] if provider else list(self.providers)
+        rates = [
+            rate
+            for name in wanted
+            for model, rate in self.providers.get(name, {}).items()
+            if gpu_model.lower() in model.lower()
+        ]
+        return min(rates) if rates else (self.fallback_rate or None)
+
+    def overridden_by(self, other: "RateTable") -> "RateTable":
+        """This table with another's rows on top."""
+        merged = {name: dict(rates) for name, rates in self.providers.items()}
+        for name, rates in other.providers.items():
+            merged[name] = {**merged.get(name, {}), **rates}
+        return replace(other, providers=merged, sources={**self.sources, **other.sources})
+
+
+def canonical_provider(name: str) -> str:
+    """`aws` and `ec2` are one provider."""
+    plain = name.strip().lower()
+    return ALIASES.get(plain, plain)
+
+
+def load_rates(override: Path | None = None) -> RateTable:
+    """The shipped table, with the rows of an own file on top."""
+    shipped = parse_rates(files("ingero.config").joinpath("gpu_rates.yaml").read_text("utf-8"), "gpu_rates.yaml")
+    return shipped if override is None else shipped.overridden_by(read_rates(override))
+
+
+def read_rates(path: Path) -> RateTable:
+    """One file, validated."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    return parse_rates(data, str(path))
+
+
+def parse_rates(text: str | bytes, source: str) -> RateTable:
+    """A table from YAML; unknown keys are ignored, everything that would make a wrong price is refused."""
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{source} is larger than {MAX_CONFIG_BYTES} bytes; this is not a rate table")
+    try:
+        root = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: not valid YAML: {error}") from None
+    if not isinstance(root, dict):
+        raise ConfigError(f"{source}: a rate table is a mapping with the keys currency_name, providers, fallback_rate")
+    providers = root.get("providers")
+    if not isinstance(providers, dict) or not providers:
+        raise ConfigError(f"{source}: providers: needs at least one provider with its models")
+    return RateTable(
+        currency_name=_text(root, "currency_name", source),
+        currency_symbol=_text(root, "currency_symbol", source),
+        providers={
+            canonical_provider(str(name)): _rates(rates, str(name), source) for name, rates in providers.items()
+        },
+        fallback_rate=_rate(root.get("fallback_rate"), "fallback_rate", source),
+        as_of=str(root.get("as_of", "")),
+        sources=_sources(root.get("sources")),
+    )
+
+
+def _text(root: Mapping[str, Any], key: str, source: str) -> str:
+    value = root.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{source}: {key}: missing or empty")
+    return value
+
+
+def _rates(rates: Any, provider: str, source: str) -> dict[str, float]:
+    if not isinstance(rates, dict):
+        raise ConfigError(f"{source}: providers.{provider}: write one `GPU model: rate` per line")
+    return {str(model): _rate(rate, f"providers.{provider}.{model}", source) for model, rate in rates.items()}
+
+
+def _rate(value: Any, key: str, source: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{source}: {key}: {value!r} is not a rate; write a number of 0 or more")
+    return float(value)
+
+
+def _sources(value: Any) -> dict[str, dict[str, str]]:
+    if not isinstance(value, dict):
+        return {}
+    return {
+        canonical_provider(str(name)): {str(key): str(text) for key, text in entry.items()}
+        for name, entry in value.items()
+        if isinstance(entry, dict)
+    }

@@ -1,0 +1,13 @@
+"""Cost: what waiting costs, in the currency of the rate table."""
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def idle_cost(lag_s: float, ranks: int, usd_per_gpu_hour: float, gpus_per_rank: int = 1) -> float:
+    """Money spent while `ranks` waited `lag_s` for one of them."""
+    return lag_s * ranks * gpus_per_rank * usd_per_gpu_hour / SECONDS_PER_HOUR
+
+
+def loss_per_hour(loss_share: float, gpus: int, usd_per_gpu_hour: float) -> float:
+    """Money an hour that a job loses which could run its steps in (1 - loss_share) of the time."""
+    return loss_share * gpus * usd_per_gpu_hour

@@ -1,0 +1,40 @@
+"""One document over HTTPS, and nothing else: no plain HTTP on any hop, a size limit, a time limit."""
+
+import ssl
+
+import aiohttp
+from yarl import URL
+
+from ingero.errors import AuthError, TooLarge, Unavailable
+
+MAX_REDIRECTS = 10
+
+
+async def fetch_https(url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None = None) -> bytes:
+    """The body of a 200 answer. Raises before any connection is made to a URL that is not https."""
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    connector = aiohttp.TCPConnector(ssl=context if context is not None else True)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        for _ in range(MAX_REDIRECTS + 1):
+            if not url.startswith("https://"):
+                raise AuthError(f"{url!r} is not an https address; prices are only fetched over TLS")
+            try:
+                async with session.get(url, allow_redirects=False) as reply:
+                    if reply.status in (301, 302, 303, 307, 308):
+                        url = str(reply.url.join(URL(reply.headers.get("Location", ""))))
+                        continue
+                    if reply.status != 200:
+                        raise Unavailable(f"{url} answered {reply.status}")
+                    return await _body(reply, max_bytes)
+            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+                raise Unavailable(f"cannot fetch {url}: {error or 'no answer in time'}") from None
+    raise Unavailable(f"{url}: more than {MAX_REDIRECTS} redirects")
+
+
+async def _body(reply: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in reply.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > max_bytes:
+            raise TooLarge(f"{reply.url} sent more than {max_bytes} bytes")
+    return bytes(body)
