@@ -129,7 +129,7 @@ def trace() -> Iterator[Callable[..., Trace]]:
 
     def start(**settings: object) -> Trace:
         try:
-            started.append(Trace(TracePolicy(**settings)))  # type: ignore[arg-type]
+            started.append(Trace(TracePolicy(**{"budget_share": None, **settings})))  # type: ignore[arg-type]
         except Unavailable as refused:
             pytest.skip(f"this kernel does not let us trace: {refused}")
         return started[-1]

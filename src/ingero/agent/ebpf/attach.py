@@ -127,6 +127,7 @@ class ProcessProbes:
     slots: dict[int, int] = field(default_factory=dict)
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    first_bytes: dict[int, bytes] = field(default_factory=dict)  # of each function: they decide what a probe costs
     first_host_slot: int = 0
     host_slots: int = 0
     _places: list[_Place] = field(default_factory=list)
@@ -153,6 +154,7 @@ class ProcessProbes:
                 self.failures[FUNCTIONS[number].name] = "no slot is free"
                 continue
             self.slots[number] = slot
+            self.first_bytes[number] = places_of[0].first_bytes
             probes = [(number, Probe(site.offset, slot << _COOKIE_SLOT_SHIFT | number)) for site in places_of]
             if FUNCTIONS[number].rate is Rate.HOT:
                 places.append(_Place(path, probes))

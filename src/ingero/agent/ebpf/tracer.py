@@ -21,19 +21,23 @@ from numpy.typing import NDArray
 from ingero.agent.discover import is_alive, mapped_libraries, owner_uid, process_ids, start_time
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
 from ingero.agent.ebpf.batch import EventBatch
+from ingero.agent.ebpf.calibrate import calibrate
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES
 from ingero.agent.ebpf.loading import Capability, LoadedProbes
 from ingero.agent.ebpf.maps import possible_cpus
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
+from ingero.agent.governor import Governor, ProcessCost, StepChange
 from ingero.contract.events import Source
+from ingero.core.governor import GovernorPolicy
 from ingero.errors import IngeroError, Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
 _MAX_STACKS: Final = 12_000  # of 16,384 in the kernel: beyond this both sides start afresh
 _SUMMARY_S: Final = 1.0
+_GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
 _EXEC, _FORK, _PAGE_SUMMARY = 5, 7, 20
 
 
@@ -76,6 +80,8 @@ class Tracer:
         self._roots = set(self.policy.pids or ())
         self._check_clock()
         self._scan()
+        self._governor: Governor | None = None
+        self._govern_at_s = time.monotonic() + _GOVERN_AFTER_S
 
     def close(self) -> None:
         """Remove every probe; records not yet polled are gone."""
@@ -177,12 +183,28 @@ class Tracer:
             self._follow(parts[0])
         if now_s >= self._next_scan_s:
             self._scan()
+        if self.policy.budget_share is not None and now_s >= self._govern_at_s:
+            self._govern(self.policy.budget_share, now_s)
         if now_s >= self._next_summary_s:
             parts.append(self._summarise_pages())
             self._next_summary_s = now_s + _SUMMARY_S
         filled = [part for part in parts if len(part)]
         records = filled[0] if len(filled) == 1 else np.concatenate(parts)
         return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
+
+    def _govern(self, budget_share: float, now_s: float) -> None:
+        if self._governor is None:
+            costs = calibrate(self._probes.calls, self._probes.table)
+            self._governor = Governor(GovernorPolicy(budget_share=budget_share), costs, self.set_mode)
+        self._governor.tick(self._processes, self._probes.table.rows, now_s)
+
+    def costs(self) -> list[ProcessCost]:
+        """What probing costs each process and how its functions are watched; empty without a governor."""
+        return self._governor.report() if self._governor else []
+
+    def steps(self) -> list[StepChange]:
+        """The latest steps of the governor, oldest first."""
+        return list(self._governor.changes) if self._governor else []
 
     def _summarise_pages(self) -> NDArray[np.void]:
         """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""

@@ -1,0 +1,62 @@
+"""F157: on a real process that launches as fast as it can, probing settles inside its budget, visibly."""
+
+import time
+
+from ingero.core.governor import Step
+
+
+def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), budget_share=0.01, layers=frozenset({"runtime"}))
+    process.send(
+        "stop = time.monotonic() + 6\nn = 0\n"
+        "while time.monotonic() < stop: burst.burst(address(rt.cudaLaunchKernel), 20000, 40000.0); n += 20000\n"
+        "result = n"
+    )
+    tracing.wait(lambda: any(step.after is Step.DUTY for step in tracing.tracer.steps()), 5)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        tracing.poll()
+        time.sleep(0.01)
+    (cost,) = tracing.tracer.costs()
+    assert cost.watches["cudaLaunchKernel"].step is Step.DUTY
+    assert cost.watches["cudaDeviceSynchronize"].step is Step.FULL
+    assert cost.charged_share <= 0.011
+    made = int(process.answer())
+    seen = tracing.count(process.pid, "cudaLaunchKernel")
+    assert 0 < seen < made / 2, "most of the time no probe was in place"
+    assert next(step.function for step in tracing.tracer.steps()) == "cudaLaunchKernel"
+
+
+def test_process_that_waits_for_the_gpu_is_traced_in_full(job, trace) -> None:
+    """The same rate with long waits in between: the cost disappears in the waiting."""
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), budget_share=0.01, layers=frozenset({"runtime"}))
+    process.send(
+        "stop = time.monotonic() + 2.5\nn = 0\n"
+        "while time.monotonic() < stop:\n"
+        "    burst.burst(address(rt.cudaLaunchKernel), 300, 0)\n    n += 300\n"
+        "    [rt.cudaMemcpy(P(1), P(2), S(777), I(1)) for _ in range(4)]\n"
+        "result = n"
+    )
+    end = time.monotonic() + 2.2
+    while time.monotonic() < end:
+        tracing.poll()
+        time.sleep(0.01)
+    (cost,) = tracing.tracer.costs()
+    assert cost.cost_share > 0.01 and cost.waited_share > 0.3
+    assert cost.watches["cudaLaunchKernel"].step is Step.FULL and tracing.tracer.steps() == []
+    made = int(process.answer())
+    tracing.poll()
+    assert tracing.count(process.pid, "cudaLaunchKernel") == made
+
+
+def test_without_a_budget_nothing_is_thinned_out(job, trace) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), budget_share=None, layers=frozenset({"runtime"}))
+    process.do("burst.burst(address(rt.cudaLaunchKernel), 60000, 0)")
+    tracing.poll()
+    assert tracing.tracer.costs() == [] and tracing.count(process.pid, "cudaLaunchKernel") == 60000
