@@ -1,0 +1,147 @@
+"""Reads one ring of the NCCL plugin from outside, without touching it.
+
+The file is read with `pread`, never mapped: a ring that somebody truncates must not take the agent down. A record the
+writer is still busy with is waited for; one it left unfinished (kill -9 at the wrong moment) is counted as torn.
+"""
+
+import os
+import stat
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.nccl_ring import (
+    COMM,
+    HEADER,
+    RECORD,
+    Records,
+    RingHeader,
+    decode_comms,
+    decode_counters,
+    decode_header,
+    whole_records,
+)
+from ingero.core.collectives import Collectives, Recorder
+from ingero.core.plugin_records import SAME_CLOCK, GpuClock, fit_gpu_clock, to_collectives
+from ingero.errors import AuthError, ForeignFile
+
+PATIENCE_S = 1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between
+CLOCK_WINDOW = 16  # batches the GPU clock is fitted over
+
+
+class RingReader:
+    """A cursor over one ring. `missed` were overwritten before they were read, `torn` never completed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.missed = 0
+        self.torn = 0
+        self.read = 0
+        self.clock: GpuClock | None = None
+        self._stall: tuple[int, int, float] | None = None  # first unfinished index, head then, since when
+        self._recent: deque[Records] = deque(maxlen=CLOCK_WINDOW)
+        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self.file = os.fstat(self._fd)
+            _require_private(path, self.file)
+            self.header: RingHeader = decode_header(self._bytes(HEADER.itemsize, 0), str(path))
+            if self.file.st_size < self.header.file_bytes:
+                raise ForeignFile(f"{path}: cut short at {self.file.st_size} of {self.header.file_bytes} bytes")
+            self._next = self.oldest = max(self.counters()["head"] - self.header.slots, 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._fd)
+
+    def counters(self) -> dict[str, int]:
+        """What the plugin counts itself."""
+        return decode_counters(self._bytes(HEADER.itemsize, 0))
+
+    def comms(self) -> Records:
+        """The communicators of this process, with what each has enqueued and finished."""
+        return decode_comms(self._bytes(self.header.comms * COMM.itemsize, HEADER.itemsize))
+
+    def poll(self, now_s: float, *, is_final: bool = False) -> Records:
+        """Records since the last poll, oldest first; with `is_final`, what is unfinished will stay so."""
+        head = self.counters()["head"]
+        if head < self._next:
+            raise ForeignFile(f"{self.path}: the ring went backwards from {self._next} to {head}")
+        self._skip_to(head - self.header.slots)
+        first = self._next
+        copied = self._copy(first, head)
+        whole = whole_records(copied, first)
+        end = len(copied)
+        if not whole.all():
+            end = self._settle(whole, first, head, now_s, is_final=is_final)
+        self._next = first + end
+        records: Records = copied[:end][whole[:end]]
+        self.read += len(records)
+        self._follow_clock(records)
+        return records
+
+    def collectives(self, records: Records, node: str | None) -> Collectives:
+        """The records as columns; the GPU's clock is related to the host's over recent records."""
+        recorder = Recorder(self.header.job, node, self.header.global_rank)
+        return to_collectives(records, recorder, self.clock or SAME_CLOCK)
+
+    def _settle(self, whole: NDArray[np.bool_], first: int, head: int, now_s: float, *, is_final: bool) -> int:
+        """Count the broken ones as missed or torn; returns how many records may be passed."""
+        broken = first + np.flatnonzero(~whole)
+        lapped = max(self.counters()["head"] - self.header.slots, 0)
+        unfinished = broken[broken >= lapped]
+        given_up = head if is_final else self._given_up(unfinished, head, now_s)
+        waiting = unfinished[unfinished >= given_up]
+        end = int(waiting[0]) if len(waiting) else head
+        passed = broken[broken < end]
+        self.missed += int((passed < lapped).sum())
+        self.torn += int((passed >= lapped).sum())
+        return end - first
+
+    def _given_up(self, unfinished: NDArray[np.intp], head: int, now_s: float) -> int:
+        """Below this index nothing is waited for any longer."""
+        if not len(unfinished):
+            self._stall = None
+            return 0
+        if self._stall is None or self._stall[0] != int(unfinished[0]):
+            self._stall = (int(unfinished[0]), head, now_s)
+        _, head_then, since_s = self._stall
+        return head_then if now_s - since_s >= PATIENCE_S else 0
+
+    def _skip_to(self, oldest: int) -> None:
+        if self._next < oldest:
+            self.missed += oldest - self._next
+            self._next = oldest
+
+    def _copy(self, first: int, head: int) -> Records:
+        """Slots of these indices, in order; the ring may wrap once."""
+        at, count = first % self.header.slots, head - first
+        before_wrap = min(count, self.header.slots - at)
+        parts = [self._slots(at, before_wrap), self._slots(0, count - before_wrap)]
+        return np.concatenate(parts)
+
+    def _slots(self, at: int, count: int) -> Records:
+        data = self._bytes(count * RECORD.itemsize, self.header.records_at + at * RECORD.itemsize)
+        return np.frombuffer(data, RECORD)
+
+    def _bytes(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) < size:
+            raise ForeignFile(f"{self.path}: cut short while it was read")
+        return data
+
+    def _follow_clock(self, records: Records) -> None:
+        if len(records):
+            self._recent.append(records[-512:])
+            self.clock = fit_gpu_clock(np.concatenate(list(self._recent))) or self.clock
+
+
+def _require_private(path: Path, file: os.stat_result) -> None:
+    if not stat.S_ISREG(file.st_mode) or file.st_nlink > 1:
+        raise ForeignFile(f"{path}: not a plain file of its own")
+    if file.st_mode & 0o077:
+        raise AuthError(f"{path}: others may read or write it (mode {stat.S_IMODE(file.st_mode):o}); not trusted")

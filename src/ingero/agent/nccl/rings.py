@@ -1,0 +1,247 @@
+"""All rings of this machine: found, checked against their process, drained, removed when the process is gone."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingero.agent.nccl.reader import RingReader
+from ingero.contract.nccl_ring import DEFAULT_FOLDER, NAME_PATTERN, Records, RingHeader
+from ingero.core.collectives import Collectives
+from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
+
+SCAN_INTERVAL_S = 1.0
+MAX_RINGS = 1024
+MAX_REFUSED = 1024  # reasons kept
+RUN_FOLDERS = "ingero-run-*"  # made by `ingero run --keep-rings`
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+_NAME = re.compile(NAME_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process as the kernel shows it here."""
+
+    pid: int
+    uids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class RingBatch:
+    """What one poll found in one ring."""
+
+    header: RingHeader
+    pid: int | None
+    records: Records
+    collectives: Collectives
+    is_last: bool
+
+
+@dataclass(slots=True)
+class RingCounts:
+    """Totals over all rings, gone ones included."""
+
+    records: int = 0
+    missed: int = 0
+    torn: int = 0
+    dropped: int = 0
+    rings_opened: int = 0
+    rings_removed: int = 0
+    rings_refused: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    reader: RingReader
+    process: Process | None
+    seen: RingCounts = field(default_factory=RingCounts)
+
+    def is_over(self) -> bool:
+        header = self.reader.header
+        return is_gone(header) if self.process is None else start_ticks(self.process.pid) != header.start_ticks
+
+
+class Rings:
+    """The rings under some folders; one owner polls it. Files that are not trusted are in `refused` with the reason."""
+
+    def __init__(self, folders: tuple[Path, ...] | None = None, node: str | None = None) -> None:
+        self.counts = RingCounts()
+        self.refused: dict[Path, str] = {}
+        self._folders = folders
+        self._node = node
+        self._open: dict[tuple[int, int], _Open] = {}
+        self._finished: set[tuple[int, int]] = set()
+        self._scanned_s: float | None = None
+
+    def poll(self, now_s: float) -> list[RingBatch]:
+        """Everything new in all rings. Rings of ended processes are drained a last time and removed."""
+        if self._scanned_s is None or now_s - self._scanned_s >= SCAN_INTERVAL_S:
+            self._scanned_s = now_s
+            self._scan()
+        batches = (self._drain(key, ring, now_s) for key, ring in list(self._open.items()))
+        return [batch for batch in batches if batch is not None]
+
+    def readers(self) -> list[RingReader]:
+        """The rings open now, for their communicators and counters."""
+        return [ring.reader for ring in self._open.values()]
+
+    def close(self) -> None:
+        """Let go of all files; nothing is removed."""
+        for ring in self._open.values():
+            ring.reader.close()
+        self._open.clear()
+
+    def _scan(self) -> None:
+        present = set()
+        for path in ring_files(ring_folders() if self._folders is None else self._folders):
+            with suppress(OSError):  # gone between listing and opening
+                status = path.lstat()
+                key = (status.st_dev, status.st_ino)
+                present.add(key)
+                is_new = key not in self._open and key not in self._finished and path not in self.refused
+                if is_new and len(self._open) < MAX_RINGS:
+                    self._adopt(path)
+        self._finished &= present
+
+    def _adopt(self, path: Path) -> None:
+        try:
+            reader = RingReader(path)
+        except Unavailable:
+            _remove_abandoned(path)  # or look again at the next scan
+            return
+        except (ForeignFile, AuthError) as error:
+            self._refuse(path, error)
+            return
+        process = find_process(reader.header)
+        if process is not None and reader.file.st_uid not in process.uids:
+            reader.close()
+            self._refuse(
+                path, AuthError(f"{path}: belongs to user {reader.file.st_uid}, process {process.pid} does not")
+            )
+            return
+        self._open[(reader.file.st_dev, reader.file.st_ino)] = _Open(reader, process)
+        self.counts.rings_opened += 1
+
+    def _refuse(self, path: Path, error: IngeroError) -> None:
+        if len(self.refused) < MAX_REFUSED:
+            self.refused[path] = str(error)
+        self.counts.rings_refused += 1
+
+    def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
+        is_over = ring.is_over()  # asked first: what is written until then is in the last poll
+        reader = ring.reader
+        try:
+            records = reader.poll(now_s, is_final=is_over)
+        except ForeignFile as error:
+            reader.close()
+            del self._open[key]
+            self._refuse(reader.path, error)
+            return None
+        self._count(ring)
+        if is_over:
+            self._finish(key, reader)
+        elif not len(records):
+            return None
+        pid = ring.process.pid if ring.process else None
+        return RingBatch(reader.header, pid, records, reader.collectives(records, self._node), is_over)
+
+    def _count(self, ring: _Open) -> None:
+        reader, seen = ring.reader, ring.seen
+        now = RingCounts(reader.read, reader.missed, reader.torn, reader.counters()["dropped"])
+        self.counts.records += now.records - seen.records
+        self.counts.missed += now.missed - seen.missed
+        self.counts.torn += now.torn - seen.torn
+        self.counts.dropped += now.dropped - seen.dropped
+        ring.seen = now
+
+    def _finish(self, key: tuple[int, int], reader: RingReader) -> None:
+        """Close and remove a drained ring; one that must stay or cannot be removed is not read again."""
+        self._finished.add(key)
+        with suppress(OSError):  # already gone, or not ours to remove
+            status = reader.path.lstat()
+            if (status.st_dev, status.st_ino) == key and not reader.path.parent.match(RUN_FOLDERS):
+                reader.path.unlink()
+                self.counts.rings_removed += 1
+        reader.close()
+        del self._open[key]
+
+
+def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:
+    """Files that are named like rings."""
+    for folder in folders:
+        with suppress(OSError), os.scandir(folder) as entries:
+            yield from sorted(Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))
+
+
+def ring_folders() -> tuple[Path, ...]:
+    """Shared-memory folders of this machine: our own and, where we may look, those of containers."""
+    found: dict[tuple[int, int], Path] = {}
+    for folder in (Path(DEFAULT_FOLDER), *_container_folders()):
+        with suppress(OSError):
+            status = folder.stat()
+            found.setdefault((status.st_dev, status.st_ino), folder)
+    return tuple(found.values()) + tuple(sub for folder in found.values() for sub in sorted(folder.glob(RUN_FOLDERS)))
+
+
+def _container_folders() -> Iterator[Path]:
+    seen: set[str] = set()
+    for pid in _pids():
+        with suppress(OSError):
+            namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
+            if namespace not in seen:
+                seen.add(namespace)
+                yield Path(f"/proc/{pid}/root{DEFAULT_FOLDER}")
+
+
+def find_process(header: RingHeader) -> Process | None:
+    """The process that made a ring, also when it lives in a container with process numbers of its own."""
+    candidates = [header.pid] if header.pid_namespace == _pid_namespace() else _pids()
+    for pid in candidates:
+        if start_ticks(pid) == header.start_ticks:
+            fields = _status(pid)
+            if fields.get("NSpid", [str(pid)])[-1] == str(header.pid):
+                return Process(pid, frozenset(int(uid) for uid in fields.get("Uid", [])))
+    return None
+
+
+def is_gone(header: RingHeader) -> bool:
+    """True when the process of a ring has surely ended; where we cannot see it, nothing is sure."""
+    if header.pid_namespace == _pid_namespace():
+        return start_ticks(header.pid) != header.start_ticks
+    return _pid_namespace() == INITIAL_PID_NAMESPACE and find_process(header) is None
+
+
+def start_ticks(pid: int) -> int | None:
+    """Start of a process in clock ticks since boot; None when there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie writes nothing more
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a ring whose process died while making it; only in our own folder, where its number means something."""
+    named = _NAME.fullmatch(path.name)
+    if named and path.parent == Path(DEFAULT_FOLDER) and start_ticks(int(named["pid"])) != int(named["ticks"]):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _status(pid: int) -> dict[str, list[str]]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def _pids() -> list[int]:
+    return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _pid_namespace() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino

@@ -1,0 +1,196 @@
+"""`ingero run`: starts a job with the environment the agent wants, and nothing else changed."""
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+import ingero.agent.nccl
+from ingero.errors import Unavailable
+
+LIBRARY = "libnccl-profiler-ingero.so"
+PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
+MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
+RECORDER_ENTRIES = "2000"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell says
+PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a command must not inherit that
+
+EPILOG = """\b
+Examples:
+  ingero run -- torchrun --nproc-per-node 8 train.py
+  ingero run --flight-recorder -- python train.py
+  ingero run --print-env >> job.env
+  ingero run --print-env --format k8s"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--flight-recorder", is_flag=True, help="Also let PyTorch keep recent collectives for a dump on demand.")
+@click.option("--keep-rings", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+              help="When the job has ended, keep its records in DIR (the last 16384 of every rank).")  # fmt: skip
+@click.option("--print-env", is_flag=True, help="Print the variables instead of starting anything.")
+@click.option("--format", "form", type=click.Choice(["shell", "slurm", "k8s", "docker"]), default="shell",
+              show_default=True, help="How to print them.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print them as a JSON object.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(
+    flight_recorder: bool, keep_rings: Path | None, print_env: bool, form: str, as_json: bool, command: tuple[str, ...]
+) -> int:
+    """Start a job so that every collective is timed on the GPU.
+
+    The command sees NCCL_PROFILER_PLUGIN in addition to your environment; its code, output, signals and exit status
+    are its own. Write -- before the command.
+    """
+    wanted = wanted_environment(flight_recorder=flight_recorder)
+    if print_env or as_json:
+        click.echo(json.dumps(wanted, indent=2) if as_json else FORMATS[form](wanted))
+        return 0
+    if not command:
+        raise click.UsageError("no command; `ingero run -- python train.py` starts one, --print-env prints the variables")
+    environment = merged_environment(original_environment(), wanted)
+    if flight_recorder:
+        Path(_recorder_prefix()).parent.mkdir(mode=0o700, exist_ok=True)
+    if keep_rings is not None:
+        return run_and_keep(command, environment, keep_rings)
+    return replace_process(command, environment)
+
+
+def plugin_path() -> Path:
+    """The plugin for this machine, or why there is none."""
+    library = Path(str(ingero.agent.nccl.__path__[0])) / platform.machine() / LIBRARY
+    if not library.is_file():
+        raise Unavailable(f"no NCCL plugin for {platform.machine()} in this installation; collectives are not timed")
+    if len(str(library)) > MAX_PLUGIN_PATH:
+        raise Unavailable(f"{library} is longer than the {MAX_PLUGIN_PATH} characters NCCL reads; install it elsewhere")
+    return library
+
+
+def wanted_environment(*, flight_recorder: bool) -> dict[str, str]:
+    """What the agent wants a job to have."""
+    wanted = {PLUGIN_VARIABLE: str(plugin_path())}
+    if flight_recorder:
+        prefix = _recorder_prefix()
+        wanted |= {
+            "TORCH_FR_BUFFER_SIZE": RECORDER_ENTRIES,
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": RECORDER_ENTRIES,  # the name before PyTorch 2.8
+            "TORCH_NCCL_ENABLE_TIMING": "1",
+            "TORCH_FR_DUMP_TEMP_FILE": prefix,
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": prefix,
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": prefix,
+        }
+    return wanted
+
+
+def original_environment() -> dict[str, str]:
+    """The variables we were started with; Python may have added to its own (LC_CTYPE)."""
+    try:
+        block = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (entry.partition(b"=") for entry in block.split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def merged_environment(own: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Your variables win: what is set already stays, with one line about what that costs."""
+    for name in wanted:
+        if own.get(name, wanted[name]) != wanted[name]:
+            cost = "collectives are not timed by Ingero" if name == PLUGIN_VARIABLE else "it is left as it is"
+            click.echo(f"ingero run: {name} is {own[name]!r} already; {cost}", err=True)
+    return {**wanted, **own}
+
+
+def replace_process(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    """Become the command: signals and exit status need no passing on."""
+    sys.stdout.flush()
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)  # noqa: S606 - the command line is the caller's own
+    except OSError as error:
+        return _not_started(command[0], error)
+
+
+def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: Path) -> int:
+    """Run the command as a child, then move its rings out of shared memory into `target`."""
+    from ingero.contract.nccl_ring import DEFAULT_FOLDER, FOLDER_VARIABLE  # numpy: not needed for a plain run
+
+    target.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=DEFAULT_FOLDER))
+    try:
+        status = _supervise(command, environment | {FOLDER_VARIABLE: str(folder)})
+        for ring in sorted(folder.iterdir()):
+            shutil.copy2(ring, target / ring.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _supervise(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
+    """The child's exit status as a shell says it. Signals sent to us go to it; those of the terminal reach it anyway."""
+    awaited = PASSED_ON | {signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    try:
+        child = os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON)
+        while True:
+            info = signal.sigwaitinfo(awaited)
+            if info.si_signo != signal.SIGCHLD:
+                if info.si_code <= 0:  # from a process, not from the kernel
+                    os.kill(child, info.si_signo)
+                continue
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                code = os.waitstatus_to_exitcode(status)
+                return code if code >= 0 else 128 - code
+    except OSError as error:
+        return _not_started(command[0], error)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _not_started(name: str, error: OSError) -> int:
+    click.echo(f"ingero run: {name}: {error.strerror}", err=True)
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _recorder_prefix() -> str:
+    return f"{tempfile.gettempdir()}/ingero-flight-recorder-{os.getuid()}/rank-"
+
+
+def _shell(wanted: Mapping[str, str]) -> str:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in wanted.items()]
+    if "TORCH_FR_DUMP_TEMP_FILE" in wanted:
+        folder = shlex.quote(str(Path(wanted["TORCH_FR_DUMP_TEMP_FILE"]).parent))
+        lines.insert(0, f"mkdir -p -m 700 {folder}")
+    return "\n".join(lines)
+
+
+def _slurm(wanted: Mapping[str, str]) -> str:
+    return "#SBATCH --export=ALL," + ",".join(f"{name}={value}" for name, value in wanted.items())
+
+
+def _k8s(wanted: Mapping[str, str]) -> str:
+    folder = json.dumps(str(Path(wanted[PLUGIN_VARIABLE]).parent))
+    lines = ["# container", "env:"]
+    for name, value in wanted.items():
+        lines += [f"  - name: {name}", f"    value: {json.dumps(value)}"]
+    lines += ["volumeMounts:", "  - name: ingero-nccl", f"    mountPath: {folder}", "    readOnly: true"]
+    lines += ["# pod", "volumes:", "  - name: ingero-nccl", "    hostPath:", f"      path: {folder}"]
+    return "\n".join(lines)
+
+
+def _docker(wanted: Mapping[str, str]) -> str:
+    folder = Path(wanted[PLUGIN_VARIABLE]).parent
+    options = [f"--volume={folder}:{folder}:ro", *(f"--env={name}={value}" for name, value in wanted.items())]
+    return " ".join(shlex.quote(option) for option in options)
+
+
+FORMATS = {"shell": _shell, "slurm": _slurm, "k8s": _k8s, "docker": _docker}

@@ -1,0 +1,54 @@
+"""The plugin and its host under the thread, address and undefined-behaviour sanitizers of the system's compiler."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingero.agent.nccl.build import FOLDER, SOURCES
+from tests.agent.nccl.conftest import HOST_SOURCE
+
+COMPILER = shutil.which("gcc") or shutil.which("clang")
+FIXED_LAYOUT = ["setarch", "-R"] if shutil.which("setarch") else []  # older runtimes cannot place their shadow otherwise
+SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "comms"],
+             "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=list(SCENARIOS))
+def sanitized(request, tmp_path_factory):
+    """The sanitizer, the host and the plugin built with it."""
+    if COMPILER is None:
+        pytest.skip("no gcc or clang on this machine: the sanitizers were not run")
+    folder = tmp_path_factory.mktemp("sanitized")
+    command = [COMPILER, "-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={request.param}"]
+    host, plugin = folder / "host", folder / "plugin.so"
+    sources = [str(FOLDER / name) for name in SOURCES]
+    for extra in (["-o", str(host), str(HOST_SOURCE), "-ldl", "-lpthread"], ["-fPIC", "-shared", "-o", str(plugin), *sources]):
+        built = subprocess.run([*command, *extra], capture_output=True, text=True)
+        if built.returncode:
+            pytest.skip(f"{COMPILER} has no {request.param} sanitizer here: {built.stderr.splitlines()[-1]}")
+    return request.param, host, plugin
+
+
+def run(host: Path, plugin: Path, folder: Path, scenario: str, version: int) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder), "TSAN_OPTIONS": "halt_on_error=1",
+        "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",  # what dlclose leaves mapped is meant to stay
+    }  # fmt: skip
+    number = {"stuck": "8300", "flood": "20000", "comms": "1100", "together": "16", "threads": "500"}.get(scenario, "50")
+    command = [*FIXED_LAYOUT, str(host), str(plugin), str(version), scenario, number]
+    return subprocess.run(command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=100)
+
+
+def test_the_sanitizers_find_nothing(sanitized, tmp_path):
+    sanitizer, host, plugin = sanitized
+    for version in (4, 6):
+        for scenario in SCENARIOS[sanitizer]:
+            done = run(host, plugin, tmp_path, scenario, version)
+            if "unexpected memory mapping" in done.stderr:
+                pytest.skip(f"the {sanitizer} sanitizer cannot run under this kernel's memory layout")
+            assert (scenario, done.returncode, done.stderr) == (scenario, 0, "")
+            for ring in tmp_path.iterdir():
+                ring.unlink()
