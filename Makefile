@@ -42,8 +42,13 @@ lock: ## pin all dependencies again (hashes, no addresses)
 	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
 .PHONY: probes
-probes: $(READY) ## rebuild the eBPF probes for x86_64 and aarch64 (needs nothing but pip)
+probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and aarch64 (needs nothing but pip)
 	$(BIN)/python -m ingero.agent.probes.build
+	$(BIN)/python -m ingero.agent.nccl.build
+
+.PHONY: bench-plugin
+bench-plugin: $(READY) ## what the NCCL plugin adds to a collective, in nanoseconds
+	$(BIN)/python bench/nccl_plugin.py
 
 .PHONY: peers
 peers: ## build the Go programs that tests and benchmarks run beside us (minutes; kept in ~/.cache/ingero/peers)

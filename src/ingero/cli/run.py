@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 import ingero.agent.nccl
+from ingero.contract.names import RING_FOLDER, RING_FOLDER_VARIABLE
 from ingero.errors import Unavailable
 
 LIBRARY = "libnccl-profiler-ingero.so"
@@ -22,6 +23,7 @@ MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
 RECORDER_ENTRIES = "2000"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell says
 PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+CHILD_CHECK_S = 1.0  # should its end go unsignalled: another thread of ours may have taken the signal
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a command must not inherit that
 
 EPILOG = """\b
@@ -40,9 +42,9 @@ Examples:
 @click.option("--format", "form", type=click.Choice(["shell", "slurm", "k8s", "docker"]), default="shell",
               show_default=True, help="How to print them.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print them as a JSON object.")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def run(
-    flight_recorder: bool, keep_rings: Path | None, print_env: bool, form: str, as_json: bool, command: tuple[str, ...]
+@click.argument("args", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
+def command(
+    flight_recorder: bool, keep_rings: Path | None, print_env: bool, form: str, as_json: bool, args: tuple[str, ...]
 ) -> int:
     """Start a job so that every collective is timed on the GPU.
 
@@ -53,14 +55,16 @@ def run(
     if print_env or as_json:
         click.echo(json.dumps(wanted, indent=2) if as_json else FORMATS[form](wanted))
         return 0
-    if not command:
-        raise click.UsageError("no command; `ingero run -- python train.py` starts one, --print-env prints the variables")
+    if not args:
+        raise click.UsageError(
+            "no command; `ingero run -- python train.py` starts one, --print-env prints the variables"
+        )
     environment = merged_environment(original_environment(), wanted)
     if flight_recorder:
         Path(_recorder_prefix()).parent.mkdir(mode=0o700, exist_ok=True)
     if keep_rings is not None:
-        return run_and_keep(command, environment, keep_rings)
-    return replace_process(command, environment)
+        return run_and_keep(args, environment, keep_rings)
+    return replace_process(args, environment)
 
 
 def plugin_path() -> Path:
@@ -121,12 +125,10 @@ def replace_process(command: tuple[str, ...], environment: Mapping[str, str]) ->
 
 def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: Path) -> int:
     """Run the command as a child, then move its rings out of shared memory into `target`."""
-    from ingero.contract.nccl_ring import DEFAULT_FOLDER, FOLDER_VARIABLE  # numpy: not needed for a plain run
-
     target.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=DEFAULT_FOLDER))
+    folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=RING_FOLDER))
     try:
-        status = _supervise(command, environment | {FOLDER_VARIABLE: str(folder)})
+        status = _supervise(command, environment | {RING_FOLDER_VARIABLE: str(folder)})
         for ring in sorted(folder.iterdir()):
             shutil.copy2(ring, target / ring.name)
     finally:
@@ -135,21 +137,19 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
 
 
 def _supervise(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """The child's exit status as a shell says it. Signals sent to us go to it; those of the terminal reach it anyway."""
+    """The child's exit status as a shell says it. Signals sent to us go to it; a terminal's reach it anyway."""
     awaited = PASSED_ON | {signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     try:
         child = os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON)
-        while True:
-            info = signal.sigwaitinfo(awaited)
-            if info.si_signo != signal.SIGCHLD:
-                if info.si_code <= 0:  # from a process, not from the kernel
-                    os.kill(child, info.si_signo)
-                continue
+        ended = 0
+        while not ended:
+            info = signal.sigtimedwait(awaited, CHILD_CHECK_S)
+            if info and info.si_signo != signal.SIGCHLD and info.si_code <= 0:  # from a process, not from the kernel
+                os.kill(child, info.si_signo)
             ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else 128 - code
     except OSError as error:
         return _not_started(command[0], error)
     finally:

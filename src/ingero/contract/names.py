@@ -94,3 +94,7 @@ VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
 CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"  # log record name; body or attributes are the chain object
 VERDICT_EXCESS: Final = "ingero.verdict.excess_ratio"
 VERDICT_COST: Final = "ingero.verdict.cost_usd_per_hour"
+
+# where the NCCL plugin puts its rings, unless the variable names another folder
+RING_FOLDER: Final = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links
+RING_FOLDER_VARIABLE: Final = "INGERO_NCCL_RING_DIR"

@@ -15,8 +15,6 @@ from ingero.errors import ForeignFile, Unavailable
 MAGIC = int.from_bytes(b"INGRNCCL", "little")
 VERSION = 1
 NAME_PATTERN = r"ingero-nccl-(?P<pid>\d+)-(?P<ticks>\d+)(?:-\d+)?"
-DEFAULT_FOLDER = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links
-FOLDER_VARIABLE = "INGERO_NCCL_RING_DIR"
 
 KIND_COLLECTIVE, KIND_P2P, KIND_COPY_ENGINE = 1, 2, 3
 FLAG_GPU_TIMED, FLAG_PARTIAL, FLAG_STREAM, FLAG_GRAPH = 1, 2, 4, 8

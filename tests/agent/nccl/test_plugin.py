@@ -4,9 +4,11 @@ import os
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.agent.nccl.jobs import Job
 
 from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built_digest, source_digest
 from ingero.agent.nccl.reader import RingReader
@@ -22,7 +24,6 @@ from ingero.contract.nccl_ring import (
 )
 from ingero.core.collectives import Recorder
 from ingero.core.plugin_records import SAME_CLOCK, to_collectives
-from tests.agent.nccl.jobs import Job
 
 GPU_BASE = 10**12
 SLOTS, OPS = 16384, 8192
@@ -238,7 +239,7 @@ def test_without_shared_memory_it_does_nothing_at_all(host, plugin, tmp_path, sc
     environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path / "missing")}
     done = subprocess.run(
         [host, plugin, "5", scenario, "100" if scenario != "comms" else "0"],
-        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=60,
+        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "missing").exists()
@@ -250,8 +251,8 @@ def test_a_full_shared_memory_switches_it_off_before_the_first_record(host, plug
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
     try:
         environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path)}
-        done = subprocess.run([host, plugin, "6", "flood", "50000"], input="\n", env=environment, text=True, timeout=60)
-        assert done.returncode == 0
+        command = [host, plugin, "6", "flood", "50000"]
+        subprocess.run(command, input="\n", env=environment, text=True, timeout=60, check=True)
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
@@ -267,11 +268,11 @@ def test_rings_of_dead_processes_are_removed_by_the_next_one(host, plugin):
         return process.pid
 
     def rings_of(pid):
-        return [name for name in os.listdir("/dev/shm") if name.startswith(f"ingero-nccl-{pid}-")]
+        return list(Path("/dev/shm").glob(f"ingero-nccl-{pid}-*"))
 
     first = run_once()
     assert len(rings_of(first)) == 1
     second = run_once()
     assert rings_of(first) == []
-    for name in rings_of(second):
-        os.unlink(f"/dev/shm/{name}")
+    for path in rings_of(second):
+        path.unlink()

@@ -5,10 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.agent.nccl.ring_model import ModelRing
 
 from ingero.agent.nccl import rings as rings_module
 from ingero.agent.nccl.rings import Rings, find_process, is_gone, ring_folders, start_ticks
-from tests.agent.nccl.ring_model import ModelRing
 
 
 @pytest.fixture

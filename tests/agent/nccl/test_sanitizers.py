@@ -6,12 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from ingero.agent.nccl.build import FOLDER, SOURCES
 from tests.agent.nccl.conftest import HOST_SOURCE
 
+from ingero.agent.nccl.build import FOLDER, SOURCES
+
 COMPILER = shutil.which("gcc") or shutil.which("clang")
-FIXED_LAYOUT = ["setarch", "-R"] if shutil.which("setarch") else []  # older runtimes cannot place their shadow otherwise
+FIXED_LAYOUT = (
+    ["setarch", "-R"] if shutil.which("setarch") else []
+)  # older runtimes cannot place their shadow otherwise
 SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "comms"],
              "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
 
@@ -25,21 +27,30 @@ def sanitized(request, tmp_path_factory):
     command = [COMPILER, "-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={request.param}"]
     host, plugin = folder / "host", folder / "plugin.so"
     sources = [str(FOLDER / name) for name in SOURCES]
-    for extra in (["-o", str(host), str(HOST_SOURCE), "-ldl", "-lpthread"], ["-fPIC", "-shared", "-o", str(plugin), *sources]):
-        built = subprocess.run([*command, *extra], capture_output=True, text=True)
+    for extra in (
+        ["-o", str(host), str(HOST_SOURCE), "-ldl", "-lpthread"],
+        ["-fPIC", "-shared", "-o", str(plugin), *sources],
+    ):
+        built = subprocess.run([*command, *extra], check=False, capture_output=True, text=True)
         if built.returncode:
             pytest.skip(f"{COMPILER} has no {request.param} sanitizer here: {built.stderr.splitlines()[-1]}")
     return request.param, host, plugin
 
 
 def run(host: Path, plugin: Path, folder: Path, scenario: str, version: int) -> subprocess.CompletedProcess[str]:
+    # no leak check: what dlclose leaves mapped is meant to stay
     environment = {
         "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder), "TSAN_OPTIONS": "halt_on_error=1",
-        "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",  # what dlclose leaves mapped is meant to stay
+        "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",
     }  # fmt: skip
-    number = {"stuck": "8300", "flood": "20000", "comms": "1100", "together": "16", "threads": "500"}.get(scenario, "50")
+    number = {"stuck": "8300", "flood": "20000", "comms": "1100", "together": "16", "threads": "500"}.get(
+        scenario, "50"
+    )
     command = [*FIXED_LAYOUT, str(host), str(plugin), str(version), scenario, number]
-    return subprocess.run(command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=100)
+    lines = "\n" * 8
+    return subprocess.run(
+        command, input=lines, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
 
 
 def test_the_sanitizers_find_nothing(sanitized, tmp_path):
@@ -47,8 +58,10 @@ def test_the_sanitizers_find_nothing(sanitized, tmp_path):
     for version in (4, 6):
         for scenario in SCENARIOS[sanitizer]:
             done = run(host, plugin, tmp_path, scenario, version)
-            if "unexpected memory mapping" in done.stderr:
-                pytest.skip(f"the {sanitizer} sanitizer cannot run under this kernel's memory layout")
+            if "unexpected memory mapping" in done.stderr or "errno: 12" in done.stderr:
+                pytest.skip(
+                    f"the {sanitizer} sanitizer gets no memory for its tables here: {done.stderr.splitlines()[0]}"
+                )
             assert (scenario, done.returncode, done.stderr) == (scenario, 0, "")
             for ring in tmp_path.iterdir():
                 ring.unlink()

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.agent.nccl.reader import RingReader
-from ingero.contract.nccl_ring import DEFAULT_FOLDER, NAME_PATTERN, Records, RingHeader
+from ingero.contract.names import RING_FOLDER
+from ingero.contract.nccl_ring import NAME_PATTERN, Records, RingHeader
 from ingero.core.collectives import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
@@ -178,7 +179,7 @@ def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:
 def ring_folders() -> tuple[Path, ...]:
     """Shared-memory folders of this machine: our own and, where we may look, those of containers."""
     found: dict[tuple[int, int], Path] = {}
-    for folder in (Path(DEFAULT_FOLDER), *_container_folders()):
+    for folder in (Path(RING_FOLDER), *_container_folders()):
         with suppress(OSError):
             status = folder.stat()
             found.setdefault((status.st_dev, status.st_ino), folder)
@@ -192,7 +193,7 @@ def _container_folders() -> Iterator[Path]:
             namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
             if namespace not in seen:
                 seen.add(namespace)
-                yield Path(f"/proc/{pid}/root{DEFAULT_FOLDER}")
+                yield Path(f"/proc/{pid}/root{RING_FOLDER}")
 
 
 def find_process(header: RingHeader) -> Process | None:
@@ -226,7 +227,7 @@ def start_ticks(pid: int) -> int | None:
 def _remove_abandoned(path: Path) -> None:
     """Remove a ring whose process died while making it; only in our own folder, where its number means something."""
     named = _NAME.fullmatch(path.name)
-    if named and path.parent == Path(DEFAULT_FOLDER) and start_ticks(int(named["pid"])) != int(named["ticks"]):
+    if named and path.parent == Path(RING_FOLDER) and start_ticks(int(named["pid"])) != int(named["ticks"]):
         with suppress(OSError):
             path.unlink()
 
