@@ -12,6 +12,7 @@ from typing import Protocol
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest, TracesRequest
@@ -72,8 +73,8 @@ class HttpPush:
     def __init__(
         self, endpoint: Endpoint, cluster: str, node: str, options: ClientOptions, chance: random.Random
     ) -> None:
-        self._url = endpoint.push_url(cluster, node)
-        self._traces_url = endpoint.traces_url
+        self._url = URL(endpoint.push_url(cluster, node), encoded=True)
+        self._traces_url = URL(endpoint.traces_url, encoded=True)
         self._encoding = Encoding.JSON if endpoint.protocol is Wire.HTTP_JSON else Encoding.PROTOBUF
         self._options = options
         self._chance = chance
@@ -96,7 +97,7 @@ class HttpPush:
         if self._session is not None:
             await self._session.close()
 
-    async def _post(self, url: str, body: bytes, encoding: Encoding) -> PushReply:
+    async def _post(self, url: URL, body: bytes, encoding: Encoding) -> PushReply:
         headers = {"Content-Type": encoding.value, **self._options.headers}
         try:
             async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:

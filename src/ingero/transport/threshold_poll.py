@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import aiohttp
+from yarl import URL
 
 from ingero.contract.names import JSON_TYPE
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold, decode_answer
@@ -37,7 +38,7 @@ class ThresholdPoll:
     """GET with the same TLS material and headers as the push."""
 
     def __init__(self, url: str, options: ClientOptions, interval_s: float) -> None:
-        self._url = url
+        self._url = URL(url, encoded=True)
         self._options = options
         self._interval_s = interval_s
         self._session: aiohttp.ClientSession | None = None

@@ -1,0 +1,308 @@
+"""Pushing: what each answer means, what comes back with it, and what is never done."""
+
+import contextlib
+import email.utils
+import random
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
+
+from ingero.contract import names
+from ingero.contract.otlp import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
+from ingero.contract.otlp_body import Encoding, PartialSuccess, encode_response
+from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.contract.threshold import Delivery, ServedThreshold
+from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
+from ingero.core.modes import PushOutcome
+from ingero.errors import ConfigError
+from ingero.transport.endpoint import Protocol, parse_endpoint
+from ingero.transport.otlp_client import ClientOptions, HttpPush, PushReply, parse_retry_after
+from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
+from ingero.transport.threshold_poll import PollOutcome, PollReply, ThresholdPoll
+
+REQUEST = MetricsRequest(
+    resource_metrics=(ResourceMetrics(scope_metrics=(ScopeMetrics(metrics=(Metric(name="m"),)),)),)
+)
+GOOD = {names.THRESHOLD_HEADER: "0.82", names.QUORUM_HEADER: "true"}
+
+
+@contextlib.asynccontextmanager
+async def pushing(url: str, protocol: Protocol = Protocol.HTTP_JSON, timeout_s: float = 2.0) -> AsyncIterator[HttpPush]:
+    endpoint = parse_endpoint(url, protocol=protocol)
+    client = HttpPush(
+        endpoint, "c 1", "n/1", ClientOptions(timeout_s=timeout_s, headers={"X-A": "b"}), random.Random(1)
+    )
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def reply_to(answer: Answer) -> tuple[PushReply, ScriptedFleet]:
+    async with scripted_fleet() as fleet, pushing(fleet.url) as client:
+        fleet.answer = lambda _: answer
+        return await client.push(REQUEST), fleet
+
+
+@pytest.mark.parametrize("protocol", [Protocol.HTTP_JSON, Protocol.HTTP_PROTOBUF])
+async def test_a_push_carries_its_identity_and_body(protocol: Protocol) -> None:
+    async with scripted_fleet() as fleet, pushing(fleet.url, protocol) as client:
+        assert (await client.push(REQUEST)).outcome is PushOutcome.OK
+        [(request, body)] = fleet.requests
+    assert request.method == "POST"
+    assert request.path_qs == "/v1/metrics?cluster_id=c%201&node_id=n%2F1"
+    assert request.headers["X-A"] == "b"
+    is_json = protocol is Protocol.HTTP_JSON
+    assert request.headers["Content-Type"] == ("application/json" if is_json else "application/x-protobuf")
+    assert (decode_json if is_json else decode_protobuf)(MetricsRequest, body) == REQUEST
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "retry_after_s"),
+    [
+        pytest.param(Answer(200), PushOutcome.OK, None, id="200"),
+        pytest.param(Answer(204, body=b""), PushOutcome.OK, None, id="204"),
+        pytest.param(Answer(429, {"Retry-After": "7"}), PushOutcome.SHED, 7.0, id="60"),
+        pytest.param(Answer(503, {"Retry-After": "12"}), PushOutcome.SHED, 12.0, id="503-with-time"),
+        pytest.param(Answer(429), PushOutcome.SHED, None, id="62-no-header"),
+        pytest.param(Answer(503), PushOutcome.SERVER_ERROR, None, id="503-silent"),
+        pytest.param(Answer(400, {"Retry-After": "30"}), PushOutcome.REFUSED, None, id="62-400"),
+        pytest.param(Answer(401), PushOutcome.AUTH, None, id="401"),
+        pytest.param(Answer(403), PushOutcome.AUTH, None, id="403"),
+        pytest.param(Answer(500), PushOutcome.SERVER_ERROR, None, id="500"),
+        pytest.param(Answer(200, body=b"x" * 70_000), PushOutcome.SERVER_ERROR, None, id="reply-too-large"),
+    ],
+)
+async def test_answers_are_final_and_mean_something(
+    answer: Answer, outcome: PushOutcome, retry_after_s: float | None
+) -> None:
+    answer.headers |= GOOD
+    reply, fleet = await reply_to(answer)
+    assert (reply.outcome, reply.retry_after_s) == (outcome, retry_after_s)
+    assert len(fleet.requests) == 1  # no retry of an answer
+    assert reply.threshold == ServedThreshold(0.82, True)  # read on errors too
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_bug_redirects_are_refused(status: int) -> None:
+    """Following one would take the client certificate to somebody else."""
+    reply, fleet = await reply_to(Answer(status, {"Location": "/elsewhere"}))
+    assert reply.outcome is PushOutcome.REFUSED
+    assert [request.path for request, _ in fleet.requests] == ["/v1/metrics"]
+
+
+async def test_network_errors_are_tried_once_more() -> None:
+    async with scripted_fleet() as fleet, pushing(fleet.url, timeout_s=0.2) as client:
+        fleet.answer = lambda count: Answer(delay_s=0.6 if count == 1 else 0.0)
+        assert (await client.push(REQUEST)).outcome is PushOutcome.OK
+        assert len(fleet.requests) == 2
+        fleet.answer = lambda _: Answer(delay_s=0.6)
+        assert (await client.push(REQUEST, retry=False)).outcome is PushOutcome.TRANSPORT
+        assert len(fleet.requests) == 3
+
+
+async def test_nobody_there_is_a_value_not_an_exception() -> None:
+    async with pushing("http://127.0.0.1:1") as client:
+        reply = await client.push(REQUEST)
+    assert reply.outcome is PushOutcome.TRANSPORT
+    assert reply.detail
+
+
+async def test_a_black_hole_ends_with_the_timeout() -> None:
+    async with black_hole() as url, pushing(url, timeout_s=0.1) as client:
+        assert (await client.push(REQUEST)).outcome is PushOutcome.TRANSPORT
+
+
+async def test_bug_partial_success_is_read() -> None:
+    partial = encode_response(MetricsRequest, Encoding.JSON, PartialSuccess(2, "score_out_of_range"))
+    reply, _ = await reply_to(Answer(body=partial))
+    assert (reply.outcome, reply.rejected_points, reply.detail) == (PushOutcome.OK, 2, "score_out_of_range")
+
+
+async def test_verdicts_come_with_the_reply_and_garbage_is_ignored() -> None:
+    verdict = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", since=1.0)
+    reply, _ = await reply_to(Answer(headers={names.VERDICT_HEADER: encode_verdicts([verdict])}))
+    assert reply.verdicts == (verdict,)
+    reply, _ = await reply_to(Answer(headers={names.VERDICT_HEADER: '[{"episode": 1}'}))
+    assert (reply.outcome, reply.verdicts) == (PushOutcome.OK, ())
+
+
+@pytest.mark.parametrize(
+    ("headers", "delivery"),
+    [
+        (GOOD, Delivery.HIT),
+        ({names.THRESHOLD_HEADER: "0.82"}, Delivery.MISS),
+        ({}, Delivery.MISS),
+        ({names.THRESHOLD_HEADER: "NaN", names.QUORUM_HEADER: "true"}, Delivery.REJECTED),
+    ],
+)
+async def test_threshold_headers(headers: dict[str, str], delivery: Delivery) -> None:
+    assert (await reply_to(Answer(headers=headers)))[0].delivery is delivery
+
+
+def test_headers_with_line_breaks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="line break"):
+        ClientOptions(timeout_s=1.0, headers={"X-A": "b\r\nX-B: c"})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", 7.0), ("0", 0.0), (" 7 ", 7.0), ("", None), ("   ", None), ("abc", None), ("-1", None), ("1_0", None),
+        ("٧", None), (None, None), ("999999", 300.0), ("99999999999999999999", None),
+    ],
+)  # fmt: skip
+def test_retry_after_vector_61(text: str | None, expected: float | None) -> None:
+    assert parse_retry_after(text, 1000.0) == expected
+
+
+def test_retry_after_dates_v18() -> None:
+    now = 1_794_709_942.0
+    assert parse_retry_after(email.utils.formatdate(now - 60, usegmt=True), now) == 0.0
+    assert parse_retry_after(email.utils.formatdate(now + 30, usegmt=True), now) == pytest.approx(30.0)
+    assert parse_retry_after(email.utils.formatdate(now + 10**6, usegmt=True), now) == 300.0
+
+
+# --- GET fallback --------------------------------------------------------------------------------------------------
+async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
+    async with scripted_fleet() as fleet:
+        fleet.answer = lambda _: answer
+        client = ThresholdPoll(f"{fleet.url}/api/v1/threshold?cluster_id=c", ClientOptions(timeout_s=1.0), interval_s)
+        try:
+            return await client.ask()
+        finally:
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(
+            Answer(body=b'{"threshold": 0.88, "quorum_met": true}'),
+            PollReply(PollOutcome.OK, ServedThreshold(0.88, True)),
+            id="64",
+        ),
+        pytest.param(Answer(body=b'{"threshold":0,"quorum_met":false}'), PollReply(PollOutcome.OK), id="cold-start"),
+        pytest.param(
+            Answer(503, {"Retry-After": "12"}),
+            PollReply(PollOutcome.SERVER_ERROR, None, 12.0, "HTTP 503"),
+            id="63",
+        ),
+        pytest.param(Answer(500), PollReply(PollOutcome.SERVER_ERROR, None, None, "HTTP 500"), id="63-silent"),
+        pytest.param(
+            Answer(429, {"Retry-After": "x"}), PollReply(PollOutcome.RATE_LIMITED, None, 2.0, "HTTP 429"), id="61"
+        ),
+        pytest.param(
+            Answer(302, {"Location": "/x"}), PollReply(PollOutcome.CLIENT_ERROR, detail="HTTP 302"), id="redirect"
+        ),
+    ],
+)
+async def test_polls(answer: Answer, expected: PollReply) -> None:
+    assert await poll(answer) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"error": "x"}',
+        b'{"threshold": true, "quorum_met": true}',
+        b'{"threshold": "0.9", "quorum_met": true}',
+        b'{"threshold": 0.9}',
+        b'{"threshold": 0.05, "quorum_met": true}',
+        b'{"threshold": NaN, "quorum_met": true}',
+        b'{"threshold": 1e400, "quorum_met": true}',
+        b'{"threshold": 0.9, "quorum_met": true' + b" " * 9000 + b"}",
+        b"not json",
+    ],
+)
+async def test_bug_an_answer_without_both_keys_is_no_threshold(body: bytes) -> None:
+    """The reference took `{}` and error envelopes for a cold start and overwrote a good value."""
+    assert (await poll(Answer(body=body))).outcome is PollOutcome.CLIENT_ERROR
+
+
+# --- gRPC ----------------------------------------------------------------------------------------------------------
+class ScriptedService(grpc.GenericRpcHandler):
+    """Answers the metrics service with whatever `abort` and `metadata` say."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.metadata: dict[str, str] = {}
+        self.reply: tuple[tuple[str, str], ...] = ()
+        self.trailing: tuple[tuple[str, str], ...] = ()
+        self.abort: grpc.StatusCode | None = None
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method != names.METRICS_METHOD:
+            return None
+        return grpc.unary_unary_rpc_method_handler(self.export)
+
+    async def export(self, body: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        self.bodies.append(body)
+        self.metadata = dict(context.invocation_metadata() or ())
+        await context.send_initial_metadata(self.reply)
+        context.set_trailing_metadata(self.trailing)
+        if self.abort is not None:
+            await context.abort(self.abort, "because")
+        return b""
+
+
+@contextlib.asynccontextmanager
+async def grpc_pair() -> AsyncIterator[tuple[ScriptedService, GrpcPush]]:
+    service, server = ScriptedService(), grpc.aio.server()
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    endpoint = parse_endpoint(f"http://127.0.0.1:{port}", protocol=Protocol.GRPC)
+    client = GrpcPush(
+        endpoint, "c", "n", ClientOptions(timeout_s=2.0, headers={"X-A": "b"}), GrpcPems(), random.Random(1)
+    )
+    try:
+        yield service, client
+    finally:
+        await client.close()
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("place", ["reply", "trailing"])
+async def test_grpc_push_f006(place: str) -> None:
+    verdict = Verdict(episode="e", state=VerdictState.SUSPECT, node="n", since=1.0)
+    async with grpc_pair() as (service, client):
+        values = (
+            (names.THRESHOLD_METADATA, "0.870348"),
+            (names.QUORUM_METADATA, "true"),
+            (names.VERDICT_METADATA, encode_verdicts([verdict])),
+        )
+        setattr(service, place, values)
+        reply = await client.push(REQUEST)
+    assert (reply.outcome, reply.threshold) == (PushOutcome.OK, ServedThreshold(0.870348, True))
+    assert reply.verdicts == (verdict,)
+    assert decode_protobuf(MetricsRequest, service.bodies[0]) == REQUEST
+    assert (service.metadata[names.CLUSTER_HEADER], service.metadata["x-a"]) == ("c", "b")
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, PushOutcome.SHED),
+        (grpc.StatusCode.INVALID_ARGUMENT, PushOutcome.REFUSED),
+        (grpc.StatusCode.UNAUTHENTICATED, PushOutcome.AUTH),
+        (grpc.StatusCode.INTERNAL, PushOutcome.SERVER_ERROR),
+    ],
+)
+async def test_grpc_errors_still_bring_the_threshold(code: grpc.StatusCode, outcome: PushOutcome) -> None:
+    async with grpc_pair() as (service, client):
+        service.abort = code
+        service.trailing = ((names.THRESHOLD_METADATA, "0.8"), (names.QUORUM_METADATA, "false"))
+        reply = await client.push(REQUEST)
+    assert (reply.outcome, reply.threshold) == (outcome, ServedThreshold(0.8, False))
+    assert len(service.bodies) == 1
+
+
+async def test_grpc_nobody_there() -> None:
+    endpoint = parse_endpoint("http://127.0.0.1:1", protocol=Protocol.GRPC)
+    client = GrpcPush(endpoint, "c", "n", ClientOptions(timeout_s=0.5), GrpcPems(), random.Random(1))
+    assert (await client.push(REQUEST, retry=False)).outcome is PushOutcome.TRANSPORT
+    await client.close()
