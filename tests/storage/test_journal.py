@@ -16,9 +16,9 @@ from ingero.storage.journal import (
     JournalWriter,
     decode_frame,
     encode_frame,
-    frames_after_damage,
     inspect_journal,
     list_segments,
+    recoverable_frames,
 )
 
 SMALL = 4096
@@ -131,7 +131,7 @@ def test_a_flipped_bit_in_an_acknowledged_request_is_named(tmp_path: Path) -> No
     assert problem.endswith("request 2 cannot be read (0 requests follow it there)")
     with pytest.raises(StoreDamaged, match="request 2 cannot be read; run `ingero-echo verify`"):
         read_all(tmp_path, 3)
-    assert [frame.body for frame in frames_after_damage(tmp_path, 0)] == [b"first", b"third"]
+    assert [frame.body for frame in recoverable_frames(tmp_path, 0)] == [b"first", b"third"]
     assert inspect_journal(tmp_path, 3).problems == (), "what the database has needs no journal"
 
 

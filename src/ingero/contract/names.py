@@ -81,6 +81,10 @@ CLUSTER_HEADER: Final = "ingero.cluster.id"
 THRESHOLD_PATH: Final = "/api/v1/threshold"
 NODE_NAME_HEADER: Final = "X-Ingero-Node"
 
+SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the number under which a request is durable
+SEQUENCE_METADATA: Final = "ingero-sequence"
+WAIT_HEADER: Final = "x-ingero-wait"  # Echo: answer once it can be queried; header and metadata alike
+
 # --- OTLP ----------------------------------------------------------------------------------------------------------
 METRICS_PATH: Final = "/v1/metrics"
 TRACES_PATH: Final = "/v1/traces"

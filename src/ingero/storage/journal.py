@@ -320,18 +320,23 @@ def segment_path(directory: Path, number: int) -> Path:
     return directory / f"journal-{number:08d}"
 
 
-def frames_after_damage(directory: Path, applied_seq: int) -> Iterator[Frame]:
+def recoverable_frames(directory: Path, applied_seq: int) -> Iterator[Frame]:
     """Every sound request that is not in the database, damage or not: what a repair can still save."""
-    seen = applied_seq
-    for segment in list_segments(directory):
-        data = segment.path.read_bytes()
+    found: dict[int, tuple[Path, int]] = {}  # a later segment has the acknowledged version
+    for path in sorted(directory.glob("journal-*")):
+        data = path.read_bytes()
         at = data.find(FRAME_MAGIC, _SEGMENT_HEAD.size)
         while at >= 0:
             frame = decode_frame(data, at)
-            if frame is not None and frame.seq > seen and frame.seq >= segment.first_seq:
-                seen = frame.seq
-                yield frame
+            if frame is not None and frame.seq > applied_seq:
+                found[frame.seq] = (path, at)
             at = data.find(FRAME_MAGIC, at + (frame_bytes(frame.body) if frame else 1))
+    for _, (path, at) in sorted(found.items()):
+        with path.open("rb") as file:
+            file.seek(at)
+            frame = decode_frame(file.read(_FRAME_HEAD.size + MAX_BODY_BYTES), 0)
+        if frame is not None:
+            yield frame
 
 
 def _encode_head(number: int, first_seq: int) -> bytes:

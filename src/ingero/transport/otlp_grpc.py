@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import grpc
 
-from ingero.contract.names import CLUSTER_HEADER
+from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
 from ingero.errors import MalformedPush, Unavailable
 from ingero.transport.http import parse_endpoint, port_holder
-from ingero.transport.otlp_http import Headers, Inbound, Reply
+from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
 from ingero.transport.tls import ServerTls
 
 SERVICES: Final[dict[str, Kind]] = {
@@ -36,7 +36,7 @@ _OPTIONS: Final = (
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
-    def __init__(self, receive: Callable[[Inbound], Reply], headers_for: Callable[[str | None], Headers]) -> None:
+    def __init__(self, receive: Receive, headers_for: Callable[[str | None], Headers]) -> None:
         self._receive = receive
         self._headers_for = headers_for
         self._handlers = {
@@ -51,7 +51,9 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             metadata = dict(context.invocation_metadata() or ())
             cluster = metadata.get(CLUSTER_HEADER)
             try:
-                reply = self._receive(Inbound(kind, body, Encoding.PROTOBUF, cluster, metadata.get("authorization")))
+                authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
+                inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, wait)
+                reply = await settled(self._receive(inbound))
             except MalformedPush as error:
                 reply = Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
             await _send_metadata(context, reply)
@@ -90,7 +92,7 @@ class GrpcListener:
 def grpc_listener(
     endpoint: str,
     tls: ServerTls | None,
-    receive: Callable[[Inbound], Reply],
+    receive: Receive,
     headers_for: Callable[[str | None], Headers],
 ) -> GrpcListener:
     """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata."""

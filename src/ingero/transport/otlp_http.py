@@ -4,7 +4,8 @@
 the message, without a scope, a task or an event. Everything else takes the ordinary way.
 """
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, METRICS_PATH
+from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, METRICS_PATH, WAIT_HEADER
 from ingero.contract.otlp import Kind
 from ingero.contract.otlp_body import (
     MAX_BODY_BYTES,
@@ -41,6 +42,7 @@ class Inbound:
     encoding: Encoding
     cluster: str | None
     authorization: str | None
+    wait: bool = False  # the sender wants its answer only once what it sent can be queried
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,14 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
+Receive = Callable[[Inbound], Reply | Awaitable[Reply]]
+
+
+async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
+    """The reply of a service that answers at once, or of one that must write first."""
+    return await reply if inspect.isawaitable(reply) else reply
+
+
 def cluster_of(query: str, header: str | None) -> str | None:
     """The cluster a request names outside its body."""
     named = parse_qs(query).get(CLUSTER_QUERY) if query else None
@@ -62,7 +72,7 @@ def cluster_of(query: str, header: str | None) -> str | None:
 
 def otlp_endpoint(
     kind: Kind,
-    receive: Callable[[Inbound], Reply],
+    receive: Receive,
     headers_for: Callable[[str | None], Headers],
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> Callable[[Request], Any]:
@@ -78,7 +88,8 @@ def otlp_endpoint(
         try:
             body = await _read(request, max_body_bytes)
             body = decompress(body, request.headers.get("content-encoding", ""))
-            reply = receive(Inbound(kind, body, encoding, cluster, request.headers.get("authorization")))
+            authorization, wait = request.headers.get("authorization"), WAIT_HEADER in request.headers
+            reply = await settled(receive(Inbound(kind, body, encoding, cluster, authorization, wait)))
         except MalformedPush as error:
             reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
         except TooLarge as error:

@@ -1,0 +1,176 @@
+"""The Echo service: builds everything in reading order, runs until a signal, drains."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ingero.config.echo import EchoConfig
+from ingero.contract.exposition import CONTENT_TYPE, render
+from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.echo.bearer import Bearer, echo_token
+from ingero.echo.control import Control
+from ingero.echo.engine import Engine, EngineSettings
+from ingero.echo.ingest import MAX_REQUEST_BYTES
+from ingero.echo.metrics import ingest_families, store_families
+from ingero.echo.receive import Receiver
+from ingero.echo.store_api import StoreStats
+from ingero.errors import IngeroError, StoreError
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
+from ingero.transport.otlp_http import otlp_endpoint
+from ingero.transport.tls import ServerTls, kept_certificate, local_names, server_context
+
+STATS_TIMEOUT_S = 2.0
+SWITCH_INTERVAL_S = 0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
+log = logging.getLogger(__name__)
+
+
+class EchoService:
+    """Everything `ingero-echo serve` runs. `addresses` holds where each listener ended up."""
+
+    def __init__(self, config: EchoConfig) -> None:
+        self.config = config
+        self.addresses: dict[str, str] = {}
+        self._listeners: list[HttpListener] = []
+        self._grpc: GrpcListener | None = None
+        self._limit_bytes = 0
+        self.engine: Engine
+        self.receiver: Receiver
+        self.control: Control
+        self.bearer: Bearer
+
+    async def start(self) -> None:
+        """Open the store, then listen; raises IngeroError and leaves nothing behind."""
+        config = self.config
+        try:
+            config.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot make {config.database.parent}: {error.strerror}") from None
+        self._limit_bytes = config.database_limit_bytes()
+        self.bearer = Bearer(echo_token(config.auth_token_file, config.database))
+        self.engine = Engine(
+            EngineSettings(
+                database=config.database,
+                address_space_bytes=config.store_memory,
+                threads=config.threads(),
+                retention_s=config.retention,
+                rollup_retention_s=config.rollup_retention,
+                max_database_bytes=self._limit_bytes,
+                max_backlog_bytes=config.max_backlog_size,
+            )
+        )
+        await self.engine.start()
+        self.receiver = Receiver(self.engine, self.bearer.admits)
+        self.control = Control(self.engine, config.database)
+        try:
+            await self.control.start()
+            await self._open_listeners()
+        except BaseException:
+            await self.stop()
+            raise
+        log.info("echo_started", extra={"listeners": self.addresses})
+
+    async def _open_listeners(self) -> None:
+        """OTLP last: once a request is taken, everything about it can be seen."""
+        tls = self._tls()
+        context = server_context(tls) if tls else None
+        health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
+        await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
+        await self._serve("http", self.config.otlp_http_addr, self._otlp_app(), context)
+        self._grpc = grpc_listener(self.config.otlp_addr, tls, self.receiver.receive_grpc, self.receiver.no_headers)
+        await self._grpc.start()
+        self.addresses["grpc"] = self._grpc.address
+
+    def _tls(self) -> ServerTls | None:
+        config = self.config
+        if config.tls_cert is not None and config.tls_key is not None:
+            return ServerTls(cert=config.tls_cert, key=config.tls_key, client_ca=config.client_ca)
+        if config.create_certificate:
+            bound = [config.otlp_addr.rpartition(":")[0], config.mcp_addr.rpartition(":")[0]]
+            kept = kept_certificate(config.database.with_name(config.database.name + ".tls"), local_names(None, bound))
+            log.info("certificate", extra={"path": str(kept.cert)})
+            return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)
+        log.warning("plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"})
+        return None
+
+    def _otlp_app(self) -> Starlette:
+        def endpoint(kind: Any) -> Callable[[Request], Any]:
+            return otlp_endpoint(kind, self.receiver.receive_http, self.receiver.no_headers, MAX_REQUEST_BYTES)
+
+        return Starlette(
+            routes=[
+                Route("/v1/metrics", endpoint(MetricsRequest), methods=["POST"]),
+                Route("/v1/traces", endpoint(TracesRequest), methods=["POST"]),
+                Route("/v1/logs", endpoint(LogsRequest), methods=["POST"]),
+            ]
+        )
+
+    async def _serve(self, name: str, endpoint: str, app: Starlette, context: ssl.SSLContext | None) -> None:
+        listener = HttpListener(app, bind(endpoint), context)
+        self._listeners.append(listener)
+        await listener.start()
+        self.addresses[name] = listener.address
+
+    # --- pages of the health listener ---------------------------------------------------------------------------------
+    async def _health(self, _: Request) -> Response:
+        trouble = self.engine.trouble
+        body = {"status": "trouble" if trouble else "ok", "reason": trouble}
+        return Response(msgspec.json.encode(body), 503 if trouble else 200, media_type="application/json")
+
+    async def _metrics(self, request: Request) -> Response:
+        if not self.bearer.admits(request.headers.get("authorization")):
+            return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
+        return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
+
+    async def render_metrics(self) -> bytes:
+        """Echo's own series in the text format."""
+        stats: StoreStats | None = None
+        with contextlib.suppress(IngeroError, TimeoutError):
+            stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
+        families = ingest_families(self.engine, self.receiver) + store_families(self.engine, stats, self._limit_bytes)
+        return render(families)
+
+    def reload(self) -> None:
+        """Read the token again; what is wrong keeps its old value and is logged."""
+        try:
+            self.bearer.set(echo_token(self.config.auth_token_file, self.config.database))
+        except IngeroError as error:
+            log.error("reload_failed", extra={"why": str(error)})
+
+    async def stop(self) -> None:
+        """Refuse what is new, finish what is under way, load it, close; the health page goes last."""
+        self.engine.ingest.draining = True
+        if self._grpc is not None:
+            await self._grpc.stop()
+        for listener in reversed(self._listeners):
+            await listener.stop()
+            listener.listener.close()
+        await self.control.stop()
+        await self.engine.stop()
+        log.info("echo_stopped")
+
+
+async def serve(config: EchoConfig, on_started: Callable[[EchoService], None]) -> None:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    service = EchoService(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await service.start()
+    loop.add_signal_handler(signal.SIGHUP, service.reload)
+    on_started(service)
+    await stopping.wait()
+    await service.stop()

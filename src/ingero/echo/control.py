@@ -1,0 +1,85 @@
+"""The operator's socket beside the database: commands on the same machine ask the running Echo to do something.
+
+One JSON object per connection, one back. The socket belongs to the owner of the database and nobody else may open it.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+from ingero.echo.engine import Engine
+from ingero.errors import IngeroError, StoreError
+
+log = logging.getLogger(__name__)
+
+MAX_LINE_BYTES: Final = 64 * 1024
+WAIT_S: Final = 60.0
+
+
+def control_path(database: Path) -> Path:
+    """Where the socket lies."""
+    return database.with_name(database.name + ".sock")
+
+
+class Control:
+    """Serves the socket while Echo runs."""
+
+    def __init__(self, engine: Engine, database: Path) -> None:
+        self._engine = engine
+        self._path = control_path(database)
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self._path.unlink(missing_ok=True)  # left by a killed predecessor; we own the database
+        mask = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
+        finally:
+            os.umask(mask)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = json.loads(await reader.readline())
+            answer = await self._answer(request)
+        except (IngeroError, OSError, ValueError, KeyError, TypeError) as error:
+            answer = {"error": str(error) or type(error).__name__}
+        with contextlib.suppress(ConnectionError):
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["do"] != "backup":
+            raise StoreError(f"unknown request {request['do']!r}")
+        durable = self._engine.ingest.durable_seq
+        await self._engine.store.wait_applied(durable, WAIT_S)  # all that was acknowledged so far is in the copy
+        return {"applied_seq": await self._engine.store.backup(request["path"])}
+
+
+def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
+    """Ask the Echo that owns `database`; None when none runs. Raises StoreError with its refusal."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(timeout_s)
+    try:
+        connection.connect(str(control_path(database)))
+    except (FileNotFoundError, ConnectionRefusedError):
+        connection.close()
+        return None
+    with connection, connection.makefile("rwb") as stream:
+        stream.write(json.dumps(request).encode() + b"\n")
+        stream.flush()
+        line = stream.readline()
+    answer: dict[str, Any] = json.loads(line) if line else {"error": "Echo stopped before it answered"}
+    if "error" in answer:
+        raise StoreError(answer["error"])
+    return answer

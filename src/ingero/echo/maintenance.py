@@ -1,0 +1,197 @@
+"""Backup, restore, verify and repair of Echo's data."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ingero.contract.otlp_rows import Signal
+from ingero.echo.control import ask_running
+from ingero.echo.engine import journal_directory
+from ingero.echo.stress import StressPlan, batch_body
+from ingero.errors import StoreDamaged, StoreError
+from ingero.storage.event_schema import SCHEMA_VERSION
+from ingero.storage.event_store import EventStore
+from ingero.storage.journal import Frame, JournalReader, inspect_journal, recoverable_frames
+from ingero.storage.ownership import Ownership
+
+MEMORY_BYTES: Final = 2 << 30
+BACKUP_TIMEOUT_S: Final = 600.0
+DEMO_START_NS: Final = 1_778_025_600_000_000_000
+_LOAD_BYTES: Final = 16 << 20
+
+
+@dataclass(slots=True)
+class Verification:
+    """What `verify` found; problems make it fail, notes do not."""
+
+    facts: dict[str, str | int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def backup(database: Path, target: Path) -> int:
+    """Copy everything acknowledged so far to `target`, from a running Echo or from its files; returns its sequence."""
+    if target.exists():
+        raise StoreError(f"{target} exists; give a name that is free")
+    running = ask_running(database, {"do": "backup", "path": str(target.absolute())}, BACKUP_TIMEOUT_S)
+    if running is not None:
+        return int(running["applied_seq"])
+    with _opened(database) as store:
+        _load_journal(store, database)
+        return store.copy_to(target.absolute())
+
+
+def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
+    """Put a backup in the place of `database`; returns its sequence and what became of the journal."""
+    if database.exists() and not force:
+        raise StoreError(f"{database} exists; --force sets it aside and puts the backup in its place")
+    database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ownership = Ownership(database)
+    try:
+        arriving = database.with_name(database.name + ".restoring")
+        try:
+            shutil.copyfile(source, arriving)
+        except OSError as error:
+            raise StoreError(f"cannot copy {source}: {error.strerror}") from None
+        try:
+            store = EventStore(arriving, MEMORY_BYTES, 1)  # refuses what is not a database of ours
+            applied = store.applied_seq
+            store.close()
+        except StoreError:
+            arriving.unlink()
+            raise
+        suffix = f".before-restore-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+        for path in (database, database.with_name(database.name + ".wal")):
+            if path.exists():
+                path.rename(path.with_name(path.name + suffix))
+        arriving.rename(database)
+        return applied, _settle_journal(journal_directory(database), applied, suffix)
+    finally:
+        ownership.release()
+
+
+def verify(database: Path) -> Verification:
+    """Check database and journal without changing either."""
+    found = Verification()
+    with _opened(database) as store:
+        found.facts |= {"database": str(database), "schema_version": SCHEMA_VERSION, "applied_seq": store.applied_seq}
+        found.facts |= {f"rows in {table}": count for table, count in store.row_counts().items()}
+        found.facts["database_bytes"] = store.used_bytes()
+        newest = store.scalar("SELECT max(seq) FROM events")
+        if newest is not None and newest > store.applied_seq:
+            found.problems.append(f"events has request {newest}, but only {store.applied_seq} are marked as applied")
+        twice = store.scalar("SELECT count(*) FROM (SELECT 1 FROM events GROUP BY seq, idx HAVING count(*) > 1)")
+        if twice:
+            found.problems.append(f"{twice} events are stored more than once")
+        journal = journal_directory(database)
+        if not journal.is_dir():
+            found.notes.append(f"{journal} does not exist: nothing waits to be loaded")
+            return found
+        try:
+            inspection = inspect_journal(journal, store.applied_seq)
+        except StoreDamaged as error:
+            found.problems.append(str(error))
+            return found
+        found.facts |= {"journal_segments": len(inspection.segments), "requests_to_load": inspection.frames}
+        found.problems += inspection.problems
+        if inspection.dropped_bytes:
+            found.notes.append(f"{inspection.dropped_bytes} bytes of a write that was never acknowledged are ignored")
+    return found
+
+
+def repair(database: Path) -> tuple[int, int]:
+    """Load every request that can still be read, set the damaged journal aside; returns requests saved and lost."""
+    journal = journal_directory(database)
+    with _opened(database) as store:
+        before = store.applied_seq
+        saved, group, size = 0, [], 0
+        for frame in recoverable_frames(journal, before):
+            group.append(frame)
+            size += len(frame.body)
+            if size > _LOAD_BYTES:
+                store.load(group)
+                saved, group, size = saved + len(group), [], 0
+        if group:
+            store.load(group)
+        saved += len(group)
+        lost = store.applied_seq - before - saved
+        journal.rename(journal.with_name(f"{journal.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"))
+        return saved, lost
+
+
+def write_demo(target: Path) -> int:
+    """A database of 2,000 events from eight nodes, two of them with one low score; returns the events."""
+    if target.exists():
+        raise StoreError(f"{target} exists; give a name that is free")
+    nodes = tuple(f"node-{kind}-{i}" for kind in ("h100", "a100") for i in range(4))
+    plan = StressPlan(
+        node_ids=nodes, events=2000, chains=80, batch=250, rate=0, cluster="demo", planted=(nodes[1], nodes[6])
+    )
+    frames = [
+        Frame(
+            i + 1, i, DEMO_START_NS // 1000, Signal.METRICS, batch_body(plan, node, i, 0, plan.share(i), DEMO_START_NS)
+        )
+        for i, node in enumerate(nodes)
+    ]
+    store = EventStore(target, MEMORY_BYTES, 1)
+    try:
+        events = store.load(frames).events
+        store.roll_up(DEMO_START_NS // 1000)
+        store.checkpoint()
+    finally:
+        store.close()
+    return events
+
+
+@contextmanager
+def _opened(database: Path) -> Iterator[EventStore]:
+    """The database, owned while we look at it."""
+    if not database.exists():
+        raise StoreError(f"{database} does not exist")
+    ownership = Ownership(database)
+    try:
+        store = EventStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        ownership.release()
+
+
+def _load_journal(store: EventStore, database: Path) -> None:
+    """Bring the database up to everything that was acknowledged."""
+    journal = journal_directory(database)
+    if not journal.is_dir():
+        return
+    inspection = inspect_journal(journal, store.applied_seq)
+    if inspection.problems:
+        raise StoreDamaged(f"{journal}: {'; '.join(inspection.problems)}; see `ingero-echo verify`")
+    reader = JournalReader(journal, store.applied_seq)
+    try:
+        while frames := reader.read(inspection.last_seq, _LOAD_BYTES):
+            store.load(frames)
+    finally:
+        reader.close()
+
+
+def _settle_journal(journal: Path, applied: int, suffix: str) -> str:
+    if not journal.is_dir():
+        return "there was no journal"
+    try:
+        inspection = inspect_journal(journal, applied)
+        problems = "; ".join(inspection.problems)
+    except StoreDamaged as error:
+        problems = str(error)
+    if not problems:
+        return (
+            f"the journal goes on where the backup ends: {inspection.frames} requests will be loaded at the next start"
+        )
+    aside = journal.with_name(journal.name + suffix)
+    journal.rename(aside)
+    return f"the journal does not fit the backup ({problems}) and lies in {aside}"

@@ -1,0 +1,83 @@
+"""What Echo does with an OTLP request: who sent it, into the journal, and how that went."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from ingero.contract.names import SEQUENCE_HEADER, SEQUENCE_METADATA
+from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp_body import Encoding, decode
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp_rows import Signal
+from ingero.echo.engine import Engine
+from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
+from ingero.transport.otlp_http import Inbound, Reply
+
+SIGNALS: Final[dict[Kind, Signal]] = {
+    MetricsRequest: Signal.METRICS,
+    TracesRequest: Signal.TRACES,
+    LogsRequest: Signal.LOGS,
+}
+WAIT_S: Final = 10.0
+FULL_RETRY_S: Final = 10
+ACK_BOUNDS_MS: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0)
+_UNAUTHORIZED: Final = "a bearer token is needed"  # the same words for missing, malformed and wrong
+
+
+class Receiver:
+    """Both OTLP listeners feed it. `may_send` judges an Authorization header."""
+
+    def __init__(self, engine: Engine, may_send: Callable[[str | None], bool]) -> None:
+        self._engine = engine
+        self._may_send = may_send
+        self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
+        self.ack_counts = [0] * (len(ACK_BOUNDS_MS) + 1)
+        self.ack_sum_ms = 0.0
+
+    async def receive_http(self, inbound: Inbound) -> Reply:
+        """Over HTTP."""
+        reply = await self._receive(inbound, SEQUENCE_HEADER)
+        self.replies["http", reply.status] += 1
+        return reply
+
+    async def receive_grpc(self, inbound: Inbound) -> Reply:
+        """Over gRPC."""
+        reply = await self._receive(inbound, SEQUENCE_METADATA)
+        self.replies["grpc", reply.status] += 1
+        return reply
+
+    def no_headers(self, _: str | None) -> tuple[tuple[str, str], ...]:
+        """Errors of the transport itself carry nothing of ours."""
+        return ()
+
+    async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
+        if not self._may_send(inbound.authorization):
+            return Reply(HTTPStatus.UNAUTHORIZED, message=_UNAUTHORIZED)
+        body = inbound.body
+        began = time.perf_counter()
+        try:
+            if inbound.encoding is Encoding.JSON:
+                body = encode_protobuf(decode(inbound.kind, body, Encoding.JSON))
+            accepted = await self._engine.submit(SIGNALS[inbound.kind], body)
+            self._observe((time.perf_counter() - began) * 1e3)
+            if inbound.wait:
+                await self._engine.store.wait_applied(accepted.seq, WAIT_S)
+        except MalformedPush as error:
+            return Reply(HTTPStatus.BAD_REQUEST, message=str(error))
+        except TooLarge as error:
+            return Reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message=str(error))
+        except Overloaded as error:
+            status = HTTPStatus.SERVICE_UNAVAILABLE if self._engine.ingest.draining else HTTPStatus.TOO_MANY_REQUESTS
+            return Reply(status, message=str(error), retry_after_s=error.retry_after_s)
+        except StoreError as error:
+            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=FULL_RETRY_S)
+        except Unavailable as error:  # durable, but not yet visible: sending it again is harmless
+            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=int(WAIT_S))
+        return Reply(headers=((sequence_name, str(accepted.seq)),))
+
+    def _observe(self, elapsed_ms: float) -> None:
+        position = next((i for i, bound in enumerate(ACK_BOUNDS_MS) if elapsed_ms <= bound), len(ACK_BOUNDS_MS))
+        self.ack_counts[position] += 1
+        self.ack_sum_ms += elapsed_ms

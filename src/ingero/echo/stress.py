@@ -1,0 +1,214 @@
+"""`echo-stress`: many producers, every request accounted for; what was acknowledged must be found."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import grpc
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.errors import ConfigError, Unavailable
+from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.tls import ClientTls, client_context
+
+LOW_SCORE: Final = 0.31  # what a planted straggler reports; healthy ones are above 0.8
+METRIC: Final = names.HEALTH_SCORE
+MAX_ATTEMPTS: Final = 8
+_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StressPlan:
+    """What to send: `events` in all, shared by the nodes. `rate` is events per second in all, 0 as fast as it goes."""
+
+    node_ids: tuple[str, ...]
+    events: int
+    chains: int
+    batch: int
+    rate: float
+    cluster: str
+    planted: tuple[str, ...] = ()
+    run: str = ""
+
+    def share(self, producer: int) -> int:
+        """Events of one producer."""
+        whole, rest = divmod(self.events, len(self.node_ids))
+        return whole + (producer < rest)
+
+
+@dataclass(slots=True)
+class StressResult:
+    """What came of it."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    retries: int = 0
+    failures: list[str] = field(default_factory=list)
+    ack_ms: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    last_seq: int = 0
+
+    def percentile_ms(self, share: float) -> float:
+        """Acknowledgement time that `share` of the requests kept."""
+        ordered = sorted(self.ack_ms)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def batch_body(plan: StressPlan, node: str, producer: int, first: int, count: int, now_ns: int) -> bytes:
+    """One request: `count` health scores of `node`; chain ids go round over all events of the run."""
+    low = first == 0 and node in plan.planted
+    position = producer + first * len(plan.node_ids)
+    points = tuple(
+        otlp.NumberPoint(
+            time_unix_nano=now_ns + i,
+            as_double=LOW_SCORE if low and i == 0 else 0.8 + 0.2 * ((position + i) % 997) / 997,
+            attributes=otlp.attributes(
+                {
+                    names.CAUSAL_CHAIN_ID: f"{plan.run}chain-{(position + i * len(plan.node_ids)) % plan.chains:04d}",
+                    "stress.run": plan.run,
+                    "stress.index": first + i,
+                }
+                if plan.chains
+                else {"stress.run": plan.run, "stress.index": first + i}
+            ),
+        )
+        for i in range(count)
+    )
+    identity: dict[str, otlp.Plain] = {
+        names.CLUSTER_ID: plan.cluster,
+        names.NODE_ID: node,
+        names.RANK: producer,
+        names.WORLD_SIZE: len(plan.node_ids),
+    }
+    metric = otlp.Metric(name=METRIC, gauge=otlp.Gauge(data_points=points))
+    resource = otlp.ResourceMetrics(
+        resource=otlp.Resource(attributes=otlp.attributes(identity)),
+        scope_metrics=(otlp.ScopeMetrics(scope=otlp.Scope(name="echo-stress"), metrics=(metric,)),),
+    )
+    return encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
+
+
+Send = Callable[[bytes], Any]  # awaitable: the sequence, or raises Unavailable
+
+
+async def run_stress(plan: StressPlan, send: Send, on_progress: Callable[[StressResult], None]) -> StressResult:
+    """Send everything, each request until it is acknowledged or has failed for good."""
+    result = StressResult()
+    began = time.monotonic()
+    producers = [_produce(plan, number, node, send, result, began) for number, node in enumerate(plan.node_ids)]
+    work = asyncio.gather(*producers)
+    while not work.done():
+        await asyncio.wait([work], timeout=1.0)
+        on_progress(result)
+    await work
+    result.seconds = time.monotonic() - began
+    return result
+
+
+async def _produce(plan: StressPlan, number: int, node: str, send: Send, result: StressResult, began: float) -> None:
+    events = plan.share(number)
+    per_producer = plan.rate / len(plan.node_ids)
+    for first in range(0, events, plan.batch):
+        if plan.rate:
+            await asyncio.sleep(max(0.0, began + first / per_producer - time.monotonic()))
+        count = min(plan.batch, events - first)
+        body = batch_body(plan, node, number, first, count, time.time_ns())
+        result.sent += count
+        await _deliver(body, count, send, result)
+
+
+async def _deliver(body: bytes, count: int, send: Send, result: StressResult) -> None:
+    pause_s = 0.1
+    for attempt in range(MAX_ATTEMPTS):
+        started = time.perf_counter()
+        try:
+            seq = await send(body)
+        except Unavailable as error:
+            if attempt == MAX_ATTEMPTS - 1:
+                result.failures.append(str(error))
+                return
+            result.retries += 1
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
+            pause_s = min(pause_s * 2, 5.0)
+        else:
+            result.ack_ms.append((time.perf_counter() - started) * 1e3)
+            result.acknowledged += count
+            result.last_seq = max(result.last_seq, seq)
+            return
+
+
+class GrpcSender:
+    """OTLP over gRPC; `ca` is PEM, None means plaintext."""
+
+    def __init__(self, endpoint: str, token: str | None, ca: bytes | None) -> None:
+        if ca is None:
+            self._channel = grpc.aio.insecure_channel(endpoint)
+        else:
+            self._channel = grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca))
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._export = self._channel.unary_unary(PATHS[otlp.MetricsRequest])
+
+    async def __call__(self, body: bytes) -> int:
+        call = self._export(body, metadata=self._metadata, timeout=_TIMEOUT_S)
+        try:
+            await call
+            metadata = dict(await call.initial_metadata())
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT):
+                raise ConfigError(f"Echo refused: {error.details()}") from None
+            raise Unavailable(f"{error.code().name}: {error.details()}") from None
+        return int(metadata.get(names.SEQUENCE_METADATA, 0))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class HttpSender:
+    """OTLP over HTTP."""
+
+    def __init__(self, url: str, token: str | None, context: Any) -> None:
+        self._url = url.rstrip("/") + names.METRICS_PATH
+        headers = {"Content-Type": names.PROTOBUF_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
+        connector = aiohttp.TCPConnector(limit=0, ssl=context if context is not None else True)
+        self._session = aiohttp.ClientSession(
+            headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
+        )
+
+    async def __call__(self, body: bytes) -> int:
+        try:
+            async with self._session.post(self._url, data=body, allow_redirects=False) as reply:
+                text = (await reply.content.read(512)).decode(errors="replace")
+                if reply.status in (400, 401, 403, 413):
+                    raise ConfigError(f"Echo refused with {reply.status}: {text}")
+                if reply.status != 200:
+                    raise Unavailable(f"HTTP {reply.status}: {text}")
+                return int(reply.headers.get(names.SEQUENCE_HEADER, 0))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Unavailable(f"{type(error).__name__}: {error}") from None
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def count_found(url: str, token: str | None, authority: str | None, run: str, least: int) -> int:
+    """Events of `run` in the store, asked over the HTTP API until it has loaded them or time is up."""
+    sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"  # noqa: S608 - our own hex id
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    context = client_context(ClientTls(ca=Path(authority))) if authority else True
+    until = time.monotonic() + _TIMEOUT_S
+    found = 0
+    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=context)) as session:
+        while True:
+            async with session.post(url.rstrip("/") + "/api/v2/sql", json={"sql": sql}) as reply:
+                if reply.status != 200:
+                    raise Unavailable(f"{url} cannot count: HTTP {reply.status} {(await reply.text())[:300]}")
+                found = int((await reply.json())["data"]["rows"][0][0])
+            if found >= least or time.monotonic() > until:
+                return found
+            await asyncio.sleep(0.2)
