@@ -2,15 +2,19 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ingero.contract.collective import CollectiveSource
 from ingero.core.answer import Answer
+from ingero.errors import ForeignFile, Unavailable
 from ingero.importers.ask import blame_inputs
 from ingero.importers.detect import Inputs, load
 
+DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 _FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
 traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin. Files,
@@ -37,10 +41,12 @@ def _price_options(command: Any) -> Any:  # click decorators are untyped
     Examples:
       ingero blame traces/
       ingero blame _dump_* --json
-      ingero blame trace.parquet --picture slow.svg --rate 2.5""",
+      ingero blame trace.parquet --picture slow.svg --rate 2.5
+      ingero blame --live""",
 )
-@_PATHS
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH...]")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now.")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw worker × step into FILE.svg or .png."
 )
@@ -48,12 +54,17 @@ def _price_options(command: Any) -> Any:  # click decorators are untyped
 def blame(
     paths: tuple[Path, ...],
     as_json: bool,
+    live: bool,
     picture: Path | None,
     rate: float | None,
     provider: str | None,
     gpu_model: str | None,
 ) -> None:
-    inputs = load(paths)
+    if not paths and not live:
+        raise click.UsageError("name files or folders, or ask running processes with --live")
+    inputs = load_traces(paths) if paths else Inputs()
+    if live:
+        _ask_processes(inputs)
     answer = blame_inputs(inputs)
     price = find_rate(rate, provider, gpu_model)
     if picture is not None and answer.heat is not None:
@@ -87,7 +98,7 @@ def blame(
 def whatif(
     paths: tuple[Path, ...], as_json: bool, rate: float | None, provider: str | None, gpu_model: str | None
 ) -> None:
-    answer = blame_inputs(load(paths))
+    answer = blame_inputs(load_traces(paths))
     price = find_rate(rate, provider, gpu_model)
     if as_json:
         print(json.dumps({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)}, indent=2))
@@ -95,6 +106,46 @@ def whatif(
     from ingero.cli.blame_text import print_fixes
 
     print_fixes(answer, fixes_json(answer, price), price)
+
+
+def load_traces(paths: Sequence[Path]) -> Inputs:
+    """Files and folders of any known kind, trace databases included."""
+    databases = [path for path in paths if path.is_file() and _is_sqlite(path)]
+    others = [path for path in paths if path not in databases]
+    inputs = load(others) if others else Inputs()
+    for path in databases:
+        from ingero.storage.collective_table import read_collectives
+
+        for record in read_collectives(path):
+            inputs.add(record.source, [record], exact=record.source is not CollectiveSource.FLIGHT_RECORDER)
+        inputs.used.append((path, "trace database"))
+    if databases and not inputs.records:
+        raise ForeignFile(f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it")
+    return inputs
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
+def _ask_processes(inputs: Inputs) -> None:
+    """Dumps of this machine's PyTorch processes, taken now."""
+    import asyncio
+
+    from ingero.agent.flight_recorder import DumpOutcome, find_targets, request_dumps
+
+    targets = find_targets()
+    if not targets:
+        raise Unavailable(
+            "no process here listens for dump requests: start the job with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, "
+            "TORCH_FR_BUFFER_SIZE and TORCH_NCCL_ENABLE_TIMING set (`ingero run --print-env`)"
+        )
+    for reply in asyncio.run(request_dumps(targets, DUMP_TIMEOUT_S)):
+        if reply.outcome is DumpOutcome.WRITTEN:
+            inputs.add_dump(Path(f"_dump_{reply.target.rank}"), reply.data)
+        else:
+            inputs.problems.append(f"rank {reply.target.rank}: {reply.outcome}: {reply.detail}")
 
 
 def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
@@ -160,8 +211,8 @@ def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
 
 
 def _title(paths: tuple[Path, ...]) -> str:
-    name = paths[0].resolve().name
-    return name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+    name = paths[0].resolve().name if paths else "now"
+    return name if len(paths) < 2 else f"{name} and {len(paths) - 1} more"
 
 
 def _read_line(inputs: Inputs) -> str:

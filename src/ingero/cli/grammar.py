@@ -22,6 +22,12 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "ingero.cli.export:command",
     ),
     ("blame", "Find the slow one", "the rank a recorded job waits for, and why", "ingero.cli.blame:blame"),
+    (
+        "import",
+        "Find the slow one",
+        "recorded collectives into a database, Fleet or Echo",
+        "ingero.cli.import_traces:command",
+    ),
     ("whatif", "Find the slow one", "what each fix would save: time, GPU hours, money", "ingero.cli.blame:whatif"),
     ("explain", "Find the slow one", "what was slow, why, and what to do about it", "ingero.cli.explain:command"),
     ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.query:command"),

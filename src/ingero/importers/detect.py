@@ -41,6 +41,10 @@ class Inputs:
     def widen(self, world: int | None) -> None:
         self.world = max(self.world or 0, world or 0) or None
 
+    def add_dump(self, path: Path, data: bytes) -> None:
+        """A Flight Recorder dump that is at hand already; its name ends in the rank."""
+        self.used.append((path, _flight_recorder(path, data, self)))
+
     def add(self, source: CollectiveSource, records: Iterable[CollectiveRecord], exact: bool) -> None:
         self.records.setdefault(source, []).extend(records)
         if not exact:

@@ -1,0 +1,84 @@
+"""Collective records as OTLP: one duration point per record, from entry to exit, its fields as attributes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from ingero.contract import names
+from ingero.contract.collective import CollectiveRecord, encode_comm
+from ingero.contract.otlp import (
+    Gauge,
+    KeyValue,
+    Metric,
+    MetricsRequest,
+    NumberPoint,
+    Plain,
+    Resource,
+    ResourceMetrics,
+    Scope,
+    ScopeMetrics,
+    attributes,
+)
+
+POINTS_PER_REQUEST = 2_000
+SCOPE = "ingero.nccl"
+
+
+def encode_collectives(records: Sequence[CollectiveRecord], cluster: str, node: str) -> MetricsRequest:
+    """One request; `node` stands in where a record does not name its own. A resource per node, job and rank."""
+    by_rank: dict[tuple[str, str | None, int | None], list[NumberPoint]] = {}
+    for record in records:
+        by_rank.setdefault((record.node or node, record.job, record.global_rank), []).append(_point(record))
+    return MetricsRequest(
+        tuple(
+            ResourceMetrics(
+                resource=Resource(attributes=_identity(cluster, *who)),
+                scope_metrics=(ScopeMetrics(scope=Scope(name=SCOPE), metrics=(_metric(points),)),),
+            )
+            for who, points in by_rank.items()
+        )
+    )
+
+
+def encode_batches(
+    records: Iterable[CollectiveRecord], cluster: str, node: str
+) -> Iterator[tuple[MetricsRequest, int]]:
+    """Requests of bounded size, each with the number of its points."""
+    batch: list[CollectiveRecord] = []
+    for record in records:
+        batch.append(record)
+        if len(batch) == POINTS_PER_REQUEST:
+            yield encode_collectives(batch, cluster, node), len(batch)
+            batch = []
+    if batch:
+        yield encode_collectives(batch, cluster, node), len(batch)
+
+
+def _identity(cluster: str, node: str, job: str | None, rank: int | None) -> tuple[KeyValue, ...]:
+    values = {names.NODE_ID: node, names.CLUSTER_ID: cluster, names.JOB_ID: job, names.RANK: rank}
+    return attributes({key: value for key, value in values.items() if value is not None})
+
+
+def _metric(points: Sequence[NumberPoint]) -> Metric:
+    return Metric(name=names.COLLECTIVE_DURATION_MS, unit="ms", gauge=Gauge(data_points=tuple(points)))
+
+
+def _point(record: CollectiveRecord) -> NumberPoint:
+    values: dict[str, Plain] = {
+        names.NCCL_OP: record.op,
+        names.NCCL_COMM: encode_comm(record.comm),
+        names.NCCL_RANK: record.rank,
+        names.NCCL_NRANKS: record.nranks,
+        names.NCCL_PEER: record.peer,
+        names.NCCL_DATATYPE: record.datatype,
+        names.NCCL_REDUCE_OP: record.reduce_op,
+        names.NCCL_SEQ: record.seq,
+        names.NCCL_BYTES: record.size_bytes,
+        names.NCCL_STREAM: record.stream,
+        names.NCCL_GPU_DURATION_NS: record.gpu_duration_ns,
+        names.SOURCE: str(record.source),
+    }
+    return NumberPoint(
+        attributes=attributes({key: value for key, value in values.items() if value is not None}),
+        start_time_unix_nano=record.start_ns,
+        time_unix_nano=record.end_ns,
+        as_double=(record.end_ns - record.start_ns) / 1e6,
+    )

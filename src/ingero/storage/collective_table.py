@@ -1,0 +1,57 @@
+"""The table `collectives` of a trace database: imported records go in once, and come out as they went in."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.errors import StoreError
+from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row, connect_readonly
+
+ROWS_PER_WRITE = 10_000
+_INSERT = (
+    f"INSERT INTO collectives ({', '.join(COLLECTIVE_COLUMNS)}) SELECT {', '.join('?' * len(COLLECTIVE_COLUMNS))} "
+    "WHERE NOT EXISTS (SELECT 1 FROM collectives WHERE comm = ? AND seq IS ? AND rank = ? AND op = ? AND start_ns = ?)"
+)
+_KEY = tuple(COLLECTIVE_COLUMNS.index(name) for name in ("comm", "seq", "rank", "op", "start_ns"))
+
+
+def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord]) -> int:
+    """Add records that are not there yet, creating the database where it is missing; returns how many were added."""
+    with TraceDb(path, node) as db:
+        before = _count(db.connection)
+        batch: list[tuple[object, ...]] = []
+        for record in records:
+            row = collective_row(record)
+            batch.append((*row, *(row[i] for i in _KEY)))
+            if len(batch) == ROWS_PER_WRITE:
+                _write(db, batch)
+                batch = []
+        _write(db, batch)
+        return _count(db.connection) - before
+
+
+def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
+    """All records of a trace database."""
+    connection = connect_readonly(path)
+    try:
+        cursor = connection.execute(f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id")
+        for row in cursor:
+            values = dict(zip(COLLECTIVE_COLUMNS[:-1], row, strict=True))
+            values["comm"] %= 1 << 64
+            values["node"] = values["node"] or None
+            values["source"] = CollectiveSource(values["source"])
+            yield CollectiveRecord(**values)
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise StoreError(f"{path}: its collectives cannot be read: {error}") from error
+    finally:
+        connection.close()
+
+
+def _count(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM collectives").fetchone()[0])
+
+
+def _write(db: TraceDb, rows: list[tuple[object, ...]]) -> None:
+    if rows and not db.write([(_INSERT, rows)]):
+        raise StoreError(f"{db.path} refused {len(rows)} records: {db.state}; free some space and import again")

@@ -1,0 +1,118 @@
+"""`ingero blame`, `whatif` and `import` as a person runs them."""
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dump_files import write_dumps
+from tests.recorded_jobs import Job
+from tests.step_jobs import StepJob, trace_rows, write_parquet
+
+from ingero.cli.dispatch import run
+
+KEYS = {
+    "culprits", "class", "not_sure", "evidence", "step_time", "ideal_step_time", "loss_gpu_hours", "usd_per_hour",
+}  # fmt: skip
+CULPRIT_KEYS = {"rank", "node", "worker", "class", "excess", "error", "confidence"}
+
+
+@pytest.fixture
+def dumps(tmp_path: Path) -> Path:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    write_dumps(folder, Job(tp=1, dp=4, slow_host={2: 0.003}, steps=30))
+    return folder
+
+
+def _json(capsys: pytest.CaptureFixture[str], *args: object) -> dict[str, Any]:
+    assert run([str(arg) for arg in args]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_json_has_the_documented_keys(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = _json(capsys, "blame", dumps, "--json", "--rate", "2")
+    assert answer.keys() >= KEYS
+    (culprit,) = answer["culprits"]
+    assert culprit.keys() >= CULPRIT_KEYS
+    assert (culprit["rank"], culprit["class"], answer["class"]) == (2, "host", "host")
+    assert answer["usd_per_hour"] == pytest.approx(4 * 2 * 0.003 / answer["step_time"], rel=0.05)
+
+
+def test_nobody_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = write_dumps(tmp_path, Job(tp=1, dp=4, steps=30))
+    answer = _json(capsys, "blame", *paths, "--json")
+    assert (answer["culprits"], answer["class"], answer["not_sure"]) == ([], None, None)
+    assert run(["blame", *map(str, paths)]) == 0
+    assert capsys.readouterr().out.startswith("Nobody is slow.")
+
+
+def test_text_names_rank_class_price_and_next_step(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["blame", str(dumps), "--rate", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "rank 2: its host keeps the GPU waiting"
+    for start in ("  excess", "  where", "  why", "  sure", "  next", "step ", "loss ", "price  $"):
+        assert any(line.startswith(start) for line in lines), start
+    assert lines[-1] == "read: 4 flight recorder dumps; source: flight-recorder"
+    assert "\x1b[" not in "".join(lines)
+
+
+def test_pictures_are_svg_and_png(dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("PIL", reason="PNG pictures need Pillow, which is in the extra `all`")
+    svg, png = tmp_path / "slow.svg", tmp_path / "slow.png"
+    assert run(["blame", str(dumps), "--picture", str(svg)]) == 0
+    assert run(["blame", str(dumps), "--picture", str(png)]) == 0
+    assert "rank 2" in svg.read_text("utf-8")
+    head = png.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    assert min(struct.unpack(">II", head[16:])) > 200
+    assert run(["blame", str(dumps), "--picture", str(tmp_path / "slow.jpg")]) == 1
+    assert "must end in .svg or .png" in capsys.readouterr().err
+
+
+def test_whatif_shows_what_each_fix_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")
+    path = write_parquet(tmp_path / "t.parquet", trace_rows(StepJob(dp=6, slow={(1, 1): 1.3, (2, 1): 1.3})))
+    answer = _json(capsys, "whatif", path, "--json", "--rate", "2")
+    best, *others = answer["fixes"]
+    assert best["fix"] == "all of them"
+    assert best["step_time"] == pytest.approx(answer["step_time"] - best["saved"])
+    assert best["usd_per_hour"] == pytest.approx(48 * 2 * best["saved_share"])
+    alone = [row for row in others if row["fix"].startswith("dp")]
+    assert len(alone) == 2
+    assert all(row["saved"] < 0.1 * best["saved"] for row in alone)  # one of two equal stragglers gains nothing
+    assert run(["whatif", str(path)]) == 0
+    assert "all of them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["blame"], "name files or folders"),
+        (["blame", "nowhere"], "nowhere: no such file or folder"),
+        (["blame", ".", "--gpu-model", "H100", "--rate", "-1"], "--rate"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    args: Sequence[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(list(args)) != 0
+    assert message in capsys.readouterr().err
+
+
+def test_imported_records_give_the_same_answer(dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = tmp_path / "job.db"
+    first = _json(capsys, "import", dumps, "--to", database, "--job", "j1", "--json")
+    again = _json(capsys, "import", dumps, "--to", database, "--job", "j1", "--json")
+    assert (first["records"], first["added"], again["added"]) == (120, 120, 0)
+    before, after = _json(capsys, "blame", dumps, "--json"), _json(capsys, "blame", database, "--json")
+    assert after["culprits"] == before["culprits"]
+    assert after["step_time"] == before["step_time"]

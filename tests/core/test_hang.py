@@ -1,0 +1,108 @@
+"""Hangs: the wait graph ends at the ranks that stopped, whatever the layout, and says when it cannot tell."""
+
+from collections.abc import Collection
+
+import pytest
+
+from ingero.contract.verdict import CauseClass
+from ingero.core.answer import Answer
+from ingero.core.hang import Pending, ProcessGroup, RankProgress, blame_hang
+
+TP, DP = 2, 4
+WORLD = TP * DP
+
+
+def _groups() -> dict[str, ProcessGroup]:
+    groups = {f"tp{i}": ProcessGroup(f"tp{i}", f"tp{i}", tuple(range(i * TP, i * TP + TP))) for i in range(DP)}
+    groups |= {f"dp{i}": ProcessGroup(f"dp{i}", f"dp{i}", tuple(range(i, WORLD, TP))) for i in range(TP)}
+    return groups
+
+
+def _stopped(hosts: Collection[int] = (), gpus: Collection[int] = (), *, before: str = "tp") -> list[RankProgress]:
+    """A job of TP 2 × DP 4 after 10 full steps (one collective per group and step) that stopped in step 11.
+
+    Ranks in `hosts` never enqueue their `before` operation; GPUs in `gpus` completed nothing of step 10, though it ran.
+    """
+    ranks = []
+    for rank in range(WORLD):
+        tp, dp = f"tp{rank // TP}", f"dp{rank % TP}"
+        mates = set(range(rank // TP * TP, rank // TP * TP + TP))
+        tp_done = before == "dp" or not (mates & set(hosts))
+        pending: list[Pending] = []
+        enqueued, completed = {tp: 10, dp: 10}, {tp: 10, dp: 10}
+        if rank in gpus:
+            completed = {tp: 9, dp: 9}
+            pending += [Pending(tp, 10, "AllReduce", "", None, 90), Pending(dp, 10, "AllReduce", "", None, 91)]
+        if rank not in hosts or before == "dp":
+            enqueued[tp] = 11
+            if tp_done and not (mates & set(gpus)):
+                completed[tp] = 11
+            else:
+                pending.append(Pending(tp, 11, "AllReduce", "", None, 100))
+        if rank not in hosts:
+            enqueued[dp] = 11
+            pending.append(Pending(dp, 11, "AllReduce", "", None, 101))
+        ranks.append(RankProgress(rank, enqueued, completed, tuple(pending), 101, None))
+    return ranks
+
+
+def _ask(ranks: list[RankProgress], *, without: Collection[int] = (), timed: bool = False) -> Answer | None:
+    return blame_hang([r for r in ranks if r.rank not in without], _groups(), WORLD, timed)
+
+
+@pytest.mark.parametrize("hosts", [(0,), (3,), (7,), (2, 5), (0, 3, 6)])
+@pytest.mark.parametrize("before", ["tp", "dp"])
+def test_hosts_that_stopped_enqueueing_are_named(hosts: tuple[int, ...], before: str) -> None:
+    answer = _ask(_stopped(hosts, before=before))
+    assert answer is not None
+    assert tuple(c.rank for c in answer.culprits) == hosts
+    assert {c.cause for c in answer.culprits} == {CauseClass.HANG}
+    assert all(c.detail.startswith("host_lock: host stopped") for c in answer.culprits)
+
+
+@pytest.mark.parametrize("gpus", [(1,), (6,), (0, 5), (1, 2, 7)])
+def test_gpus_that_complete_nothing_are_named(gpus: tuple[int, ...]) -> None:
+    answer = _ask(_stopped(gpus=gpus))
+    assert answer is not None
+    assert tuple(c.rank for c in answer.culprits) == gpus
+    assert all(c.detail.startswith("gpu_error: GPU error") for c in answer.culprits)
+
+
+def test_a_rank_without_dump_is_named_when_everyone_waits_for_it() -> None:
+    answer = _ask(_stopped((3,)), without=(3,))
+    assert answer is not None
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(3, "no_dump")]
+    assert answer.notes == ("partial set: dumps of 7 of 8 ranks; missing 3",)
+
+
+def test_two_ranks_without_dump_are_both_named_with_what_would_tell() -> None:
+    answer = _ask(_stopped((3, 6)), without=(3, 6))
+    assert answer is not None
+    assert [c.rank for c in answer.culprits] == [3, 6]
+    assert answer.not_sure == "ranks 3, 6 left no dump: their dumps would tell which of them stopped first"
+
+
+def test_everyone_arrived_and_nothing_moves_is_the_network() -> None:
+    answer = _ask(_stopped())
+    assert answer is not None
+    assert (answer.culprits, answer.cause) == ((), CauseClass.NETWORK)
+    assert answer.not_sure is not None
+
+
+def test_a_mismatched_call_names_the_odd_rank() -> None:
+    ranks = _stopped()
+    odd = ranks[4]
+    calls = tuple(
+        Pending(p.group, p.seq, "AllGather" if p.group == "dp0" else p.op, "", None, p.created_ns) for p in odd.pending
+    )
+    ranks[4] = RankProgress(4, odd.enqueued, odd.completed, calls, odd.last_ns, None)
+    answer = _ask(ranks)
+    assert answer is not None
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(4, "mismatch")]
+
+
+def test_a_finished_or_merely_busy_job_is_no_hang() -> None:
+    done = [RankProgress(r, {"tp0": 10}, {"tp0": 10}, (), 100, 5) for r in range(2)]
+    assert _ask(done) is None
+    busy = [RankProgress(r.rank, r.enqueued, r.completed, r.pending, r.last_ns, 1_000) for r in _stopped((3,))]
+    assert _ask(busy, timed=True) is None  # pending no longer than others took to complete: caught in mid-step

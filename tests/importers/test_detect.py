@@ -1,0 +1,171 @@
+"""Files are recognised by content, read in any mixture, and bad ones are named with what and where."""
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.dump_files import flight_dump, inspector_lines, kineto_trace, write_dumps
+from tests.recorded_jobs import Job, record
+
+from ingero.core.answer import Answer
+from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
+from ingero.importers import detect
+from ingero.importers.ask import blame_inputs
+from ingero.importers.detect import load
+
+DDP = Job(tp=1, dp=4, slow_gpu={2: 0.08}, steps=40)
+
+
+def _ask(*paths: Path) -> Answer:
+    return blame_inputs(load(paths))
+
+
+def _named(answer: Answer) -> list[tuple[int | None, str]]:
+    return [(c.rank, str(c.cause)) for c in answer.culprits]
+
+
+def test_pickled_dumps_name_the_rank(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(slow_host={5: 0.004}, steps=40))
+    answer = _ask(tmp_path)
+    assert _named(answer) == [(5, "host")]
+    assert (answer.source, answer.gpus) == ("flight-recorder", 8)
+
+
+def test_dumps_of_a_pipeline_with_sends_name_the_rank(tmp_path: Path) -> None:
+    write_dumps(tmp_path, Job(tp=1, pp=2, dp=4, slow_gpu={6: 0.1}, steps=40))
+    assert [c.rank for c in _ask(tmp_path).culprits] == [6]
+
+
+def test_json_dumps_are_the_same_as_pickled_ones(tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        (tmp_path / f"trace_rank_{rank}.json").write_text(json.dumps(flight_dump(records, rank)))
+    assert [c.rank for c in _ask(tmp_path).culprits] == [2]
+
+
+def test_dumps_without_names_or_new_fields_still_tell_their_rank(tmp_path: Path) -> None:
+    records = record(Job(slow_host={5: 0.004}, steps=30))
+    for rank in range(8):
+        dump = flight_dump(records, rank)
+        for entry in dump["entries"]:
+            for field in ("record_id", "pg_id", "retired", "timeout_ms", "is_p2p", "time_discovered_started_ns"):
+                del entry[field]
+        del dump["pg_status"]
+        name = "abcdefgh"[rank]  # no number in it: the groups have one member in common
+        (tmp_path / name).write_bytes(pickle.dumps(dump))
+    assert [c.rank for c in _ask(tmp_path).culprits] == [5]
+
+
+def test_dumps_without_durations_say_what_was_missing(tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(flight_dump(records, rank, timed=False)))
+    answer = _ask(tmp_path)
+    assert answer.culprits == ()
+    assert answer.not_sure is not None and "TORCH_NCCL_ENABLE_TIMING" in answer.not_sure
+
+
+class _Evil:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch owned",)
+
+
+@pytest.mark.parametrize("payload", [_Evil(), {"entries": [_Evil()]}, Path("/")])
+def test_a_pickle_with_a_class_is_refused_and_runs_nothing(
+    payload: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "_dump_0").write_bytes(pickle.dumps(payload))
+    with pytest.raises(ForeignFile, match=r"_dump_0.*plain containers only"):
+        load([tmp_path / "_dump_0"])
+    assert not (tmp_path / "owned").exists()
+
+
+def test_damaged_files_are_named_and_the_rest_answers(tmp_path: Path) -> None:
+    paths = write_dumps(tmp_path, DDP)
+    whole = paths[3].read_bytes()
+    paths[3].write_bytes(whole[: len(whole) // 2])
+    answer = _ask(*paths)
+    assert [c.rank for c in answer.culprits] == [2]
+    assert any(str(paths[3]) in note for note in answer.notes)
+    assert any(note.startswith("partial set: 3 of 4 ranks; missing 3") for note in answer.notes)
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_inspector_files_name_the_rank_and_host(verbose: bool, tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        lines = [json.dumps(line) for line in inspector_lines(records, rank, verbose=verbose)]
+        (tmp_path / f"host-{rank}.log").write_text(
+            "\n".join(lines) + '\n{"header": {"id": "0x1'
+        )  # killed while writing
+    answer = _ask(tmp_path)
+    assert [(c.rank, c.node) for c in answer.culprits] == [(2, "host1")]
+    assert answer.source == "nccl-inspector"
+    assert sum("left out" in note for note in answer.notes) == 4
+    if verbose:
+        assert _named(answer) == [(2, "compute")]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_kineto_traces_name_rank_and_class(packed: bool, tmp_path: Path) -> None:
+    records = record(DDP)
+    for rank in range(4):
+        data = json.dumps(kineto_trace(records, rank, 4)).encode()
+        name = f"worker{rank}.pt.trace.json" + (".gz" if packed else "")
+        (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
+    assert _named(_ask(tmp_path)) == [(2, "compute")]
+
+
+def test_mixtures_and_strangers_are_sorted_out(tmp_path: Path) -> None:
+    write_dumps(tmp_path, DDP)
+    (tmp_path / "notes.txt").write_text("nothing to see")
+    (tmp_path / "broken.json").write_text('{"traceEvents": [')
+    answer = _ask(tmp_path)
+    assert [c.rank for c in answer.culprits] == [2]
+    assert [note for note in answer.notes if "broken.json" in note]
+    assert not [note for note in answer.notes if "notes.txt" in note]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"hello", "nothing to read"),
+        ("a.csv", b"comm_hash,seq\n1,2\n", "column 'op' is missing"),
+        ("a.parquet", b"PAR1 but not really", "not a readable Parquet file"),
+        ("a.json.gz", b"\x1f\x8b\x08\x00garbage", "gzip"),
+        ("a_0.json", b'{"entries": [{"profiling_name": 1}]}', "an entry lacks or misuses a field"),
+        ("a.json", b'{"traceEvents": 5}', "'traceEvents' is no list"),
+        ("a.json", b'{"traceEvents": []}', "the rank is neither in"),
+    ],
+)
+def test_bad_files_say_what_and_where(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(IngeroError, match=message) as caught:
+        load([tmp_path / name])
+    assert name in str(caught.value)
+
+
+def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
+    header = "global_rank,comm_hash,seq,op,count,datatype,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"
+    (tmp_path / "r.csv").write_text(
+        f"{header}\n0,ab,0,AllReduce,4,float32,0,2,1,2,3\n0,ab,1,AllReduce,4,float32,0,2,1,9,3\n"
+    )
+    with pytest.raises(ForeignFile, match=r"line 3: gpu_stop_ns 3 lies before gpu_start_ns 9"):
+        load([tmp_path / "r.csv"])
+
+
+def test_missing_paths_and_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(MalformedInput, match="no such file or folder"):
+        load([tmp_path / "nowhere"])
+    monkeypatch.setattr(detect, "MAX_UNPACKED_BYTES", 1000)
+    (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000)))
+    with pytest.raises(ForeignFile, match="unpacks to more than 1000 bytes"):
+        load([tmp_path / "bomb.gz"])
+    monkeypatch.setattr(detect, "MAX_FILES", 0)
+    with pytest.raises(TooLarge):
+        load([tmp_path])
