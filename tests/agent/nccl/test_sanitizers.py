@@ -11,9 +11,8 @@ from tests.agent.nccl.conftest import HOST_SOURCE
 from ingero.agent.nccl.build import FOLDER, SOURCES
 
 COMPILER = shutil.which("gcc") or shutil.which("clang")
-FIXED_LAYOUT = (
-    ["setarch", "-R"] if shutil.which("setarch") else []
-)  # older runtimes cannot place their shadow otherwise
+LAYOUTS = [[], ["setarch", "-R"]]  # on some kernels the runtime finds room for its tables only in a fixed layout
+NO_ROOM = ("unexpected memory mapping", "errno: 12")
 SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "comms"],
              "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
 
@@ -46,11 +45,14 @@ def run(host: Path, plugin: Path, folder: Path, scenario: str, version: int) -> 
     number = {"stuck": "8300", "flood": "20000", "comms": "1100", "together": "16", "threads": "500"}.get(
         scenario, "50"
     )
-    command = [*FIXED_LAYOUT, str(host), str(plugin), str(version), scenario, number]
-    lines = "\n" * 8
-    return subprocess.run(
-        command, input=lines, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
+    for layout in LAYOUTS[: 2 if shutil.which("setarch") else 1]:
+        command = [*layout, str(host), str(plugin), str(version), scenario, number]
+        done = subprocess.run(
+            command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=100, check=False
+        )
+        if not any(sign in done.stderr for sign in NO_ROOM):
+            return done
+    pytest.skip(f"the sanitizer finds no room for its tables here: {done.stderr.splitlines()[0]}")
 
 
 def test_the_sanitizers_find_nothing(sanitized, tmp_path):
@@ -58,10 +60,6 @@ def test_the_sanitizers_find_nothing(sanitized, tmp_path):
     for version in (4, 6):
         for scenario in SCENARIOS[sanitizer]:
             done = run(host, plugin, tmp_path, scenario, version)
-            if "unexpected memory mapping" in done.stderr or "errno: 12" in done.stderr:
-                pytest.skip(
-                    f"the {sanitizer} sanitizer gets no memory for its tables here: {done.stderr.splitlines()[0]}"
-                )
             assert (scenario, done.returncode, done.stderr) == (scenario, 0, "")
             for ring in tmp_path.iterdir():
                 ring.unlink()
