@@ -31,6 +31,7 @@ class Job:
     slow_link: dict[int, float] = field(default_factory=dict)  # rank: factor on every transfer it takes part in
     skew_s: float = 0.0
     seed: int = 1
+    unnumbered: bool = False  # sends and receives carry no sequence number
     run_ahead: bool = False  # the host never waits for the GPU
     node_of: Callable[[int], str | None] = lambda rank: None
 
@@ -82,6 +83,7 @@ class _Run:
         end = max(entry.values()) + transfer_s * factor * np.exp(self.rng.normal(0, 0.01))
         whole = self.groups(kind)[index]
         seq = self.seq[kind, index] = self.seq.get((kind, index), -1) + 1
+        number = None if op == "p2p" and job.unnumbered else seq
         for m in members:
             self.gpu[m] = end
             is_send = op == "p2p" and m == members[0]
@@ -90,7 +92,7 @@ class _Run:
             start, stop, began = (round((t + self.offset[m]) * 1e9) for t in (enqueued[m], end, entry[m]))
             self.records.append(
                 CollectiveRecord(
-                    job=None, node=job.node_of(m), global_rank=m, comm=hash_of(kind, index), seq=seq, op=name,
+                    job=None, node=job.node_of(m), global_rank=m, comm=hash_of(kind, index), seq=number, op=name,
                     rank=whole.index(m), nranks=len(whole), peer=whole.index(other) if op == "p2p" else None,
                     datatype="bfloat16", reduce_op=None, size_bytes=size, start_ns=start, end_ns=stop,
                     gpu_duration_ns=stop - began, stream=None, source=CollectiveSource.PLUGIN,

@@ -37,6 +37,9 @@ def _named(answer: Answer) -> set[tuple[int | None, str]]:
         pytest.param(Job(tp=1, pp=4, dp=4, slow_gpu={9: 0.05}), {(9, "compute")}, id="pipeline"),
         pytest.param(Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}), {(13, "compute")}, id="three-ways"),
         pytest.param(
+            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}, unnumbered=True), {(13, "compute")}, id="sends-without-numbers"
+        ),
+        pytest.param(
             Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.3}, stage_factor={0: 1.2}), {(13, "compute")}, id="beside-a-big-stage"
         ),
         pytest.param(Job(tp=1, dp=3, slow_gpu={1: 0.05}), {(1, "compute")}, id="three-ranks"),

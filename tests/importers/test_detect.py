@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agent.nccl.ring_model import ModelRing
 from tests.dump_files import flight_dump, inspector_lines, kineto_trace, write_dumps
 from tests.recorded_jobs import Job, record
 
@@ -119,6 +120,24 @@ def test_kineto_traces_name_rank_and_class(packed: bool, tmp_path: Path) -> None
         name = f"worker{rank}.pt.trace.json" + (".gz" if packed else "")
         (tmp_path / name).write_bytes(gzip.compress(data) if packed else data)
     assert _named(_ask(tmp_path)) == [(2, "compute")]
+
+
+def test_saved_rings_of_the_plugin_name_rank_and_class(tmp_path: Path) -> None:
+    job = Job(slow_host={5: 0.004}, steps=20)
+    records = record(job)
+    for rank in range(job.world):
+        ring = ModelRing(tmp_path / f"ring-{rank}", slots=256)
+        ring.header["global_rank"], ring.header["world_size"] = rank, job.world
+        for r in (r for r in records if r.global_rank == rank):
+            ring.write(
+                comm=r.comm, seq=r.seq, op=r.op.encode(), datatype=b"Bfloat16", count=r.size_bytes // 2, rank=r.rank,
+                nranks=r.nranks, peer=-1, kind=1, enqueue_ns=r.start_ns, gpu_stop_ns=r.end_ns,
+                gpu_start_ns=r.end_ns - (r.gpu_duration_ns or 0), host_stop_ns=r.end_ns + 20_000,
+            )  # fmt: skip
+        ring.close()
+    answer = _ask(tmp_path)
+    assert _named(answer) == [(5, "host")]
+    assert (answer.source, answer.gpus, answer.notes) == ("nccl-plugin", 8, ())
 
 
 def test_mixtures_and_strangers_are_sorted_out(tmp_path: Path) -> None:

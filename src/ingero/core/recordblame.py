@@ -10,6 +10,7 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
 from ingero.core.blame import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
 from ingero.core.collectives import Collectives
+from ingero.core.edges import number_edges
 from ingero.core.peerlag import group_medians, match_collectives, measure_lag
 from ingero.core.recordfix import Fixer, pace_of
 from ingero.core.recordsteps import RecordSteps, measure_steps
@@ -32,11 +33,16 @@ class _Job:
 
     def name(self, worker: int) -> str:
         recorder = self.collectives.recorders[self.measured.ranks[worker]]
-        return f"rank {recorder.global_rank}" if recorder.global_rank is not None else f"recorder {worker}"
+        return (
+            f"rank {recorder.global_rank}"
+            if recorder.global_rank is not None
+            else recorder.node or f"recorder {worker}"
+        )
 
 
 def blame_records(collectives: Collectives, exact_ends: bool, source: str, world: int | None = None) -> Answer:
     """Name the slow ranks of a recorded job, or what else its time is lost to."""
+    collectives = number_edges(collectives)
     measured = measure_steps(collectives, exact_ends)
     workers = measured.workers
     present = len(measured.ranks)

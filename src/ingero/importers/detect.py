@@ -16,6 +16,7 @@ from ingero.importers.collectives_csv import read_csv
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
+from ingero.importers.rings import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
 MAX_FILES = 20_000
@@ -98,6 +99,12 @@ def _read(path: Path, inputs: Inputs) -> str | None:
     if head.startswith(b"PAR1"):
         inputs.steps.append((path, read_steps(path)))
         return "step trace"
+    if head.startswith(RING_MAGIC):
+        records, world, lost = read_ring_records(path)
+        inputs.add(CollectiveSource.PLUGIN, records, exact=True)
+        inputs.widen(world)
+        inputs.problems += lost
+        return "NCCL plugin ring"
     data = _unpack(path, path.read_bytes()) if head.startswith(b"\x1f\x8b") else path.read_bytes()
     for looks_like, read in _KINDS:
         if looks_like(data):
