@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingero.contract.chain import SEVERITY_ORDER, Chain
-from ingero.contract.events import OFF_CPU_SLEPT, OpKey, Source
+from ingero.contract.events import OpKey, Source
 from ingero.core import chains
 from ingero.core.event_columns import EventColumns
-from ingero.core.evidence import EvidenceWindow, Process, SystemSample, gather
+from ingero.core.evidence import EvidenceWindow, Process, SystemSample, contended, gather
 from ingero.core.fixes import Host
 from ingero.core.graph_chains import GraphWatch
 from ingero.core.op_stats import OpSummary
@@ -103,9 +103,7 @@ class ChainFinder:
         return [*found, neighbour] if neighbour else found
 
     def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int) -> Chain | None:
-        switches = events.take(
-            events.is_op(Source.HOST, 1) & (events.cgroup_id > 1) & (events.ret_code != OFF_CPU_SLEPT)
-        )
+        switches = events.take(contended(events) & (events.cgroup_id > 1))
         if not len(switches):
             return None
         target = cgroup_id

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.events import OFF_CPU_SLEPT, Source
+from ingero.contract.events import OFF_CPU_IO, OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, OFF_CPU_UNKNOWN, Source
 from ingero.core.event_columns import EventColumns, columns_from_rows, concatenate
 from ingero.core.op_stats import SlowCalls
 
 OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
 SNAPSHOT_REACH_NS = 1_500_000_000  # a system sample speaks for the second before it
+MIN_QUEUE_NS = 500_000  # shorter waits for the CPU happen on every healthy host
 SECTOR_BYTES = 512
 
 
@@ -106,7 +107,7 @@ def gather(
     near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
     own = near.take(process.owns(near))
     host_wide = near if process.pid else own
-    switched = own.take(own.is_op(Source.HOST, 1) & (own.ret_code != OFF_CPU_SLEPT))
+    switched = own.take(contended(own))
     summed = host_wide.take(host_wide.is_op(Source.HOST, 21)) if not process.pid else columns_from_rows([])
     pages = int(own.arg0[own.is_op(Source.HOST, 3)].sum())
     if not process.pid:
@@ -117,7 +118,7 @@ def gather(
     causes = concatenate([switched, own_io, other_io, near.take(near.source == Source.TCP), sockets])
     return Evidence(
         switches=len(switched) + int(summed.arg0.sum()),
-        off_cpu_ns=int(switched.duration.sum()) + int(summed.arg1.sum()),
+        off_cpu_ns=int(off_cpu_ns(switched).sum()) + int(summed.arg1.sum()),
         preemptors=_most_frequent(switched.arg1, {0, process.pid, *process.tids}),
         page_bytes=pages,
         io=_block_io(own_io),
@@ -128,6 +129,21 @@ def gather(
         system=worst_sample(samples or {}, slow),
         covered=None if slow is None or not len(slow.start_ns) else _covered(slow, causes),
     )
+
+
+def contended(events: EventColumns) -> NDArray[np.bool_]:
+    """Switches where the thread could have run and had no CPU: preempted, or kept waiting after it woke. A recorder
+    that does not know why a thread left says 0 in both columns, and is believed."""
+    why, waited_ns = events.ret_code, events.arg0
+    lost_cpu = (why == OFF_CPU_UNKNOWN) | (why == OFF_CPU_PREEMPTED) | (waited_ns >= MIN_QUEUE_NS)
+    found: NDArray[np.bool_] = events.is_op(Source.HOST, 1) & lost_cpu
+    return found
+
+
+def off_cpu_ns(switches: EventColumns) -> NDArray[np.int64]:
+    """How long each switch kept the thread from running; sleep before it is not counted."""
+    slept = (switches.ret_code == OFF_CPU_SLEPT) | (switches.ret_code == OFF_CPU_IO)
+    return np.where(slept, switches.arg0, switches.duration)
 
 
 def overlaps(start: NDArray[np.int64], end: NDArray[np.int64], slow: SlowCalls) -> NDArray[np.bool_]:

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry
-from ingero.contract.events import OFF_CPU_SLEPT, Layer, Source
+from ingero.contract.events import Layer, Source
 from ingero.core import fixes
 from ingero.core.event_columns import EventColumns, concatenate
+from ingero.core.evidence import contended
 from ingero.core.fixes import Host
 
 BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH = 1, 2, 3, 4
@@ -33,7 +34,7 @@ class GraphWatch:
     def add(self, events: EventColumns) -> None:
         """Keep graph calls and the context switches around them."""
         graph = events.take(events.source == Source.GRAPH)
-        switches = events.take(events.is_op(Source.HOST, 1) & (events.ret_code != OFF_CPU_SLEPT))
+        switches = events.take(contended(events))
         self._parts += [part for part in (graph, switches) if len(part)]
         calls = zip(graph.op, graph.pid, graph.arg1, graph.timestamp, strict=True)
         for op, pid, executable, timestamp in ((int(o), int(p), int(e), int(t)) for o, p, e, t in calls):

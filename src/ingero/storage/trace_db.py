@@ -1,7 +1,7 @@
 """The trace database of one node: opening, writing in batches, reading.
 
 One process writes (`TraceDb`), any number read (`connect_readonly`). A full disk is a state, not an exception: writes
-fail, are counted, and succeed again when there is room.
+fail, say so, and succeed again when there is room.
 """
 
 import contextlib
@@ -23,6 +23,8 @@ from ingero.storage.trace_path import give_to_caller
 WRITER_TIMEOUT_MS: Final = 5000
 READER_TIMEOUT_MS: Final = 2000
 Row: TypeAlias = Sequence[object]
+Batch: TypeAlias = list[tuple[str, list[Row]]]  # statements with their rows: one transaction
+_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 EVENT_COLUMNS: Final = (
     "id", "timestamp", "pid", "tid", "source", "op", "duration", "gpu_id", "arg0", "arg1", "ret_code", "stack_hash",
@@ -109,7 +111,6 @@ class TraceDb:
         self.path = path
         self.node = node
         self.state = RecordingState.RECORDING
-        self.failed_rows = 0
         self._lock = _take_lock(path)
         try:
             self._connection = _open_for_writing(path, node)
@@ -147,15 +148,11 @@ class TraceDb:
                 for statement, rows in statements:
                     self._connection.executemany(statement, rows)
         except sqlite3.OperationalError as error:
-            self._refused(error, sum(len(rows) for _, rows in statements))
+            full = error.sqlite_errorcode in _FULL
+            self.state = RecordingState.DISK_FULL if full else RecordingState.FAILED
             return False
         self.state = RecordingState.RECORDING
         return True
-
-    def _refused(self, error: sqlite3.OperationalError, rows: int) -> None:
-        self.failed_rows += rows
-        full = error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
-        self.state = RecordingState.DISK_FULL if full else RecordingState.FAILED
 
     def execute(self, statement: str, parameters: Row = ()) -> sqlite3.Cursor:
         """One statement in its own transaction, for the rare things that are not a batch."""

@@ -1,0 +1,41 @@
+"""Percentiles from bucket counts: what the kernel counted, without a record per call."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+WINDOW_TICKS = 10
+
+
+def histogram_percentile(counts: NDArray[np.int64], floors_ns: NDArray[np.int64], share: float) -> int:
+    """Nearest rank, in the middle of its bucket; 0 when nothing was counted."""
+    total = int(counts.sum())
+    if not total:
+        return 0
+    rank = max(int(np.ceil(share * total)), 1)
+    bucket = int(np.searchsorted(np.cumsum(counts), rank))
+    upper = int(floors_ns[bucket + 1]) if bucket + 1 < len(floors_ns) else int(floors_ns[bucket]) * 5 // 4
+    return (int(floors_ns[bucket]) + upper) // 2
+
+
+@dataclass(slots=True)
+class BucketWindow:
+    """Bucket counts of the last ticks, from counters that only grow."""
+
+    _last: NDArray[np.int64] | None = None
+    _ticks: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=WINDOW_TICKS))
+
+    def add(self, cumulative: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Take in a reading; returns what came since the last one. A counter that fell began anew."""
+        before = self._last if self._last is not None and (cumulative >= self._last).all() else 0
+        fresh: NDArray[np.int64] = cumulative - before
+        self._last = cumulative
+        self._ticks.append(fresh)
+        return fresh
+
+    def recent(self) -> NDArray[np.int64]:
+        """Counts of the whole window."""
+        total: NDArray[np.int64] = np.sum(np.stack(list(self._ticks)), axis=0)
+        return total
