@@ -5,7 +5,7 @@ import pytest
 from tests.core.trace_events import MS, T0, US, events, join
 
 from ingero.core.event_columns import EventColumns
-from ingero.core.keep import BOOTSTRAP_NS, KeepPolicy, choose_rows
+from ingero.core.keep import BOOTSTRAP_NS, KeepPolicy, SampleBook, choose_rows
 
 LATER = T0 + BOOTSTRAP_NS + 1
 POLICY = KeepPolicy(T0)
@@ -16,7 +16,8 @@ def kept(event: EventColumns, unusual: bool = False, active: frozenset[int] = fr
          policy: KeepPolicy = POLICY) -> bool:  # fmt: skip
     batch = join(FIRST, event)
     flags = np.array([False, unusual])
-    return bool(choose_rows(batch, flags, active, np.array([False, familiar]), policy)[1])
+    sampled = SampleBook().choose(batch)
+    return bool(choose_rows(batch, flags, sampled, np.array([False, familiar]), active, policy)[1])
 
 
 @pytest.mark.parametrize(
@@ -67,5 +68,6 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
         events("cudaLaunchKernel", 5, 10 * US, at=LATER, step=300 * MS),
         events("cudaLaunchKernel", 2, US, at=LATER, pid=7),
     )
-    none = np.zeros(len(batch), bool)
-    assert choose_rows(batch, none, {1000}, none, POLICY).tolist() == [True, False, False, False, True, True, False]
+    book = SampleBook()
+    assert book.choose(batch).tolist() == [True, False, False, False, True, True, False]
+    assert not book.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), "also across batches"

@@ -176,6 +176,7 @@ MEMCPY_OPS: Final = frozenset({(1, 4), (1, 7), (1, 9), (1, 10), (1, 11), (1, 12)
 SUMMED_ARG0_OPS: Final = frozenset(ALLOC_OPS | MEMCPY_OPS | {(3, 3), (5, 1), (5, 2), (5, 3)})
 # never sampled, never aggregated away
 CRITICAL_OPS: Final = frozenset({(3, 4), (3, 5), (3, 6), (3, 7), (3, 10), (3, 11), (3, 12)})
+FIRST_SUMMARY_OP: Final = 20  # of Source.HOST: many events of a second in one
 SCHED_SWITCH: Final[OpKey] = (3, 1)
 PAGE_ALLOC: Final[OpKey] = (3, 3)
 OOM_KILL: Final[OpKey] = (3, 4)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.events import Source
 
+_SUMMARY_NS = 1_000_000_000  # summaries speak for the second before them
 _ENDS_AT_TIMESTAMP = (Source.HOST, Source.IO, Source.NET)  # the others carry their entry time
 
 
@@ -41,10 +42,13 @@ class EventColumns:
 
     def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When each event began and ended."""
-        ends_at = np.isin(self.source, _ENDS_AT_TIMESTAMP) & ~self.is_op(Source.HOST, 3)  # page allocations: bytes
-        start = np.where(ends_at, self.timestamp - self.duration, self.timestamp)
-        end = np.where(ends_at | self.is_op(Source.HOST, 3), self.timestamp, self.timestamp + self.duration)
-        return start, end
+        is_host = self.source == Source.HOST
+        span = np.where(is_host & (self.op >= 20), _SUMMARY_NS, self.duration)
+        span = np.where(is_host & (self.op == 3), 0, span)  # page allocations of some recorders carry bytes here
+        ends_at = np.isin(self.source, _ENDS_AT_TIMESTAMP)
+        return np.where(ends_at, self.timestamp - span, self.timestamp), np.where(
+            ends_at, self.timestamp, self.timestamp + span
+        )
 
 
 COLUMN_NAMES = tuple(field.name for field in fields(EventColumns))

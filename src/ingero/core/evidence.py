@@ -109,9 +109,7 @@ def gather(
     host_wide = near if process.pid else own
     switched = own.take(contended(own))
     summed = host_wide.take(host_wide.is_op(Source.HOST, 21)) if not process.pid else columns_from_rows([])
-    pages = int(own.arg0[own.is_op(Source.HOST, 3)].sum())
-    if not process.pid:
-        pages += int(own.arg1[own.is_op(Source.HOST, 20)].sum())
+    pages = int(own.arg0[own.is_op(Source.HOST, 3)].sum()) + int(own.arg1[own.is_op(Source.HOST, 20)].sum())
     own_io = near.take((near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process)))
     other_io = near.take((near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process)))
     sockets = own.take(own.source == Source.NET)

@@ -1,5 +1,6 @@
 """Which events become rows. Everything is counted; rows are for what somebody will want to look at."""
 
+from collections import OrderedDict
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from ingero.core.event_columns import EventColumns
 BOOTSTRAP_NS = 10_000_000_000
 SLOW_IO_NS = 10_000_000
 SECOND_NS = 1_000_000_000
+MAX_SAMPLED = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,13 @@ _CRITICAL, _SYNC = _codes(CRITICAL_OPS), _codes(SYNC_OPS)
 def choose_rows(
     events: EventColumns,
     unusual: NDArray[np.bool_],
-    active_pids: AbstractSet[int],
+    sampled: NDArray[np.bool_],
     familiar: NDArray[np.bool_],
+    active_pids: AbstractSet[int],
     policy: KeepPolicy,
 ) -> NDArray[np.bool_]:
-    """True for rows to keep. `unusual`: far slower than usual; `familiar`: its call stack has been kept often enough;
-    `active_pids`: processes that use the GPU."""
+    """True for rows to keep. `unusual`: far slower than usual; `sampled`: kept in any case; `familiar`: its call stack
+    has been kept often enough; `active_pids`: processes that use the GPU."""
     code = (events.source << 8) | events.op
     failed = np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH)) & (events.ret_code != 0)
     is_switch = events.is_op(*SCHED_SWITCH)
@@ -49,7 +52,7 @@ def choose_rows(
         | (events.source == Source.TCP)
         | ((events.source == Source.IO) & (events.duration > SLOW_IO_NS))
         | failed
-        | _samples(events)
+        | sampled
         | unusual
     )
     in_bootstrap = events.timestamp < policy.since_ns + BOOTSTRAP_NS
@@ -59,14 +62,25 @@ def choose_rows(
     return keep
 
 
-def _samples(events: EventColumns) -> NDArray[np.bool_]:
-    """The first GPU call of each kind, process and second, so that a timeline has no holes."""
-    chosen = np.zeros(len(events), bool)
-    calls = np.flatnonzero(np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH)))
-    if len(calls):
-        keys = np.stack(
-            [events.pid[calls], (events.source[calls] << 8) | events.op[calls], events.timestamp[calls] // SECOND_NS]
-        )
-        _, first = np.unique(keys, axis=1, return_index=True)
-        chosen[calls[first]] = True
-    return chosen
+class SampleBook:
+    """Picks the first GPU call of each kind, process and second, so that a timeline has no holes."""
+
+    def __init__(self) -> None:
+        self._seconds: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def choose(self, events: EventColumns) -> NDArray[np.bool_]:
+        """Which rows are samples."""
+        chosen = np.zeros(len(events), bool)
+        calls = np.flatnonzero(np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH)))
+        if not len(calls):
+            return chosen
+        code = (events.source[calls] << 8) | events.op[calls]
+        keys = np.stack([events.pid[calls], code, events.timestamp[calls] // SECOND_NS])
+        found, first = np.unique(keys, axis=1, return_index=True)
+        for (pid, op, second), index in zip(found.T.tolist(), first.tolist(), strict=True):
+            if self._seconds.get((pid, op), 0) < second:
+                self._seconds[pid, op] = second
+                chosen[calls[index]] = True
+        while len(self._seconds) > MAX_SAMPLED:
+            self._seconds.popitem(last=False)
+        return chosen

@@ -1,0 +1,172 @@
+"""Time buckets of a recording: the kernel's totals where it counts every call, the records everywhere else."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.events import Source
+from ingero.core.aggregate import AggregateRow, aggregate
+from ingero.core.event_columns import EventColumns
+from ingero.core.histogram import BucketWindow, histogram_percentile
+from ingero.core.op_stats import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
+from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
+from ingero.storage.trace_db import Batch, upsert_aggregates_sql
+
+MAX_KEYS: Final = 8192
+_PAGE_SUMMARY: Final = 20
+_TABLES: Final = ((FIVE_SECONDS_NS, "event_aggregates_5s"), (MINUTE_NS, "event_aggregates"))
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRow:
+    """Totals of one operation of one process since its probe was attached; `buckets` begin at `floors_ns`."""
+
+    pid: int
+    source: int
+    op: int
+    calls: int
+    timed: int
+    sum_ns: int
+    max_ns: int
+    buckets: NDArray[np.int64]
+    floors_ns: NDArray[np.int64]
+    has_all_records: bool  # every call also came as a record
+
+
+@dataclass(slots=True)
+class _Counted:
+    window: BucketWindow
+    calls: int = 0
+    timed: int = 0
+    sum_ns: int = 0
+    row: CountedRow | None = None
+
+
+class Aggregator:
+    """Adds up until a bucket is over, then gives its rows away once."""
+
+    def __init__(self) -> None:
+        self.forgotten = 0
+        self._sums: dict[int, dict[tuple[int, int, int, int], list[int]]] = {size: {} for size, _ in _TABLES}
+        self._counted: OrderedDict[StatKey, _Counted] = OrderedDict()
+        self._early: OrderedDict[StatKey, tuple[int, int]] = OrderedDict()
+
+    def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
+        """Count records. Of operations that the kernel counts in full only rows and amounts are taken from here."""
+        for size_ns, _ in _TABLES:
+            for row in aggregate(events, stored, size_ns):
+                self._add_row(size_ns, row)
+
+    def _add_row(self, size_ns: int, row: AggregateRow) -> None:
+        bucket, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
+        if (source, op) == (Source.HOST, _PAGE_SUMMARY):
+            return  # came with the totals of page allocations
+        if (pid, source, op) in self._counted:
+            count, sum_ns, low_ns, high_ns = 0, 0, 0, 0
+        elif size_ns == MINUTE_NS:
+            self._remember((pid, source, op), count, sum_ns)
+        self._add(size_ns, (bucket, source, op, pid), count, kept, sum_ns, low_ns, high_ns, amount)
+
+    def _remember(self, key: StatKey, count: int, sum_ns: int) -> None:
+        """Records that came before the kernel's first total of this operation: they are in that total too."""
+        before, before_ns = self._early.pop(key, (0, 0))
+        self._early[key] = (before + count, before_ns + sum_ns)
+        if len(self._early) > MAX_KEYS:
+            self._early.popitem(last=False)
+
+    def _add(self, size_ns: int, key: tuple[int, int, int, int], *values: int) -> None:
+        sums = self._sums[size_ns].get(key)
+        if sums is None:
+            self._sums[size_ns][key] = list(values)
+            return
+        count, kept, sum_ns, low_ns, high_ns, amount = values
+        if count:
+            sums[3] = min(sums[3], low_ns) if sums[0] else low_ns
+            sums[4] = max(sums[4], high_ns)
+        sums[0] += count
+        sums[1] += kept
+        sums[2] += sum_ns
+        sums[5] += amount
+
+    def add_counted(self, rows: Sequence[CountedRow], now_ns: int) -> None:
+        """Take in the kernel's totals; what came since the last look belongs to the bucket of now."""
+        for row in rows:
+            state = self._state((row.pid, row.source, row.op))
+            if (
+                row.calls < state.calls or row.sum_ns < state.sum_ns
+            ):  # another process got this pid: its probe began at zero
+                state.calls = state.timed = state.sum_ns = 0
+            calls, timed, sum_ns = row.calls - state.calls, row.timed - state.timed, row.sum_ns - state.sum_ns
+            fresh = state.window.add(row.buckets)
+            state.calls, state.timed, state.sum_ns, state.row = row.calls, row.timed, row.sum_ns, row
+            if calls:
+                self._add_delta(row, now_ns, calls, timed, sum_ns, fresh)
+
+    def _add_delta(
+        self, row: CountedRow, now_ns: int, calls: int, timed: int, sum_ns: int, fresh: NDArray[np.int64]
+    ) -> None:
+        amount = 0
+        if (row.source, row.op) == (Source.HOST, 3):
+            amount, sum_ns, low_ns, high_ns = sum_ns, 0, 0, 0
+        else:
+            used = np.flatnonzero(fresh)
+            low_ns = int(row.floors_ns[used[0]]) if len(used) else 0
+            last = int(used[-1]) + 1 if len(used) else 0
+            high_ns = min(row.max_ns, int(row.floors_ns[last])) if 0 < last < len(row.floors_ns) else row.max_ns
+            sum_ns = sum_ns * calls // timed if timed else 0  # only some calls are timed when probing must be cheap
+        for size_ns, _ in _TABLES:
+            bucket = now_ns // size_ns * size_ns
+            self._add(size_ns, (bucket, row.source, row.op, row.pid), calls, 0, sum_ns, low_ns, high_ns, amount)
+
+    def _state(self, key: StatKey) -> _Counted:
+        state = self._counted.get(key)
+        if state is None:
+            count, sum_ns = self._early.pop(key, (0, 0))
+            state = self._counted[key] = _Counted(BucketWindow(), count, count, sum_ns)
+            if len(self._counted) > MAX_KEYS:
+                self._counted.popitem(last=False)
+                self.forgotten += 1
+        self._counted.move_to_end(key)
+        return state
+
+    def improve(self, summaries: Sequence[OpSummary]) -> list[OpSummary]:
+        """Summaries of operations that come as samples get the counts and percentiles of the kernel."""
+        found = {(summary.pid, *summary.key): summary for summary in summaries}
+        for key, state in self._counted.items():
+            row = state.row
+            if row is None or row.has_all_records or not row.calls or row.source in (Source.HOST, Source.IO):
+                continue
+            pid, source, op = key
+            recent = state.window.recent()
+            p50, p95, p99 = (histogram_percentile(recent, row.floors_ns, share) for share in (0.50, 0.95, 0.99))
+            known = found.get(key) or OpSummary((source, op), 0, 0, 0, pid=pid)
+            total_ns = row.sum_ns * row.calls // row.timed if row.timed else 0
+            found[key] = replace(
+                known, count=row.calls, p50_ns=p50, p95_ns=p95, p99_ns=p99, max_ns=max(row.max_ns, known.max_ns),
+                total_ns=total_ns, slow=slow_of(known, p50),
+            )  # fmt: skip
+        return sorted(found.values(), key=lambda summary: -summary.total_ns)
+
+    def due(self, now_ns: int, *, is_last: bool = False) -> Batch:
+        """Rows of buckets that are over, and at the end of all."""
+        batch: Batch = []
+        for size_ns, table in _TABLES:
+            sums = self._sums[size_ns]
+            limit = now_ns + size_ns if is_last else now_ns // size_ns * size_ns
+            keys = [key for key in sums if key[0] < limit]
+            rows = [(*key, *values) for key, values in ((key, sums.pop(key)) for key in keys)]
+            batch.append((upsert_aggregates_sql(table), list(rows)))
+        return batch
+
+
+def slow_of(summary: OpSummary, p50_ns: int) -> SlowCalls:
+    """Recorded calls that are slow against the true median, which samples alone do not know."""
+    slow = summary.slow
+    if slow is None:
+        return SlowCalls(np.empty(0, np.int64), np.empty(0, np.int64))
+    is_slow = slow.end_ns - slow.start_ns >= ANOMALY_RATIO * p50_ns
+    return SlowCalls(slow.start_ns[is_slow], slow.end_ns[is_slow])

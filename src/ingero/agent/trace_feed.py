@@ -1,0 +1,82 @@
+"""What the tracer brings, in the shapes of the recorder."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ingero.agent.aggregator import CountedRow
+from ingero.agent.ebpf.batch import COLLECTIVE_OPS, EventBatch
+from ingero.agent.ebpf.functions import FUNCTIONS, Rate
+from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
+from ingero.agent.ebpf.tracer import HistogramRow
+from ingero.agent.process_info import ProcessBook
+from ingero.agent.recorder import TracedEvents
+from ingero.contract.collective import CollectiveRecord
+from ingero.contract.events import Source
+from ingero.core.event_columns import EventColumns
+
+FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
+_HOT: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
+_STAMPED_AT_END: Final = (int(Source.HOST), int(Source.IO), int(Source.NET))
+
+
+def to_events(batch: EventBatch) -> TracedEvents:
+    """Columns in wall-clock time. Calls whose end was not watched are left out: the kernel counted them, and their
+    duration is unknown, not zero."""
+    known = batch.has_end
+    source = batch.source[known].astype(np.int64)
+    start, end = batch.timestamp_ns[known], batch.end_ns[known]
+    columns = EventColumns(
+        timestamp=np.where(np.isin(source, _STAMPED_AT_END), end, start),
+        pid=batch.pid[known].astype(np.int64),
+        tid=batch.tid[known].astype(np.int64),
+        source=source,
+        op=batch.op[known].astype(np.int64),
+        duration=end - start,
+        arg0=batch.arg0[known].astype(np.int64),  # wraps: SQLite's integers are signed
+        arg1=batch.arg1[known].astype(np.int64),
+        ret_code=batch.ret_code[known].astype(np.int64),
+        cgroup_id=batch.cgroup_id[known].astype(np.int64),
+    )
+    return TracedEvents(
+        columns,
+        batch.gpu_id[known].astype(np.int64),
+        batch.comm[known],
+        batch.stack[known].astype(np.int64),
+        batch.stacks,
+    )
+
+
+def to_collectives(batch: EventBatch, node: str, book: ProcessBook) -> Iterator[tuple[CollectiveRecord, int]]:
+    """Records with the job and global rank of their process."""
+    pids = batch.nccl["pid"][np.isin(batch.nccl["op"], sorted(COLLECTIVE_OPS))].tolist()
+    for record, pid in zip(batch.collectives(node=node), pids, strict=True):
+        info = book.get(pid)
+        yield replace(record, job=info.job, global_rank=info.rank), pid
+
+
+def to_counted(rows: Sequence[HistogramRow], *, records_everything: bool) -> list[CountedRow]:
+    """Totals per process and operation: symbols that are one operation are added up, kernel events that come as
+    records anyway are left to these."""
+    found: dict[tuple[int, int, int], CountedRow] = {}
+    for row in rows:
+        if row.name in ("sleep", "io_wait", "block_io") or row.source == Source.NCCL or not row.calls:
+            continue
+        key = (row.pid, row.source, row.op)
+        buckets = row.buckets.astype(np.int64)
+        other = found.get(key)
+        found[key] = CountedRow(
+            pid=row.pid,
+            source=row.source,
+            op=row.op,
+            calls=row.calls + (other.calls if other else 0),
+            timed=row.timed + (other.timed if other else 0),
+            sum_ns=row.sum_ns + (other.sum_ns if other else 0),
+            max_ns=max(row.max_ns, other.max_ns if other else 0),
+            buckets=buckets + other.buckets if other else buckets,
+            floors_ns=FLOORS_NS,
+            has_all_records=records_everything or (row.source, row.op) not in _HOT,
+        )
+    return list(found.values())
