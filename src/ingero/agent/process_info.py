@@ -66,21 +66,28 @@ class ProcessBook:
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, ProcessInfo] = OrderedDict()
+        self._stale: set[int] = set()
         self.fresh: list[ProcessInfo] = []
 
     def get(self, pid: int) -> ProcessInfo:
-        """From memory; a pid never seen is read from /proc and listed in `fresh`."""
+        """From memory; a pid never seen, or marked stale, is read from /proc and listed in `fresh`."""
         info = self._known.get(pid)
-        if info is None:
-            info = self._known[pid] = read_process(pid)
-            self.fresh.append(info)
-            if len(self._known) > MAX_PROCESSES:
-                self._known.popitem(last=False)
-        return info
+        if info is not None and pid not in self._stale:
+            return info
+        self._stale.discard(pid)
+        now = read_process(pid)
+        if info is not None and not now.name:
+            return info  # it is gone: late events still belong to what we knew
+        self._known[pid] = now
+        self.fresh.append(now)
+        if len(self._known) > MAX_PROCESSES:
+            self._stale.discard(self._known.popitem(last=False)[0])
+        return now
 
-    def forget(self, pid: int) -> None:
-        """It started another program, or ended: the next look reads it again."""
-        self._known.pop(pid, None)
+    def mark_stale(self, pid: int) -> None:
+        """It started another program, or ended and its pid may be used again: look again next time."""
+        if pid in self._known:
+            self._stale.add(pid)
 
     def names(self) -> dict[int, str]:
         """Names by pid, for texts."""

@@ -172,7 +172,7 @@ class Recorder:
         self._active.update(int(pid) for pid in np.unique(events.pid[calls]))
         ended = events.is_op(Source.HOST, 6) & (events.pid == events.tid)
         for pid in {int(pid) for pid in events.pid[ended | events.is_op(Source.HOST, 5)]}:
-            self.processes.forget(pid)
+            self.processes.mark_stale(pid)
             self._active.discard(pid)
 
     def _hashes(self, traced: TracedEvents) -> list[int]:

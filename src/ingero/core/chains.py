@@ -19,6 +19,7 @@ TRAINING_WINDOW_NS = 10_000_000_000
 INFERENCE_WINDOW_NS = 500_000_000
 MIN_COUNT = 10
 MIN_TAIL_RATIO = 3.0
+MIN_TAIL_NS = 50_000  # ours: a tail of a few microseconds is noise, whatever its ratio
 MIN_SWITCHES = 5
 MANY_PAGES_BYTES = 2**30
 MANY_IO = 200
@@ -52,7 +53,7 @@ class _Draft:
 def has_tail(op: OpSummary) -> bool:
     """A GPU call whose slowest percent is far from its typical call."""
     is_counted = op.count >= MIN_COUNT and op.p50_ns > 0 and op.key[0] in GPU_SOURCES
-    return is_counted and op.tail_ratio >= MIN_TAIL_RATIO
+    return is_counted and op.tail_ratio >= MIN_TAIL_RATIO and op.p99_ns >= MIN_TAIL_NS
 
 
 def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:

@@ -1,0 +1,202 @@
+"""`ingero trace`: watch CUDA, NCCL and the kernel on this node, live and recorded."""
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
+from ingero.agent.identity import default_node
+from ingero.agent.privileges import missing_capabilities
+from ingero.agent.recorder import TracedEvents
+from ingero.agent.trace_app import TraceApp, TraceOptions, TraceView
+from ingero.agent.trace_feed_live import LiveFeed
+from ingero.cli.query import Since
+from ingero.cli.table import printable
+from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
+from ingero.config.ingero import IngeroConfig, load_ingero
+from ingero.config.loader import parse_size_bytes
+from ingero.errors import ConfigError, Unavailable
+from ingero.storage.trace_path import default_path
+from ingero.storage.trace_writer import SizePolicy
+
+SLOW_LAUNCH_NS = 250_000  # a launch is microseconds: a quarter of a millisecond is worth a record
+
+
+class Size(click.ParamType[int]):
+    """`500m`, `10g` as bytes."""
+
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_size_bytes(str(value))
+        except ValueError as error:
+            return self.fail(str(error), param, ctx)
+
+
+class Pids(click.ParamType[tuple[int, ...]]):
+    """`123` or `123,456`."""
+
+    name = "pids"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        parts = str(value).split(",")
+        if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not a process id or a list such as 123,456", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+@click.command()
+@click.option(
+    "--pid", "pids", type=Pids(), help="Only these processes and their children [default: all that use CUDA]."
+)
+@click.option("--node", help="Name of this node [default: agent.node of ingero.yaml, else the host name].")
+@click.option("--duration", type=Since(), help="Stop after 30s, 5m … [default: on Ctrl-C].")
+@click.option("--record/--no-record", default=True, show_default=True, help="Keep a trace database.")
+@click.option("--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+@click.option("--record-all", is_flag=True, help="A row for every call, not only for slow, failed and sampled ones.")
+@click.option("--stack/--no-stack", default=True, show_default=True, help="Call stacks of slow calls.")
+@click.option("--stack-samples", type=click.IntRange(1), default=100, show_default=True, help="Rows per call stack.")
+@click.option("--max-db", type=Size(), help="Prune the oldest rows above this size; 0 is no limit [default: 10g].")
+@click.option("--db-rollover-size", type=Size(), default="0", help="Move the file aside at this size instead.")
+@click.option(
+    "--db-rollover-keep", type=click.IntRange(1), default=6, show_default=True, help="Files moved aside to keep."
+)
+@click.option(
+    "--deadband", type=click.FloatRange(0, 100), default=0.0, help="Percent a system number must move to be kept."
+)
+@click.option(
+    "--heartbeat", type=Since(), default="0", help="Keep a system sample, and print a JSON line, this often anyway."
+)
+@click.option("--no-io", is_flag=True, help="Without block I/O.")
+@click.option("--no-tcp", is_flag=True, help="Without TCP retransmissions.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per record instead of tables.")
+def command(
+    pids: tuple[int, ...] | None, node: str | None, duration: float | None, record: bool, db: Path | None,
+    record_all: bool, stack: bool, stack_samples: int, max_db: int | None, db_rollover_size: int, db_rollover_keep: int,
+    deadband: float, heartbeat: float, no_io: bool, no_tcp: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Watch CUDA, NCCL and the kernel on this node: tables now, a trace database for later.
+
+    Needs root, or the capabilities CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE. Nothing is changed in the traced job.
+
+    \b
+    Examples:
+      sudo ingero trace --node gpu-node-01
+      sudo ingero trace --pid 4711 --duration 60s --json
+      sudo ingero trace --no-record
+      ingero explain                     afterwards: why was it slow
+    """
+    _require_capabilities()
+    config = load_ingero()
+    options = TraceOptions(
+        node=node_name(node, config),
+        db=(db or config.store.path or default_path()) if record else None,
+        pids=pids or (),
+        duration_s=duration,
+        record_all=record_all,
+        stack_samples=stack_samples,
+        size=SizePolicy(config.store.max_db_size if max_db is None else max_db, db_rollover_size, db_rollover_keep),
+        deadband_pct=deadband,
+        heartbeat_s=heartbeat,
+        flags=",".join(name for name, on in (("stack", stack), ("record", record), ("record-all", record_all)) if on),
+    )
+    layers = CALL_LAYERS | HOST_LAYERS
+    layers -= {name for name, off in (("block", no_io), ("tcp", no_tcp)) if off}
+    policy = TracePolicy(
+        pids=pids, layers=layers, record_everything=record_all, stacks=stack, slow_launch_ns=SLOW_LAUNCH_NS
+    )
+    feed = LiveFeed(policy, options.node)
+    try:
+        app = TraceApp(options, feed)
+    except BaseException:
+        feed.close()
+        raise
+    _announce(options, feed)
+    run_trace(app, as_json)
+
+
+def _require_capabilities() -> None:
+    missing = [name for name in missing_capabilities() if name != "CAP_SYS_PTRACE"]
+    if missing:
+        raise Unavailable(
+            f"tracing needs {' and '.join(missing)}, which this process lacks; run `sudo ingero trace`, or give the "
+            "capabilities to a service account (docs/deployment.md)"
+        )
+
+
+def node_name(flag: str | None, config: IngeroConfig) -> str:
+    """`--node`, else `agent.node` of ingero.yaml, else the host name; a colon separates the parts of an event id."""
+    name = flag or config.agent.node or default_node()
+    if ":" in name or not name.isprintable():
+        raise ConfigError(
+            f"the node name {name!r} contains a colon or an unprintable character; choose one with --node"
+        )
+    return name
+
+
+def _announce(options: TraceOptions, feed: LiveFeed) -> None:
+    where = f"recording to {options.db}" if options.db else "not recording"
+    print(f"tracing node {options.node}, {where}; Ctrl-C ends", file=sys.stderr)
+    for note in feed.notes():
+        print(f"  off: {printable(note)}", file=sys.stderr)
+    if not feed.tracer.processes():
+        print("  no process uses CUDA or NCCL yet: waiting for one", file=sys.stderr)
+
+
+def run_trace(app: TraceApp, as_json: bool) -> None:
+    """Run a recording in the foreground until Ctrl-C, a SIGTERM or its time is over."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    screen = _JsonScreen(app) if as_json else _TableScreen()
+    view = app.run(stop, screen.on_tick, screen.on_events if isinstance(screen, _JsonScreen) else None)
+    screen.end(view)
+
+
+class _TableScreen:
+    """Redraws on a terminal; elsewhere prints chains as they appear and one table at the end."""
+
+    def __init__(self) -> None:
+        self._is_live = sys.stdout.isatty()
+        self._said: set[str] = set()
+
+    def on_tick(self, view: TraceView) -> None:
+        if self._is_live:
+            print(f"\x1b[H\x1b[2J{render_view(view)}", flush=True)
+            return
+        for chain in view.chains:
+            if chain.name not in self._said:
+                self._said.add(chain.name)
+                print(f"[{chain.severity}] {printable(chain.summary)}", file=sys.stderr, flush=True)
+
+    def end(self, view: TraceView) -> None:
+        print(f"\x1b[H\x1b[2J{render_view(view)}" if self._is_live else render_view(view))
+
+
+class _JsonScreen:
+    """A line per record, a heartbeat in between when asked for, one at the end."""
+
+    def __init__(self, app: TraceApp) -> None:
+        self._app = app
+        self._every_s = app.options.heartbeat_s
+        self._next_s = time.monotonic() + self._every_s
+
+    def on_events(self, traced: TracedEvents, unusual: NDArray[np.bool_]) -> None:
+        for line in event_lines(traced, unusual, self._app.recorder.processes.names()):
+            print(line)
+        sys.stdout.flush()
+
+    def on_tick(self, view: TraceView) -> None:
+        if self._every_s and time.monotonic() >= self._next_s:
+            print(heartbeat_line(view, time.time_ns()), flush=True)
+            self._next_s += self._every_s
+
+    def end(self, view: TraceView) -> None:
+        print(heartbeat_line(view, time.time_ns()), flush=True)

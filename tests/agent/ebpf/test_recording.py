@@ -1,0 +1,231 @@
+"""A whole recording on real processes: `ingero trace`, then what `explain` and `query` say. Needs root and BPF."""
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agent.ebpf.conftest import HERE, compile_c
+
+from ingero.storage.chain_table import RecordedChain, read_chains
+from ingero.storage.trace_db import connect_readonly
+
+CPU_BOUND = """
+import ctypes, os, sys, time
+os.sched_setaffinity(0, {0})
+runtime = ctypes.CDLL(sys.argv[1])
+print("ready", flush=True)
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    runtime.cudaStreamSynchronize(None)
+"""
+IO_BOUND = """
+import ctypes, sys, time
+runtime = ctypes.CDLL(sys.argv[1])
+runtime.cudaMemcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+print("ready", flush=True)
+end = time.monotonic() + float(sys.argv[2])
+call = 0
+while time.monotonic() < end:
+    call += 1
+    runtime.cudaMemcpy(None, None, 2 * call + (call % 40 == 0), 1)
+    time.sleep(0.001)
+"""
+HOG = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
+
+
+def require_bpf() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to load probes")
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        pytest.skip("needs a kernel with BTF")
+
+
+@pytest.fixture(scope="module")
+def starved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    require_bpf()
+    return compile_c(HERE / "starved.c", tmp_path_factory.mktemp("starved") / "libcudart.so.12")
+
+
+def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE, text=True, env=os.environ | environ,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def trace(*args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ingero", "trace", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+def chains(path: Path, op: str) -> list[RecordedChain]:
+    connection = connect_readonly(path)
+    try:
+        return [chain for chain in read_chains(connection) if chain.chain.cuda_op == op]
+    finally:
+        connection.close()
+
+
+def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Path) -> None:
+    """F134, F142, F153: preemption is the cause, the one who took the CPU is named, the rank is known."""
+    hog = subprocess.Popen([sys.executable, "-I", "-c", HOG])
+    job = start(CPU_BOUND, starved, 60, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
+    db = tmp_path / "t.db"
+    try:
+        trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
+    finally:
+        hog.kill()
+        job.kill()
+        hog.wait()
+        job.communicate()
+    found = chains(db, "cudaStreamSync")
+    assert found, "a tail with preemption must be explained"
+    text = found[0].chain
+    assert "sched_switch events" in text.root_cause
+    assert any(str(hog.pid) in line and "renice" in line for line in text.recommendations), text.recommendations
+    assert any("taskset -acp" in line and line.endswith(str(job.pid)) for line in text.recommendations)
+    assert text.confidence is not None and text.confidence > 0.5
+    assert not any("block I/O" in chain.chain.root_cause and "by" not in chain.chain.root_cause for chain in found)
+    connection = connect_readonly(db)
+    ids = [row[0] for row in connection.execute("SELECT id FROM events ORDER BY CAST(substr(id, 4) AS INTEGER)")]
+    assert ids == [f"n1:{number}" for number in range(1, len(ids) + 1)]
+    assert connection.execute(
+        "SELECT DISTINCT rank, local_rank, world_size FROM events WHERE pid = ? AND source = 1", (job.pid,)
+    ).fetchall() == [(3, 1, 8)]
+    connection.close()
+
+
+def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(1 << 20) * 70)
+    os.sync()
+    job = start(IO_BOUND, starved, 60, STARVED_FILE=str(data))
+    db = tmp_path / "t.db"
+    try:
+        trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
+    finally:
+        job.kill()
+        job.communicate()
+    connection = connect_readonly(db)
+    requests = connection.execute("SELECT count(*) FROM events WHERE source = 5 AND pid = ?", (job.pid,)).fetchone()[0]
+    connection.close()
+    if not requests:
+        pytest.skip("the temporary folder is not on a block device: nothing to starve on")
+    found = chains(db, "cudaMemcpy")
+    assert found
+    assert "heavy block I/O" in found[0].chain.root_cause
+    assert "heavy block I/O by" not in found[0].chain.root_cause, "its own requests, not somebody else's"
+    assert any("Reads dominate" in line for line in found[0].chain.recommendations)
+
+
+def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, tmp_path: Path) -> None:
+    job = start(CPU_BOUND, starved, 60)
+    db = tmp_path / "t.db"
+    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--json"]
+    tracing = subprocess.Popen(
+        [*command, "--heartbeat", "1s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert tracing.stdout is not None
+    beat = next(line for line in tracing.stdout if '"heartbeat"' in line)
+    reader = connect_readonly(db)
+    reader.execute("SELECT count(*) FROM events").fetchone()
+    reader.close()
+    tracing.send_signal(signal.SIGINT)
+    rest, _ = tracing.communicate(timeout=20)
+    assert tracing.returncode == 0
+    assert job.poll() is None, "the traced job goes on"
+    job.kill()
+    job.communicate()
+    lines = [json.loads(line) for line in [beat, *rest.splitlines()]]
+    assert lines[-1]["type"] == "heartbeat"
+    assert lines[-1]["state"] == "recording"
+    sync = next(line for line in lines if line.get("op") == "cudaStreamSync")
+    assert {"timestamp", "pid", "tid", "process_name", "source", "duration_ns", "duration", "args", "anomaly"} <= set(
+        sync
+    )
+    assert not db.with_name("t.db-wal").exists()
+    connection = connect_readonly(db)
+    started, stopped = connection.execute("SELECT started_at, stopped_at FROM sessions").fetchone()
+    assert 0 < started < stopped
+    counted, calls = connection.execute(
+        "SELECT sum(count), (SELECT count(*) FROM events WHERE source = 1) FROM event_aggregates WHERE source = 1"
+    ).fetchone()
+    connection.close()
+    assert counted >= calls > 0
+
+
+def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> None:
+    """Launches come as samples, yet the 5-second and the minute table know every one; sources are not mixed up."""
+    require_bpf()
+    code = (
+        "import ctypes, sys, time\n"
+        "runtime = ctypes.CDLL(sys.argv[1] + '/libcudart.so.12')\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for _ in range(300):\n"
+        "    for _ in range(40): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)\n"
+        "    runtime.cudaStreamSynchronize(None)\n"
+        "    time.sleep(0.002)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    job = subprocess.Popen(
+        [sys.executable, "-I", "-c", code, str(fake_gpu)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert job.stdin and job.stdout
+    job.stdout.readline()
+    db = tmp_path / "t.db"
+    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--duration", "30s"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as tracing:
+        assert tracing.stderr is not None
+        assert "recording to" in tracing.stderr.readline()
+        job.stdin.write("go\n")
+        job.stdin.flush()
+        assert job.stdout.readline() == "done\n"
+        tracing.send_signal(signal.SIGTERM)
+    assert tracing.returncode == 0
+    job.communicate("\n", timeout=10)
+    connection = connect_readonly(db)
+    for table in ("event_aggregates", "event_aggregates_5s"):
+        totals = {
+            (source, op): (count, stored)
+            for source, op, count, stored in connection.execute(
+                f"SELECT source, op, sum(count), sum(stored) FROM {table} WHERE source = 1 GROUP BY 1, 2"
+            )
+        }
+        assert totals[1, 3][0] == 12_000
+        assert totals[1, 5][0] == 300
+    rows = dict(connection.execute("SELECT op, count(*) FROM events WHERE source = 1 GROUP BY op").fetchall())
+    connection.close()
+    assert rows == {3: totals[1, 3][1], 5: totals[1, 5][1]}
+    assert rows[3] < 1_000, "samples, not every launch"
+
+
+def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv to give capabilities up")
+    done = subprocess.run(
+        ["setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", sys.executable, "-m", "ingero", "trace", "--no-record"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env=os.environ | {"HOME": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "ingero trace: tracing needs CAP_BPF and CAP_PERFMON, which this process lacks; run `sudo"
+    )
+
+
+def test_libraries_of_the_test_have_the_real_names(starved: Path) -> None:
+    assert ctypes.CDLL(str(starved)).cudaStreamSynchronize(None) == 0
