@@ -1,0 +1,84 @@
+"""`ingero dashboard`: this node's page and API."""
+
+import asyncio
+import contextlib
+import sys
+from pathlib import Path
+
+import click
+
+from ingero.agent.dashboard import DashboardSettings, serve_until_signal, start_dashboard
+from ingero.agent.identity import default_node
+from ingero.errors import AuthError, IngeroError
+from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_path import default_path
+from ingero.storage.trace_rows import read_nodes
+from ingero.transport.auth import token_from
+from ingero.transport.tls import ServerTls, is_loopback
+
+TOKEN_VARIABLE = "INGERO_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable, not a token
+_FILE = click.Path(path_type=Path)
+
+
+@click.command()
+@click.option("--addr", default=":8080", show_default=True, help="Where to listen; `:PORT` is every address.")
+@click.option("-d", "--db", type=_FILE, help="Trace database [default: ~/.ingero/ingero.db].")
+@click.option("--node", help="Name of this node [default: the one in the database, else the host name].")
+@click.option("--host-name", "host_names", multiple=True, help="Another name callers use for this machine.")
+@click.option("--tls-cert", type=_FILE, help="Own certificate; with --tls-key.")
+@click.option("--tls-key", type=_FILE, help="Its key, readable by its owner only.")
+@click.option("--client-ca", type=_FILE, help="Only answer clients with a certificate from this authority.")
+@click.option("--no-tls", is_flag=True, help="Plaintext; only on loopback.")
+@click.option("--token-file", type=_FILE, help=f"Want this bearer token for the API [else ${TOKEN_VARIABLE}].")
+@click.option("--token", hidden=True, help="Refused: arguments are visible to every user.")
+def command(
+    addr: str, db: Path | None, node: str | None, host_names: tuple[str, ...], tls_cert: Path | None,
+    tls_key: Path | None, client_ca: Path | None, no_tls: bool, token_file: Path | None, token: str | None,
+) -> None:  # fmt: skip
+    """Serve this node's trace: a page for people, an API for `ingero query --nodes` and friends.
+
+    \b
+    Examples:
+      ingero dashboard
+      ingero dashboard --addr 127.0.0.1:8080 --no-tls
+      ingero dashboard --token-file /etc/ingero/token --client-ca ca.pem
+    """
+    if token:
+        raise AuthError(f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}")
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
+    path = db or default_path()
+    tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
+    settings = DashboardSettings(
+        address=addr, db=path, node=node or _node_in(path) or default_node(), tls=tls, client_ca=client_ca,
+        plaintext=no_tls, token=token_from(token_file, TOKEN_VARIABLE), host_names=host_names,
+    )  # fmt: skip
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: DashboardSettings) -> None:
+    serving = await start_dashboard(settings)
+    print(f"{settings.node}: {serving.url}", flush=True)
+    if serving.fingerprint:
+        print(f"certificate fingerprint {serving.fingerprint}", flush=True)
+    if not is_loopback(settings.address) and not settings.token and settings.client_ca is None:
+        print(
+            "WARNING: anybody who reaches this port can read the trace; want a token with --token-file or client "
+            "certificates with --client-ca",
+            file=sys.stderr,
+        )
+    if not settings.db.exists():
+        print(f"no trace yet at {settings.db}: answers are empty until `ingero trace` records one", file=sys.stderr)
+    await serve_until_signal(serving)
+
+
+def _node_in(path: Path) -> str | None:
+    """The node a database is of, when it is of one."""
+    with contextlib.suppress(IngeroError):
+        connection = connect_readonly(path)
+        try:
+            nodes = [name for name in read_nodes(connection) if name]
+        finally:
+            connection.close()
+        return nodes[0] if len(nodes) == 1 else None
+    return None

@@ -1,0 +1,72 @@
+"""Rows as they arrive: table, JSON or CSV on standard output, bounded memory whatever the number of rows."""
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ingero.cli.table import printable
+
+LOOK_AHEAD_ROWS = 2000  # a table measures its columns on this many rows, then goes on with those widths
+
+
+class RowPrinter:
+    """Feed `begin` once, `rows` as often as needed, `end` once."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.printed = 0
+        self._header: list[str] = []
+        self._waiting: list[list[str]] = []
+        self._widths: list[int] | None = None
+        self._csv = csv.writer(sys.stdout, lineterminator="\n")
+
+    def begin(self, header: Sequence[str]) -> None:
+        """The columns are known."""
+        self._header = list(header)
+        if self.form == "csv":
+            self._csv.writerow(header)
+
+    def rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        """More rows."""
+        if self.form == "csv":
+            self._csv.writerows(rows)
+        elif self.form == "json":
+            for row in rows:
+                text = json.dumps(dict(zip(self._header, row, strict=True)), ensure_ascii=False, indent=2)
+                print("[" if not self.printed else ",", *text.splitlines(), sep="\n  ", end="")
+                self.printed += 1
+            return
+        else:
+            self._table([[printable(value) for value in row] for row in rows])
+        self.printed += len(rows)
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self.form == "json":
+            print("\n]" if self.printed else "[]")
+        elif self.form == "table":
+            self._flush_table()
+        sys.stdout.flush()
+
+    def _table(self, texts: list[list[str]]) -> None:
+        if self._widths is not None:
+            self._print_lines(texts)
+            return
+        self._waiting += texts
+        if len(self._waiting) >= LOOK_AHEAD_ROWS:
+            self._flush_table()
+
+    def _flush_table(self) -> None:
+        if self._widths is None and self._waiting:
+            columns = zip(self._header, *self._waiting, strict=True)
+            self._widths = [max(len(text) for text in column) for column in columns]
+            self._print_lines([self._header, ["-" * width for width in self._widths]])
+        self._print_lines(self._waiting)
+        self._waiting = []
+
+    def _print_lines(self, lines: Sequence[Sequence[str]]) -> None:
+        widths = self._widths or []
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

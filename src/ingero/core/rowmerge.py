@@ -1,0 +1,52 @@
+"""Rows of many nodes as one table: the first answer fixes the columns, each row knows its node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NODE_COLUMN = "node"
+
+
+@dataclass(slots=True)
+class RowMerge:
+    """Feeds answers one by one; keeps only the header and what went wrong."""
+
+    header: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    answered: int = 0
+    failed: int = 0
+    rows: int = 0
+    nodes: set[str] = field(default_factory=set)
+    _columns: list[str] | None = None
+
+    def fail(self, node: str, reason: str) -> None:
+        """A node gave no answer."""
+        self.failed += 1
+        self.warnings.append(f"node {node}: {reason}")
+
+    def add(self, node: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Rows of one node in the shape of the merged table; none when its columns differ from the first answer's."""
+        self.answered += 1
+        if not columns:
+            return []
+        if self._columns is None:
+            self._columns = list(columns)
+            self.header = list(columns) if NODE_COLUMN in columns else [NODE_COLUMN, *columns]
+        if list(columns) != self._columns:
+            self.warnings.append(
+                f"node {node}: its columns ({', '.join(columns)}) differ from ({', '.join(self._columns)}); left out"
+            )
+            return []
+        self.rows += len(rows)
+        if NODE_COLUMN in columns:
+            position = list(columns).index(NODE_COLUMN)
+            self.nodes.update(str(row[position]) for row in rows)
+            return [list(row) for row in rows]
+        if rows:
+            self.nodes.add(node)
+        return [[node, *row] for row in rows]
+
+    @property
+    def is_total_failure(self) -> bool:
+        """Nobody answered."""
+        return self.failed > 0 and self.answered == 0

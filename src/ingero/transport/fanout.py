@@ -1,0 +1,274 @@
+"""One question to many nodes at once: replies in the order the nodes were named, failures as values.
+
+A reply is kept as bytes until it is its turn, so that memory holds compact answers and never all rows as objects.
+"""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from ingero.contract.names import NODE_NAME_HEADER
+from ingero.contract.node_api import TimeReply
+from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
+from ingero.errors import AuthError, ConfigError
+from ingero.transport.tls import ClientTls, client_context, fingerprint, is_loopback
+
+MAX_REPLY_BYTES: Final = 32 << 20
+ERROR_TEXT_BYTES: Final = 512
+SKEW_SAMPLES: Final = 3
+_decode_time = msgspec.json.Decoder(TimeReply).decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanoutPolicy:
+    """How to reach the nodes. `trusted` holds fingerprints by address, as printed by the nodes."""
+
+    timeout_s: float = 5.0
+    tls: ClientTls = field(default_factory=ClientTls)
+    trusted: Mapping[str, str] = field(default_factory=dict)
+    require_tls: bool = True
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReply:
+    """What one node said, or why it did not; a silent node is often the answer."""
+
+    address: str
+    name: str
+    body: bytes = b""
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to ask every node."""
+
+    path: str
+    body: Mapping[str, Any] | None = None  # a question with a body is a POST
+
+
+def parse_nodes(text: str) -> list[str]:
+    """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
+    inner = text.strip().removeprefix("[").removesuffix("]") if not text.strip().startswith("[::") else text
+    return list(dict.fromkeys(part.strip() for part in inner.split(",") if part.strip()))
+
+
+def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
+    """Refuse before anything is sent: no nodes, bad addresses, plaintext off this machine."""
+    if not nodes:
+        raise ConfigError("no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml")
+    for node in nodes:
+        scheme, host = _split(node)
+        if scheme not in ("", "http", "https") or not host:
+            raise ConfigError(f"{node!r} is not a node; write host:port")
+        if scheme == "http" and policy.require_tls and not is_loopback(host):
+            raise ConfigError(
+                f"node {node} would be asked in plaintext, token included; use https, or allow it with "
+                "--no-fleet-require-tls on a network you trust"
+            )
+
+
+class Fanout:
+    """Connections to many nodes, kept open between questions."""
+
+    def __init__(self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self.policy = policy
+        self.offsets: dict[str, ClockOffset] = {}
+        self._clock_ns = clock_ns
+        self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
+        self._plain: set[str] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        headers = {"Authorization": f"Bearer {self.policy.token}"} if self.policy.token else {}
+        timeout = aiohttp.ClientTimeout(total=self.policy.timeout_s)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, enable_cleanup_closed=False)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, trust_env=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def ask(
+        self, nodes: Sequence[str], question: Question, *, measure_skew: bool = True
+    ) -> AsyncIterator[NodeReply]:
+        """Ask all nodes at once; yields replies in the order of `nodes`, each as soon as those before it are in."""
+        tasks = [asyncio.create_task(self._ask_one(node, question)) for node in nodes]
+        clocks = [asyncio.create_task(self._measure(node)) for node in nodes] if measure_skew else []
+        try:
+            for asked in tasks:
+                yield await asked
+            await asyncio.gather(*clocks)
+        finally:
+            running: list[asyncio.Task[Any]] = [*tasks, *clocks]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _ask_one(self, node: str, question: Question) -> NodeReply:
+        try:
+            return await self._request(node, question)
+        except TimeoutError:
+            return NodeReply(node, node, failure=f"no answer within {self.policy.timeout_s:g} s")
+        except aiohttp.ClientConnectorCertificateError:
+            return NodeReply(node, node, failure=await self._unknown_certificate(node))
+        except aiohttp.ServerFingerprintMismatch as error:
+            return NodeReply(node, node, failure=_changed_certificate(node, error))
+        except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
+            return NodeReply(node, node, failure=_connection_failure(error))
+
+    async def _request(self, node: str, question: Question) -> NodeReply:
+        assert self._session is not None
+        method = "GET" if question.body is None else "POST"
+        was_plain = node in self._plain
+        try:
+            async with self._session.request(
+                method, self._url(node) + question.path, json=question.body, ssl=self._ssl(node), allow_redirects=False
+            ) as reply:
+                return await _read(node, reply)
+        except aiohttp.ClientConnectorSSLError as error:
+            if was_plain or not self._may_be_plain(node, error):
+                raise
+            self._plain.add(node)
+            return await self._request(node, question)
+
+    async def _measure(self, node: str) -> None:
+        """Three looks at a node's clock; a node that does not tell is left out, the question itself goes on."""
+        samples = []
+        for _ in range(SKEW_SAMPLES):
+            sent = self._clock_ns()
+            try:
+                reply = await self._request(node, Question("/api/v1/time"))
+                received = self._clock_ns()
+                samples.append(TimeSample(sent, received, _decode_time(reply.body).timestamp_ns))
+            except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError):
+                return
+        # the first sample may hold the handshake of a new connection, which the median leaves out
+        self.offsets[node] = estimate_offset(samples)
+
+    def _url(self, node: str) -> str:
+        scheme, host = _split(node)
+        if not scheme:
+            scheme = "http" if node in self._plain else "https"
+        return f"{scheme}://{host}"
+
+    def _ssl(self, node: str) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
+        if self._url(node).startswith("http://"):
+            return False
+        pinned = self.policy.trusted.get(_split(node)[1])
+        if pinned and self.policy.tls.cert is None:
+            return aiohttp.Fingerprint(_fingerprint_bytes(pinned))
+        return self._context
+
+    def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
+        """A server on this machine may speak plaintext; elsewhere only when that was allowed."""
+        scheme, host = _split(node)
+        speaks_plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
+        return not scheme and speaks_plain and (is_loopback(host) or not self.policy.require_tls)
+
+    async def _unknown_certificate(self, node: str) -> str:
+        host = _split(node)[1]
+        try:
+            seen = await peer_fingerprint(node, self.policy.timeout_s)
+        except (OSError, TimeoutError, AuthError) as error:
+            return f"its certificate is not trusted and could not be read again: {error}"
+        if self.policy.tls.ca is not None:
+            return f"its certificate is not from {self.policy.tls.ca} or not for this name (fingerprint {seen})"
+        return (
+            f"its certificate is unknown (fingerprint {seen}); compare it with what the node printed, then run "
+            f"`ingero nodes trust {host}`"
+        )
+
+
+async def peer_fingerprint(node: str, timeout_s: float) -> str:
+    """Fingerprint of whatever certificate a node shows, trusted or not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    host, port = split_host_port(node)
+    async with asyncio.timeout(timeout_s):
+        _, writer = await asyncio.open_connection(host, port, ssl=context)
+    try:
+        return fingerprint(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+    finally:
+        writer.close()
+
+
+def split_host_port(node: str) -> tuple[str, int]:
+    """Host and port of a node's address."""
+    host, _, port = _split(node)[1].rpartition(":")
+    if not port.isdigit() or not host:
+        raise ConfigError(f"{node!r} is not a node; write host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
+    """Files as given on the command line; both halves of a pair or neither."""
+    if (cert is None) != (key is None):
+        raise AuthError("--client-cert and --client-key come together; give both or none")
+    return ClientTls(ca=ca, cert=cert, key=key)
+
+
+async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
+    name = reply.headers.get(NODE_NAME_HEADER) or node
+    if reply.status != 200:
+        text = (await reply.content.read(ERROR_TEXT_BYTES)).decode("utf-8", "replace")
+        return NodeReply(node, name, failure=f"HTTP {reply.status}: {_error_text(text)}")
+    body = bytearray()
+    async for chunk in reply.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > MAX_REPLY_BYTES:
+            reply.close()
+            return NodeReply(node, name, failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT")
+    return NodeReply(node, name, bytes(body))
+
+
+def _error_text(text: str) -> str:
+    try:
+        return str(msgspec.json.decode(text)["error"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return " ".join(text.split())
+
+
+def _connection_failure(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        reason = os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
+        return f"cannot connect: {reason}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "it closed the connection without an answer"
+    return f"the answer broke off: {error}" if str(error) else f"the answer broke off ({type(error).__name__})"
+
+
+def _changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) -> str:
+    seen = ":".join(f"{byte:02X}" for byte in error.got)
+    return (
+        f"its certificate is not the trusted one (now {seen}); if the node was reinstalled, run "
+        f"`ingero nodes trust {_split(node)[1]}`"
+    )
+
+
+def _fingerprint_bytes(text: str) -> bytes:
+    try:
+        digest = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint; see `ingero nodes trust`")
+    return digest
+
+
+def _split(node: str) -> tuple[str, str]:
+    scheme, separator, rest = node.partition("://")
+    return (scheme, rest.rstrip("/")) if separator else ("", node.rstrip("/"))

@@ -1,0 +1,191 @@
+"""The fan-out against real node servers, over real TLS, through a proxy that misbehaves."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from tests.fault_proxy import FaultProxy
+from tests.storage.test_merge import database
+
+from ingero.agent.api import NodeApi, NodeGuard
+from ingero.core.skew import skew_warnings
+from ingero.errors import AuthError, ConfigError
+from ingero.storage.node_view import NodeView
+from ingero.transport.auth import token_digest
+from ingero.transport.fanout import Fanout, FanoutPolicy, NodeReply, Question, check_nodes, client_tls, parse_nodes
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.tls import (
+    ClientTls,
+    ServerTls,
+    fingerprint_of_file,
+    kept_certificate,
+    server_context,
+)
+
+SQL = Question("/api/v1/query", {"sql": "SELECT count(*) AS n FROM events", "limit": 10})
+
+
+@contextlib.asynccontextmanager
+async def node(
+    db: Path,
+    name: str = "n1",
+    tls: ServerTls | None = None,
+    now_ns: Callable[[], int] = time.time_ns,
+    token: str | None = None,
+) -> AsyncIterator[str]:
+    app = NodeApi(view=NodeView(db), now_ns=now_ns).app()
+    guarded = NodeGuard(app, name, token_digest(token) if token else None, None)
+    listener = HttpListener(guarded, bind("127.0.0.1:0"), server_context(tls) if tls else None)
+    await listener.start()
+    try:
+        yield listener.address
+    finally:
+        await listener.stop()
+
+
+async def ask(nodes: list[str], question: Question = SQL, **policy: object) -> list[NodeReply]:
+    async with Fanout(FanoutPolicy(**{"timeout_s": 5.0, **policy})) as fanout:
+        return [reply async for reply in fanout.ask(nodes, question)]
+
+
+async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    async with node(db, "slow-one") as one, node(db, "two") as two, FaultProxy(_target(one), delay_s=0.3) as late:
+        replies = await ask([late.address, two])
+    assert [(reply.name, reply.failure) for reply in replies] == [("slow-one", None), ("two", None)]
+    assert replies[0].body == b'{"columns":["n"],"rows":[[3]]}'
+
+
+async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
+    """Five nodes that each take 0.4 s take about 0.4 s together."""
+    async with node(database(tmp_path / "a.db")) as address, contextlib.AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(FaultProxy(_target(address), delay_s=0.4)) for _ in range(5)]
+        begin = time.monotonic()
+        replies = await ask([proxy.address for proxy in proxies])
+        elapsed = time.monotonic() - begin
+    assert all(reply.failure is None for reply in replies)
+    assert elapsed < 1.6
+
+
+async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
+        replies = await ask([address, silent.address], timeout_s=0.5)
+    assert [reply.failure for reply in replies] == [None, "no answer within 0.5 s"]
+
+
+async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path: Path) -> None:
+    async with (
+        node(database(tmp_path / "a.db")) as address,
+        FaultProxy(_target(address), cut_after_bytes=40) as cut,
+        FaultProxy(_target(address), cut_after_bytes=10**6, trickle_s=0.2) as slow,
+    ):
+        cut_off, refused, trickle = await ask([cut.address, "127.0.0.1:1", slow.address], timeout_s=1.0)
+    assert "closed the connection" in (cut_off.failure or "") or "broke off" in (cut_off.failure or "")
+    assert refused.failure == "cannot connect: Connection refused"
+    assert trickle.failure == "no answer within 1 s"
+
+
+async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db")) as address:
+        (reply,) = await ask([address], Question("/api/v1/query", {"sql": "DELETE FROM events", "limit": 1}))
+    assert (reply.failure or "").startswith("HTTP 400: only questions are allowed")
+
+
+async def test_an_endless_answer_is_an_error_not_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingero.transport.fanout.MAX_REPLY_BYTES", 20)
+    async with node(database(tmp_path / "a.db")) as address:
+        (reply,) = await ask([address])
+    assert "larger than" in (reply.failure or "")
+
+
+async def test_unknown_certificate_stops_and_shows_its_fingerprint(tmp_path: Path) -> None:
+    tls = kept_certificate(tmp_path, ["localhost", "127.0.0.1"])
+    print_of = fingerprint_of_file(tls.cert)
+    async with node(database(tmp_path / "a.db"), tls=tls) as address:
+        (stranger,) = await ask([address])
+        (pinned,) = await ask([address], trusted={address: print_of})
+        (signed,) = await ask([address], tls=ClientTls(ca=tls.cert))
+        (changed,) = await ask([address], trusted={address: print_of.replace(print_of[:2], "00", 1)})
+    assert f"unknown (fingerprint {print_of})" in (stranger.failure or "")
+    assert f"`ingero nodes trust {address}`" in (stranger.failure or "")
+    assert (pinned.failure, signed.failure) == (None, None)
+    assert "not the trusted one" in (changed.failure or "")
+
+
+async def test_f137_client_certificates(tmp_path: Path) -> None:
+    mine = kept_certificate(tmp_path / "server", ["127.0.0.1"])
+    theirs = kept_certificate(tmp_path / "client", ["client"])
+    mutual = ServerTls(cert=mine.cert, key=mine.key, client_ca=theirs.cert)
+    async with node(database(tmp_path / "a.db"), tls=mutual) as address:
+        (without,) = await ask([address], tls=ClientTls(ca=mine.cert))
+    assert without.failure is not None
+
+
+async def test_token_comes_from_the_policy(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db"), token="s3cret") as address:
+        (without,) = await ask([address])
+        (with_token,) = await ask([address], token="s3cret")
+    assert without.failure == "HTTP 401: a bearer token is required"
+    assert with_token.failure is None
+
+
+async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    async with (
+        node(db, "right") as one,
+        node(db, "ahead", now_ns=lambda: time.time_ns() + 5_000_000_000) as two,
+        Fanout(FanoutPolicy()) as fanout,
+    ):
+        replies = [reply async for reply in fanout.ask([one, two], SQL)]
+    assert all(reply.failure is None for reply in replies)
+    (warning,) = skew_warnings(fanout.offsets, 1000.0)
+    assert warning.offset_ms == pytest.approx(5000, abs=500)
+
+
+async def test_a_second_question_uses_the_same_connections(tmp_path: Path) -> None:
+    tls = kept_certificate(tmp_path, ["127.0.0.1"])
+    async with node(database(tmp_path / "a.db"), tls=tls) as address, FaultProxy(_target(address)) as counted:
+        accepted = 0
+        accept = counted._accept
+
+        async def counting(*streams: object) -> None:
+            nonlocal accepted
+            accepted += 1
+            await accept(*streams)
+
+        counted._accept = counting  # type: ignore[method-assign]
+        async with FaultProxy(_target(address)) as proxy, Fanout(FanoutPolicy(tls=ClientTls(ca=tls.cert))) as fanout:
+            proxy._accept = counting  # type: ignore[method-assign]
+            for _ in range(3):
+                assert [r.failure async for r in fanout.ask([proxy.address], SQL, measure_skew=False)] == [None]
+    assert accepted <= 1
+
+
+def test_node_lists_and_refusals() -> None:
+    assert parse_nodes("[a:1, b:2,, a:1]") == ["a:1", "b:2"]
+    with pytest.raises(ConfigError, match="no nodes to ask"):
+        check_nodes([], FanoutPolicy())
+    with pytest.raises(ConfigError, match="plaintext"):
+        check_nodes(["http://gpu-node-01:8080"], FanoutPolicy())
+    check_nodes(["http://127.0.0.1:8080", "gpu-node-01:8080"], FanoutPolicy())
+    check_nodes(["http://gpu-node-01:8080"], FanoutPolicy(require_tls=False))
+    with pytest.raises(AuthError, match="come together"):
+        client_tls(None, Path("x"), None)
+
+
+async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
+        before = len(asyncio.all_tasks())
+        async with Fanout(FanoutPolicy(timeout_s=30)) as fanout:
+            replies = fanout.ask([address, silent.address], SQL)
+            assert (await anext(replies)).failure is None
+            await replies.aclose()
+        assert len(asyncio.all_tasks()) <= before + 2  # the proxy's own side of the connections
+
+
+def _target(address: str) -> tuple[str, int]:
+    host, port = address.rsplit(":", 1)
+    return host, int(port)
