@@ -141,7 +141,8 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
     ):
         replies = [reply async for reply in fanout.ask([one, two], SQL)]
     assert all(reply.failure is None for reply in replies)
-    (warning,) = skew_warnings(fanout.offsets, 1000.0)
+    (warning,) = skew_warnings(fanout.offsets([one, two]), 1000.0)
+    assert (warning.node, warning.other) == ("right", "ahead")
     assert warning.offset_ms == pytest.approx(5000, abs=500)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ingero.cli.fleet_ask import ask_chains
+from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.query import Since
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.contract.chain import Severity, chain_id
@@ -66,11 +68,12 @@ class Moment(click.ParamType[int]):
 @click.option("--chains", is_flag=True, help="Recorded chains only, without the account of what was kept.")
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@fleet_options("5s")
 def command(
     path: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
-    chains: bool, per_process: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Say what was slow, why, and what to do about it.
+    chains: bool, per_process: bool, as_json: bool, **fleet: Any,
+) -> int:  # fmt: skip
+    """Say what was slow, why, and what to do about it: on this machine, in a file, or on many nodes at once.
 
     \b
     Examples:
@@ -78,23 +81,32 @@ def command(
       ingero explain -d cluster.db         a whole file, worst node first
       ingero explain -d node.db --replay   derive the chains again from the events
       ingero explain --per-process --since 1h
+      ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080
     """
+    options = resolve_fleet(fleet, "5s", is_local=path is not None)
+    if options is not None:
+        if again or last or pid or per_process or begin or end:
+            raise click.UsageError(
+                "nodes show their recorded chains: only --since, --json and connection options go along"
+            )
+        return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=path is None)
     connection = connect_readonly(path or default_path())
     try:
         if per_process:
             _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)
-            return
+            return 0
         derived = (again or last is not None or pid > 0) and not chains
         found = _derive(connection, span, pid) if derived else read_chains(connection, span.from_ns, span.to_ns)
         if as_json:
             print_json([chain_json(chain) for chain in found])
-            return
+            return 0
         print_chains(found, derived=derived)
         if not chains:
             _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
     finally:
         connection.close()
+    return 0
 
 
 def _span(since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool) -> Span:

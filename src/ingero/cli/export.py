@@ -5,12 +5,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
+from ingero.cli.export_nodes import NodesTimeline
+from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.config.loader import parse_duration_s
-from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineWriter
+from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
 from ingero.errors import StoreError
 from ingero.storage.timeline import TimelineReader
 from ingero.storage.trace_db import connect_readonly
@@ -18,6 +20,7 @@ from ingero.storage.trace_path import default_path
 
 FORMATS = ("perfetto", "perfetto-proto")
 PROGRESS_EVERY_S = 0.5
+LIVE_SINCE = "1h"
 
 
 @click.command()
@@ -29,27 +32,47 @@ PROGRESS_EVERY_S = 0.5
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; `-` for standard output."
 )
 @click.option("--since", help="Only the last 10m, 1h, 2d …; default is the whole file.")
-def command(kind: str, db: Path | None, output: Path, since: str | None) -> None:
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
+)
+@fleet_options("10s")
+def command(kind: str, db: Path | None, output: Path, since: str | None, limit: int, **fleet: Any) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 
     \b
     Examples:
       ingero export --format perfetto -d cluster.db -o cluster.json
       ingero export --format perfetto-proto --since 10m -o now.pftrace
+      ingero export --format perfetto --nodes gpu-node-01:8080,gpu-node-02:8080 -o live.json
     """
+    options = resolve_fleet(fleet, "10s", is_local=db is not None)
+    if options is not None:
+        live = NodesTimeline(options, _duration_s(since or LIVE_SINCE), limit)
+        live_writer = _writer(kind, live.nodes)
+        size = write_timeline(output, live.parts(live_writer))
+        _report(live_writer.events, live.chain_count, size, output)
+        return live.close()
     path = db or default_path()
     since_ns = 0 if since is None else time.time_ns() - int(_duration_s(since) * 1e9)
     connection = connect_readonly(path)
     try:
         reader = TimelineReader(connection, since_ns)
-        writer = JsonTimeline(reader.nodes) if kind == "perfetto" else PacketTimeline(reader.nodes)
+        writer = _writer(kind, reader.nodes)
         size = write_timeline(output, timeline_parts(reader, writer))
         chains = len(reader.chains())
     finally:
         connection.close()
-    print(f"{writer.elements - chains:,} events, {chains} chains, {size / 1e6:.1f} MB: {output}", file=sys.stderr)
-    if kind == "perfetto-proto" or size < 1 << 30:
-        print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
+    _report(writer.events, chains, size, output)
+    return 0
+
+
+def _writer(kind: str, nodes: list[TimelineNode]) -> JsonTimeline | PacketTimeline:
+    return JsonTimeline(nodes) if kind == "perfetto" else PacketTimeline(nodes)
+
+
+def _report(events: int, chains: int, size: int, output: Path) -> None:
+    print(f"{events:,} events, {chains} chains, {size / 1e6:.1f} MB: {output}", file=sys.stderr)
+    print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
 
 
 def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[bytes]:

@@ -30,7 +30,7 @@ async def each_reply(
     async with Fanout(options.policy) as fanout:
         async for reply in fanout.ask(options.nodes, question):
             take(reply)
-        return dict(fanout.offsets)
+        return fanout.offsets(options.nodes)
 
 
 def ask_rows(options: FleetOptions, sql: str, limit: int, form: str) -> int:
@@ -50,9 +50,8 @@ def ask_rows(options: FleetOptions, sql: str, limit: int, form: str) -> int:
         if decoded.truncated:
             truncated.append(reply.name)
 
-    offsets, interrupted = run_until_interrupt(
-        each_reply(options, Question("/api/v1/query", {"sql": sql, "limit": limit}), take)
-    )
+    question = Question("/api/v1/query", {"sql": sql, "limit": limit})
+    offsets, interrupted = run_until_interrupt(each_reply(options, question, take))
     printer.end()
     if merge.is_total_failure and not interrupted:
         raise Unavailable("no node answered:\n  " + "\n  ".join(merge.warnings))

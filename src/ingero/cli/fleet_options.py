@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from ingero.config.ingero import TOKEN_VARIABLE, FleetBlockConfig, load_ingero_config
 
+from ingero.config.ingero import TOKEN_VARIABLE, FleetBlockConfig, load_ingero
 from ingero.config.loader import parse_duration_s
 from ingero.transport.auth import token_from
 from ingero.transport.fanout import FanoutPolicy, check_nodes, client_tls, parse_nodes
@@ -52,17 +52,12 @@ def fleet_options(default_timeout: str) -> Callable[[Callable[..., Any]], Callab
     return add
 
 
-def resolve_fleet(fleet: dict[str, Any], default_timeout: str) -> FleetOptions | None:
-    """The fan-out that was asked for; None when this is about the local machine."""
-    if fleet["nodes"] is None:
-        return None
-    return fleet_of(fleet, load_ingero_config().fleet, default_timeout)
-
-
-def resolve_fleet_or_config(fleet: dict[str, Any], default_timeout: str) -> FleetOptions | None:
-    """Like `resolve_fleet`, but nodes listed in ingero.yaml count too."""
-    config = load_ingero_config().fleet
-    if fleet["nodes"] is None and not config.nodes:
+def resolve_fleet(fleet: dict[str, Any], default_timeout: str, *, is_local: bool) -> FleetOptions | None:
+    """The fan-out that was asked for: --nodes, or the nodes of ingero.yaml unless a local file was named."""
+    config = load_ingero().fleet
+    if is_local and fleet["nodes"] is not None:
+        raise click.UsageError("--db and --nodes exclude each other: a file, or the nodes")
+    if is_local or (fleet["nodes"] is None and not config.nodes):
         return None
     return fleet_of(fleet, config, default_timeout)
 

@@ -5,15 +5,21 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
+from ingero.cli.fleet_ask import ask_rows
+from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.table import print_json, render_table
 from ingero.config.loader import parse_duration_s
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_path import default_path
 from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
+
+LOCAL_TIMEOUT = "10s"
+LOCAL_ROWS = 10_000
 
 
 class Since(click.ParamType[float]):
@@ -37,11 +43,13 @@ class Since(click.ParamType[float]):
 @click.option("--pid", type=int, help="Without SQL: only this process.")
 @click.option("--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.")
 @click.option(
-    "--limit", type=click.IntRange(1, MAX_ROWS), help=f"At most so many rows [default: 1000, most: {MAX_ROWS}]."
+    "--limit",
+    type=click.IntRange(1, MAX_ROWS),
+    help=f"At most so many rows [default: {LOCAL_ROWS}, 1000 per node with --nodes; most: {MAX_ROWS}].",
 )
-@click.option("--timeout", type=Since(), default="10s", show_default=True, help="Stop a query that takes longer.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@fleet_options("5s")
 def command(
     sql: str | None,
     path: Path | None,
@@ -49,29 +57,37 @@ def command(
     pid: int | None,
     op: str | None,
     limit: int | None,
-    timeout: float,
     form: str,
     as_json: bool,
-) -> None:
-    """Ask a trace database, with SQL or with filters. Nothing is ever changed.
+    **fleet: Any,
+) -> int:
+    """Ask a trace database, or those of many nodes at once, with SQL or with filters. Nothing is ever changed.
 
     \b
     Examples:
       ingero query "SELECT source, op, count(*) AS n FROM events GROUP BY 1, 2 ORDER BY n DESC"
       ingero query --since 10m --op cudaStreamSync --limit 20
       ingero query -d cluster.db --json "SELECT node, count(*) AS n FROM events GROUP BY node"
+      ingero query --nodes gpu-node-01:8080,gpu-node-02:8080 "SELECT source, count(*) AS n FROM events GROUP BY source"
     """
     if sql is not None and (pid is not None or op is not None or since is not None):
         raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
+    options = resolve_fleet(fleet, "5s", is_local=path is not None)
+    if options is not None and sql is None and fleet["nodes"] is not None:
+        raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
+    if options is not None and sql is not None:
+        return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = path or default_path()
     if sql is None:
-        columns, rows, truncated = _by_filter(file, path is None, since, pid, op, limit or 1000)
+        columns, rows, truncated = _by_filter(file, path is None, since, pid, op, limit or LOCAL_ROWS)
     else:
-        result = run_query(file, sql, QueryLimits(timeout, limit or 1000))
+        timeout_s = parse_duration_s(fleet["timeout"] or LOCAL_TIMEOUT)
+        result = run_query(file, sql, QueryLimits(timeout_s, limit or LOCAL_ROWS))
         columns, rows, truncated = result.columns, result.rows, result.truncated
     print_rows(columns, rows, "json" if as_json else form)
     if truncated:
         print(f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit", file=sys.stderr)
+    return 0
 
 
 def _by_filter(

@@ -108,7 +108,8 @@ class JsonTimeline:
 
     def __init__(self, nodes: Sequence[TimelineNode]) -> None:
         self.nodes = nodes
-        self.elements = 0
+        self.events = 0
+        self._is_first = True
 
     def begin(self) -> bytes:
         return b"[\n" + self._joined([json_process(i + 1, node.label) for i, node in enumerate(self.nodes)])
@@ -129,9 +130,8 @@ class JsonTimeline:
             chunk.ret_code,
             heads,
         )
-        separator = b",\n" if self.elements else b""
-        self.elements += count
-        return separator + text
+        self.events += count
+        return self._joined([text])
 
     def chains(self, chains: Sequence[TimelineChain]) -> bytes:
         return self._joined(
@@ -145,8 +145,8 @@ class JsonTimeline:
         return b"\n]\n"
 
     def _joined(self, elements: list[bytes]) -> bytes:
-        separator = b",\n" if self.elements and elements else b""
-        self.elements += len(elements)
+        separator = b",\n" if elements and not self._is_first else b""
+        self._is_first = self._is_first and not elements
         return separator + b",\n".join(elements)
 
 
@@ -167,7 +167,7 @@ class PacketTimeline:
 
     nodes: Sequence[TimelineNode]
     chain_rows: dict[int, list[int]] = field(default_factory=dict)  # event row -> ids of the arrows through it
-    elements: int = 0
+    events: int = 0
     _uuids: dict[tuple[object, ...], int] = field(default_factory=dict)
     _lanes: dict[tuple[int, ...], list[_Lane]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
@@ -199,7 +199,7 @@ class PacketTimeline:
             )  # fmt: skip
         columns = (chunk.ts_ns, chunk.dur_ns, names, categories, tracks)
         out.append(packet_slices(*(as_columns(column[plain]) for column in columns)))
-        self.elements += len(tracks)
+        self.events += len(tracks)
         return b"".join(out)
 
     def chains(self, chains: Sequence[TimelineChain]) -> bytes:
@@ -215,7 +215,6 @@ class PacketTimeline:
             }
             flows = [flow for row in chain.rows for flow in self.chain_rows.get(row, ()) if flow // 16 == number]
             out.append(instant_packet(chain.at_ns, uuid, f"{chain.severity}: {chain.summary}", flows, notes))
-        self.elements += len(chains)
         return b"".join(out)
 
     def counters(self, counters: Sequence[TimelineCounter]) -> bytes:

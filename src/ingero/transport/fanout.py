@@ -82,7 +82,8 @@ class Fanout:
 
     def __init__(self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.policy = policy
-        self.offsets: dict[str, ClockOffset] = {}
+        self._offsets: dict[str, ClockOffset] = {}
+        self._names: dict[str, str] = {}
         self._clock_ns = clock_ns
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
         self._plain: set[str] = set()
@@ -114,6 +115,10 @@ class Fanout:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def offsets(self, nodes: Sequence[str]) -> dict[str, ClockOffset]:
+        """Clock offsets measured so far, by node name, in the order of `nodes`."""
+        return {self._names[node]: self._offsets[node] for node in nodes if node in self._offsets}
 
     async def _ask_one(self, node: str, question: Question) -> NodeReply:
         try:
@@ -154,7 +159,8 @@ class Fanout:
             except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError):
                 return
         # the first sample may hold the handshake of a new connection, which the median leaves out
-        self.offsets[node] = estimate_offset(samples)
+        self._offsets[node] = estimate_offset(samples)
+        self._names[node] = reply.name
 
     def _url(self, node: str) -> str:
         scheme, host = _split(node)

@@ -1,0 +1,113 @@
+"""A timeline straight from the nodes: their newest events, their chains, and how far their clocks are off."""
+
+import datetime
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ingero.cli.fleet_ask import closing, decode_reply, each_reply, run_until_interrupt
+from ingero.cli.fleet_options import FleetOptions
+from ingero.contract.node_api import Chains, QueryReply
+from ingero.contract.perfetto import as_columns
+from ingero.contract.timeline import (
+    SliceChunk,
+    TimelineChain,
+    TimelineCounter,
+    TimelineNode,
+    TimelineWriter,
+)
+from ingero.core.rowmerge import RowMerge
+from ingero.core.skew import ClockOffset
+from ingero.errors import Unavailable
+from ingero.transport.fanout import NodeReply, Question
+
+_SQL = (
+    "SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, node, rank FROM events "
+    "WHERE timestamp >= {since} ORDER BY timestamp DESC"
+)
+
+
+class NodesTimeline:
+    """What several nodes answered, as a timeline."""
+
+    def __init__(self, options: FleetOptions, since_s: float, limit: int) -> None:
+        self.options = options
+        self.merge = RowMerge()
+        self._rows: list[list[Any]] = []
+        self._chains: list[Any] = []
+        since_ns = time.time_ns() - int(since_s * 1e9)
+        events = Question("/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit})
+        self.offsets, self.interrupted = run_until_interrupt(each_reply(options, events, self._take_rows))
+        if self.merge.is_total_failure:
+            raise Unavailable("no node answered:\n  " + "\n  ".join(self.merge.warnings))
+        chains = Question(f"/api/v1/chains?since={since_s:.3f}s")
+        if not self.interrupted:
+            run_until_interrupt(each_reply(options, chains, self._take_chains))
+        self._rows.sort(key=lambda row: int(row[0]))
+        self.nodes = self._read_nodes()
+
+    def _take_rows(self, reply: NodeReply) -> None:
+        decoded = decode_reply(reply, msgspec.json.Decoder(QueryReply).decode, self.merge)
+        if decoded is not None:
+            for row in self.merge.add(reply.name, decoded.columns, decoded.rows):
+                row[8] = row[8] or reply.name
+                self._rows.append(row)
+
+    def _take_chains(self, reply: NodeReply) -> None:
+        """A node that does not tell its chains still shows its events."""
+        noted = RowMerge()
+        decoded = decode_reply(reply, msgspec.json.Decoder(Chains).decode, noted)
+        self.merge.warnings += [warning for warning in noted.warnings if warning not in self.merge.warnings]
+        for chain in decoded.chains if decoded else ():
+            chain.node = chain.node or reply.name
+            self._chains.append(chain)
+
+    def _read_nodes(self) -> list[TimelineNode]:
+        ranks: dict[str, int | None] = {}
+        for row in self._rows:
+            ranks.setdefault(row[8], row[9])
+        for chain in self._chains:
+            ranks.setdefault(chain.node, None)
+        return [TimelineNode(name, ranks[name]) for name in sorted(ranks)]
+
+    def parts(self, writer: TimelineWriter) -> Iterator[bytes]:
+        """The whole timeline."""
+        index = {node.name: position for position, node in enumerate(self.nodes)}
+        yield writer.begin()
+        if self._rows:
+            columns = [[row[i] for row in self._rows] for i in range(8)]
+            columns.append([index[row[8]] for row in self._rows])
+            row_numbers = np.arange(len(self._rows))
+            yield writer.slices(SliceChunk(*(as_columns(column) for column in (*columns, row_numbers))))
+        yield writer.chains([_chain(chain, index[chain.node]) for chain in self._chains])
+        yield writer.counters(list(self._clocks(index, self.offsets)))
+        yield writer.end()
+
+    def _clocks(self, index: dict[str, int], offsets: dict[str, ClockOffset]) -> Iterator[TimelineCounter]:
+        at = as_columns([self._rows[-1][0] if self._rows else 0])
+        for name, offset in offsets.items():
+            if name in index:
+                yield TimelineCounter(index[name], "clock offset", "ms", at, [offset.offset_ms])
+
+    @property
+    def chain_count(self) -> int:
+        return len(self._chains)
+
+    def close(self) -> int:
+        """Warnings; returns the exit status."""
+        return closing(self.options, self.merge, self.offsets, self.interrupted)
+
+
+def _chain(chain: Any, node: int) -> TimelineChain:
+    moment = datetime.datetime.fromisoformat(chain.detected_at)
+    return TimelineChain(
+        node=node,
+        at_ns=int(moment.timestamp()) * 1_000_000_000,
+        severity=chain.severity,
+        summary=chain.summary,
+        root_cause=chain.root_cause,
+        recommendations=chain.recommendations,
+    )

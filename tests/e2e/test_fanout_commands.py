@@ -1,0 +1,185 @@
+"""Three real node servers over sample databases, asked by the real commands."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.shared_data import shared
+
+from ingero.storage.samples import write_samples
+
+INGERO = [sys.executable, "-m", "ingero"]
+
+
+def start_node(db: Path, home: Path, *options: str) -> tuple[subprocess.Popen[str], str, str]:
+    """A dashboard process, its address and what it printed first."""
+    environment = os.environ | {"HOME": str(home)}
+    process = subprocess.Popen(
+        [*INGERO, "dashboard", "--addr", "127.0.0.1:0", "--db", str(db), *options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    assert first, process.stderr.read() if process.stderr else ""
+    return process, first.strip().rsplit("://", 1)[1], first
+
+
+def stop(process: subprocess.Popen[str]) -> int:
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    return process.returncode
+
+
+def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
+    result = subprocess.run(
+        [*INGERO, *arguments], check=False, capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert result.returncode == status, result.stderr
+    return result
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Plaintext on loopback, over the reference samples."""
+    home = tmp_path_factory.mktemp("nodes")
+    started = [start_node(shared(f"data/ingero/sample-gpu-node-0{i}.db"), home, "--no-tls") for i in (1, 2, 3)]
+    yield [address for _, address, _ in started]
+    assert [stop(process) for process, _, _ in started] == [0, 0, 0]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "ingero.yaml").write_text("")
+    return tmp_path
+
+
+def test_f135_rows_equal_the_recorded_fan_out(nodes: list[str], home: Path) -> None:
+    sql = "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op ORDER BY n DESC"
+    rows = json.loads(ingero("query", "--nodes", ",".join(nodes), "--json", sql, home=home).stdout)
+    recorded = json.loads(shared("data/ingero-wire/api/fanout-query.json").read_text())
+    names = {f"127.0.0.1:1808{i}": f"gpu-node-0{i}" for i in (1, 2, 3)}
+    assert rows == [row | {"node": names[row["node"]]} for row in recorded]
+
+
+def test_f140_table_and_footer(nodes: list[str], home: Path) -> None:
+    sql = "SELECT node, count(*) AS cnt FROM events GROUP BY node"
+    result = ingero("query", "--nodes", f"[{', '.join(nodes)}]", sql, home=home)
+    assert result.stdout == "node         cnt\n-----------  ---\ngpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
+    assert result.stderr.startswith("\n  3 rows from 3 node(s)")
+
+
+def test_csv_has_one_header(nodes: list[str], home: Path) -> None:
+    result = ingero(
+        "query", "--nodes", ",".join(nodes), "--format", "csv", "SELECT count(*) AS n FROM events", home=home
+    )
+    assert result.stdout == "node,n\ngpu-node-01,200\ngpu-node-02,200\ngpu-node-03,200\n"
+
+
+def test_f141_explain_lists_the_worst_first(nodes: list[str], home: Path) -> None:
+    result = ingero("explain", "--nodes", ",".join(nodes), home=home)
+    assert result.stdout.startswith(
+        "FLEET CAUSAL CHAINS - 6 chain(s) from 3 node(s)\n\n[HIGH] [gpu-node-01] cuMemAlloc"
+    )
+    severities = re.findall(r"^\[(\w+)\] \[", result.stdout, re.MULTILINE)
+    assert severities == ["HIGH", "HIGH", "MEDIUM", "MEDIUM", "MEDIUM", "MEDIUM"]
+    assert result.stdout.count("  Root cause: ") == result.stdout.count("  Fix: ") == 6
+
+
+def test_explain_json_equals_the_recorded_fan_out(nodes: list[str], home: Path) -> None:
+    ours = json.loads(ingero("explain", "--nodes", ",".join(nodes), "--json", home=home).stdout)
+    assert ours == json.loads(shared("data/ingero-wire/api/fanout-chains.json").read_text())
+
+
+def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(nodes: list[str], home: Path) -> None:
+    some = ",".join([nodes[0], "127.0.0.1:1"])
+    sql = "SELECT count(*) AS n FROM events"
+    result = ingero("query", "--nodes", some, "--json", sql, home=home)
+    assert json.loads(result.stdout) == [{"node": "gpu-node-01", "n": 200}]
+    assert "WARNING: node 127.0.0.1:1: cannot connect: Connection refused" in result.stderr
+    ingero("query", "--nodes", some, "--json", "--fail-on-partial", sql, home=home, status=3)
+
+
+def test_v9b_nobody_answering_is_an_error_that_lists_all(home: Path) -> None:
+    result = ingero("query", "--nodes", "127.0.0.1:1,127.0.0.1:2", "SELECT 1", home=home, status=1)
+    assert "no node answered:" in result.stderr
+    assert result.stderr.count("cannot connect: Connection refused") == 2
+
+
+def test_f139_nodes_of_the_configuration_file(nodes: list[str], home: Path) -> None:
+    (home / "ingero.yaml").write_text("fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in nodes))
+    result = ingero("query", "--json", "SELECT count(*) AS n FROM events", home=home)
+    assert [row["n"] for row in json.loads(result.stdout)] == [200, 200, 200]
+    listed = json.loads(ingero("nodes", "list", "--json", home=home).stdout)
+    assert [row["node"] for row in listed] == nodes
+    checked = json.loads(ingero("nodes", "check", "--json", home=home).stdout)
+    assert [(row["name"], row["state"]) for row in checked] == [(f"gpu-node-0{i}", "ok") for i in (1, 2, 3)]
+
+
+def test_export_of_nodes_equals_export_of_the_merged_file(nodes: list[str], home: Path) -> None:
+    out = home / "live.json"
+    ingero(
+        "export", "--nodes", ",".join(nodes), "--format", "perfetto", "--since", "100000h", "-o", str(out), home=home
+    )
+    ours = json.loads(out.read_text())
+    reference = json.loads(shared("data/ingero/sample-cluster-trace.json").read_text())
+    key = lambda element: json.dumps(element, sort_keys=True)  # noqa: E731
+    for element in reference:
+        if element.get("cat") == "causal_chain":
+            element["ts"] = element["ts"] // 1_000_000 * 1_000_000  # the API tells chain times to the second
+    assert sorted(ours, key=key) == sorted(reference, key=key)
+
+
+def test_unknown_certificate_then_trust_then_answer(tmp_path: Path, home: Path) -> None:
+    """F136, decisions on certificates: stop, show the fingerprint, say the command; then the printed line runs."""
+    write_samples(tmp_path / "samples", seed=1)
+    db = sorted((tmp_path / "samples").glob("*.db"))[0]
+    process, address, _ = start_node(db, home)
+    try:
+        assert process.stdout is not None
+        fingerprint = process.stdout.readline().strip().rsplit(" ", 1)[1]
+        sql = "SELECT count(*) AS n FROM events"
+        refused = ingero("query", "--nodes", address, sql, home=home, status=1)
+        assert f"fingerprint {fingerprint}" in refused.stderr
+        assert f"ingero nodes trust {address}" in refused.stderr
+        wrong = ingero("nodes", "trust", address, "--fingerprint", "00", home=home, status=1)
+        assert "nothing was trusted" in wrong.stderr
+        ingero("nodes", "trust", address, "--fingerprint", fingerprint, home=home)
+        answered = ingero("query", "--nodes", address, "--json", sql, home=home)
+        assert json.loads(answered.stdout)[0]["n"] > 0
+    finally:
+        assert stop(process) == 0
+
+
+def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(home: Path, tmp_path: Path) -> None:
+    db = str(tmp_path / "none.db")
+    plain = ingero("dashboard", "--addr", ":0", "--no-tls", "--db", db, home=home, status=1)
+    assert "would send traces in plaintext" in plain.stderr
+    token = ingero("dashboard", "--token", "x", "--db", db, home=home, status=1)
+    assert "visible to every user" in token.stderr
+
+
+def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
+        process = subprocess.Popen(
+            [*INGERO, "query", "--nodes", f"{nodes[0]},{address}", "--timeout", "60s", "--format", "csv",
+             "SELECT count(*) AS n FROM events"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "node,n\n"
+        assert process.stdout.readline() == "gpu-node-01,200\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted: 1 of 2 nodes had answered" in errors
