@@ -15,13 +15,14 @@ from ingero.core.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
 from ingero.storage.node_view import NodeView
 from ingero.transport.auth import token_digest
-from ingero.transport.fanout import Fanout, FanoutPolicy, NodeReply, Question, check_nodes, client_tls, parse_nodes
+from ingero.transport.certificates import kept_certificate
+from ingero.transport.fanout import Fanout, NodeReply, Question
 from ingero.transport.http import HttpListener, bind
+from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
     fingerprint_of_file,
-    kept_certificate,
     server_context,
 )
 

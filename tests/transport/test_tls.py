@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ingero.errors import AuthError
+from ingero.transport.certificates import kept_certificate
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
@@ -19,7 +20,6 @@ from ingero.transport.tls import (
     fingerprint,
     fingerprint_of_file,
     is_loopback,
-    kept_certificate,
     server_context,
 )
 

@@ -8,23 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-
 from ingero.agent.api import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError
 from ingero.storage.node_view import NodeView
 from ingero.storage.trace_path import home
 from ingero.transport.auth import token_digest
+from ingero.transport.certificates import kept_certificate, local_names, names_in
 from ingero.transport.http import HttpListener, bind, parse_endpoint
-from ingero.transport.tls import (
-    ServerTls,
-    fingerprint_of_file,
-    is_loopback,
-    kept_certificate,
-    local_names,
-    server_context,
-)
+from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +57,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
             f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
         )
     tls = None if settings.plaintext else _certificate(settings, host)
-    names = [*settings.host_names, *local_names(settings.node, [host]), *(_names_in(tls.cert) if tls else ())]
+    names = [*settings.host_names, *local_names(settings.node, [host]), *(names_in(tls.cert) if tls else ())]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     digest = token_digest(settings.token) if settings.token else None
     guarded = NodeGuard(api, settings.node, digest, _with_addresses(names, host))
@@ -92,15 +84,6 @@ def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
     names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
     kept = kept_certificate(home() / ".ingero" / "tls", names)
     return ServerTls(cert=kept.cert, key=kept.key, client_ca=settings.client_ca)
-
-
-def _names_in(certificate: Path) -> Sequence[str]:
-    loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
-    try:
-        held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    return [str(name.value) for name in held]
 
 
 def _with_addresses(names: Sequence[str], host: str) -> set[str]:

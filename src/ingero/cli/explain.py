@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ingero.cli.fleet_ask import ask_chains
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.query import Since
 from ingero.cli.table import print_json, printable, render_table, severity_tag
@@ -89,6 +88,8 @@ def command(
             raise click.UsageError(
                 "nodes show their recorded chains: only --since, --json and connection options go along"
             )
+        from ingero.cli.fleet_ask import ask_chains
+
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=path is None)
     connection = connect_readonly(path or default_path())

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 
 import click
 
-from ingero.cli.export_nodes import NodesTimeline
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.config.loader import parse_duration_s
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
@@ -47,6 +46,8 @@ def command(kind: str, db: Path | None, output: Path, since: str | None, limit: 
     """
     options = resolve_fleet(fleet, "10s", is_local=db is not None)
     if options is not None:
+        from ingero.cli.export_nodes import NodesTimeline
+
         live = NodesTimeline(options, _duration_s(since or LIVE_SINCE), limit)
         live_writer = _writer(kind, live.nodes)
         size = write_timeline(output, live.parts(live_writer))

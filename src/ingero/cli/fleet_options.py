@@ -10,7 +10,7 @@ import click
 from ingero.config.ingero import TOKEN_VARIABLE, FleetBlockConfig, load_ingero
 from ingero.config.loader import parse_duration_s
 from ingero.transport.auth import token_from
-from ingero.transport.fanout import FanoutPolicy, check_nodes, client_tls, parse_nodes
+from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
 
 _PATH = click.Path(path_type=Path)
 

@@ -15,7 +15,8 @@ from ingero.config.loader import load_text
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.private_file import replace_file
 from ingero.storage.trace_path import home
-from ingero.transport.fanout import NodeReply, Question, peer_fingerprint, split_host_port
+from ingero.transport.fanout import NodeReply, Question, peer_fingerprint
+from ingero.transport.nodes import split_host_port
 
 DEFAULT_TIMEOUT = "5s"
 

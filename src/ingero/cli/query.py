@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from ingero.cli.fleet_ask import ask_rows
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.table import print_json, render_table
 from ingero.config.loader import parse_duration_s
@@ -76,6 +75,8 @@ def command(
     if options is not None and sql is None and fleet["nodes"] is not None:
         raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
     if options is not None and sql is not None:
+        from ingero.cli.fleet_ask import ask_rows
+
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = path or default_path()
     if sql is None:

@@ -8,8 +8,7 @@ import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import aiohttp
@@ -19,23 +18,13 @@ from ingero.contract.names import NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
 from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.errors import AuthError, ConfigError
-from ingero.transport.tls import ClientTls, client_context, fingerprint, is_loopback
+from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme
+from ingero.transport.tls import client_context, fingerprint, is_loopback
 
 MAX_REPLY_BYTES: Final = 32 << 20
 ERROR_TEXT_BYTES: Final = 512
 SKEW_SAMPLES: Final = 3
 _decode_time = msgspec.json.Decoder(TimeReply).decode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FanoutPolicy:
-    """How to reach the nodes. `trusted` holds fingerprints by address, as printed by the nodes."""
-
-    timeout_s: float = 5.0
-    tls: ClientTls = field(default_factory=ClientTls)
-    trusted: Mapping[str, str] = field(default_factory=dict)
-    require_tls: bool = True
-    token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +43,6 @@ class Question:
 
     path: str
     body: Mapping[str, Any] | None = None  # a question with a body is a POST
-
-
-def parse_nodes(text: str) -> list[str]:
-    """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
-    inner = text.strip().removeprefix("[").removesuffix("]") if not text.strip().startswith("[::") else text
-    return list(dict.fromkeys(part.strip() for part in inner.split(",") if part.strip()))
-
-
-def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
-    """Refuse before anything is sent: no nodes, bad addresses, plaintext off this machine."""
-    if not nodes:
-        raise ConfigError("no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml")
-    for node in nodes:
-        scheme, host = _split(node)
-        if scheme not in ("", "http", "https") or not host:
-            raise ConfigError(f"{node!r} is not a node; write host:port")
-        if scheme == "http" and policy.require_tls and not is_loopback(host):
-            raise ConfigError(
-                f"node {node} would be asked in plaintext, token included; use https, or allow it with "
-                "--no-fleet-require-tls on a network you trust"
-            )
 
 
 class Fanout:
@@ -163,7 +131,7 @@ class Fanout:
         self._names[node] = reply.name
 
     def _url(self, node: str) -> str:
-        scheme, host = _split(node)
+        scheme, host = split_scheme(node)
         if not scheme:
             scheme = "http" if node in self._plain else "https"
         return f"{scheme}://{host}"
@@ -171,19 +139,19 @@ class Fanout:
     def _ssl(self, node: str) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
         if self._url(node).startswith("http://"):
             return False
-        pinned = self.policy.trusted.get(_split(node)[1])
+        pinned = self.policy.trusted.get(split_scheme(node)[1])
         if pinned and self.policy.tls.cert is None:
             return aiohttp.Fingerprint(_fingerprint_bytes(pinned))
         return self._context
 
     def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
         """A server on this machine may speak plaintext; elsewhere only when that was allowed."""
-        scheme, host = _split(node)
+        scheme, host = split_scheme(node)
         speaks_plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
         return not scheme and speaks_plain and (is_loopback(host) or not self.policy.require_tls)
 
     async def _unknown_certificate(self, node: str) -> str:
-        host = _split(node)[1]
+        host = split_scheme(node)[1]
         try:
             seen = await peer_fingerprint(node, self.policy.timeout_s)
         except (OSError, TimeoutError, AuthError) as error:
@@ -208,21 +176,6 @@ async def peer_fingerprint(node: str, timeout_s: float) -> str:
         return fingerprint(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     finally:
         writer.close()
-
-
-def split_host_port(node: str) -> tuple[str, int]:
-    """Host and port of a node's address."""
-    host, _, port = _split(node)[1].rpartition(":")
-    if not port.isdigit() or not host:
-        raise ConfigError(f"{node!r} is not a node; write host:port")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
-def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
-    """Files as given on the command line; both halves of a pair or neither."""
-    if (cert is None) != (key is None):
-        raise AuthError("--client-cert and --client-key come together; give both or none")
-    return ClientTls(ca=ca, cert=cert, key=key)
 
 
 async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
@@ -261,7 +214,7 @@ def _changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) ->
     seen = ":".join(f"{byte:02X}" for byte in error.got)
     return (
         f"its certificate is not the trusted one (now {seen}); if the node was reinstalled, run "
-        f"`ingero nodes trust {_split(node)[1]}`"
+        f"`ingero nodes trust {split_scheme(node)[1]}`"
     )
 
 
@@ -273,8 +226,3 @@ def _fingerprint_bytes(text: str) -> bytes:
     if len(digest) != 32:
         raise ConfigError(f"{text!r} is not a SHA-256 fingerprint; see `ingero nodes trust`")
     return digest
-
-
-def _split(node: str) -> tuple[str, str]:
-    scheme, separator, rest = node.partition("://")
-    return (scheme, rest.rstrip("/")) if separator else ("", node.rstrip("/"))

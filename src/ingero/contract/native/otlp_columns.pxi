@@ -6,7 +6,7 @@ from cpython.mem cimport PyMem_Free
 from libc.stdint cimport int32_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, realloc
-import numpy as _np
+_np = None  # set by the first `take`: commands and the push path never build columns, and numpy takes 0.1 s to import
 
 cdef extern from "Python.h":
     char* PyOS_double_to_string(double value, char format_code, int precision, int flags, int* kind) except NULL
@@ -529,6 +529,9 @@ cdef class NativeColumns:
             row.detail is not None, chain)
 
     def take(self):
+        global _np
+        if _np is None:
+            import numpy as _np
         batch = self.new_batch(
             contexts=self.contexts,
             context=oc_array(&self.context, _np.int32),

@@ -1,0 +1,115 @@
+"""Self-signed certificates: made once, kept for their owner only, renewed in time."""
+
+import contextlib
+import datetime
+import fcntl
+import ipaddress
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ingero.transport.tls import ServerTls
+
+KEPT_CERTIFICATE_DAYS = 365
+RENEW_BEFORE_DAYS = 30
+
+
+def kept_certificate(directory: Path, names: Sequence[str], now: datetime.datetime | None = None) -> ServerTls:
+    """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when names change."""
+    cert, key = directory / "server.crt", directory / "server.key"
+    now = now or datetime.datetime.now(datetime.UTC)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _only_one(directory / ".lock"):
+        if not _still_good(cert, key, names, now):
+            cert_pem, key_pem = self_signed(names, now)
+            _write_private(key, key_pem)
+            _write_private(cert, cert_pem)
+    return ServerTls(cert=cert, key=key)
+
+
+def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_CERTIFICATE_DAYS) -> tuple[bytes, bytes]:
+    """Certificate and key as PEM; `names` may be host names or addresses."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))  # a client's clock may be a little behind
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False)
+        .add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )  # so it can be its own trust anchor
+        .add_extension(_key_usage(), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(serialization.Encoding.PEM), key_pem
+
+
+def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
+    """What a certificate of this machine should be valid for: node, host name, loopback, bound addresses."""
+    wildcard = {"0.0.0.0", "::", ""}  # noqa: S104 - names of the wildcard, not a bind
+    names = [node or socket.gethostname(), socket.gethostname(), "localhost", "127.0.0.1", "::1", *bound]
+    return list(dict.fromkeys(name for name in names if name not in wildcard))
+
+
+def names_in(certificate: Path) -> list[str]:
+    """What a certificate is valid for; empty when it does not say."""
+    loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
+    try:
+        held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in held]
+
+
+def _alternative_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _key_usage() -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=False, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
+def _still_good(cert: Path, key: Path, names: Sequence[str], now: datetime.datetime) -> bool:
+    if not (cert.exists() and key.exists()):
+        return False
+    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+    renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
+    return now < renew_at and set(names) <= set(names_in(cert))
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(path.suffix + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
