@@ -26,10 +26,11 @@ from ingero.echo.metrics import ingest_families, store_families
 from ingero.echo.receive import Receiver
 from ingero.echo.store_api import StoreStats
 from ingero.errors import IngeroError, StoreError
+from ingero.transport.certificates import kept_certificate, local_names
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import otlp_endpoint
-from ingero.transport.tls import ServerTls, kept_certificate, local_names, server_context
+from ingero.transport.tls import ServerTls, server_context
 
 STATS_TIMEOUT_S = 2.0
 SWITCH_INTERVAL_S = 0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
