@@ -119,3 +119,7 @@ def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
 def main() -> int:
     """Console script."""
     return run_click(fleet, sys.argv[1:], "ingero-fleet")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

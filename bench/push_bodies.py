@@ -1,0 +1,46 @@
+"""Pushes for the benchmarks: the nine metrics a reference agent sends, one node each."""
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_codec import encode_json, encode_protobuf
+
+T0_NS = 1_800_000_000 * 10**9
+
+
+def push(node: int, clusters: int = 4) -> otlp.MetricsRequest:
+    score = 0.85 + (node * 37 % 100) / 1000
+    state = {names.NODE_STATE: "active", names.WORKLOAD_TYPE: "training"}
+    metrics = (
+        _gauge(names.HEALTH_SCORE, score, node, **state, **{names.CGROUP_HASH: "8a5edab282632443"}),
+        _gauge(names.THROUGHPUT_RATIO, score, node, **state),
+        _gauge(names.COMPUTE_EFFICIENCY, 0.9, node, **state),
+        _gauge(names.MEMORY_HEADROOM, 0.8, node, **state),
+        _gauge(names.CPU_AVAILABILITY, 0.7, node, **state),
+        _gauge(names.DEGRADATION_WARNING, 0, node, **state),
+        _gauge(names.AGENT_DETECTION_MODE, 1, node, **{names.DETECTION_MODE: "fleet"}),
+        _gauge(names.AGENT_FLEET_REACHABLE, 1, node),
+        _gauge(names.NODE_WORLD_SIZE, 8, node),
+    )
+    identity = {
+        names.NODE_ID: f"gpu-node-{node:05d}",
+        names.CLUSTER_ID: f"cluster-{node % clusters}",
+        names.WORLD_SIZE: 8,
+        names.NODE_RANK: node % 8,
+    }
+    scope = otlp.ScopeMetrics(scope=otlp.Scope(names.HEALTH_SCOPE, names.HEALTH_SCOPE_VERSION), metrics=metrics)
+    return otlp.MetricsRequest(
+        resource_metrics=(
+            otlp.ResourceMetrics(resource=otlp.Resource(attributes=otlp.attributes(identity)), scope_metrics=(scope,)),
+        )
+    )
+
+
+def _gauge(name: str, value: float, node: int, **attributes: otlp.Plain) -> otlp.Metric:
+    number = {"as_int": value} if isinstance(value, int) else {"as_double": value}
+    point = otlp.NumberPoint(otlp.attributes(attributes), time_unix_nano=T0_NS + node, **number)
+    return otlp.Metric(name, unit="1", gauge=otlp.Gauge(data_points=(point,)))
+
+
+def bodies(count: int, clusters: int = 4) -> tuple[list[bytes], list[bytes]]:
+    """(protobuf, JSON) of `count` nodes."""
+    requests = [push(node, clusters) for node in range(count)]
+    return [encode_protobuf(request) for request in requests], [encode_json(request) for request in requests]

@@ -1,0 +1,70 @@
+"""What Fleet is measured beside, on the same uvloop: a constant answer, and the same work behind plain ASGI."""
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from ingero.contract.otlp_body import Encoding
+from ingero.core.threshold import ThresholdPolicy
+from ingero.fleet.processor import FleetProcessor
+from ingero.fleet.receive import Receiver
+
+REPLY = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/x-protobuf\r\nX-Ingero-Threshold: 0.870348\r\n"
+    b"X-Ingero-Quorum-Met: true\r\nContent-Length: 0\r\n\r\n"
+)
+
+
+class Constant(asyncio.Protocol):
+    """Answers whatever arrives; one request is one segment here."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(REPLY)
+
+
+async def serve_constant(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Constant, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+def plain_asgi() -> Any:
+    """The same decoding and roster as Fleet, the way a framework without our short cut would do it."""
+    processor = FleetProcessor(ThresholdPolicy())
+    receiver = Receiver(processor)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        headers = dict(scope["headers"])
+        encoding = Encoding(headers[b"content-type"].decode())
+        cluster = scope["query_string"].decode().partition("=")[2]
+        taken = processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
+        content = b"{}" if encoding is Encoding.JSON else b""
+        reply = [(name.encode(), value.encode()) for name, value in receiver.http_headers(taken.cluster)]
+        reply += [(b"content-type", headers[b"content-type"]), (b"content-length", b"%d" % len(content))]
+        await send({"type": "http.response.start", "status": 200, "headers": reply})
+        await send({"type": "http.response.body", "body": content})
+
+    return app
+
+
+def main() -> None:
+    kind, port = sys.argv[1], int(sys.argv[2])
+    if kind == "constant":
+        uvloop.run(serve_constant(port))
+    else:
+        uvicorn.run(plain_asgi(), port=port, log_level="error", access_log=False, loop="uvloop", lifespan="off")
+
+
+if __name__ == "__main__":
+    main()
