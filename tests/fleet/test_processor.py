@@ -175,7 +175,7 @@ def test_the_same_push_twice_counts_once() -> None:
     push = health("a", 0.9, sent_ns=WALL)
     fleet.take(push, None, 0.0, WALL)
     fleet.take(push, None, 0.3, WALL)
-    assert fleet.counters.puts == {Put.STORED: 1, Put.DUPLICATE: 1}
+    assert (fleet.counters.stored, fleet.counters.puts) == (1, {Put.DUPLICATE: 1})
     assert len(fleet.clusters["train"].roster.rows) == 1
 
 

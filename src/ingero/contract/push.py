@@ -5,14 +5,13 @@ resource, gauges and sums, nothing odd) straight from protobuf bytes, and None f
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.otlp import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, ResourceMetrics, plain_attributes
+from ingero.contract.otlp import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
 from ingero.contract.types import NodeState
 
 try:
@@ -78,25 +77,28 @@ def read_plain_push(body: bytes) -> Push | None:
     return Push((NodeReport(*fields),), False, (), lead)  # the order is tested
 
 
-def is_measurement(metric: str) -> bool:
-    """True for what the verdict engine reads: collectives and own time per step."""
-    return metric.startswith("nccl.collective.") or metric == names.STEP_OWN_TIME_MS
-
-
 def read_push(request: MetricsRequest) -> Push:
     """Everything Fleet needs of a request; never raises, refusals are counted by reason in points."""
-    rejected: Counter[Reject] = Counter()
+    rejected: dict[Reject, int] = {}
     reports: list[NodeReport] = []
     has_measurements = False
     lead = ""
     for resource in request.resource_metrics:
         metrics = [metric for scope in resource.scope_metrics for metric in scope.metrics]
         lead = lead or (metrics[0].name if metrics else "")
-        has_measurements = has_measurements or any(is_measurement(metric.name) for metric in metrics)
-        report = _read_resource(resource, metrics, rejected)
-        if report is not None:
-            reports.append(report)
-    return Push(tuple(reports), has_measurements, tuple(sorted((+rejected).items())), lead)
+        identity = plain_attributes(resource.resource.attributes) if resource.resource else {}
+        refusal = _refuse_identity(identity, metrics)
+        if refusal is not None:
+            reason, points = refusal
+            if points:
+                rejected[reason] = rejected.get(reason, 0) + points
+            continue
+        health = _Health(rejected)
+        for metric in metrics:
+            health.read(metric)
+        has_measurements = has_measurements or health.has_measurements
+        reports.append(health.report(identity))
+    return Push(tuple(reports), has_measurements, tuple(sorted(rejected.items())), lead)
 
 
 def problem_with_id(value: str) -> bool:
@@ -104,45 +106,23 @@ def problem_with_id(value: str) -> bool:
     return not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
 
 
-def _read_resource(resource: ResourceMetrics, metrics: list[Metric], rejected: Counter[Reject]) -> NodeReport | None:
-    identity = plain_attributes(resource.resource.attributes) if resource.resource else {}
+def _refuse_identity(identity: Mapping[str, Plain], metrics: list[Metric]) -> tuple[Reject, int] | None:
+    """Why nothing of a resource counts, and how many points that is; nobody's metrics are fine, nobody's score not."""
     node, cluster, job = (_text(identity, key) for key in (names.NODE_ID, names.CLUSTER_ID, names.JOB_ID))
     if node is None or not node.strip():
-        rejected[Reject.NODE_ID_MISSING] += sum(
-            len(metric.numbers) for metric in metrics if metric.name == names.HEALTH_SCORE
-        )
-        return None
+        scores = sum(len(metric.numbers) for metric in metrics if metric.name == names.HEALTH_SCORE)
+        return Reject.NODE_ID_MISSING, scores
     if problem_with_id(node) or (cluster and problem_with_id(cluster)) or (job and problem_with_id(job)):
-        rejected[Reject.IDENTITY_INVALID] += max(1, sum(len(metric.numbers) for metric in metrics))
-        return None
-    health = _Health(rejected)
-    for metric in metrics:
-        health.read(metric)
-    rank = _number(identity, names.RANK)
-    return NodeReport(
-        node,
-        cluster or None,
-        job or None,
-        rank if rank is not None else _number(identity, names.NODE_RANK),
-        _number(identity, names.WORLD_SIZE),
-        _text(identity, names.PROVIDER),
-        health.score,
-        health.state,
-        health.workload,
-        health.mode,
-        health.degraded,
-        health.straggling,
-        health.gpu_model,
-        health.gpu_count,
-        health.sent_ns,
-    )
+        return Reject.IDENTITY_INVALID, max(1, sum(len(metric.numbers) for metric in metrics))
+    return None
 
 
 class _Health:
     """Collects the health metrics of one resource."""
 
-    def __init__(self, rejected: Counter[Reject]) -> None:
+    def __init__(self, rejected: dict[Reject, int]) -> None:
         self.rejected = rejected
+        self.has_measurements = False
         self.score: float | None = None
         self.state = self.workload = ""
         self.mode: str | None = None
@@ -153,35 +133,72 @@ class _Health:
         self.sent_ns = 0
 
     def read(self, metric: Metric) -> None:
-        if not metric.name.startswith("ingero."):
-            return
-        for point in metric.numbers:
-            if metric.name == names.HEALTH_SCORE:
-                self.read_score(point)
-            elif metric.name == names.AGENT_DETECTION_MODE:
-                found = plain_attributes(point.attributes)
-                self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # the older spelling
-            elif metric.name == names.DEGRADATION_WARNING:
-                self.degraded = bool(_value(point))
-            elif metric.name == names.STRAGGLER_EVENT:
-                self.straggling = bool(_value(point))
-                self.sent_ns = self.sent_ns or min(point.time_unix_nano, _MAX_NS)
-            elif metric.name == names.NODE_INFO:
-                found = plain_attributes(point.attributes)
-                self.gpu_model, self.gpu_count = _text(found, names.GPU_MODEL), _number(found, names.GPU_COUNT)
+        reader = _READERS.get(metric.name)
+        if reader is not None:
+            for point in metric.numbers:
+                reader(self, point)
+        elif metric.name.startswith("nccl.collective.") or metric.name == names.STEP_OWN_TIME_MS:
+            self.has_measurements = True  # what the verdict engine reads
+
+    def report(self, identity: Mapping[str, Plain]) -> NodeReport:
+        rank = _number(identity, names.RANK)
+        return NodeReport(
+            _text(identity, names.NODE_ID) or "",
+            _text(identity, names.CLUSTER_ID) or None,
+            _text(identity, names.JOB_ID) or None,
+            rank if rank is not None else _number(identity, names.NODE_RANK),
+            _number(identity, names.WORLD_SIZE),
+            _text(identity, names.PROVIDER),
+            self.score,
+            self.state,
+            self.workload,
+            self.mode,
+            self.degraded,
+            self.straggling,
+            self.gpu_model,
+            self.gpu_count,
+            self.sent_ns,
+        )
+
+    def read_mode(self, point: NumberPoint) -> None:
+        found = plain_attributes(point.attributes)
+        self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # the older spelling
+
+    def read_degraded(self, point: NumberPoint) -> None:
+        self.degraded = bool(_value(point))
+
+    def read_event(self, point: NumberPoint) -> None:
+        self.straggling = bool(_value(point))
+        self.sent_ns = self.sent_ns or min(point.time_unix_nano, _MAX_NS)
+
+    def read_info(self, point: NumberPoint) -> None:
+        found = plain_attributes(point.attributes)
+        self.gpu_model, self.gpu_count = _text(found, names.GPU_MODEL), _number(found, names.GPU_COUNT)
 
     def read_score(self, point: NumberPoint) -> None:
         score = _value(point)
         state, workload = _two(point.attributes)
         if not math.isfinite(score):
-            self.rejected[Reject.SCORE_NOT_FINITE] += 1
+            self.refuse(Reject.SCORE_NOT_FINITE)
         elif not 0.0 <= score <= 1.0:
-            self.rejected[Reject.SCORE_OUT_OF_RANGE] += 1
+            self.refuse(Reject.SCORE_OUT_OF_RANGE)
         elif state not in STATES:
-            self.rejected[Reject.STATE_UNKNOWN] += 1
+            self.refuse(Reject.STATE_UNKNOWN)
         else:
             self.score, self.state, self.workload = score, state, workload[:MAX_ID_CHARACTERS]
             self.sent_ns = min(point.time_unix_nano, _MAX_NS)
+
+    def refuse(self, reason: Reject) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+
+
+_READERS = {
+    names.HEALTH_SCORE: _Health.read_score,
+    names.AGENT_DETECTION_MODE: _Health.read_mode,
+    names.DEGRADATION_WARNING: _Health.read_degraded,
+    names.STRAGGLER_EVENT: _Health.read_event,
+    names.NODE_INFO: _Health.read_info,
+}
 
 
 def _two(attributes: tuple[KeyValue, ...]) -> tuple[str, str]:

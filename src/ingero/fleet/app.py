@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import ssl
@@ -251,6 +252,8 @@ async def serve(config: FleetConfig, on_started: Callable[[FleetService], None])
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     await service.start()
+    gc.freeze()  # what start-up made stays; the collector need not look at it again
+    gc.set_threshold(20_000, 20, 50)
     on_started(service)
     await stopping.wait()
     await service.stop()

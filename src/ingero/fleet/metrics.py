@@ -7,6 +7,7 @@ from ingero.contract.exposition import Family, counter, gauge
 from ingero.contract.names import CLUSTER_ID
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
+from ingero.fleet.roster import Put
 
 Figure = Callable[[Cluster], float | None]
 
@@ -80,7 +81,10 @@ def service_families(receiver: Receiver, plaintext_listeners: int, exporters: It
         counter(
             "ingero_fleet_reports_total",
             "Node reports by what became of them",
-            (((("result", put.value),), n) for put, n in sorted(counters.puts.items(), key=lambda kv: kv[0].value)),
+            (
+                ((("result", put.value),), counters.stored if put is Put.STORED else counters.puts[put])
+                for put in sorted(Put, key=lambda put: put.value)
+            ),
         ),
         _total("ingero_fleet_pushes_total", "Metrics requests taken", counters.pushes),
         _total("ingero_fleet_cluster_defaulted_total", "Reports that named no cluster", counters.defaulted),

@@ -7,6 +7,7 @@ second, and `served` for what to tell the sender.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import MetricsRequest
@@ -41,8 +42,7 @@ class Cluster:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What became of one request: the cluster and node its reply is about, and what was refused."""
 
     cluster: str
@@ -59,7 +59,8 @@ class Counters:
     defaulted: int = 0  # no cluster named anywhere
     mismatched: int = 0  # query or header and resource disagree
     skewed: int = 0
-    puts: Counter[Put] = field(default_factory=Counter)
+    stored: int = 0  # reports taken as they are
+    puts: Counter[Put] = field(default_factory=Counter)  # and the others
     rejected: Counter[Reject] = field(default_factory=Counter)
     forgotten: int = 0
     ticks: int = 0
@@ -136,7 +137,10 @@ class FleetProcessor:
                 return Reject.TOO_MANY_CLUSTERS
             cluster = self.clusters[name] = Cluster(Roster(self.max_nodes))
         put = cluster.roster.put(report, now_s)
-        self.counters.puts[put] += 1
+        if put is Put.STORED:
+            self.counters.stored += 1
+        else:
+            self.counters.puts[put] += 1
         cluster.last_push_s = now_s
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.skewed += 1

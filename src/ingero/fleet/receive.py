@@ -78,7 +78,7 @@ class Receiver:
         self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
         self.items: Counter[str] = Counter()  # received spans and log records
         self._allowance = max_requests_per_s
-        self._rendered: dict[tuple[str, Encoding], tuple[ServedThreshold, bytes]] = {}
+        self._rendered: dict[tuple[str, bool], tuple[ServedThreshold, bytes]] = {}
 
     def second_passed(self) -> None:
         """Renew the request allowance and let go of rendered replies; called with every tick."""
@@ -110,12 +110,13 @@ class Receiver:
 
     def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
         served = self.processor.served(cluster)
-        kept = self._rendered.get((cluster, encoding))
+        key = (cluster, encoding is Encoding.JSON)  # hashing an enum member costs more than all of this
+        kept = self._rendered.get(key)
         if kept is not None and kept[0] is served:
             return kept[1]
         reply = Reply(headers=self.http_headers(cluster))
         rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
-        self._rendered[cluster, encoding] = (served, rendered)
+        self._rendered[key] = (served, rendered)
         return rendered
 
     # --- The ordinary way ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 the message, without a scope, a task or an event. Everything else takes the ordinary way.
 """
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -156,7 +157,19 @@ def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[
 
 _ENCODINGS = {b"application/x-protobuf": Encoding.PROTOBUF, b"application/json": Encoding.JSON}
 _PATH = METRICS_PATH.encode()
-_CLUSTER = CLUSTER_HEADER.encode()
+_TYPE, _LENGTH, _CLUSTER, _AUTHORIZATION, _ODD = range(1, 6)
+_NOTED = {
+    b"content-type": _TYPE,
+    b"content-length": _LENGTH,
+    CLUSTER_HEADER.encode(): _CLUSTER,
+    b"authorization": _AUTHORIZATION,
+    b"content-encoding": _ODD,
+    b"expect": _ODD,
+    b"transfer-encoding": _ODD,
+    b"upgrade": _ODD,
+    b"connection": _ODD,
+}
+_NOTED |= {name.title(): code for name, code in _NOTED.items()}  # as most clients spell them
 
 
 class _Push(HttpToolsProtocol):
@@ -167,6 +180,8 @@ class _Push(HttpToolsProtocol):
     _max_body_bytes: int
     _parts: list[bytes] | None = None
     _leaving = False
+    _last_push_s = 0.0
+    _idle_check: asyncio.TimerHandle | None = None
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -179,17 +194,19 @@ class _Push(HttpToolsProtocol):
         self._authorization: bytes | None = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
         self.headers.append((name, value))
-        if name == b"content-type":
+        code = _NOTED.get(name) or _NOTED.get(name.lower())
+        if code is None:
+            return
+        if code == _TYPE:
             self._encoding = _ENCODINGS.get(value)
-        elif name == b"content-length":
+        elif code == _LENGTH:
             self._size = int(value) if value.isdigit() else -1
-        elif name == _CLUSTER:
+        elif code == _CLUSTER:
             self._cluster_header = value
-        elif name == b"authorization":
+        elif code == _AUTHORIZATION:
             self._authorization = value
-        elif name in (b"content-encoding", b"expect", b"transfer-encoding", b"upgrade"):
+        elif value.lower() != b"keep-alive":
             self._is_plain = False
 
     def _may_cut_short(self) -> bool:
@@ -238,9 +255,24 @@ class _Push(HttpToolsProtocol):
         if self._leaving:
             self.transport.close()
         else:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self._last_push_s = self.loop.time()
+            if self._idle_check is None:
+                self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        """One timer per connection that looks now and then, instead of one per push."""
+        self._idle_check = None
+        idle_s = self.loop.time() - self._last_push_s
+        if idle_s >= self.timeout_keep_alive:
+            if self._parts is None and (self.cycle is None or self.cycle.response_complete):
+                self.timeout_keep_alive_handler()
+        else:
+            self._idle_check = self.loop.call_later(self.timeout_keep_alive - idle_s, self._close_if_idle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        super().connection_lost(exc)
 
     def shutdown(self) -> None:
         if self._parts is not None:
