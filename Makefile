@@ -50,6 +50,14 @@ probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and a
 bench-plugin: $(READY) ## what the NCCL plugin adds to a collective, in nanoseconds
 	$(BIN)/python bench/nccl_plugin.py
 
+.PHONY: bench-fleet
+bench-fleet: $(READY) ## what a push costs Fleet, beside a constant answer and plain ASGI; PASS or FAIL per bar
+	$(BIN)/python bench/fleet_push.py
+
+.PHONY: bench-peers
+bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
+	$(BIN)/python bench/fleet_vs_collector.py
+
 .PHONY: peers
 peers: ## build the Go programs that tests and benchmarks run beside us (minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
