@@ -1,7 +1,7 @@
 """OTLP over HTTP: the ordinary endpoint for metrics, traces and logs, and a short cut for the plain metrics push.
 
-`PushProtocol` answers `POST /v1/metrics` with a Content-Length and no Content-Encoding where uvicorn's parser completes
-the message, without a scope, a task or an event. Everything else takes the ordinary way.
+`PushProtocol` is uvicorn's own httptools protocol that first looks whether a segment is one whole plain push, and then
+answers on the spot, without callbacks, a scope, a task or an event. Everything else takes the ordinary way.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, METRICS_PATH, WAIT_HEADER
+from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, WAIT_HEADER
 from ingero.contract.otlp import Kind
 from ingero.contract.otlp_body import (
     MAX_BODY_BYTES,
@@ -27,11 +27,12 @@ from ingero.contract.otlp_body import (
     encode_response,
     encoding_of,
 )
+from ingero.contract.push_request import read_request
 from ingero.errors import MalformedPush, TooLarge
 
 Headers = Iterable[tuple[str, str]]
 GRPC_CODES = {400: 3, 401: 16, 413: 8, 415: 3, 429: 8, 503: 14}
-_MAX_CACHED_URLS = 16384
+_MAX_CACHED_NAMES = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +139,12 @@ def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[
     """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date header)`."""
     clusters: dict[tuple[bytes, bytes | None], str | None] = {}
 
-    def named_cluster(url: bytes, header: bytes | None) -> str | None:
-        key = (url, header)
+    def named_cluster(query: bytes, header: bytes | None) -> str | None:
+        key = (query, header)
         if key not in clusters:
-            if len(clusters) >= _MAX_CACHED_URLS:
+            if len(clusters) >= _MAX_CACHED_NAMES:
                 clusters.clear()
-            query = url.partition(b"?")[2].decode("ascii", "replace")
-            clusters[key] = cluster_of(query, header.decode("latin-1") if header else None)
+            clusters[key] = cluster_of(query.decode("ascii"), header.decode("latin-1") if header else None)
         return clusters[key]
 
     class PushProtocol(_Push):
@@ -155,127 +155,63 @@ def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[
     return PushProtocol
 
 
-_ENCODINGS = {b"application/x-protobuf": Encoding.PROTOBUF, b"application/json": Encoding.JSON}
-_PATH = METRICS_PATH.encode()
-_TYPE, _LENGTH, _CLUSTER, _AUTHORIZATION, _ODD = range(1, 6)
-_NOTED = {
-    b"content-type": _TYPE,
-    b"content-length": _LENGTH,
-    CLUSTER_HEADER.encode(): _CLUSTER,
-    b"authorization": _AUTHORIZATION,
-    b"content-encoding": _ODD,
-    b"expect": _ODD,
-    b"transfer-encoding": _ODD,
-    b"upgrade": _ODD,
-    b"connection": _ODD,
-}
-_NOTED |= {name.title(): code for name, code in _NOTED.items()}  # as most clients spell them
-
-
 class _Push(HttpToolsProtocol):
-    """Decides at the end of the headers which way a request goes; see the module's docstring."""
+    """Looks at each segment that begins a request; see the module's docstring."""
 
     _answer: Answer
     _named_cluster: Callable[[bytes, bytes | None], str | None]
     _max_body_bytes: int
-    _parts: list[bytes] | None = None
-    _leaving = False
+    _is_mid_message = False
     _last_push_s = 0.0
     _idle_check: asyncio.TimerHandle | None = None
 
-    def on_message_begin(self) -> None:
-        self.url = b""
-        self.headers = []
-        self.expect_100_continue = False
-        self._encoding: Encoding | None = None
-        self._is_plain = True
-        self._size = -1
-        self._cluster_header: bytes | None = None
-        self._authorization: bytes | None = None
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
-        code = _NOTED.get(name) or _NOTED.get(name.lower())
-        if code is None:
+    def data_received(self, data: bytes) -> None:
+        plain = read_request(data) if self._is_between_requests() else None
+        if plain is None or len(plain[4]) > self._max_body_bytes:
+            super().data_received(data)
             return
-        if code == _TYPE:
-            self._encoding = _ENCODINGS.get(value)
-        elif code == _LENGTH:
-            self._size = int(value) if value.isdigit() else -1
-        elif code == _CLUSTER:
-            self._cluster_header = value
-        elif code == _AUTHORIZATION:
-            self._authorization = value
-        elif value.lower() != b"keep-alive":
-            self._is_plain = False
+        self._unset_keepalive_if_required()
+        is_json, query, cluster, authorization, body = plain
+        defaults = self.server_state.default_headers
+        reply = self._answer(
+            body,
+            Encoding.JSON if is_json else Encoding.PROTOBUF,
+            self._named_cluster(query, cluster) if query or cluster else None,
+            authorization,
+            defaults[0][1] if defaults else b"",
+        )
+        self.transport.write(reply)
+        self.server_state.total_requests += 1
+        self._last_push_s = self.loop.time()
+        if self._idle_check is None:
+            self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
-    def _may_cut_short(self) -> bool:
-        url = self.url
+    def _is_between_requests(self) -> bool:
         return (
-            self._is_plain
-            and self._encoding is not None
-            and 0 <= self._size <= self._max_body_bytes
-            and url.startswith(_PATH)
-            and (len(url) == len(_PATH) or url[len(_PATH)] == 63)  # a question mark
-            and self.parser.get_method() == b"POST"
+            not self._is_mid_message
             and (self.cycle is None or self.cycle.response_complete)
-            and self.parser.should_keep_alive()
             and not self.flow.write_paused
+            and not self.transport.is_closing()
         )
 
-    def on_headers_complete(self) -> None:
-        if self._may_cut_short():
-            self._parts = []
-            return
-        url, headers = self.url, self.headers
+    def on_message_begin(self) -> None:
+        self._is_mid_message = True
         super().on_message_begin()
-        self.url = url
-        for name, value in headers:
-            super().on_header(name, value)
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        if self._parts is None:
-            super().on_body(body)
-        else:
-            self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        parts, self._parts = self._parts, None
-        if parts is None:
-            super().on_message_complete()
-            return
-        assert self._encoding is not None
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        cluster = self._named_cluster(self.url, self._cluster_header)
-        defaults = self.server_state.default_headers
-        date = defaults[0][1] if defaults else b""
-        self.transport.write(self._answer(body, self._encoding, cluster, self._authorization, date))
-        self.server_state.total_requests += 1
-        if self._leaving:
-            self.transport.close()
-        else:
-            self._last_push_s = self.loop.time()
-            if self._idle_check is None:
-                self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
+        self._is_mid_message = False
+        super().on_message_complete()
 
     def _close_if_idle(self) -> None:
         """One timer per connection that looks now and then, instead of one per push."""
         self._idle_check = None
         idle_s = self.loop.time() - self._last_push_s
-        if idle_s >= self.timeout_keep_alive:
-            if self._parts is None and (self.cycle is None or self.cycle.response_complete):
-                self.timeout_keep_alive_handler()
-        else:
+        if idle_s < self.timeout_keep_alive:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive - idle_s, self._close_if_idle)
+        elif self._is_between_requests():
+            self.timeout_keep_alive_handler()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._idle_check is not None:
             self._idle_check.cancel()
         super().connection_lost(exc)
-
-    def shutdown(self) -> None:
-        if self._parts is not None:
-            self._leaving = True  # answer the push that is on its way, then close
-        else:
-            super().shutdown()

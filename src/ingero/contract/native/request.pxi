@@ -1,0 +1,146 @@
+# One whole plain push in one segment. Twin of `contract/push_request.py`: for every segment, None or the same answer.
+
+cdef enum HeaderCode:
+    OTHER
+    CONTENT_TYPE
+    CONTENT_LENGTH
+    CLUSTER
+    AUTHORIZATION
+    CONNECTION
+    ODD
+
+cdef uint8_t IS_TOKEN[256]
+cdef uint8_t _octet
+for _octet in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~":
+    IS_TOKEN[_octet] = 1
+
+
+cdef inline bint _is_word(Slice text, const char* lower, uint64_t size) noexcept nogil:
+    """Equal without regard to case; `lower` is lower case."""
+    cdef uint64_t i
+    cdef uint8_t octet
+    if text.size != size:
+        return False
+    for i in range(size):
+        octet = text.at[i]
+        if 65 <= octet <= 90:
+            octet |= 32
+        if octet != <uint8_t>lower[i]:
+            return False
+    return True
+
+
+cdef inline HeaderCode _code_of(Slice name) noexcept nogil:
+    if name.size == 12 and _is_word(name, b"content-type", 12):
+        return CONTENT_TYPE
+    if name.size == 14 and _is_word(name, b"content-length", 14):
+        return CONTENT_LENGTH
+    if name.size == 17:
+        if _is_word(name, b"ingero.cluster.id", 17):
+            return CLUSTER
+        if _is_word(name, b"transfer-encoding", 17):
+            return ODD
+    if name.size == 13 and _is_word(name, b"authorization", 13):
+        return AUTHORIZATION
+    if name.size == 10 and _is_word(name, b"connection", 10):
+        return CONNECTION
+    if (_is_word(name, b"content-encoding", 16) or _is_word(name, b"expect", 6)
+            or _is_word(name, b"upgrade", 7) or _is_word(name, b"trailer", 7)):
+        return ODD
+    return OTHER
+
+
+cdef Bytes _read_header(Bytes at, Bytes end, Slice* name, Slice* value) noexcept nogil:
+    """Past the line's CRLF, or NULL. The value has no blanks around it."""
+    name.at = at
+    while at < end and IS_TOKEN[at[0]]:
+        at += 1
+    name.size = at - name.at
+    if name.size == 0 or at >= end or at[0] != 58:
+        return NULL
+    at += 1
+    while at < end and (at[0] == 32 or at[0] == 9):
+        at += 1
+    value.at = at
+    while at < end and (at[0] == 9 or (at[0] >= 32 and at[0] != 127)):
+        at += 1
+    if end - at < 2 or at[0] != 13 or at[1] != 10:
+        return NULL
+    value.size = at - value.at
+    while value.size and (value.at[value.size - 1] == 32 or value.at[value.size - 1] == 9):
+        value.size -= 1
+    return at + 2
+
+
+def read_request(bytes segment):
+    """(is JSON, query, cluster header, authorization, body), or None."""
+    cdef Bytes at = segment
+    cdef Bytes end = at + len(segment)
+    cdef Slice name, value, query, length, cluster, authorization
+    cdef int is_json = -1
+    cdef int headers = 0
+    cdef int64_t size = 0
+    cdef uint64_t i
+    cdef HeaderCode code
+    query.at = length.at = cluster.at = authorization.at = NULL
+    query.size = length.size = cluster.size = authorization.size = 0
+    if end - at < 32 or memcmp(at, <const char*>b"POST /v1/metrics", 16) != 0:
+        return None
+    at += 16
+    if at[0] == 63:
+        at += 1
+        query.at = at
+        while at < end and 33 <= at[0] <= 126:
+            at += 1
+        query.size = at - query.at
+    if end - at < 11 or memcmp(at, <const char*>b" HTTP/1.1\r\n", 11) != 0:
+        return None
+    at += 11
+    while not (end - at >= 2 and at[0] == 13 and at[1] == 10):
+        at = _read_header(at, end, &name, &value)
+        headers += 1
+        if at == NULL or headers >= 64:
+            return None
+        code = _code_of(name)
+        if code == OTHER:
+            continue
+        if code == CONTENT_TYPE:
+            if is_json != -1:
+                return None
+            if slice_is(value, b"application/x-protobuf", 22):
+                is_json = 0
+            elif slice_is(value, b"application/json", 16):
+                is_json = 1
+            else:
+                return None
+        elif code == CONTENT_LENGTH:
+            if length.at != NULL or value.size == 0 or value.size > 9:
+                return None
+            length = value
+            for i in range(value.size):
+                if not 48 <= value.at[i] <= 57:
+                    return None
+                size = size * 10 + value.at[i] - 48
+        elif code == CLUSTER:
+            if cluster.at != NULL:
+                return None
+            cluster = value
+        elif code == AUTHORIZATION:
+            if authorization.at != NULL:
+                return None
+            authorization = value
+        elif code == CONNECTION:
+            if not _is_word(value, b"keep-alive", 10):
+                return None
+        else:
+            return None
+    at += 2
+    if is_json == -1 or length.at == NULL or size != end - at:
+        return None
+    return (
+        is_json == 1,
+        query.at[:query.size] if query.at != NULL else b"",
+        cluster.at[:cluster.size] if cluster.at != NULL else None,
+        authorization.at[:authorization.size] if authorization.at != NULL else None,
+        at[:size],
+    )

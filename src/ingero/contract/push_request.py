@@ -1,0 +1,65 @@
+"""The plain push on the wire: one whole `POST /v1/metrics` over HTTP/1.1 in one segment, nothing unusual about it.
+
+Agents send nothing else, so a service may answer such a segment without an HTTP parser's callbacks. Whatever is not
+exactly this (pieces, pipelining, compression, chunks, odd or repeated headers) is None, and a real parser judges it.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from ingero.contract.names import CLUSTER_HEADER, METRICS_PATH
+
+_START: Final = re.compile(rb"POST " + re.escape(METRICS_PATH.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n")
+_HEADER: Final = re.compile(
+    rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"
+)
+_MAX_HEADERS: Final = 64
+_ODD: Final = frozenset({b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"trailer"})
+_ONCE: Final = frozenset({b"content-type", b"content-length", b"authorization", CLUSTER_HEADER.encode()})
+_TYPES: Final = {b"application/x-protobuf": False, b"application/json": True}
+
+
+class PlainRequest(NamedTuple):
+    """What a service needs of it."""
+
+    is_json: bool
+    query: bytes
+    cluster: bytes | None
+    authorization: bytes | None
+    body: bytes
+
+
+def read_request_purely(segment: bytes) -> PlainRequest | None:
+    """The request, or None. Slow and plain: the oracle of the compiled twin, and its stand-in."""
+    start = _START.match(segment)
+    if start is None:
+        return None
+    at = start.end()
+    found: dict[bytes, bytes] = {}
+    for _ in range(_MAX_HEADERS):
+        if segment.startswith(b"\r\n", at):
+            break
+        header = _HEADER.match(segment, at)
+        if header is None:
+            return None
+        name, value, at = header[1].lower(), header[2], header.end()
+        if name in _ODD or (name == b"connection" and value.lower() != b"keep-alive"):
+            return None
+        if name in _ONCE:
+            if name in found:
+                return None
+            found[name] = value
+    else:
+        return None
+    is_json, length = _TYPES.get(found.get(b"content-type", b"")), found.get(b"content-length", b"")
+    body = segment[at + 2 :]
+    if is_json is None or not length.isdigit() or len(length) > 9 or int(length) != len(body):
+        return None
+    query = (start[1] or b"?")[1:]
+    return PlainRequest(is_json, query, found.get(CLUSTER_HEADER.encode()), found.get(b"authorization"), body)
+
+
+try:
+    from ingero.contract._native import read_request as read_request
+except ImportError:  # built without a compiler
+    read_request = read_request_purely
