@@ -67,8 +67,8 @@ def test_everything_unusual_is_left_to_the_parser(read: object, odd: bytes) -> N
 pieces = st.sampled_from(
     [
         b"POST /v1/metrics", b"?cluster_id=a", b" HTTP/1.1", b"\r\n", b"\n", b"\r", b"Content-Type: ",
-        b"content-LENGTH:", b"application/json", b"application/x-protobuf", b"0", b"2", b"{}", b" ", b"\t", b"Connection: keep-alive",
-        b"Authorization: x", b"ingero.cluster.id: c", b":", b"X: y", b"\xff", b"\x00",
+        b"content-LENGTH:", b"application/json", b"application/x-protobuf", b"0", b"2", b"{}", b" ", b"\t",
+        b"Connection: keep-alive", b"Authorization: x", b"ingero.cluster.id: c", b":", b"X: y", b"\xff", b"\x00",
     ]
 )  # fmt: skip
 

@@ -47,7 +47,7 @@ def as_json(node: str, score: float, **more: Any) -> bytes:
 
 
 def loopback_config(**changes: Any) -> FleetConfig:
-    """Every listener on a port the kernel chooses; `changes` are merged over it."""
+    """Every listener on a port the kernel chooses; `changes` are merged over it, None removes."""
     mapping: dict[str, Any] = {
         "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": ANY_PORT}, "http": {"endpoint": ANY_PORT}}}},
         "extensions": {
@@ -65,6 +65,8 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge(into[key], value)
+        elif value is None:
+            into.pop(key, None)
         else:
             into[key] = value
 

@@ -5,6 +5,7 @@ exactly this (pieces, pipelining, compression, chunks, odd or repeated headers) 
 """
 
 import re
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ingero.contract.names import CLUSTER_HEADER, METRICS_PATH
@@ -60,6 +61,8 @@ def read_request_purely(segment: bytes) -> PlainRequest | None:
 
 
 try:
-    from ingero.contract._native import read_request as read_request
+    from ingero.contract import _native
 except ImportError:  # built without a compiler
-    read_request = read_request_purely
+    read_request: Callable[[bytes], PlainRequest | None] = read_request_purely
+else:
+    read_request = _native.read_request

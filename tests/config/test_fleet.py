@@ -1,0 +1,74 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.shared_data import SHARED, shared
+
+from ingero.config.fleet import FleetConfig
+from ingero.config.loader import load_file, load_text, to_mapping
+from ingero.core.threshold import ThresholdPolicy
+from ingero.errors import ConfigError
+
+SHIPPED = Path(__file__).parents[2] / "configs" / "fleet-config.yaml"
+
+
+def load(text: str) -> FleetConfig:
+    return load_text(FleetConfig, text, "fleet.yaml")
+
+
+def test_published_configuration_loads_unchanged() -> None:
+    """F053, F054: the file as printed; ours in configs/ means the same."""
+    folder = shared("seeds")
+    article = json.loads(next(folder.glob("001*.txt")).read_text())["readme"]
+    printed = re.search(r"## Fleet Configuration\s+```yaml\n(.*?)```", article, re.DOTALL)
+    assert printed is not None, SHARED
+    config = load(printed[1])
+    assert config == load_file(FleetConfig, SHIPPED)
+    assert config.processors.ingero.policy() == ThresholdPolicy()
+    protocols = config.receivers.otlp.protocols
+    assert protocols.grpc is not None and protocols.http is not None
+    assert (protocols.grpc.endpoint, protocols.http.endpoint) == ("0.0.0.0:4317", "0.0.0.0:4318")
+
+
+def test_without_a_file_the_same_on_loopback() -> None:
+    shipped = json.dumps(to_mapping(load_file(FleetConfig, SHIPPED)))
+    assert json.loads(shipped.replace("0.0.0.0", "127.0.0.1")) == to_mapping(FleetConfig())
+
+
+def test_effective_configuration_loads_again() -> None:
+    config = load_file(FleetConfig, SHIPPED)
+    assert load(json.dumps(to_mapping(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processors:\n  batch: {}", "fleet.yaml:2: processors.batch: unknown key; allowed: ingero"),
+        ("service:\n  pipelines:\n    metrics:\n      processors: [batch]", "processors[0]: must be one of ingero"),
+        ("processors:\n  ingero:\n    threshold:\n      k: 9", "fleet.yaml:4: processors.ingero.threshold.k: 9 is out"),
+        ("processors:\n  ingero:\n    push_interval: 500ms", "push_interval: 0.5 is out of range; allowed: 1 to 3600"),
+        ("processors:\n  ingero:\n    ttl_multiplier: 1", "ttl_multiplier: 1 is out of range; allowed: 2 to 1000"),
+        ("processors:\n  ingero:\n    quorum: {coverage_fraction: 1.5}", "coverage_fraction: 1.5 is out of range"),
+        ("processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}", "max: 0.5 is out of range"),
+        ("extensions:\n  ingero_threshold: {admin_endpoint: '0.0.0.0:8081'}", "is not a loopback address"),
+        ("extensions:\n  ingero_threshold: {admin_endpoint: ':8081'}", "is not a loopback address"),
+        ("receivers:\n  otlp:\n    protocols:\n      http: {endpoint: nowhere}", "is not an address"),
+        ("service:\n  pipelines:\n    metrics: {processors: []}", "must name ingero"),
+        ("service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [debug]}", "does not define"),
+        ("service:\n  pipelines:\n    traces: {exporters: [prometheus]}", "prometheus takes metrics only"),
+        ("exporters:\n  otlp: {}", "exporters.otlp: missing: endpoint"),
+    ],
+)
+def test_mistakes_name_line_key_and_what_is_allowed(text: str, expected: str) -> None:
+    """F034 for the admin address, F053, F054."""
+    with pytest.raises(ConfigError) as caught:
+        load(text)
+    assert expected in str(caught.value)
+    assert re.match(r"fleet\.yaml:\d+: ", str(caught.value))
+
+
+def test_a_protocol_left_out_is_off_and_an_empty_one_has_its_defaults() -> None:
+    protocols = load("receivers:\n  otlp:\n    protocols:\n      http:\n").receivers.otlp.protocols
+    assert protocols.grpc is None
+    assert protocols.http is not None and protocols.http.endpoint == "127.0.0.1:4318"

@@ -1,0 +1,165 @@
+import asyncio
+import json
+import time
+
+import aiohttp
+import pytest
+from tests.fleet.pushes import health, loopback_config, protobuf, request, running
+from tests.fleet.test_receive import PB, post
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.errors import Unavailable
+from ingero.fleet.app import FleetService
+
+
+async def get(url: str, **options: object) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url, **options) as reply:
+        return reply.status, await reply.text()
+
+
+async def fill(fleet: FleetService, scores: dict[str, float]) -> None:
+    for node, score in scores.items():
+        await post(f"http://{fleet.addresses['http']}/v1/metrics", protobuf(node, score), PB)
+    fleet.processor.tick(time.monotonic())
+
+
+FIVE = {"a": 0.92, "b": 0.91, "c": 0.58, "d": 0.93, "e": 0.94}
+
+
+async def test_threshold_by_get() -> None:
+    """F007: exactly two keys; a cold start is an answer, too."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['threshold']}/api/v1/threshold?cluster_id="
+        assert await get(f"{url}train") == (200, '{"threshold":0,"quorum_met":false}')
+        await fill(fleet, FIVE)
+        assert await get(f"{url}train") == (200, '{"threshold":0.890348,"quorum_met":true}')
+        assert await get(f"{url}other") == (200, '{"threshold":0,"quorum_met":false}')
+
+
+async def test_diagnostics_show_every_node() -> None:
+    """F034."""
+    async with running() as fleet:
+        await fill(fleet, FIVE)
+        base = f"http://{fleet.addresses['admin']}/debug"
+        clusters = json.loads((await get(f"{base}/clusters"))[1])["clusters"]
+        scores = json.loads((await get(f"{base}/scores?cluster_id=train"))[1])
+        assert [(c["cluster_id"], c["median"], c["quorum_met"]) for c in clusters] == [("train", 0.92, True)]
+        assert {node["node_id"]: node["below_threshold"] for node in scores["nodes"]} == {
+            node: node == "c" for node in FIVE
+        }
+        assert {node["state"] for node in scores["nodes"]} == {"active"}
+        assert (await get(f"{base}/scores?cluster_id=nope"))[0] == 404
+
+
+async def test_health_is_200_while_running_and_503_while_draining() -> None:
+    """F035."""
+    async with running() as fleet:
+        base = f"http://{fleet.addresses['health']}"
+        assert [(await get(base + path))[0] for path in ("/healthz", "/readyz", "/")] == [200, 200, 200]
+        fleet.receiver.draining = True
+        assert [(await get(base + path))[0] for path in ("/healthz", "/readyz")] == [503, 503]
+
+
+async def test_status_page_escapes_what_agents_sent() -> None:
+    async with running() as fleet:
+        await post(f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=%3Cb%3E", protobuf("a", 0.9), PB)
+        _, page = await get(f"http://{fleet.addresses['health']}/")
+        assert "&lt;b&gt;" in page and "<b>" not in page
+
+
+async def test_own_metrics_list_the_seven_gauges() -> None:
+    """F036, F048."""
+    async with running() as fleet:
+        await fill(fleet, FIVE)
+        _, text = await get(f"http://{fleet.addresses['metrics']}/metrics")
+        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        found = {
+            name: float(samples[f'ingero_fleet_{name}{{cluster_id="train"}}'])
+            for name in ("threshold", "active_nodes", "idle_nodes", "coverage_low", "panic_mode", "median", "mad")
+        }
+        assert {name: round(value, 6) for name, value in found.items()} == {
+            "threshold": 0.890348,
+            "active_nodes": 5,
+            "idle_nodes": 0,
+            "coverage_low": 0,
+            "panic_mode": 0,
+            "median": 0.92,
+            "mad": 0.01,
+        }
+        assert samples['ingero_fleet_replies_total{status="200",transport="http"}'] == "5"
+        assert samples["ingero_fleet_plaintext_listeners"] == "0"
+
+
+async def test_received_metrics_for_prometheus() -> None:
+    """F037: scores with node and cluster labels, counters, histograms; labels stay bounded."""
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['http']}/v1/metrics"
+        await fill(fleet, {"a": 0.9})
+        launches = otlp.Metric(
+            name=names.KERNEL_LAUNCH_TOTAL,
+            sum=otlp.Sum(
+                data_points=(otlp.NumberPoint(as_int=15, attributes=otlp.attributes({names.CGROUP_HASH: "ab"})),),
+                aggregation_temporality=2,
+                is_monotonic=True,
+            ),
+        )
+        copies = otlp.Metric(
+            name="gpu.memcpy.duration_ms",
+            histogram=otlp.Histogram(
+                data_points=(otlp.HistogramPoint(count=3, sum=4.5, bucket_counts=(1, 2), explicit_bounds=(0.5,)),)
+            ),
+        )
+        await post(url, encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, launches, copies)), PB)
+        event = otlp.Metric(
+            name=names.STRAGGLER_EVENT,
+            gauge=otlp.Gauge(
+                data_points=(
+                    otlp.NumberPoint(
+                        as_int=1,
+                        attributes=otlp.attributes(
+                            {names.EVENT_ID: "uuid", names.SCORE_ATTR: 0.5, names.DETECTION_MODE: "fleet"}
+                        ),
+                    ),
+                )
+            ),
+        )
+        await post(url, encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, event)), PB)
+        _, text = await get(f"http://{fleet.addresses['prometheus']}/metrics")
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        own = 'cluster_id="train"'
+        assert lines == [
+            f'gpu_memcpy_duration_ms_bucket{{{own},node_id="a",le="+Inf"}} 3',
+            f'gpu_memcpy_duration_ms_bucket{{{own},node_id="a",le="0.5"}} 1',
+            f'gpu_memcpy_duration_ms_count{{{own},node_id="a"}} 3',
+            f'gpu_memcpy_duration_ms_sum{{{own},node_id="a"}} 4.5',
+            f'ingero_node_cuda_kernel_launch_total{{{own},ingero_cgroup_path_hash="ab",node_id="a"}} 15',
+            f'ingero_node_health_score{{{own},ingero_node_state="active",ingero_workload_type="training",'
+            'node_id="a"} 0.9',
+            f'ingero_node_straggler_event{{{own},ingero_detection_mode="fleet",node_id="a"}} 1',
+        ]
+
+
+async def test_port_in_use_names_its_owner() -> None:
+    async with running() as fleet:
+        for receiver in ("http", "grpc"):
+            other = FleetService(
+                loopback_config(receivers={"otlp": {"protocols": {receiver: {"endpoint": fleet.addresses[receiver]}}}})
+            )
+            with pytest.raises(Unavailable, match=r"already in use by .+ \(process \d+\)"):
+                await other.start()
+
+
+async def test_service_ends_clean_and_can_start_again() -> None:
+    for _ in range(2):
+        async with running() as fleet:
+            await fill(fleet, FIVE)
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_rate_of_ticks_serves_every_second() -> None:
+    async with running() as fleet:
+        fleet.processor.take(health("a", 0.9), None, time.monotonic(), 0)
+        async with asyncio.timeout(5):
+            while fleet.processor.counters.ticks < 2:
+                await asyncio.sleep(0.05)
