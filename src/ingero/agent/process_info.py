@@ -2,6 +2,7 @@
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def parse_environ(block: bytes) -> dict[str, str]:
 class ProcessBook:
     """Processes seen in this recording, read once each."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[int], ProcessInfo] = read_process) -> None:
+        self._read = read
         self._known: OrderedDict[int, ProcessInfo] = OrderedDict()
         self._stale: set[int] = set()
         self.fresh: list[ProcessInfo] = []
@@ -75,7 +77,7 @@ class ProcessBook:
         if info is not None and pid not in self._stale:
             return info
         self._stale.discard(pid)
-        now = read_process(pid)
+        now = self._read(pid)
         if info is not None and not now.name:
             return info  # it is gone: late events still belong to what we knew
         self._known[pid] = now

@@ -117,11 +117,17 @@ class Recorder:
     """One recording. `sink` None keeps statistics and chains and stores nothing."""
 
     def __init__(
-        self, policy: RecorderPolicy, sink: Sink | None, ids: IdSource | None, resolve: Resolver = _unresolved
+        self,
+        policy: RecorderPolicy,
+        sink: Sink | None,
+        ids: IdSource | None,
+        *,
+        resolve: Resolver = _unresolved,
+        processes: ProcessBook | None = None,
     ) -> None:
         self.policy = policy
         self.totals = Totals()
-        self.processes = ProcessBook()
+        self.processes = processes or ProcessBook()
         self.chains: list[Chain] = []
         self._sink, self._ids, self._resolve = sink, ids, resolve
         self._keep = KeepPolicy(policy.since_ns, policy.record_all)

@@ -40,7 +40,7 @@ def prune(db: TraceDb, max_bytes: int) -> int:
         deleted += _delete_oldest(db.connection, TARGET_SHARE * max_bytes / size)
         db.checkpoint()
         pages = max(1000, int(size - TARGET_SHARE * max_bytes) // 4096)
-        db.connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+        db.connection.executescript(f"PRAGMA incremental_vacuum({pages})")  # `execute` stops after the first page
         db.checkpoint("TRUNCATE")
     return deleted
 

@@ -1,0 +1,300 @@
+"""Six incidents without a GPU: scripted events through the recorder, statistics and chain rules of production.
+
+`run_scenario("incident", speed=10)` plays one and says what was found. What a scenario concludes is read from the
+statistics, never written down: when the code could not see it, `Finding.holds` is False.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ingero.agent.process_info import ProcessBook, ProcessInfo
+from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
+from ingero.contract.chain import Chain
+from ingero.contract.events import OFF_CPU_PREEMPTED, find_op, op_name
+from ingero.core.chain_finder import weight
+from ingero.core.durations import human_duration
+from ingero.core.event_columns import EventColumns, columns_from_rows
+from ingero.core.evidence import SystemSample
+from ingero.core.op_stats import OpSummary
+from ingero.errors import ConfigError
+from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace_writer import TraceWriter
+
+PID, OTHER_PID, RIVAL_PID = 12345, 12346, 812
+US, MS, SECOND_NS = 1_000, 1_000_000, 1_000_000_000
+NAMES = {PID: "python3", OTHER_PID: "python3", RIVAL_PID: "stress-ng"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the scenario shows, and whether the statistics really show it."""
+
+    text: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A moment of a running scenario: seconds of the story so far, statistics and chains now."""
+
+    story_s: float
+    operations: list[OpSummary]
+    chains: list[Chain]
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioResult:
+    """The whole story."""
+
+    name: str
+    title: str
+    events: int
+    story_s: float
+    operations: list[OpSummary]
+    chains: list[Chain]
+    finding: Finding
+
+
+class Script:
+    """Writes events one after another; `now_ns` moves on with every call."""
+
+    def __init__(self, begins_ns: int, rng: np.random.Generator) -> None:
+        self.now_ns = begins_ns
+        self.rng = rng
+        self.rows: list[tuple[int, ...]] = []
+        self.busy: list[tuple[int, int]] = []  # when the host is short of CPU
+
+    def call(self, op: str, typical_ns: float, jitter: float = 0.1, pid: int = PID, **more: int) -> None:
+        """A call that takes about `typical_ns`, after which the next begins."""
+        duration_ns = int(typical_ns * self.rng.uniform(1 - jitter, 1 + jitter))
+        self.add(op, self.now_ns, duration_ns, pid, **more)
+        self.now_ns += duration_ns + 2 * US
+
+    def preempted(self, before_ns: int, off_ns: int) -> None:
+        """Off the CPU for `off_ns`, ending `before_ns` from now; the clock stays."""
+        self.add("sched_switch", self.now_ns + before_ns, off_ns, PID, arg1=RIVAL_PID, ret=OFF_CPU_PREEMPTED)
+
+    def add(self, op: str, at_ns: int, duration_ns: int, pid: int, arg0: int = 0, arg1: int = 0, ret: int = 0) -> None:
+        """One event."""
+        key = find_op(op)
+        assert key is not None
+        self.rows.append((at_ns, pid, pid, *key, duration_ns, arg0, arg1, ret, 0))
+
+    def idle(self, span_ns: int) -> None:
+        """Nothing happens."""
+        self.now_ns += span_ns
+
+
+def _incident(script: Script) -> None:
+    for step in range(200):
+        is_storm = 100 <= step < 150
+        if step % 20 == 0:
+            script.call("cudaMalloc", 120 * US, arg0=2**20)
+        script.call("cudaLaunchKernel", (45 if is_storm else 14) * US)
+        script.call("cudaMemcpyAsync", (3 if is_storm else 0.8) * MS, arg0=2**22, arg1=1)
+        if is_storm:
+            for switch in range(17):
+                script.preempted((5 + 8 * switch) * MS, int(2.1 * MS))
+            if step % 5 == 0:
+                script.add("mm_page_alloc", script.now_ns, 0, PID, arg0=4 * 2**20)
+            script.busy.append((script.now_ns, script.now_ns + 142 * MS))
+        script.call("cudaStreamSync", (142 if is_storm else 16) * MS)
+
+
+def _cold_start(script: Script) -> None:
+    for first_ms in (340, 210, 150, 120, 100):
+        script.call("cudaMalloc", first_ms * MS, arg0=2**28)
+    for first_ms in (150, 80, 50):
+        script.call("cudaLaunchKernel", first_ms * MS)
+    _steady(
+        script,
+        200,
+        {"cudaLaunchKernel": 45, "cudaMemcpyAsync": 25, "cudaMalloc": 15, "cudaDeviceSync": 10, "cudaStreamSync": 5},
+    )
+
+
+_TYPICAL_US = {
+    "cudaLaunchKernel": 15,
+    "cudaMemcpyAsync": 800,
+    "cudaMalloc": 50,
+    "cudaDeviceSync": 150,
+    "cudaStreamSync": 150,
+}
+
+
+def _steady(script: Script, count: int, weights: dict[str, int]) -> None:
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    for op in script.rng.choice(list(weights), count, p=shares):
+        script.call(str(op), _TYPICAL_US[str(op)] * US, arg0=2**20)
+
+
+def _memcpy_bottleneck(script: Script) -> None:
+    for op in script.rng.choice(["copy", "launch", "sync", "malloc"], 200, p=[0.35, 0.35, 0.2, 0.1]):
+        name, typical_us = {
+            "copy": ("cudaMemcpyAsync", 5000), "launch": ("cudaLaunchKernel", 15), "sync": ("cudaStreamSync", 150),
+            "malloc": ("cudaMalloc", 50),
+        }[str(op)]  # fmt: skip
+        script.call(name, typical_us * US, arg0=2**26, arg1=1)
+        script.idle(2 * MS)
+
+
+def _periodic_spike(script: Script) -> None:
+    for number in range(1, 2001):
+        is_spike = number % 200 == 0
+        script.call("cudaMalloc", (2500 if is_spike else 50) * US, arg0=2**20)
+        script.call("cudaLaunchKernel", 15 * US)
+        script.idle(2 * MS)
+
+
+def _cpu_contention(script: Script) -> None:
+    for step in range(200):
+        is_contended = 50 <= step < 150
+        if is_contended:
+            script.preempted(300 * US, 5 * MS)
+            script.busy.append((script.now_ns, script.now_ns + 10 * MS))
+        script.call("cudaLaunchKernel", (80 if is_contended else 50) * US)
+        slow_us = 2000 if step % 10 == 0 else 600
+        script.call("cudaStreamSync", (slow_us if is_contended else 200) * US)
+        script.idle(20 * MS)
+
+
+def _gpu_steal(script: Script) -> None:
+    for cycle in range(40):
+        for pid in (PID, OTHER_PID):
+            for launch in range(8):
+                script.call("cudaLaunchKernel", (800 if cycle and launch == 0 else 14) * US, pid=pid)
+                script.call("cudaMemcpyAsync", 0.5 * MS, pid=pid, arg0=2**20, arg1=1)
+            script.call("cudaStreamSync", 12 * MS, pid=pid)
+            script.call("cudaDeviceSync", 8 * MS, pid=pid)
+
+
+def _of(operations: list[OpSummary], op: str, pid: int = PID) -> OpSummary:
+    return next(one for one in operations if one.key == find_op(op) and one.pid == pid)
+
+
+def _tail_finding(op: str) -> Callable[[list[OpSummary], list[Chain]], Finding]:
+    def find(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+        found = _of(operations, op)
+        chain = next((one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None)
+        text = f"{op} is up to {found.tail_ratio:.1f}x slower than usual"
+        cause = f"; cause: {chain.root_cause}" if chain else ", and no cause was found"
+        return Finding(text + cause, chain is not None and found.tail_ratio >= 3)
+
+    return find
+
+
+def _find_cold_start(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+    malloc = _of(operations, "cudaMalloc")
+    ratio = malloc.max_ns / max(malloc.p50_ns, 1)
+    return Finding(f"the first cudaMalloc took {ratio:.0f}x the usual {human_duration(malloc.p50_ns)}", ratio > 10)
+
+
+def _find_memcpy(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+    total_ns = sum(one.total_ns for one in operations)
+    share = operations[0].total_ns / total_ns
+    name = op_name(*operations[0].key)
+    return Finding(f"{name} takes {share:.0%} of the time in CUDA calls", name == "cudaMemcpyAsync" and share > 0.3)
+
+
+def _find_period(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+    malloc = _of(operations, "cudaMalloc")
+    ratio = malloc.max_ns / max(malloc.p50_ns, 1)
+    every = f"every ~{malloc.period} calls" if malloc.period else "without a rhythm"
+    return Finding(f"cudaMalloc spikes {ratio:.0f}x above its median {every}", malloc.period is not None and ratio > 10)
+
+
+def _find_steal(operations: list[OpSummary], chains: list[Chain]) -> Finding:
+    users = sorted({one.pid for one in operations})
+    launch = _of(operations, "cudaLaunchKernel")
+    text = (
+        f"{len(users)} processes ({', '.join(map(str, users))}) take turns on one GPU: the first launch of a turn takes"
+        f" {human_duration(launch.p99_ns)} instead of {human_duration(launch.p50_ns)}, and the host is calm"
+    )
+    return Finding(text, len(users) == 2 and launch.tail_ratio > 10 and not chains)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One story: what it is about, its script, and how its point is read from the statistics."""
+
+    title: str
+    play: Callable[[Script], None]
+    find: Callable[[list[OpSummary], list[Chain]], Finding]
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "incident": Scenario("a CPU storm makes every wait for the GPU longer", _incident, _tail_finding("cudaStreamSync")),
+    "cold-start": Scenario("first calls cost far more than later ones", _cold_start, _find_cold_start),
+    "memcpy-bottleneck": Scenario("copies take more time than kernels", _memcpy_bottleneck, _find_memcpy),
+    "periodic-spike": Scenario("an allocator that is slow in a rhythm", _periodic_spike, _find_period),
+    "cpu-contention": Scenario("another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")),
+    "gpu-steal": Scenario("two processes share one GPU", _gpu_steal, _find_steal),
+}
+ALIASES = {"gpu-contention": "gpu-steal", "contention": "gpu-steal"}
+
+
+def run_scenario(
+    name: str,
+    speed: float = 0.0,
+    on_tick: Callable[[Tick], None] | None = None,
+    db: Path | None = None,
+    seed: int = 1,
+    sleep: Callable[[float], None] = time.sleep,
+) -> ScenarioResult:
+    """Play a scenario; `speed` 1 is real time, 10 ten times faster, 0 without waiting. With `db` it is recorded too."""
+    name = ALIASES.get(name, name)
+    scenario = SCENARIOS.get(name)
+    if scenario is None:
+        raise ConfigError(f"no scenario is called {name!r}; there are {', '.join(SCENARIOS)}")
+    script = Script(time.time_ns(), np.random.default_rng(seed))
+    scenario.play(script)
+    events = columns_from_rows(script.rows)
+    events = events.take(np.argsort(events.timestamp, kind="stable"))
+    store = TraceDb(db, "demo") if db else None
+    writer = TraceWriter(store) if store else None
+    begins_ns = int(events.timestamp[0])
+    policy = RecorderPolicy(node="demo", since_ns=begins_ns, cpus=8)
+    book = ProcessBook(lambda pid: ProcessInfo(pid, 0, NAMES.get(pid, "")))
+    recorder = Recorder(policy, writer, store, processes=book)
+    best: dict[str, Chain] = {}
+    try:
+        for now_ns, part in _seconds(events):
+            recorder.take(_traced(part))
+            for chain in recorder.tick(now_ns, (), _sample(now_ns, script.busy)):
+                if chain.name not in best or weight(chain) > weight(best[chain.name]):
+                    best[chain.name] = chain
+            if on_tick:
+                on_tick(Tick((now_ns - begins_ns) / 1e9, recorder.summaries(), recorder.chains))
+            if speed:
+                sleep(1 / speed)
+        recorder.flush(now_ns, is_last=True)
+    finally:
+        if writer:
+            writer.close()
+    chains = sorted(best.values(), key=weight, reverse=True)
+    operations = [one for one in recorder.summaries() if one.key[0] != 3]
+    story_s = (int(events.timestamp[-1]) - begins_ns) / 1e9
+    finding = scenario.find(operations, chains)
+    return ScenarioResult(name, scenario.title, len(events), story_s, operations, chains, finding)
+
+
+def _seconds(events: EventColumns) -> Iterator[tuple[int, EventColumns]]:
+    begins_ns = int(events.timestamp[0])
+    number = (events.timestamp - begins_ns) // SECOND_NS
+    for second in range(int(number[-1]) + 1):
+        yield begins_ns + (second + 1) * SECOND_NS, events.take(number == second)
+
+
+def _traced(events: EventColumns) -> TracedEvents:
+    none = np.full(len(events), -1, np.int64)
+    names = np.array([NAMES.get(int(pid), "").encode() for pid in events.pid], "S16")
+    return TracedEvents(events, none, names, none, {})
+
+
+def _sample(now_ns: int, busy: list[tuple[int, int]]) -> SystemSample:
+    is_busy = any(begin < now_ns and end > now_ns - SECOND_NS for begin, end in busy)
+    return SystemSample(now_ns, 97.0 if is_busy else 28.0, 41.0, 9300, 0, 11.4 if is_busy else 1.9)
