@@ -1,0 +1,43 @@
+"""F104: what other programs rely on stays. Adding is free; to remove or rename, change the snapshot on purpose."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ingero.contract import names
+from ingero.contract.push import Reject
+from ingero.contract.threshold import Delivery
+from ingero.contract.types import DetectionMode, NodeState
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+
+SNAPSHOT = Path(__file__).with_name("wire_snapshot.json")
+
+
+def surface() -> dict[str, Any]:
+    """Every name on the wire as it is now."""
+    return {
+        "names": {key: value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)},
+        "verdict_fields": sorted(field.encode_name for field in msgspec.structs.fields(Verdict)),
+        "enums": {
+            kind.__name__: sorted(str(member.value) for member in kind)
+            for kind in (NodeState, DetectionMode, VerdictState, CauseClass, Reject, Delivery)
+        },
+    }
+
+
+def test_nothing_on_the_wire_was_removed_or_renamed() -> None:
+    recorded, now = json.loads(SNAPSHOT.read_text()), surface()
+    gone = {key: value for key, value in recorded["names"].items() if now["names"].get(key) != value}
+    assert gone == {}
+    assert set(recorded["verdict_fields"]) <= set(now["verdict_fields"])
+    for kind, members in recorded["enums"].items():
+        assert set(members) <= set(now["enums"][kind]), kind
+
+
+def test_snapshot_is_of_this_contract() -> None:
+    """New names are recorded in the commit that adds them to Fleet's replies and pushes."""
+    recorded = json.loads(SNAPSHOT.read_text())
+    for key in ("THRESHOLD_HEADER", "QUORUM_HEADER", "HEALTH_SCORE", "NODE_ID", "CLUSTER_ID", "NODE_STATE"):
+        assert recorded["names"][key] == getattr(names, key)

@@ -1,0 +1,106 @@
+"""A real OpenTelemetry Collector in front of Fleet and behind it (`make peers` builds it)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.fleet.pushes import as_json, protobuf, running
+from tests.fleet.test_forward import exporter
+from tests.fleet.test_receive import JSON, PB, post
+
+PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not (PEERS / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"),
+]
+CONFIG = """
+receivers:
+  otlp:
+    protocols:
+      http: {{endpoint: 127.0.0.1:{http}}}
+      grpc: {{endpoint: 127.0.0.1:{grpc}}}
+exporters:
+{exporters}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    metrics: {{receivers: [otlp], exporters: [{names}]}}
+    traces: {{receivers: [otlp], exporters: [{names}]}}
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def collector(folder: Path, exporters: str, names: str) -> AsyncIterator[tuple[int, int, Path]]:
+    """(HTTP port, gRPC port, its log)."""
+    http, grpc = free_port(), free_port()
+    config, log = folder / "collector.yaml", folder / "collector.log"
+    config.write_text(CONFIG.format(http=http, grpc=grpc, exporters=exporters, names=names))
+    with log.open("w") as output:
+        process = subprocess.Popen([str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output)
+    try:
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", http), 0.2):
+                    break
+                assert process.poll() is None, log.read_text()
+                await asyncio.sleep(0.1)
+        yield http, grpc, log
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
+async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
+    async with running() as fleet:
+        settings = "tls: {insecure: true}"
+        if sender == "otlp":
+            lines = f"  otlp: {{endpoint: '{fleet.addresses['grpc']}', {settings}}}"
+        else:
+            lines = f"  otlp_http: {{endpoint: 'http://{fleet.addresses['http']}', encoding: json}}"
+        async with collector(tmp_path, lines, sender) as (http, _, log):
+            for i in range(5):
+                assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf(f"n{i}", 0.9), PB))[0] == 200
+            async with asyncio.timeout(10):
+                while "train" not in fleet.processor.clusters or len(fleet.processor.clusters["train"].roster.rows) < 5:
+                    await asyncio.sleep(0.05)
+            assert "error" not in log.read_text().lower()
+
+
+@pytest.mark.parametrize("kind", ["otlp", "otlphttp"])
+async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path) -> None:
+    async with collector(tmp_path, "  debug: {verbosity: detailed}", "debug") as (http, grpc, log):
+        changes = exporter(kind, f"127.0.0.1:{grpc if kind == 'otlp' else http}")
+        changes["processors"] = {"ingero": {"push_interval": "1s"}}
+        async with running(**changes) as fleet:
+            base = f"http://{fleet.addresses['http']}/v1"
+            await post(f"{base}/metrics", protobuf("by-protobuf", 0.9), PB)
+            await post(f"{base}/metrics", as_json("by-json", 0.9), JSON)
+            span = {"name": "detection", "traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331"}
+            spans = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+            await post(f"{base}/traces", spans, JSON)
+            wanted = (
+                "by-protobuf",
+                "by-json",
+                "detection",
+                "0af7651916cd43dd8448eb211c80319c",
+                "ingero_fleet_threshold",
+            )
+            async with asyncio.timeout(10):
+                while not all(text in log.read_text() for text in wanted):
+                    await asyncio.sleep(0.05)
+            assert fleet._forwarders[0].counters.dropped == dict.fromkeys(
+                ("queue_full", "refused", "gave_up", "malformed"), 0
+            )

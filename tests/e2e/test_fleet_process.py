@@ -1,0 +1,197 @@
+"""`ingero-fleet` as a real process: start, signals, certificates, restart."""
+
+import contextlib
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from tests.fleet.pushes import protobuf
+
+from ingero.contract.names import PROTOBUF_TYPE
+from ingero.contract.otlp import MetricsRequest
+from ingero.transport.otlp_grpc import PATHS
+
+ANY = ("--grpc", "0", "--http", "0", "--agent", "0", "--admin", "0", "--health", "0", "--metrics", "0")
+pytestmark = pytest.mark.e2e
+
+
+@contextlib.contextmanager
+def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    command = [sys.executable, "-m", "ingero.cli.fleet_server", "--json", *ANY, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, process.stderr.read() if process.stderr else ""
+        yield process, json.loads(line)["addresses"]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def push(
+    address: str, node: str, score: float, scheme: str = "http", tls: ssl.SSLContext | None = None, token: str = ""
+) -> tuple[int, Any]:
+    headers = {"Content-Type": PROTOBUF_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(
+        f"{scheme}://{address}/v1/metrics?cluster_id=train", protobuf(node, score, sent_ns=time.time_ns()), headers
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=5, context=tls) as reply:
+            return reply.status, reply.headers
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers
+
+
+def until(condition: Any, seconds: float = 8.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true"
+        time.sleep(0.05)
+
+
+def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:
+    """F015, F019, F106: three nodes, SIGKILL, a new process: valid again as soon as the nodes pushed."""
+    config = ("--prometheus", "0")
+    with fleet(*config) as (process, addresses):
+        for i in range(5):
+            push(addresses["http"], f"n{i}", 0.9)
+        until(lambda: push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "true")
+        process.kill()
+        process.wait()
+    with fleet(*config) as (process, addresses):
+        assert push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "false"
+        for i in range(5):
+            push(addresses["http"], f"n{i}", 0.9)
+        until(lambda: push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "true")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+
+
+def write_pair(folder: Path, issuer: trustme.CA) -> None:
+    issued = issuer.issue_cert("localhost", "127.0.0.1")
+    (folder / "tls.crt").write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key = folder / "tls.key"
+    key.touch(mode=0o600)
+    key.write_bytes(issued.private_key_pem.bytes())
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> tuple[Path, trustme.CA, trustme.CA, Path]:
+    """(configuration, server's authority, clients' authority, folder): mutual TLS and a token on both receivers."""
+    authority, clients = trustme.CA(), trustme.CA()
+    write_pair(tmp_path, authority)
+    clients.cert_pem.write_to_path(tmp_path / "clients.pem")
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("first")
+    files = {"cert_file": "tls.crt", "key_file": "tls.key", "client_ca_file": "clients.pem"}
+    tls = {key: str(tmp_path / name) for key, name in files.items()}
+    listener = {"endpoint": "127.0.0.1:0", "tls": tls, "token_file": str(token)}
+    extension = {**listener, "agent_endpoint": "127.0.0.1:0", "admin_endpoint": "127.0.0.1:0"}
+    del extension["endpoint"]
+    mapping = {
+        "receivers": {"otlp": {"protocols": {"http": listener, "grpc": listener}}},
+        "extensions": {"ingero_threshold": extension, "zpages": listener},
+        "exporters": {"prometheus": listener},
+        "service": {"telemetry": {"metrics": {**listener, "address": "127.0.0.1:0"}}},
+    }
+    del mapping["service"]["telemetry"]["metrics"]["endpoint"]
+    path = tmp_path / "fleet.yaml"
+    path.write_text(json.dumps(mapping))
+    return path, authority, clients, tmp_path
+
+
+def client_context(authority: trustme.CA, clients: trustme.CA | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if clients is not None:
+        clients.issue_cert("agent@example.org").configure_cert(context)
+    return context
+
+
+def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple[Any, ...]) -> None:
+    path, authority, clients, folder = secured
+    good, stranger = client_context(authority, clients), client_context(authority, None)
+    with fleet("--config", str(path), "--prometheus", "0") as (process, addresses):
+        assert push(addresses["http"], "a", 0.9, "https", good, "first")[0] == 200
+        assert push(addresses["http"], "a", 0.9, "https", good, "wrong")[0] == 401
+        for name, page in {
+            "threshold": "/api/v1/threshold",
+            "admin": "/debug/clusters",
+            "metrics": "/metrics",
+            "prometheus": "/metrics",
+            "health": "/",
+        }.items():
+            url = f"https://{addresses[name]}{page}"
+            authorized = urllib.request.Request(url, headers={"Authorization": "Bearer first"})
+            with urllib.request.urlopen(authorized, timeout=5, context=good) as reply:
+                assert reply.status == 200
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                urllib.request.urlopen(url, timeout=5, context=good)
+            refused.value.close()
+            with pytest.raises(OSError):
+                urllib.request.urlopen(url, timeout=5, context=stranger).read()
+        fresh = trustme.CA()
+        (folder / "tls.crt").unlink(), (folder / "tls.key").unlink()
+        write_pair(folder, fresh)
+        (folder / "token").write_text("second")
+        process.send_signal(signal.SIGHUP)
+        renewed = client_context(fresh, clients)
+
+        def is_reloaded() -> bool:
+            try:
+                return push(addresses["http"], "a", 0.9, "https", renewed, "second")[0] == 200
+            except OSError:
+                return False
+
+        until(is_reloaded)
+        issued = clients.issue_cert("agent@example.org")
+        credentials = grpc.ssl_channel_credentials(
+            fresh.cert_pem.bytes(), issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+        )
+        with grpc.secure_channel(addresses["grpc"], credentials) as channel:
+            call = channel.unary_unary(PATHS[MetricsRequest])
+            call(protobuf("b", 0.9), metadata=(("authorization", "Bearer second"),), timeout=5)
+            with pytest.raises(grpc.RpcError) as unauthenticated:
+                call(protobuf("b", 0.9), timeout=5)
+            assert unauthenticated.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        bare = grpc.ssl_channel_credentials(fresh.cert_pem.bytes())
+        with grpc.secure_channel(addresses["grpc"], bare) as channel, pytest.raises(grpc.RpcError):
+            channel.unary_unary(PATHS[MetricsRequest])(protobuf("b", 0.9), timeout=3)
+
+
+def test_check_print_and_mistakes(tmp_path: Path) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "ingero.cli.fleet_server", *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=os.environ)
+        return done.returncode, done.stdout + done.stderr
+
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("processors:\n  ingero:\n    threshold:\n      k: 3\n")
+    bad.write_text("processors:\n  ingero:\n    threshold:\n      kk: 3\n")
+    assert run("--config", str(good), "--check") == (0, f"{good} is valid\n")
+    status, text = run("--config", str(bad), "--check")
+    assert (status, f"{bad}:4: processors.ingero.threshold.kk" in text) == (1, True)
+    status, text = run("--config", str(good), "--print-config", "--json", "--http", "0.0.0.0:9999", "--grpc", "off")
+    effective = json.loads(text)
+    assert effective["processors"]["ingero"]["threshold"]["k"] == 3
+    assert effective["receivers"]["otlp"]["protocols"] == {
+        "http": {"endpoint": "0.0.0.0:9999", "max_body_bytes": 4194304, "max_requests_per_s": 0}
+    }
+    status, text = run("--admin", "0.0.0.0:8081", "--check")
+    assert (status, "not a loopback address" in text) == (1, True)
