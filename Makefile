@@ -62,6 +62,14 @@ bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry 
 peers: ## build the Go programs that tests and benchmarks run beside us (minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
 
+.PHONY: crash-echo
+crash-echo: $(READY) ## kill -9 Echo and its store process 20 times under load; acknowledged must be found, once
+	$(BIN)/python -m tests.e2e.echo_crash --kills 20
+
+.PHONY: bench-echo
+bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per bar
+	$(BIN)/python -m bench.echo_ingest
+
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -107,6 +108,7 @@ _DEFAULTS = {field.name: field.default for field in fields(EchoConfig)}
 
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # the store process is started anew, it inherits nothing
     import uvloop
 
     from ingero.cli.logs import set_up_logging

@@ -31,6 +31,7 @@ from ingero.echo.store_wire import (
     decode_to_store,
     encode,
 )
+from ingero.errors import IngeroError
 
 log = logging.getLogger(__name__)
 
@@ -118,4 +119,10 @@ class _Service:
 
 if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
-    sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))
+    try:
+        sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))
+    except BrokenPipeError:  # the parent left while we were opening the database
+        sys.exit(0)
+    except IngeroError as error:
+        log.critical("store_not_opened reason=%r", str(error))
+        sys.exit(1)

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0
+COME_BACK_S: Final = 15.0
 TELL_EVERY_S: Final = 0.05
 FIRST_RESTART_S: Final = 0.1
 LONGEST_RESTART_S: Final = 5.0
@@ -50,6 +51,7 @@ class StoreClient:
         self._barriers: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._up = asyncio.Event()
         self.applied_seq = 0
         self.restarts = 0
         self.progress = Progress(0)
@@ -66,7 +68,10 @@ class StoreClient:
         return self.applied_seq
 
     async def stop(self) -> None:
-        """Let the store load what is durable and leave; kill it when it takes too long."""
+        """Let the store load what is durable and leave; one that is being replaced gets the time to come back."""
+        if self._tasks:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._up.wait(), COME_BACK_S)
         self._stopping = True
         process = self._process
         if process is not None and self._writer is not None:
@@ -166,6 +171,7 @@ class StoreClient:
             ) from None
         assert isinstance(ready, Ready)
         self._writer = writer
+        self._up.set()
         self._told = 0
         self._applied(ready.applied_seq)
         log.info("store_ready", extra={"store_pid": ready.pid, "applied_seq": ready.applied_seq})
@@ -222,6 +228,7 @@ class StoreClient:
                 barrier.set_result(None)
 
     def _hang_up(self) -> None:
+        self._up.clear()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
