@@ -1,0 +1,168 @@
+"""Echo's ingest beside a row-by-row reference, a bare sync and a bare Arrow insert, all in one run: `make bench-echo`.
+
+Acknowledged means durable. "loaded" counts until the last event can be queried. Load generator and server share the
+machine, so read the ratios.
+"""
+
+import importlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import uvloop
+from tests.e2e.echo_process import TOKEN, EchoProcess
+
+from bench.echo_load import Measured, body, load
+from bench.table import finish, judge, print_table
+from ingero.contract.otlp_columns import new_columns
+from ingero.storage.event_arrow import batch_table
+from ingero.storage.event_schema import migrate
+
+SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
+OFFERED = 100_000
+
+
+def bare_sync(folder: Path, size: int = 20_000, count: int = 300) -> tuple[float, float]:
+    """p50 and p99 in ms of writing and syncing one request into a file whose blocks exist."""
+    path = folder / "sync"
+    path.write_bytes(bytes(size * count))
+    fd = os.open(path, os.O_RDWR)
+    os.fsync(fd)
+    data, took = os.urandom(size), []
+    for i in range(count):
+        began = time.perf_counter()
+        os.pwrite(fd, data, i * size)
+        os.fdatasync(fd)
+        took.append((time.perf_counter() - began) * 1e3)
+    os.close(fd)
+    path.unlink()
+    return float(np.percentile(took, 50)), float(np.percentile(took, 99))
+
+
+def bare_insert(folder: Path, rounds: int = 5) -> float:
+    """Events per second of decoded Arrow tables going into the same table, nothing around it."""
+    connection = duckdb.connect(str(folder / "bare.db"), config={"threads": 1})
+    migrate(connection)
+    columns, request = new_columns(), body(1000, "node")
+    began, spent = time.perf_counter(), 0.0
+    for number in range(rounds):
+        for i in range(100):
+            columns.add(1, request, number * 100 + i, 0)
+        table = batch_table(columns.take())
+        began = time.perf_counter()
+        connection.register("batch", table)
+        connection.execute("INSERT INTO events SELECT * FROM batch")
+        connection.unregister("batch")
+        spent += time.perf_counter() - began
+    connection.close()
+    return rounds * 100_000 / spent
+
+
+def memory_mb(echo: EchoProcess) -> float:
+    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (echo.process.pid, echo.store_pid())]
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def wait_loaded(echo: EchoProcess) -> None:
+    request = urllib.request.Request(f"http://{echo.addresses['health']}/metrics")
+    request.add_header("Authorization", f"Bearer {TOKEN}")
+    for _ in range(600):
+        text = urllib.request.urlopen(request, timeout=30).read().decode()
+        if "\ningero_echo_backlog_requests 0\n" in text:
+            return
+        time.sleep(0.1)
+    raise SystemExit("Echo did not load its backlog within a minute")
+
+
+def measure_echo(folder: Path, batch: int, connections: int, rate: float = 0) -> tuple[Measured, float, float]:
+    """Measured load, loaded events per second, memory."""
+    folder.mkdir()
+    with EchoProcess(folder) as echo:
+        port = int(echo.addresses["http"].rpartition(":")[2])
+        began = time.perf_counter()
+        measured = uvloop.run(load(port, batch=batch, connections=connections, seconds=SECONDS, rate=rate, token=TOKEN))
+        wait_loaded(echo)
+        loaded = measured.events / (time.perf_counter() - began)
+        used = memory_mb(echo)
+    return measured, loaded, used
+
+
+def measure_rows(folder: Path, batch: int, connections: int) -> Measured:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen([sys.executable, "-m", "bench.echo_rows", str(port), str(folder)])
+    try:
+        for _ in range(200):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        return uvloop.run(load(port, batch=batch, connections=connections, seconds=SECONDS))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def row(name: str, measured: Measured, loaded: float | str = "", used: float | str = "") -> tuple:
+    quantiles = measured.percentile(50), measured.percentile(99)
+    return (name, measured.rate, loaded, *quantiles, used, measured.errors)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="echo-bench-", dir=os.environ.get("BENCH_DIR")) as name:
+        folder = Path(name)
+        sync_p50, sync_p99 = bare_sync(folder)
+        insert_rate = bare_insert(folder)
+        reference = measure_rows(folder, 100, 8)
+        table = [row("row by row, batch 100", reference)]
+        echo: dict[str, tuple[Measured, float, float]] = {}
+        for label, batch, connections, rate in (
+            ("1", 1, 64, 0),
+            ("100", 100, 64, 0),
+            ("1000", 1000, 16, 0),
+            ("offered", 100, 64, OFFERED),
+        ):
+            echo[label] = measure_echo(folder / label, batch, connections, rate)
+            title = f"echo, {OFFERED:,} events/s offered" if rate else f"echo, batch {label}"
+            table.append(row(title, *echo[label]))
+        table.append(("bare Arrow insert", insert_rate, insert_rate, "", "", "", ""))
+        table.append(("bare fdatasync of 20 kB", "", "", sync_p50, sync_p99, "", ""))
+        header = ("", "acked events/s", "loaded events/s", "ack p50 ms", "ack p99 ms", "MB", "errors")
+        print_table("Echo ingest: acknowledged after it is durable", header, table)
+        status = judge(bars(reference, echo, insert_rate, sync_p99))
+    if importlib.util.find_spec("bench.echo_questions"):  # stock questions on 10 million events
+        status |= importlib.import_module("bench.echo_questions").run()
+    finish(status)
+
+
+def bars(reference: Measured, echo: dict[str, tuple[Measured, float, float]], insert: float, sync_p99: float) -> list:
+    ratio = echo["100"][0].rate / reference.rate
+    thousand, offered = echo["1000"][0], echo["offered"][0]
+    p99 = offered.percentile(99)
+    held = offered.rate >= 0.98 * OFFERED
+    return [
+        ("at least 100x the row-by-row reference at batch 100", ratio >= 100, f"{ratio:.0f}x"),
+        (
+            "batch 1,000: at least 200,000 durable events/s, or half a bare Arrow insert",
+            thousand.rate >= 200_000 or thousand.rate >= 0.5 * insert,
+            f"{thousand.rate:,.0f}/s, {thousand.rate / insert:.2f} of the bare insert",
+        ),
+        (
+            "100,000 events/s held with ack p99 below 50 ms, or within 5x of a bare sync's p99",
+            held and (p99 < 50 or p99 <= 5 * sync_p99),
+            f"{offered.rate:,.0f}/s, p99 {p99:.1f} ms, bare sync {sync_p99:.2f} ms",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Load for Echo's bench: raw keep-alive HTTP connections, bodies made once, a fresh time stamp per request."""
+
+import asyncio
+import struct
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ingero.contract import otlp
+from ingero.contract.otlp_codec import encode_protobuf
+
+OPS = ("cudaLaunchKernel", "cudaMemcpy", "ncclAllReduce", "cudaStreamSync")
+START_NS = 1_763_168_400_000_000_000
+
+
+def body(events: int, node: str) -> bytes:
+    """Points with ten attributes (4 text, 4 integer, 2 real), about 200 bytes each."""
+    points = tuple(
+        otlp.NumberPoint(
+            time_unix_nano=START_NS + i,
+            as_double=float(i),
+            attributes=otlp.attributes(
+                {
+                    "op": OPS[i & 3], "kernel": f"sm90_gemm_{i % 37}", "severity": "warn" if i % 17 == 0 else "info",
+                    "job": "llama-70b", "rank": i % 64, "gpu": i % 8, "pid": 4000 + i % 64, "step": i // 1000,
+                    "dur_us": (i * 7919 % 1000) / 3.0, "p99_us": 900.5,
+                }
+            ),
+        )
+        for i in range(events)
+    )  # fmt: skip
+    metric = otlp.Metric(name="ingero.event", gauge=otlp.Gauge(data_points=points))
+    who = otlp.Resource(attributes=otlp.attributes({"ingero.cluster.id": "bench", "ingero.node.id": node}))
+    resource = otlp.ResourceMetrics(resource=who, scope_metrics=(otlp.ScopeMetrics(metrics=(metric,)),))
+    return encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
+
+
+@dataclass
+class Measured:
+    """Latencies in ms from the scheduled time in an open loop, from the send in a closed one."""
+
+    seconds: float
+    batch: int
+    latencies_ms: list[float] = field(default_factory=list)
+    errors: int = 0
+
+    @property
+    def events(self) -> int:
+        return len(self.latencies_ms) * self.batch
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.seconds
+
+    def percentile(self, share: float) -> float:
+        return float(np.percentile(self.latencies_ms, share)) if self.latencies_ms else float("nan")
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, run: "_Run", number: int) -> None:
+        data = body(run.batch, f"node-{number:03d}")
+        head = (
+            f"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
+            f"Authorization: Bearer {run.token}\r\nContent-Length: {len(data)}\r\n\r\n"
+        ).encode()
+        self.run = run
+        self.request = bytearray(head + data)
+        self.stamp = self.request.index(struct.pack("<Q", START_NS))
+        self.began = 0.0
+        self.buffer = b""
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment] - a TCP transport
+
+    def send(self, began: float) -> None:
+        self.began = began
+        self.run.stamp += 1
+        struct.pack_into("<Q", self.request, self.stamp, START_NS + self.run.stamp * 1000)
+        self.transport.write(bytes(self.request))
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        if b"\r\n\r\n" not in self.buffer:
+            return
+        now = time.perf_counter()
+        if self.buffer.startswith(b"HTTP/1.1 200"):
+            self.run.measured.latencies_ms.append((now - self.began) * 1e3)
+        else:
+            self.run.measured.errors += 1
+        self.buffer = b""
+        self.run.free(self, now)
+
+
+class _Run:
+    def __init__(self, batch: int, seconds: float, rate: float, token: str) -> None:
+        self.batch, self.rate, self.token = batch, rate, token
+        self.measured = Measured(seconds, batch)
+        self.stamp = time.time_ns() % 10**12
+        self.idle: list[_Connection] = []
+        self.until = 0.0
+
+    def free(self, connection: _Connection, now: float) -> None:
+        if self.rate:
+            self.idle.append(connection)
+        elif now < self.until:
+            connection.send(now)
+
+    async def go(self, port: int, connections: int) -> Measured:
+        loop = asyncio.get_running_loop()
+        opened = [
+            (await loop.create_connection(lambda n=n: _Connection(self, n), "127.0.0.1", port))[1]
+            for n in range(connections)
+        ]
+        began = time.perf_counter()
+        self.until = began + self.measured.seconds
+        if self.rate:
+            self.idle = list(opened)
+            await self._open_loop(began)
+        else:
+            for connection in opened:
+                connection.send(time.perf_counter())
+            await asyncio.sleep(self.measured.seconds)
+        await asyncio.sleep(0.3)
+        for connection in opened:
+            connection.transport.close()
+        return self.measured
+
+    async def _open_loop(self, began: float) -> None:
+        sent = 0
+        per_s = self.rate / self.batch
+        while (now := time.perf_counter()) < self.until:
+            while self.idle and began + sent / per_s <= now:
+                self.idle.pop().send(began + sent / per_s)
+                sent += 1
+            await asyncio.sleep(0.0005)
+
+
+async def load(
+    port: int, *, batch: int, connections: int, seconds: float, rate: float = 0, token: str = ""
+) -> Measured:
+    """Closed loop, or open loop at `rate` events per second."""
+    return await _Run(batch, seconds, rate, token).go(port, connections)
