@@ -35,11 +35,10 @@ MIN_STEPS_TO_DROP = 10
 class WorkerSteps:
     """Own time of every worker in every step, as [worker, step] seconds; NaN where nothing was recorded.
 
-    `idle_s` is the part of it in which the GPU waited for its host; `cohort` numbers the roles.
+    `period_s` is the length of each step, `cohort` numbers the roles.
     """
 
     own_s: Floats
-    idle_s: Floats
     period_s: Floats
     cohort: NDArray[np.intp]
     steps: tuple[int, ...]
@@ -57,7 +56,6 @@ class Suspect:
     named_share: float
     stall_period: int | None
     stalls: tuple[int, ...]
-    idle_share: float | None
     peers: int
 
 
@@ -234,21 +232,8 @@ def _suspect(
         named,
         stall_period([workers.steps[i + skip] for i in at]) if stalls is not None else None,
         tuple(int(i) + skip for i in at) if stalls is not None else (),
-        _idle_share(worker, workers, residual, at + skip, excess_s),
         peers,
     )
-
-
-def _idle_share(
-    worker: int, workers: WorkerSteps, residual: Floats, at: NDArray[np.intp], excess_s: float
-) -> float | None:
-    """Which part of the excess is GPU idle time: near 1 the host was late, near 0 the GPU was."""
-    peers = (workers.cohort == workers.cohort[worker]) & (np.arange(len(workers.own_s)) != worker)
-    idle = workers.idle_s[worker, at]
-    if not np.isfinite(idle).any() or excess_s <= 0:
-        return None
-    usual = np.nanmedian(workers.idle_s[peers][:, at], axis=0) if peers.any() else np.zeros(len(at))
-    return float(np.clip(np.nanmedian(idle - usual) / excess_s, 0.0, 1.0))
 
 
 def _rotation(own: Floats, workers: WorkerSteps, residual: Floats, named: set[int]) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
 from ingero.core.blame import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
 from ingero.core.collectives import Collectives
 from ingero.core.edges import number_edges
-from ingero.core.peerlag import group_medians, match_collectives, measure_lag
+from ingero.core.hostorgpu import classify
+from ingero.core.peerlag import match_collectives, measure_lag
 from ingero.core.recordfix import Fixer, pace_of
 from ingero.core.recordsteps import RecordSteps, measure_steps
 from ingero.core.transfer import SlowLink, find_slow_links
@@ -19,8 +20,6 @@ from ingero.core.transfer import SlowLink, find_slow_links
 LOSS_FLOOR = 0.03
 DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause
 EVEN = 0.6  # how evenly the slowest place must rotate, 1 being perfectly
-IDLE_HOST = 0.5
-CLOCKS_AGREE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ class _Job:
     findings: Findings
     step_s: float
     world: int
+    exact_ends: bool
 
     def name(self, worker: int) -> str:
         recorder = self.collectives.recorders[self.measured.ranks[worker]]
@@ -50,7 +50,7 @@ def blame_records(collectives: Collectives, exact_ends: bool, source: str, world
     if not workers.own_s.size or present < 2:
         return _too_little(source, present, world, len(workers.steps))
     findings = judge(workers)
-    job = _Job(collectives, measured, findings, _mean_period(workers), world)
+    job = _Job(collectives, measured, findings, _mean_period(workers), world, exact_ends)
     fixer = Fixer(collectives, measured, exact_ends)
     suspects = fixer.needed(findings.suspects)
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
@@ -91,10 +91,7 @@ _FIX_NAMES = {
 
 def _culprit(job: _Job, suspect: Suspect) -> Culprit:
     recorder = job.collectives.recorders[job.measured.ranks[suspect.worker]]
-    if suspect.idle_share is not None:
-        cause = CauseClass.HOST if suspect.idle_share >= IDLE_HOST else CauseClass.COMPUTE
-    else:
-        cause = _cause_by_enqueue(job, suspect)
+    cause = classify(job.collectives, job.measured, suspect, job.exact_ends)
     often = (
         f"every {suspect.stall_period} steps"
         if suspect.stall_period
@@ -114,32 +111,6 @@ def _culprit(job: _Job, suspect: Suspect) -> Culprit:
         detail=f"own time over {suspect.peers} peers {often}{_BUSY.get(cause, '')}",
         next_step=NEXT_STEPS.get(cause, "record with the NCCL plugin to tell host from GPU (`ingero run --print-env`)"),
     )
-
-
-def _cause_by_enqueue(job: _Job, suspect: Suspect) -> CauseClass:
-    """Host or GPU from enqueue times alone: as late as the excess means the host, in time means the GPU.
-
-    Clocks must agree for that, so it is said only where the other ranks' enqueue times do, within half the excess.
-    """
-    c = job.collectives
-    groups = match_collectives(c)
-    start = c.start_ns - c.start_ns.min(initial=0)
-    offset = (start - group_medians(groups, start, int(groups.max(initial=-1)) + 1)[groups]) / 1e9
-    wide = (c.nranks > 2) & (job.measured.row_step >= 0)
-    if suspect.stalls:
-        wide &= np.isin(job.measured.row_step, suspect.stalls)
-    late = [
-        float(np.median(offset[wide & (c.who == code)]))
-        for code in job.measured.ranks
-        if (wide & (c.who == code)).any()
-    ]
-    if len(late) < len(job.measured.ranks):
-        return CauseClass.UNKNOWN
-    others = np.delete(np.abs(late), suspect.worker)
-    share = late[suspect.worker] / suspect.excess_s if suspect.excess_s > 0 else np.nan
-    if others.max() > CLOCKS_AGREE * suspect.excess_s or not -CLOCKS_AGREE < share < 1 + CLOCKS_AGREE:
-        return CauseClass.UNKNOWN
-    return CauseClass.HOST if share >= IDLE_HOST else CauseClass.COMPUTE
 
 
 _BUSY = {
@@ -281,8 +252,6 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
             f"{job.name(s.worker)}: own time {np.nanmedian(workers.own_s[s.worker]) * 1e3:.2f} ms a step, "
             f"{s.excess:+.1%} ±{s.error:.1%} over {s.peers} peers"
         )
-        if s.idle_share is not None:
-            lines.append(f"{s.idle_share:.0%} of the excess is GPU idle time before the enqueue")
         waits = np.nanmedian(job.measured.waiting_s, axis=1) * 1e3
         lines.append(
             f"time inside collectives a step: {waits[s.worker]:.2f} ms here, "

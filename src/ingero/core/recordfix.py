@@ -66,13 +66,11 @@ class Fixer:
         assert self._chain is not None
         measured = self._measured
         who = self._collectives.who[self._chain.rows]
-        step = measured.row_step[self._chain.rows]
+        step, place = measured.row_step[self._chain.rows], measured.row_place[self._chain.rows]
         found = []
         for code in measured.ranks:
             rows = np.flatnonzero((who == code) & (step >= 0))
-            begins = np.flatnonzero(np.r_[True, np.diff(step[rows]) != 0]) if len(rows) else np.empty(0, np.intp)
-            place = np.arange(len(rows)) - np.repeat(begins, np.diff(np.r_[begins, len(rows)]))
-            found.append((rows, np.stack([step[rows], place], axis=1)))
+            found.append((rows, np.stack([step[rows], place[rows]], axis=1)))
         return found
 
     def _by_step(self, suspects: Sequence[Suspect]) -> float:

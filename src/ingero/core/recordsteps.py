@@ -18,7 +18,7 @@ from ingero.core.collectives import Collectives, Floats, Ints
 from ingero.core.owntime import own_segments
 from ingero.core.roles import find_roles
 
-MIN_OWN_S = 1e-6
+MIN_OWN_SHARE = 0.05  # of a step: own time is at least this, also where collectives overlap compute
 REGULAR_SHARE = 0.6  # of a rank's steps that must hold the same number of records before others count as incomplete
 
 Cell = tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]
@@ -26,11 +26,12 @@ Cell = tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]
 
 @dataclass(frozen=True, slots=True)
 class RecordSteps:
-    """The workers' matrix and where its rows and cells come from; `row_step` gives each record its column or -1."""
+    """The workers' matrix and where it comes from; each record has its column or -1, and its place within the step."""
 
     workers: WorkerSteps
     ranks: tuple[int, ...]
     row_step: NDArray[np.intp]
+    row_place: NDArray[np.intp]
     waiting_s: Floats
 
 
@@ -40,34 +41,53 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     cells = _cells(collectives, ranks, exact_ends)
     numbers = np.unique(np.concatenate([step[step >= 0] for _, step, _ in cells])) if cells else np.empty(0, np.int64)
     shape = (len(ranks), len(numbers))
-    own, idle, length, inside = (np.full(shape, np.nan) for _ in range(4))
+    own, length, inside = (np.full(shape, np.nan) for _ in range(3))
     segments = own_segments(collectives)
     own_of = np.full(len(collectives), np.nan)
-    idle_of = np.full(len(collectives), np.nan)
-    own_of[segments.row], idle_of[segments.row] = segments.own_s, segments.idle_s
-    row_step = np.full(len(collectives), -1, np.intp)
+    own_of[segments.row] = segments.own_s
+    row_step, row_place = np.full(len(collectives), -1, np.intp), np.zeros(len(collectives), np.intp)
     for i, (rows, step, is_pacer) in enumerate(cells):
         column = np.where(step >= 0, np.searchsorted(numbers, step), -1)
         row_step[rows] = column
         inside[i] = _sums(collectives.duration_ns[rows] / 1e9, column, len(numbers))
         own[i] = _sums(own_of[rows], column, len(numbers))
-        idle[i] = _sums(idle_of[rows], column, len(numbers))
+        row_place[rows] = _places(column)
         clock = (collectives.end_ns if exact_ends else collectives.start_ns)[rows][is_pacer]
         length[i, column[is_pacer][1:]] = np.diff(clock) / 1e9
     whole = np.isfinite(length) & _complete(cells, numbers, shape)
     with np.errstate(all="ignore"):
         period = np.nanmedian(np.where(whole.any(axis=0), length, 0.0), axis=0) if ranks else np.empty(0)
     if not exact_ends:
-        own = np.maximum(period - inside, MIN_OWN_S)
-        idle = np.full(shape, np.nan)
+        own = _own_by_waiting(inside, period, whole)
     own = np.where(whole, own, np.nan)
     kept = whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())  # steps that at least half of the ranks saw whole
     remap = np.where(kept, np.cumsum(kept) - 1, -1)
     row_step = np.where(row_step >= 0, remap[row_step], -1) if len(remap) else row_step
     cohort = find_roles(collectives, ranks)
     steps = tuple(int(n) for n in numbers[kept])
-    matrix = WorkerSteps(own[:, kept], np.where(whole, idle, np.nan)[:, kept], period[kept], cohort, steps)
-    return RecordSteps(matrix, ranks, row_step, inside[:, kept])
+    matrix = WorkerSteps(own[:, kept], period[kept], cohort, steps)
+    return RecordSteps(matrix, ranks, row_step, row_place, inside[:, kept])
+
+
+def _own_by_waiting(inside: Floats, period: Floats, whole: NDArray[np.bool_]) -> Floats:
+    """Own time from durations alone: who waits longest in a step is taken to have had the usual own time.
+
+    Enqueue times give the length of a step on average only, since hosts run ahead of their GPUs by varying amounts.
+    """
+    known = whole.any(axis=0)
+    longest = np.where(whole, inside, 0.0).max(axis=0, initial=0.0)
+    mean_period = float(period[known].mean()) if known.any() else 0.0
+    usual = max(mean_period - float(longest[known].mean()) if known.any() else 0.0, MIN_OWN_SHARE * mean_period)
+    own: Floats = usual + longest - inside
+    return own
+
+
+def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Place of each row within its step."""
+    if not len(column):
+        return column
+    begins = np.flatnonzero(np.r_[True, np.diff(column) != 0])
+    return np.arange(len(column)) - np.repeat(begins, np.diff(np.r_[begins, len(column)]))
 
 
 def _cells(collectives: Collectives, ranks: tuple[int, ...], exact_ends: bool) -> list[Cell]:

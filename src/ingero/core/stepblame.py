@@ -109,7 +109,7 @@ def _worker_steps(trace: StepTrace) -> WorkerSteps:
     own = own_compute(trace).reshape(trace.worker_rank.size, len(trace.steps))
     stage = np.tile(np.arange(trace.stages), trace.replicas)
     period = (trace.start_s + trace.duration_s).max(axis=(0, 1))
-    return WorkerSteps(own, np.full_like(own, np.nan), period, stage, trace.steps)
+    return WorkerSteps(own, period, stage, trace.steps)
 
 
 def _at(trace: StepTrace, worker: int) -> tuple[int, int]:

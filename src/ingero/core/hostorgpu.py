@@ -1,0 +1,101 @@
+"""Host or GPU: why a rank entered its collectives late, from when they were enqueued and when the GPU got to them.
+
+If the GPU had nothing left to do when the collective was enqueued, the host was late. Else the time until the enqueue
+is compared with the peers': a host that is later than its peers by the excess is the cause, unless peers whose hosts
+are just as late are not slow, which shows that such a delay is hidden behind queued work.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.verdict import CauseClass
+from ingero.core.blame import Suspect
+from ingero.core.collectives import Collectives, Floats
+from ingero.core.owntime import own_segments
+from ingero.core.peerlag import group_medians, match_collectives
+from ingero.core.recordsteps import RecordSteps
+from ingero.core.robust import MAD_TO_SIGMA
+
+LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
+STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
+LIKELY_SHARE, CERTAIN_SHARE = 0.5, 0.8  # of the excess that must be host time: beyond the peers' spread, or within it
+CLEAR_SIGMAS = 3.0
+CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree within this
+
+
+def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, exact_ends: bool) -> CauseClass:
+    """HOST, COMPUTE, or UNKNOWN where the records cannot tell."""
+    if not exact_ends or not collectives.is_gpu_timed.any():
+        return _by_enqueue_alone(collectives, measured, suspect)
+    own, idle, queue = _tables(collectives, measured, suspect)
+    peers = _peers(measured, suspect)
+    if not peers.any() or not np.isfinite(own[suspect.worker]).any():
+        return CauseClass.UNKNOWN
+    excess = own[suspect.worker] - _nan_median(own[peers])
+    worst = int(np.nanargmax(excess))
+    if queue[suspect.worker, worst] <= max(LAUNCH_S, STARVED_SHARE * own[suspect.worker, worst]):
+        return CauseClass.HOST
+    waited = np.nansum(idle, axis=1)
+    usual = float(np.median(waited[peers]))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(waited[peers] - usual)))
+    later = float(waited[suspect.worker]) - usual
+    share = later / float(np.nansum(excess)) if np.nansum(excess) > 0 else 0.0
+    needed = LIKELY_SHARE if later > CLEAR_SIGMAS * spread else CERTAIN_SHARE
+    return CauseClass.HOST if share >= needed else CauseClass.COMPUTE
+
+
+def _tables(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> tuple[Floats, Floats, Floats]:
+    """Median own time, time until the enqueue and queue at the enqueue, as [worker, place in the step]."""
+    segments = own_segments(collectives)
+    step, place = measured.row_step[segments.row], measured.row_place[segments.row]
+    wanted = (step >= 0) & np.isfinite(segments.own_s)
+    if suspect.stalls:
+        wanted &= np.isin(step, suspect.stalls)
+    queue = np.maximum(0.0, (collectives.entry_ns - collectives.start_ns)[segments.row] / 1e9)
+    shape = (len(measured.ranks), int(place[wanted].max(initial=0)) + 1)
+    tables = tuple(np.full(shape, np.nan) for _ in range(3))
+    for worker, code in enumerate(measured.ranks):
+        rows = np.flatnonzero(wanted & (segments.who == code))
+        for at in np.unique(place[rows]):
+            here = rows[place[rows] == at]
+            for table, values in zip(tables, (segments.own_s, segments.idle_s, queue), strict=True):
+                known = values[here][np.isfinite(values[here])]
+                table[worker, at] = np.median(known) if len(known) else np.nan
+    return tables[0], tables[1], tables[2]
+
+
+def _peers(measured: RecordSteps, suspect: Suspect) -> NDArray[np.bool_]:
+    cohort = measured.workers.cohort
+    peers: NDArray[np.bool_] = cohort == cohort[suspect.worker]
+    peers[suspect.worker] = False
+    return peers
+
+
+def _nan_median(table: Floats) -> Floats:
+    """Median over workers, zero where nobody has the place."""
+    known = np.isfinite(table).any(axis=0)
+    result = np.zeros(table.shape[1])
+    result[known] = np.nanmedian(table[:, known], axis=0)
+    return result
+
+
+def _by_enqueue_alone(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> CauseClass:
+    """From enqueue times alone: as late as the excess means the host, in time means the GPU.
+
+    Clocks must agree for that, so it is said only where the other ranks' enqueue times do, within half the excess.
+    """
+    groups = match_collectives(collectives)
+    start = collectives.start_ns - collectives.start_ns.min(initial=0)
+    offset = (start - group_medians(groups, start, int(groups.max(initial=-1)) + 1)[groups]) / 1e9
+    wide = (collectives.nranks > 2) & (measured.row_step >= 0)
+    if suspect.stalls:
+        wide &= np.isin(measured.row_step, suspect.stalls)
+    mine = [wide & (collectives.who == code) for code in measured.ranks]
+    if not all(rows.any() for rows in mine) or suspect.excess_s <= 0:
+        return CauseClass.UNKNOWN
+    late = np.array([np.median(offset[rows]) for rows in mine])
+    share = late[suspect.worker] / suspect.excess_s
+    agree = np.abs(np.delete(late, suspect.worker)).max() <= CLOCKS_AGREE * suspect.excess_s
+    if not agree or not -CLOCKS_AGREE < share < 1 + CLOCKS_AGREE:
+        return CauseClass.UNKNOWN
+    return CauseClass.HOST if share >= LIKELY_SHARE else CauseClass.COMPUTE
