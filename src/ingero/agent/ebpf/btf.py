@@ -36,10 +36,10 @@ class Btf:
             raise ForeignFile("not BTF")
         self._strings = header + strings_at
         self._start = header + types_at
-        words = memoryview(raw)[self._start : self._start + types_size].cast("I").tolist()
+        words = memoryview(raw)[self._start : self._start + types_size].cast("I")
         self.positions = self._walk(words)
 
-    def _walk(self, words: list[int]) -> list[int]:
+    def _walk(self, words: memoryview) -> list[int]:
         """Word position of every type; number 0 is void. The kernel has 150,000: this loop is start-up time."""
         steps = [0] * 32
         per = [0] * 32
@@ -81,16 +81,22 @@ class Btf:
 
     def find(self, names: Iterable[str], kind: int) -> dict[str, int]:
         """Type numbers by name; unknown names are left out."""
-        wanted: dict[int, str] = {}
+        found: dict[str, int] = {}
         for name in names:
             at = self.raw.find(b"\0" + name.encode() + b"\0", self._strings - 1)
-            if at >= 0:
-                wanted[at + 1 - self._strings] = name
-        return {
-            wanted[name]: number
-            for number, name in enumerate(self._names)
-            if name in wanted and self._infos[number] == kind
-        }
+            for number in self._numbers.get(at + 1 - self._strings, ()) if at >= 0 else ():
+                if self._infos[number] == kind:
+                    found[name] = number
+        return found
+
+    @functools.cached_property
+    def _numbers(self) -> dict[int, list[int]]:
+        """Type numbers by position of their name."""
+        numbers: dict[int, list[int]] = {}
+        for number, name in enumerate(self._names):
+            if name:
+                numbers.setdefault(name, []).append(number)
+        return numbers
 
     def members(self, number: int) -> list[tuple[str, int, int]]:
         """(name, type, bit offset) of each member of a struct or union."""

@@ -4,6 +4,7 @@ What the kernel can do is found by trying, never by its version: vendors backpor
 """
 
 import ctypes
+import errno
 import os
 import struct
 from collections.abc import Sequence
@@ -98,19 +99,23 @@ def detect_style() -> tuple[ProbeStyle, dict[ProbeStyle, str]]:
     """The best style this kernel takes, and why the better ones were refused."""
     refusals: dict[ProbeStyle, str] = {}
     for style, attach_type in ((ProbeStyle.SESSION, ATTACH_UPROBE_SESSION), (ProbeStyle.MULTI, ATTACH_UPROBE_MULTI)):
-        try:
-            _try_multi(style, attach_type)
-        except BpfRefused as refused:
-            refusals[style] = str(refused)
-        else:
+        refused = _refusal(style, attach_type)
+        if refused is None:
             return style, refusals
+        refusals[style] = refused
     return ProbeStyle.PERF, refusals
 
 
-def _try_multi(style: ProbeStyle, attach_type: int) -> None:
-    """Attach an empty program to our own interpreter's first byte: an ELF header is never executed."""
-    program = load_code("feature_test", KPROBE, EMPTY_PROGRAM, attach_type)
+def _refusal(style: ProbeStyle, attach_type: int) -> str | None:
+    """Ask for a probe on a folder: a kernel that knows the style objects to the folder, an older one to the style."""
     try:
-        attach_multi(program, "/proc/self/exe", [Probe(0, 0)], os.getpid(), style, on_return=False).close()
+        program = load_code("feature_test", KPROBE, EMPTY_PROGRAM, attach_type)
+    except BpfRefused as refused:
+        return str(refused)
+    try:
+        attach_multi(program, "/", [Probe(1, 0)], os.getpid(), style, on_return=False).close()
+    except BpfRefused as refused:
+        return None if refused.number == errno.EBADF else str(refused)
     finally:
         os.close(program)
+    return None

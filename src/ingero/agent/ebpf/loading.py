@@ -57,6 +57,7 @@ class LoadedProbes:
         for feature in FEATURES:
             if feature.name in policy.layers:
                 self._attach(feature, missing.get(feature.name))
+        kernel_btf.cache_clear()  # 30 MB that nobody needs after loading
         if not any(capability.on for capability in self.capabilities.values()):
             reasons = "; ".join(f"{one.name}: {one.detail}" for one in self.capabilities.values())
             self.close()

@@ -23,6 +23,7 @@ class TracePolicy:
     record_everything: bool = False
     both_launch_layers: bool = False  # launches in libcudart beside those in libcuda
     stacks: bool = True
+    slow_call_ns: int = 1 * _MS  # slower calls carry a stack
     slow_launch_ns: int = 1 * _MS
     launch_sample_every: int = 100
     slow_runqueue_ns: int = 1 * _MS
@@ -39,7 +40,7 @@ class TracePolicy:
         if function.kind in (Kind.SET_DEVICE, Kind.COMM_RANK, Kind.COMM_COUNT):
             return Recording()
         if self.record_everything or function.rate is not Rate.HOT:
-            return Recording.everything()
+            return Recording.everything(self.slow_call_ns)
         return Recording(slow_ns=self.slow_launch_ns, sample_every=self.launch_sample_every)
 
     def host_recordings(self) -> Sequence[Recording]:

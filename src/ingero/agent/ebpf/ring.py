@@ -5,12 +5,16 @@ starts there.
 """
 
 import mmap
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.ebpf.maps import KernelMap
 from ingero.agent.ebpf.syscalls import barrier, register_barrier
+
+
+_LENGTH_MASK: Final = np.uint64(0xFFFFFFFF)  # the first half of a record's header; its top bit means unfinished
 
 
 class Ring:
@@ -29,6 +33,7 @@ class Ring:
         self._consumer = np.frombuffer(self._consumer_page, np.uint64, 1)
         self._producer = np.frombuffer(self._data, np.uint64, 1)
         self._body_size = payload.itemsize
+        self._nothing: NDArray[np.void] = np.empty(0, payload)
         self.drained = 0
         register_barrier()
 
@@ -38,13 +43,16 @@ class Ring:
         barrier()
         count = (end - at) // self._record.itemsize
         if not count:
-            return np.empty(0, self._record["body"])
-        window = np.frombuffer(self._data, self._record, count, mmap.PAGESIZE + (at & self._mask))
-        unfinished = window["length"] != self._body_size
+            return self._nothing
+        words = self._record.itemsize // 8
+        start = mmap.PAGESIZE + (at & self._mask)
+        window = np.frombuffer(self._data, np.uint64, count * words, start).reshape(count, words)
+        unfinished = (window[:, 0] & _LENGTH_MASK) != self._body_size
         if unfinished.any():
             count = int(unfinished.argmax())
         barrier()
-        records: NDArray[np.void] = window["body"][:count].copy()
+        # copied as plain words: numpy copies structures field by field, five times slower
+        records: NDArray[np.void] = window[:count, 1:].copy().view(self._record["body"]).reshape(-1)
         self._consumer[0] = at + count * self._record.itemsize
         self.drained += count
         return records

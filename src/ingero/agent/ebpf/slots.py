@@ -3,6 +3,7 @@
 The probes count into them; the agent reads counts and writes modes and thresholds in place.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +17,17 @@ NEVER_NS = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Which calls become records: all slower than `slow_ns`, every `sample_every`-th (0: none), all that fail."""
+    """Which calls become records: all slower than `slow_ns`, every `sample_every`-th (0: none), all that fail.
+
+    Slow and failed ones carry a stack where stacks are wanted.
+    """
 
     slow_ns: int = NEVER_NS
     sample_every: int = 0
 
     @classmethod
-    def everything(cls) -> "Recording":
-        return cls(slow_ns=0, sample_every=1)
+    def everything(cls, slow_ns: int = NEVER_NS) -> "Recording":
+        return cls(slow_ns=slow_ns, sample_every=1)
 
 
 class SlotTable:
@@ -72,4 +76,5 @@ class SlotTable:
 
     def close(self) -> None:
         self.rows = np.empty(0, SLOT)
-        self._memory.close()
+        with contextlib.suppress(BufferError):  # somebody still looks at a row: the memory goes with the last of them
+            self._memory.close()

@@ -235,9 +235,10 @@ class Tracer:
         self._next_clock_s = time.monotonic() + _CLOCK_CHECK_S
 
     def _stacks_of(self, *batches: NDArray[np.void]) -> dict[int, tuple[int, ...]]:
-        numbers = {
-            int(number) for batch in batches if len(batch) for number in np.unique(batch["stack"]) if number >= 0
-        }
+        numbers: set[int] = set()
+        for batch in batches:
+            column = batch["stack"]
+            numbers.update(np.unique(column[column >= 0]).tolist())
         if not numbers:
             return {}
         stack_map = self._probes.maps["stacks"]
