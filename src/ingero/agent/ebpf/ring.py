@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.maps import KernelMap
 from ingero.agent.ebpf.syscalls import barrier, register_barrier
 
-
 _LENGTH_MASK: Final = np.uint64(0xFFFFFFFF)  # the first half of a record's header; its top bit means unfinished
 
 
