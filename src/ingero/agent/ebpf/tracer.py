@@ -206,6 +206,10 @@ class Tracer:
         """The latest steps of the governor, oldest first."""
         return list(self._governor.changes) if self._governor else []
 
+    def step_count(self) -> int:
+        """Steps the governor took so far."""
+        return self._governor.steps_taken if self._governor else 0
+
     def _summarise_pages(self) -> NDArray[np.void]:
         """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""
         rows = []

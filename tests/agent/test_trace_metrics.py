@@ -1,0 +1,38 @@
+"""F157: loss, cost and every step of the governor are visible to a scrape."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from ingero.agent.ebpf.loading import Capability
+from ingero.agent.governor import ProcessCost
+from ingero.agent.trace_metrics import TraceMetrics
+from ingero.core.governor import Step, Watch
+
+
+class Traced:
+    def losses(self) -> dict[str, int]:
+        return {"calls": 3, "nccl": 0, "nesting": 2}
+
+    def costs(self) -> list[ProcessCost]:
+        return [ProcessCost(42, 0.02, 0.005, 0.03, 0.01, {"cuLaunchKernel": Watch(Step.DUTY, 0.1)})]
+
+    def capabilities(self) -> list[Capability]:
+        return [Capability("tcp", False, "no tracepoint"), Capability("nccl", True, "uprobes")]
+
+    def step_count(self) -> int:
+        return 7
+
+
+def test_scrape_shows_losses_costs_and_steps() -> None:
+    registry = CollectorRegistry()
+    registry.register(TraceMetrics(Traced()))
+    lines = set(generate_latest(registry).decode().splitlines())
+    assert {
+        'ingero_ringbuf_overflows_total{ring="calls"} 3.0',
+        'ingero_trace_missed_total{reason="nesting"} 2.0',
+        'ingero_trace_probe_cost_share{pid="42"} 0.02',
+        'ingero_trace_probe_charged_share{pid="42"} 0.005',
+        'ingero_trace_probe_step{function="cuLaunchKernel",pid="42"} 2.0',
+        "ingero_trace_governor_steps_total 7.0",
+        'ingero_trace_layer_on{layer="tcp"} 0.0',
+        'ingero_trace_layer_on{layer="nccl"} 1.0',
+    } <= lines
