@@ -122,9 +122,7 @@ def test_bug_becoming_stale_closes_the_episode() -> None:
 
 
 def test_bug_losing_the_mode_closes_the_episode() -> None:
-    life = Life(warmup=1)
-    life.ticks(3, HEALTHY)
-    life.tick(SLOW)
+    life = straggling()
     life.brain.baseline = life.brain.baseline.__class__()  # cold: no local line either
     closing = life.tick(SLOW, threshold=None, step_s=3600.0)
     assert (closing.decision.mode, closing.closing) == (DetectionMode.NONE, Closing.MODE_LOST)
@@ -165,6 +163,23 @@ def test_after_half_an_hour_the_new_level_may_become_normal() -> None:
     assert thought.score is not None
     assert thought.score.signals.throughput is not None
     assert thought.score.signals.throughput > 0.9
+
+
+def test_the_line_that_came_with_the_reply_is_the_one_that_judges() -> None:
+    """A whole fleet fell: the score is far below the line the node knew, and above the one its push brought back."""
+    life = Life(warmup=3)
+    life.ticks(5, HEALTHY, threshold=0.90)
+    life.now_s += 10.0
+    now_ns = START_NS + int(life.now_s * 1e9)
+    look = Observation(at_s=now_ns / 1e9, launches=600, signals=Signals(*SLOW))
+    observed = life.brain.observe(look, life.now_s, now_ns)
+    assert observed.emission is None
+    assert observed.report is not None
+    life.brain.heard(Delivery.HIT, ServedThreshold(0.30, True), life.now_s)
+    judged = life.brain.judge(life.now_s, now_ns)
+    assert judged is not None
+    assert (judged.raised, judged.decision.threshold) == (False, 0.30)
+    assert life.brain.judge(life.now_s, now_ns) is None  # once per look
 
 
 def test_three_confirmations_by_default() -> None:

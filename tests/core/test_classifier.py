@@ -65,6 +65,17 @@ def test_bug_one_tick_below_the_line_is_not_an_event() -> None:
     assert flags(run([0.5, 0.5, 0.5], 0.8, THREE)) == "HHS"
 
 
+def test_a_line_that_falls_with_the_whole_fleet_names_nobody() -> None:
+    """Each score is under the line it was pushed with, but the line has since fallen past the older ones."""
+    state = Classification()
+    for tick, (score, line) in enumerate([(0.80, 0.83), (0.70, 0.73), (0.60, 0.63), (0.50, 0.53), (0.40, 0.43)]):
+        state = classify(state, score, line, THREE, node="n", now_ns=tick)
+        assert not state.is_straggler
+    for tick, line in enumerate((0.43, 0.43)):
+        state = classify(state, 0.40, line, THREE, node="n", now_ns=tick)
+    assert state.is_straggler  # the fleet stands still and this node does not keep up
+
+
 @given(st.floats(0.5, 0.9), st.floats(0.0, 0.0199))
 def test_alternation_around_the_line_yields_few_transitions(line: float, swing: float) -> None:
     states = run([line - swing, line + swing] * 50, line, ONE)
@@ -74,7 +85,7 @@ def test_alternation_around_the_line_yields_few_transitions(line: float, swing: 
 
 def test_not_a_number_changes_nothing() -> None:
     below = run([0.5, 0.5], 0.8, THREE)[-1]
-    assert classify(below, math.nan, 0.8, THREE, node="n", now_ns=0).below == 2
+    assert classify(below, math.nan, 0.8, THREE, node="n", now_ns=0).recent == (0.5, 0.5)
     straggler = run([0.5], 0.8, ONE)[-1]
     assert classify(straggler, math.nan, 0.8, ONE, node="n", now_ns=0).episode == straggler.episode
 

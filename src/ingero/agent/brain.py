@@ -70,7 +70,7 @@ class Thought:
 
 @dataclass(slots=True)
 class Brain:
-    """Owns all state of one node; `think` is called once per tick, the rest when an answer arrives."""
+    """Owns all state of one node: `observe`, push, `heard`, `judge`, once per tick."""
 
     identity: Identity
     policy: BrainPolicy
@@ -85,6 +85,7 @@ class Brain:
     usual_score: float | None = None
     last: Thought | None = None
     open_emission: Emission | None = None  # the latest message of the open episode
+    _pending: tuple[float, str] | None = None  # score and dominant signal that wait for judgement
     _below_since_s: float | None = None
 
     @property
@@ -92,13 +93,12 @@ class Brain:
         """Whether pushes get through."""
         return self.failures < self.policy.unreachable_after
 
-    def think(self, look: Observation, now_s: float, now_ns: int) -> Thought:
-        """One tick: `now_s` is monotonic, `now_ns` the wall clock."""
-        before = self.life.state
+    def observe(self, look: Observation, now_s: float, now_ns: int) -> Thought:
+        """First half of a tick: state, score and what to push. `now_s` is monotonic, `now_ns` the wall clock."""
         self.classification = replace(self.classification, raised=False, closing=None, closed=None)
-        self.life = follow(
-            self.life, Reading(at_s=look.at_s, launches=look.launches), now_ns / 1e9, self.policy.lifecycle
-        )
+        self._pending = None
+        reading = Reading(at_s=look.at_s, launches=look.launches)
+        before, self.life = self.life.state, follow(self.life, reading, now_ns / 1e9, self.policy.lifecycle)
         decision = self._decide(now_s)
         if look.launches is None or self.life.state is NodeState.STALE:
             closed = self._close(Closing.LEFT_ACTIVE, now_ns) if self.life.state is NodeState.STALE else None
@@ -109,12 +109,40 @@ class Brain:
             return self._conclude(decision, emission=self._close(Closing.LEFT_ACTIVE, now_ns))
         score = compute_score(relative_signals(self.baseline, look.signals, self.policy.baseline), self.policy.score)
         dominant = dominant_signal(look.signals, usual(self.baseline, self.policy.baseline))
-        emission = self._judge(score, decision, dominant, now_s, now_ns)
-        if not self._must_hold(now_s, before):
+        if not self._must_hold(score, decision.threshold, before, now_s):
             self.baseline = fold(self.baseline, look.signals, self.policy.baseline)
         degraded = is_degraded(self.baseline, self.policy.baseline)
         report = self._report(look, score, degraded, decision.mode, now_ns)
+        emission = None
+        if self.life.state is NodeState.ACTIVE and score is not None:
+            self._pending = (score.value, dominant)
+        else:
+            emission = self._close(Closing.LEFT_ACTIVE, now_ns)
         return self._conclude(decision, emission, score=score, is_degraded=degraded, report=report, dominant=dominant)
+
+    def judge(self, now_s: float, now_ns: int) -> Thought | None:
+        """Second half, once the reply to the push is in or will not come: the line is as fresh as it can be.
+
+        None when the look gave nothing to judge.
+        """
+        if self._pending is None or self.last is None:
+            return None
+        (score, dominant), self._pending = self._pending, None
+        decision = self._decide(now_s)
+        emission = self._classify(score, dominant, decision, now_ns)
+        self.last = replace(
+            self.last,
+            decision=decision,
+            emission=emission,
+            raised=self.classification.raised,
+            closing=self.classification.closing,
+        )
+        return self.last
+
+    def think(self, look: Observation, now_s: float, now_ns: int) -> Thought:
+        """Both halves at once, for a node that has nobody to push to."""
+        thought = self.observe(look, now_s, now_ns)
+        return self.judge(now_s, now_ns) or thought
 
     def heard(self, delivery: HeaderDelivery, served: ServedThreshold | None, now_s: float) -> None:
         """The threshold headers of a reply to a push."""
@@ -160,46 +188,39 @@ class Brain:
         )
         return ModeDecision(self.policy.fallback_mode) if decision.mode is DetectionMode.NONE else decision
 
-    def _judge(
-        self, score: Score | None, decision: ModeDecision, dominant: str, now_s: float, now_ns: int
-    ) -> Emission | None:
-        if self.life.state is not NodeState.ACTIVE or score is None:
-            return self._close(Closing.LEFT_ACTIVE, now_ns)
+    def _classify(self, score: float, dominant: str, decision: ModeDecision, now_ns: int) -> Emission | None:
         if decision.threshold is None:
             return self._close(Closing.MODE_LOST, now_ns)
         self.classification = classify(
             self.classification,
-            score.value,
+            score,
             decision.threshold,
             self.policy.classifier,
             node=f"{self.identity.cluster}/{self.identity.node}",
             now_ns=now_ns,
             may_raise=decision.may_raise,
         )
-        self._follow_usual(score.value, decision.threshold, now_s)
         if self.classification.is_straggler:
-            self.open_emission = still_slow(self.identity, self.classification, decision, score.value, dominant, now_ns)
+            self.open_emission = still_slow(self.identity, self.classification, decision, score, dominant, now_ns)
             return self.open_emission
         if self.classification.closed is None:
             return None
         self.open_emission = None
-        return over(self.identity, self.classification, decision, score.value, dominant, now_ns)
+        return over(self.identity, self.classification, decision, score, dominant, now_ns)
 
-    def _follow_usual(self, value: float, threshold: float, now_s: float) -> None:
-        if value + EPSILON < threshold or self.classification.is_straggler:
-            self._below_since_s = now_s if self._below_since_s is None else self._below_since_s
-            return
-        self._below_since_s = None
-        before = self.usual_score
-        self.usual_score = value if before is None else before + USUAL_SCORE_ALPHA * (value - before)
-
-    def _must_hold(self, now_s: float, before: NodeState) -> bool:
+    def _must_hold(self, score: Score | None, threshold: float | None, before: NodeState, now_s: float) -> bool:
         """Below the line the baseline stands still, or a lasting slowness would heal itself in the score."""
-        since = self._below_since_s
-        is_known = before is NodeState.ACTIVE and self.baseline.sample_count >= max(
-            self.policy.baseline.warmup_samples, 1
-        )
-        return is_known and since is not None and now_s - since < BASELINE_HOLD_S
+        if score is None or threshold is None or before is not NodeState.ACTIVE:
+            self._below_since_s = None
+            return False
+        if score.value + EPSILON >= threshold and not self.classification.is_straggler:
+            self._below_since_s = None
+            usual_before = score.value if self.usual_score is None else self.usual_score
+            self.usual_score = usual_before + USUAL_SCORE_ALPHA * (score.value - usual_before)
+            return False
+        self._below_since_s = now_s if self._below_since_s is None else self._below_since_s
+        is_known = self.baseline.sample_count >= max(self.policy.baseline.warmup_samples, 1)
+        return is_known and now_s - self._below_since_s < BASELINE_HOLD_S
 
     def _close(self, closing: Closing, now_ns: int) -> Emission | None:
         """End the open episode for a reason other than recovery; its last known numbers go with the message."""

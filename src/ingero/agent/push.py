@@ -114,13 +114,14 @@ class PushLoop:
         if look is None:
             return False
         self.counters.ticks += 1
-        now_s, now_ns = time.monotonic(), time.time_ns()
-        thought = self.brain.think(look, now_s, now_ns)
-        self._log(thought, look, now_s)
+        self._judge()  # what the last push left open, because its reply is still on the way
+        now_s = time.monotonic()
+        thought = self.brain.observe(look, now_s, time.time_ns())
+        self._log_look(thought, look, now_s)
         if thought.emission is not None:
-            self._tell(thought.emission)
-        if thought.report is not None:
-            self._push_soon(thought.report, now_s)
+            self._tell(thought)
+        if thought.report is None or not self._push_soon(thought.report, now_s):
+            self._judge()
         return True
 
     def snapshot(self) -> list[bytes]:
@@ -156,17 +157,21 @@ class PushLoop:
             self.counters.failed_looks += 1
         return look
 
-    def _push_soon(self, report: HealthReport, now_s: float) -> None:
+    def _push_soon(self, report: HealthReport, now_s: float) -> bool:
+        """Start a push unless Fleet asked for a pause or the last one still runs; False when none was started."""
         if now_s < self._not_before_s:
             self.counters.skipped_pushes["backoff"] += 1
-        elif self._push_task is not None and not self._push_task.done():
+            return False
+        if self._push_task is not None and not self._push_task.done():
             self.counters.skipped_pushes["busy"] += 1
-        else:
-            self._push_task = asyncio.create_task(self._push(report))
+            return False
+        self._push_task = asyncio.create_task(self._push(report))
+        return True
 
     async def _push(self, report: HealthReport) -> None:
         reply = await self._client.push(health_request(self.brain.identity, report))
         self._absorb(reply)
+        self._judge()
         if reply.outcome is not PushOutcome.OK:
             return
         for episode, event in list(self._events.items()):
@@ -174,6 +179,13 @@ class PushLoop:
             self.counters.events[outcome.value] += 1
             if self._events.get(episode) is event:  # one attempt each; a newer one waits for the next push
                 del self._events[episode]
+
+    def _judge(self) -> None:
+        thought = self.brain.judge(time.monotonic(), time.time_ns())
+        if thought is not None:
+            self._log_judgement(thought)
+            if thought.emission is not None:
+                self._tell(thought)
 
     def _absorb(self, reply: PushReply) -> None:
         """What the reply brought: outcome, threshold, verdicts, a wish for patience."""
@@ -210,8 +222,24 @@ class PushLoop:
             while len(self.verdicts) > MAX_VERDICTS:
                 del self.verdicts[next(iter(self.verdicts))]
 
-    def _tell(self, emission: Emission) -> None:
-        """The same message on all channels: socket now, Fleet with the next push, tracing on its own."""
+    def _tell(self, thought: Thought) -> None:
+        """The same message on all channels: socket and log now, Fleet with the push, tracing on its own."""
+        assert thought.emission is not None
+        event = thought.emission.event
+        facts = {
+            "score": event.score,
+            "threshold": event.threshold,
+            "mode": event.mode.value,
+            "episode": event.event_id,
+        }
+        if thought.raised:
+            self.counters.episodes += 1
+            log.info("straggler_raised", extra=facts | {"dominant": event.dominant_signal})
+        elif thought.closing is not None:
+            log.info("straggler_resolved", extra=facts | {"reason": thought.closing.value})
+        self._emit(thought.emission)
+
+    def _emit(self, emission: Emission) -> None:
         self._say(emission.line)
         self._keep_event(emission.event)
         if self._on_event is not None:
@@ -272,11 +300,11 @@ class PushLoop:
             self._warn("baseline_not_saved", time.monotonic(), path=str(path), detail=error.strerror)
 
     async def _shut_down(self) -> None:
-        emission = self.brain.shut_down(time.time_ns())
         if self._push_task is not None:
             await self._push_task
+        emission = self.brain.shut_down(time.time_ns())
         if emission is not None:
-            self._tell(emission)
+            self._emit(emission)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 for event in self._events.values():
@@ -287,23 +315,18 @@ class PushLoop:
         await self._client.close()
         self._source.close()
 
-    def _log(self, thought: Thought, look: Observation, now_s: float) -> None:
-        decision, score = thought.decision, thought.score.value if thought.score else None
-        if decision.mode is not self._mode:
-            log.info("mode_changed", extra={"mode": decision.mode.value, "was": self._mode and self._mode.value})
-            self._mode = decision.mode
+    def _log_look(self, thought: Thought, look: Observation, now_s: float) -> None:
         if look.problem:
             self._warn("look_failed", now_s, problem=look.problem)
         for signal, kind in thought.score.anomalies if thought.score else ():
             self._warn(f"signal_{kind}_{signal}", now_s)
-        facts = {"score": score, "threshold": decision.threshold, "mode": decision.mode.value}
-        if thought.raised and thought.emission is not None:
-            self.counters.episodes += 1
-            event = thought.emission.event
-            log.info("straggler_raised", extra=facts | {"dominant": event.dominant_signal, "episode": event.event_id})
-        elif thought.closing is not None and thought.emission is not None:
-            reason, episode = thought.closing.value, thought.emission.event.event_id
-            log.info("straggler_resolved", extra=facts | {"reason": reason, "episode": episode})
+        self._log_judgement(thought)
+
+    def _log_judgement(self, thought: Thought) -> None:
+        mode = thought.decision.mode
+        if mode is not self._mode:
+            log.info("mode_changed", extra={"mode": mode.value, "was": self._mode and self._mode.value})
+            self._mode = mode
 
     def _warn(self, name: str, now_s: float, **facts: object) -> None:
         if now_s - self._warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S:

@@ -42,7 +42,7 @@ class Classification:
     episode: str | None = None
     since_ns: int = 0
     sequence: int = 0
-    below: int = 0  # evaluations in a row under the line
+    recent: tuple[float, ...] = ()  # scores of evaluations in a row under the line, before an episode
     above: int = 0  # evaluations in a row at or above the line, within an episode
     raised: bool = False  # by this evaluation
     closing: Closing | None = None  # by this evaluation
@@ -70,9 +70,11 @@ def classify(
     is_below = score + EPSILON < threshold
     if state.is_straggler:
         return _in_episode(state, score, threshold, policy, is_below)
-    below = state.below + 1 if is_below and may_raise else 0
-    if below < policy.confirmations:
-        return replace(state, below=below)
+    recent = (*state.recent, score)[-policy.confirmations :] if is_below and may_raise else ()
+    # The older scores must also be under the line as it is now: when a whole fleet falls, its line falls past them
+    is_confirmed = len(recent) == policy.confirmations and max(recent) + EPSILON < threshold
+    if not is_confirmed:
+        return replace(state, recent=recent)
     return Classification(episode=episode_id(node, now_ns), since_ns=now_ns, sequence=1, raised=True)
 
 

@@ -1,0 +1,120 @@
+"""Simulated nodes: scripted signals that drive the real agent, for demos and scenario tests."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ingero.agent.signals import Observation, ReplayLine
+from ingero.core.score import Signals
+
+USUAL = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945
+LAUNCHES = 6000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """From `at_s` on, over `over_s` seconds, the named signals go to `level` times their usual value."""
+
+    at_s: float
+    level: float
+    over_s: float = 0.0
+    signals: tuple[str, ...] = ("throughput",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wobble:
+    """Between `from_s` and `until_s` the named signals swing down to 1 - `depth` and back, once per period."""
+
+    period_s: float
+    depth: float
+    from_s: float = 0.0
+    until_s: float = math.inf
+    signals: tuple[str, ...] = ("throughput",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What happens to one node. `noise` is the spread of each signal around its level."""
+
+    changes: tuple[Change, ...] = ()
+    wobbles: tuple[Wobble, ...] = ()
+    noise: float = 0.01
+
+    def level(self, signal: str, at_s: float) -> float:
+        """The share of its usual value that a signal has at a moment."""
+        level = 1.0
+        for change in self.changes:
+            if signal in change.signals and at_s >= change.at_s:
+                done = 1.0 if change.over_s <= 0 else min((at_s - change.at_s) / change.over_s, 1.0)
+                level += (change.level - level) * done
+        for wobble in self.wobbles:
+            if signal in wobble.signals and wobble.from_s <= at_s < wobble.until_s:
+                phase = 2.0 * math.pi * (at_s - wobble.from_s) / wobble.period_s
+                level *= 1.0 - wobble.depth * (1.0 - math.cos(phase)) / 2.0
+        return level
+
+
+def steady() -> Script:
+    """Nothing happens."""
+    return Script()
+
+
+def sudden(at_s: float, level: float = 0.3) -> Script:
+    """Slow from one moment to the next."""
+    return Script(changes=(Change(at_s=at_s, level=level),))
+
+
+def gradual(at_s: float, over_s: float, level: float = 0.3) -> Script:
+    """Slower and slower."""
+    return Script(changes=(Change(at_s=at_s, level=level, over_s=over_s),))
+
+
+def recovering(at_s: float, until_s: float, level: float = 0.3) -> Script:
+    """Slow for a while."""
+    return Script(changes=(Change(at_s=at_s, level=level), Change(at_s=until_s, level=1.0)))
+
+
+class ScriptedSource:
+    """Plays a script against a clock. `elapsed_s` says how long the script runs already; None uses the wall clock."""
+
+    def __init__(self, script: Script, chance: random.Random, elapsed_s: Callable[[], float] | None = None) -> None:
+        started_s = time.monotonic()
+        self.script = script
+        self._chance = chance
+        self._elapsed_s = elapsed_s or (lambda: time.monotonic() - started_s)
+
+    def read(self, now_ns: int) -> Observation:
+        signals = signals_at(self.script, self._elapsed_s(), self._chance)
+        rate = (signals.throughput or 0.0) / (USUAL.throughput or 1.0)
+        return Observation(at_s=now_ns / 1e9, launches=int(LAUNCHES * rate), signals=signals)
+
+    def close(self) -> None:
+        pass
+
+
+def signals_at(script: Script, at_s: float, chance: random.Random) -> Signals:
+    """The signals of a scripted node at a moment; shares stay shares."""
+    values: dict[str, float] = {}
+    for name, usual in USUAL.items():
+        value = (usual or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
+        values[name] = max(value, 0.0) if name == "throughput" else min(max(value, 0.0), 1.0)
+    return Signals(**values)
+
+
+def write_replay(path: Path, script: Script, seconds: float, interval_s: float, chance: random.Random) -> None:
+    """A recording for `ingero fleet-push --replay`: one line per tick."""
+    lines: Sequence[bytes] = [
+        msgspec.json.encode(_line(signals_at(script, tick * interval_s, chance)))
+        for tick in range(max(int(seconds / interval_s), 1))
+    ]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+
+
+def _line(signals: Signals) -> ReplayLine:
+    rate = (signals.throughput or 0.0) / (USUAL.throughput or 1.0)
+    return ReplayLine(int(LAUNCHES * rate), signals.throughput, signals.compute, signals.memory, signals.cpu)
