@@ -229,6 +229,24 @@ static void odd(uint64_t n) {
     plugin->stop(untimed);
     plugin->stop(start_channel(context, untimed, 0, GPU_BASE + 800));
     plugin->stop(start_coll(context, 4, 905, "AllReduce", 0)); // no channels at all: symmetric kernels
+    void *twice = start_coll(context, 6, 908, "AllReduce", 2); // a channel stopped twice stands for no other
+    plugin->stop(twice);
+    c0 = start_channel(context, twice, 0, GPU_BASE + 900);
+    stop_channel(c0, GPU_BASE + 910);
+    plugin->stop(c0);
+    c1 = start_channel(context, twice, 1, GPU_BASE + 905);
+    stop_channel(c1, GPU_BASE + 950);
+    void *stale = start_coll(context, 7, 909, "AllReduce", 1), *stale_channel; // its place comes round again
+    stale_channel = start_channel(context, stale, 0, GPU_BASE + 960);
+    plugin->stop(stale);
+    stop_channel(stale_channel, GPU_BASE + 970);
+    for (uint64_t i = 1; i < 8192; i++) plugin->stop(start_coll(context, i, 1, "AllReduce", 0));
+    void *heir = start_coll(context, 8, 910, "AllReduce", 1);
+    plugin->stop(stale);
+    MUST(start_channel(context, stale, 0, 1) == NULL);
+    stop_channel(stale_channel, GPU_BASE * 2);
+    run_channels(context, heir, 910, 1);
+    plugin->stop(heir);
     start_coll(context, 5, 906, "AllReduce", 2); // never stopped: published when the communicator goes
     plugin->finalize(context);
     plugin->finalize(context);

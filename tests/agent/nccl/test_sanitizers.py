@@ -28,7 +28,7 @@ def sanitized(request, tmp_path_factory):
     sources = [str(FOLDER / name) for name in SOURCES]
     for extra in (
         ["-o", str(host), str(HOST_SOURCE), "-ldl", "-lpthread"],
-        ["-fPIC", "-shared", "-o", str(plugin), *sources],
+        ["-fPIC", "-shared", "-DPOOL=64", "-o", str(plugin), *sources],
     ):
         built = subprocess.run([*command, *extra], check=False, capture_output=True, text=True)
         if built.returncode:

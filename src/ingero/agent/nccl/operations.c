@@ -218,8 +218,7 @@ void *start_channel(struct plugin *plugin, const struct descriptor *descriptor) 
     return handle_of(TAG_CHANNEL, generation, index_of(descriptor->parent));
 }
 
-static bool is_current(struct op *op, const void *handle) {
-    uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
+static bool is_current(uint64_t w, const void *handle) {
     return PLACE(w) == LIVE && GENERATION(w) == generation_of(handle);
 }
 
@@ -227,9 +226,10 @@ void stop_handle(struct plugin *plugin, void *handle) {
     enum tag tag = tag_of(handle);
     struct op *op = tag == TAG_OP || tag == TAG_CHANNEL ? op_of(plugin, handle) : NULL;
     if (!op) return;
-    bool fits = is_current(op, handle);
+    uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
+    bool fits = is_current(w, handle);
     if (fits) {
-        raise_to(&op->host_stop_ns, now_ns());
+        if (tag == TAG_CHANNEL || !EXPECTED(w)) raise_to(&op->host_stop_ns, now_ns()); // else a channel's stop is to come
         fits = advance(plugin, op, generation_of(handle), tag == TAG_OP ? HOST_STOP : CHANNEL_STOP);
     }
     if (!fits) count(&plugin->ring->header.orphans);
@@ -237,7 +237,8 @@ void stop_handle(struct plugin *plugin, void *handle) {
 
 void record_gpu_stop(struct plugin *plugin, void *handle, uint64_t gpu_ns) {
     struct op *op = tag_of(handle) == TAG_CHANNEL ? op_of(plugin, handle) : NULL;
-    if (op && is_current(op, handle)) raise_to(&op->gpu_stop_ns, gpu_ns);
+    if (op && is_current(atomic_load_explicit(&op->word, memory_order_acquire), handle))
+        raise_to(&op->gpu_stop_ns, gpu_ns);
 }
 
 // Publishes whatever a communicator leaves behind, running or not.

@@ -13,8 +13,12 @@
 #define SOURCE_DIGEST "unknown"
 #endif
 
+#ifndef POOL // tests make it small
+#define POOL 8192
+#endif
+
 enum {
-    OPS = 8192, // in flight: a launch queue holds about a thousand kernels, a grouped all-to-all many operations
+    OPS = POOL, // in flight: a launch queue holds about a thousand kernels, a grouped all-to-all many operations
     MAX_CHANNELS = 4095,
 };
 
