@@ -326,6 +326,15 @@ static void stuck(uint64_t n) { // channels that never stop hold their places: n
     wait_for_reader();
 }
 
+static void hung(uint64_t n) { // one communicator hangs with many operations queued while another goes on
+    static void *queued[1000];
+    void *slow = open_comm(81, 0, 2, "slow"), *fast = open_comm(82, 0, 2, "fast");
+    for (uint64_t i = 0; i < 1000; i++) { queued[i] = start_coll(slow, i, i, "AllReduce", CHANNELS); plugin->stop(queued[i]); }
+    for (uint64_t i = 0; i < n; i++) whole_coll(fast, i);
+    for (uint64_t i = 0; i < 1000; i++) run_channels(slow, queued[i], i, CHANNELS);
+    wait_for_reader();
+}
+
 static void comms(uint64_t n) { // opened and closed again and again, then too many at once
     for (uint64_t i = 0; i < 3000; i++) { void *context = open_comm(i, 0, 2, "cycle"); whole_coll(context, i); plugin->finalize(context); }
     uint64_t refused = 0;
@@ -360,7 +369,7 @@ static void bench(uint64_t n) { // the plugin and an empty one, alternated; seco
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(uint64_t); } scenarios[] = {
         {"basic", basic}, {"threads", threads}, {"together", together}, {"odd", odd}, {"fork", fork_child}, {"short", short_of_channels},
-        {"flood", flood}, {"loop", loop}, {"stuck", stuck}, {"comms", comms}, {"bench", bench}};
+        {"flood", flood}, {"loop", loop}, {"stuck", stuck}, {"hung", hung}, {"comms", comms}, {"bench", bench}};
     if (argc < 4) return 2;
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) { fprintf(stderr, "%s\n", dlerror()); return 2; }

@@ -188,6 +188,18 @@ def test_overrun_keeps_the_newest_and_is_counted(start):
         job.finish()
 
 
+def test_a_hanging_communicator_costs_no_record_of_its_own_or_of_others(start):
+    with start("hung", 30000) as job:
+        records = job.records()
+        slow = records[records["comm"] == 81]
+        assert slow["count"].tolist() == list(range(1000))
+        assert (slow["gpu_stop_ns"] == GPU_BASE + 100 * np.arange(1000) + 51).all()
+        assert job.ring().counters() == {
+            "head": 31000, "seen": 31000, "dropped": 0, "partial": 0, "orphans": 0, "refused": 0,
+        }  # fmt: skip
+        job.finish()
+
+
 def test_operations_that_never_end_use_fixed_memory(start):
     with start("stuck", OPS + 1000) as job:
         assert job.lines == ["refused 1000"]

@@ -13,7 +13,7 @@ from ingero.agent.nccl.build import FOLDER, SOURCES
 COMPILER = shutil.which("gcc") or shutil.which("clang")
 LAYOUTS = [[], ["setarch", "-R"]]  # on some kernels the runtime finds room for its tables only in a fixed layout
 NO_ROOM = ("unexpected memory mapping", "errno: 12")
-SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "comms"],
+SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "hung", "comms"],
              "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
 
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 enum {
-    PROBES = 8, // places looked at before the oldest operation is given up
+    PROBES = 8, // places looked at for one to give up when none is free
     QUIET_NS = 100 * 1000 * 1000,
 };
 #define UNTIMED_NS 10000000000ull
@@ -44,10 +44,40 @@ static void publish(struct plugin *plugin, struct op *op, uint64_t w) {
     raise_to(&entry->last_finish_ns, record.host_stop_ns);
 }
 
-// The caller moved the word to CLAIMED: publish and give the place back under a new generation.
-static void finish(struct plugin *plugin, struct op *op, uint64_t w) {
+// ---- free places: a stack of indices, its top tagged against reuse between a read and its swap ---------------------
+
+static void push_free(struct plugin *plugin, uint32_t index) {
+    uint64_t top = atomic_load_explicit(&plugin->free_top, memory_order_relaxed), next;
+    do {
+        atomic_store_explicit(&plugin->ops[index].next_free, (uint32_t)top, memory_order_relaxed);
+        next = ((top >> 32) + 1) << 32 | (index + 1);
+    } while (!atomic_compare_exchange_weak_explicit(&plugin->free_top, &top, next, memory_order_release,
+                                                    memory_order_relaxed));
+}
+
+static struct op *pop_free(struct plugin *plugin) {
+    uint64_t top = atomic_load_explicit(&plugin->free_top, memory_order_acquire), next;
+    while ((uint32_t)top) {
+        struct op *op = &plugin->ops[(uint32_t)top - 1];
+        next = ((top >> 32) + 1) << 32 | atomic_load_explicit(&op->next_free, memory_order_relaxed);
+        if (atomic_compare_exchange_weak_explicit(&plugin->free_top, &top, next, memory_order_acquire,
+                                                  memory_order_acquire))
+            return op;
+    }
+    if (atomic_load_explicit(&plugin->fresh, memory_order_relaxed) >= OPS) return NULL;
+    uint32_t fresh = atomic_fetch_add_explicit(&plugin->fresh, 1, memory_order_relaxed); // never used so far
+    return fresh < OPS ? &plugin->ops[fresh] : NULL;
+}
+
+// The caller moved the word to CLAIMED: publish. The place is the caller's then, under a new generation.
+static void settle(struct plugin *plugin, struct op *op, uint64_t w) {
     publish(plugin, op, w);
     atomic_store_explicit(&op->word, word_of(GENERATION(w) + 1, FREE, 0), memory_order_release);
+}
+
+static void finish(struct plugin *plugin, struct op *op, uint64_t w) {
+    settle(plugin, op, w);
+    push_free(plugin, (uint32_t)(op - plugin->ops));
 }
 
 static bool claim(struct op *op, uint64_t w) {
@@ -74,48 +104,53 @@ static bool advance(struct plugin *plugin, struct op *op, unsigned generation, e
 
 // ---- places for operations ----------------------------------------------------------------------------------------
 
-static bool take(struct op *op, unsigned *generation) {
-    uint64_t w = atomic_load_explicit(&op->word, memory_order_relaxed);
-    if (PLACE(w) != FREE) return false;
-    *generation = GENERATION(w);
-    return atomic_compare_exchange_strong_explicit(&op->word, &w, word_of(*generation, FILLING, 0),
-                                                   memory_order_acquire, memory_order_relaxed);
+static struct op *op_of(struct plugin *plugin, const void *handle) {
+    return index_of(handle) < OPS ? &plugin->ops[index_of(handle)] : NULL;
+}
+
+static bool is_current(uint64_t w, const void *handle) {
+    return PLACE(w) == LIVE && GENERATION(w) == generation_of(handle);
 }
 
 // NCCL may announce more channels than it launches (small point-to-point messages), or time none at all. Such an
-// operation never completes by count. Each one is looked at again 4, 64 and 1024 operations later: with nothing running
-// and nothing heard for a while it is published as it stands. One that no channel has started yet may just be queued
-// behind a slow one, so it is given up only after more operations than a launch queue holds.
-static void give_up_quiet(struct plugin *plugin, uint32_t position, uint64_t now) {
-    static const uint32_t lags[] = {4, 64, 1024};
+// operation never completes by count. Each one is looked at again some operations later: with nothing running and
+// nothing heard for a while it is published as it stands. One that no channel has started yet may just be queued behind
+// a slow one, so it is given up only after more operations than a launch queue holds.
+static void give_up_quiet(struct plugin *plugin, uint32_t order, uint64_t now) {
+    static const uint32_t lags[] = {4, 64, 1024, OPS - 1};
     for (unsigned i = 0; i < sizeof lags / sizeof *lags; i++) {
-        struct op *op = &plugin->ops[(position - lags[i]) % OPS];
+        uint64_t kept = atomic_load_explicit(&plugin->started[(order - lags[i]) % OPS], memory_order_acquire);
+        const void *handle = (const void *)(uintptr_t)kept;
+        struct op *op = tag_of(handle) == TAG_OP ? op_of(plugin, handle) : NULL;
+        if (!op) continue;
         uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
-        if (!is_quiet(w) || (!STARTED(w) && lags[i] < 1024)) continue;
+        if (!is_current(w, handle) || !is_quiet(w) || (!STARTED(w) && lags[i] < 1024)) continue;
         uint64_t heard_ns = atomic_load_explicit(&op->host_stop_ns, memory_order_relaxed);
         uint64_t patience_ns = STARTED(w) ? QUIET_NS : UNTIMED_NS;
         if (now > heard_ns && now - heard_ns > patience_ns && claim(op, w)) finish(plugin, op, w);
     }
 }
 
-// A free place, or that of the oldest operation nothing is running for; NULL when there is neither.
-static struct op *find_place(struct plugin *plugin, uint64_t now, unsigned *generation) {
-    uint32_t position = 0;
+// All places are taken: gives up one for which nothing runs; NULL when there is none among those looked at.
+static struct op *evict(struct plugin *plugin) {
     for (unsigned i = 0; i < PROBES; i++) {
-        position = atomic_fetch_add_explicit(&plugin->next_op, 1, memory_order_relaxed);
-        if (take(&plugin->ops[position % OPS], generation)) {
-            give_up_quiet(plugin, position, now);
-            return &plugin->ops[position % OPS];
-        }
-    }
-    for (unsigned i = PROBES; i-- > 0;) {
-        struct op *op = &plugin->ops[(position - i) % OPS];
+        struct op *op = &plugin->ops[atomic_fetch_add_explicit(&plugin->hand, 1, memory_order_relaxed) % OPS];
         uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
         if (!is_quiet(w) || !claim(op, w)) continue;
-        finish(plugin, op, w);
-        if (take(op, generation)) return op;
+        settle(plugin, op, w);
+        return op;
     }
     return NULL;
+}
+
+// A place of the caller's own, marked as being filled.
+static struct op *find_place(struct plugin *plugin, unsigned *generation) {
+    struct op *op = pop_free(plugin);
+    if (!op) op = evict(plugin);
+    if (!op) return NULL;
+    *generation = GENERATION(atomic_load_explicit(&op->word, memory_order_acquire));
+    atomic_store_explicit(&op->word, word_of(*generation, FILLING, 0), memory_order_relaxed);
+    return op;
 }
 
 struct comm *find_comm(struct plugin *plugin, void *context, uint32_t *index) {
@@ -173,7 +208,7 @@ void *start_operation(struct plugin *plugin, void *context, const struct descrip
     count(&entry->enqueued);
     raise_to(&entry->last_enqueue_ns, now);
     unsigned generation;
-    struct op *op = find_place(plugin, now, &generation);
+    struct op *op = find_place(plugin, &generation);
     if (!op) {
         count(&plugin->ring->header.dropped);
         return NULL;
@@ -198,11 +233,11 @@ void *start_operation(struct plugin *plugin, void *context, const struct descrip
     atomic_store_explicit(&op->gpu_stop_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&op->host_stop_ns, now, memory_order_relaxed);
     atomic_store_explicit(&op->word, word_of(generation, LIVE, record->channels), memory_order_release);
-    return handle_of(TAG_OP, generation, (unsigned)(op - plugin->ops));
-}
-
-static struct op *op_of(struct plugin *plugin, const void *handle) {
-    return index_of(handle) < OPS ? &plugin->ops[index_of(handle)] : NULL;
+    void *handle = handle_of(TAG_OP, generation, (unsigned)(op - plugin->ops));
+    uint32_t order = atomic_fetch_add_explicit(&plugin->next_op, 1, memory_order_relaxed);
+    atomic_store_explicit(&plugin->started[order % OPS], (uint64_t)(uintptr_t)handle, memory_order_release);
+    give_up_quiet(plugin, order, now);
+    return handle;
 }
 
 void *start_channel(struct plugin *plugin, const struct descriptor *descriptor) {
@@ -218,10 +253,6 @@ void *start_channel(struct plugin *plugin, const struct descriptor *descriptor) 
     return handle_of(TAG_CHANNEL, generation, index_of(descriptor->parent));
 }
 
-static bool is_current(uint64_t w, const void *handle) {
-    return PLACE(w) == LIVE && GENERATION(w) == generation_of(handle);
-}
-
 void stop_handle(struct plugin *plugin, void *handle) {
     enum tag tag = tag_of(handle);
     struct op *op = tag == TAG_OP || tag == TAG_CHANNEL ? op_of(plugin, handle) : NULL;
@@ -229,7 +260,7 @@ void stop_handle(struct plugin *plugin, void *handle) {
     uint64_t w = atomic_load_explicit(&op->word, memory_order_acquire);
     bool fits = is_current(w, handle);
     if (fits) {
-        if (tag == TAG_CHANNEL || !EXPECTED(w)) raise_to(&op->host_stop_ns, now_ns()); // else a channel's stop is to come
+        if (tag == TAG_CHANNEL || !EXPECTED(w)) raise_to(&op->host_stop_ns, now_ns()); // else a channel's is to come
         fits = advance(plugin, op, generation_of(handle), tag == TAG_OP ? HOST_STOP : CHANNEL_STOP);
     }
     if (!fits) count(&plugin->ring->header.orphans);

@@ -46,7 +46,7 @@ static inline bool is_complete(uint64_t w) { return is_quiet(w) && STOPPED(w) >=
 struct op {
     _Alignas(64) _Atomic uint64_t word;
     _Atomic uint64_t gpu_start_ns, gpu_stop_ns, host_stop_ns;
-    _Atomic uint32_t comm_index;
+    _Atomic uint32_t comm_index, next_free;
     struct record record; // all but the times above; written while FILLING, read while CLAIMED
 };
 
@@ -61,7 +61,11 @@ struct comm {
 struct plugin {
     _Atomic uint32_t alive;
     struct ring *ring;
-    _Atomic uint32_t next_op, next_comm;
+    _Alignas(64) _Atomic uint64_t free_top; // tag and index + 1 of the first free place
+    _Atomic uint32_t fresh;                 // places used at least once
+    _Atomic uint32_t hand;                  // of the clock that looks for one to give up
+    _Alignas(64) _Atomic uint32_t next_op, next_comm;
+    _Atomic uint64_t started[OPS]; // handles in the order of their start
     struct comm comms[RING_COMMS];
     struct op ops[OPS];
 };
