@@ -5,7 +5,7 @@ no clock: both calls are told the time.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ingero.agent.aggregator import Aggregator, CountedRow
 from ingero.agent.process_info import ProcessBook
 from ingero.contract.chain import Chain
-from ingero.contract.collective import CollectiveRecord
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, Source
 from ingero.core.chain_finder import ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
@@ -31,7 +30,6 @@ from ingero.storage.trace_db import (
     EVENT_COLUMNS,
     Batch,
     Row,
-    collective_row,
     insert_sql,
     signed64,
 )
@@ -162,9 +160,8 @@ class Recorder:
         self._store_rows(traced, keep, hashes)
         return unusual
 
-    def take_collectives(self, records: Iterable[tuple[CollectiveRecord, int]]) -> None:
-        """Collectives with the pid that made them; all are kept, because lateness needs every one."""
-        rows = [collective_row(record, pid) for record, pid in records]
+    def take_collectives(self, rows: Sequence[Row]) -> None:
+        """Rows in the order of `COLLECTIVE_COLUMNS`; all are kept, because lateness needs every one."""
         self.totals.collectives += len(rows)
         if self._sink is not None:
             self._pending.collectives += rows

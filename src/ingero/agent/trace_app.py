@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,10 +17,9 @@ from ingero.agent.host_info import HostSampler, has_moved, read_machine
 from ingero.agent.process_info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.contract.chain import Chain
-from ingero.contract.collective import CollectiveRecord
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
-from ingero.storage.trace_db import Batch, RecordingState, TraceDb, insert_sql
+from ingero.storage.trace_db import Batch, RecordingState, Row, TraceDb, insert_sql
 from ingero.storage.trace_writer import SizePolicy, TraceWriter
 
 POLL_S: Final = 0.01
@@ -37,7 +36,7 @@ class Feed(Protocol):
 
     def poll(self) -> TracedEvents: ...
 
-    def collectives(self, book: ProcessBook) -> Iterable[tuple[CollectiveRecord, int]]: ...
+    def collectives(self, book: ProcessBook) -> Sequence[Row]: ...
 
     def counted(self) -> Sequence[CountedRow]: ...
 

@@ -1,21 +1,25 @@
 """What the tracer brings, in the shapes of the recorder."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingero.agent.aggregator import CountedRow
 from ingero.agent.ebpf.batch import COLLECTIVE_OPS, EventBatch
 from ingero.agent.ebpf.functions import FUNCTIONS, Rate
 from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.ebpf.tracer import HistogramRow
+from ingero.agent.nccl.rings import RingBatch
 from ingero.agent.process_info import ProcessBook
 from ingero.agent.recorder import TracedEvents
-from ingero.contract.collective import CollectiveRecord
+from ingero.contract.collective import CollectiveSource
 from ingero.contract.events import Source
 from ingero.core.event_columns import EventColumns
+from ingero.storage.trace_db import Row, collective_row
 
 FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
 _HOT: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
@@ -49,12 +53,57 @@ def to_events(batch: EventBatch) -> TracedEvents:
     )
 
 
-def to_collectives(batch: EventBatch, node: str, book: ProcessBook) -> Iterator[tuple[CollectiveRecord, int]]:
-    """Records with the job and global rank of their process."""
+def probe_rows(batch: EventBatch, node: str, book: ProcessBook, timed_pids: AbstractSet[int]) -> list[Row]:
+    """Rows of `collectives` from the probes, with the job and global rank of their process. Processes in `timed_pids`
+    have the plugin, which times the same operations better."""
     pids = batch.nccl["pid"][np.isin(batch.nccl["op"], sorted(COLLECTIVE_OPS))].tolist()
+    rows = []
     for record, pid in zip(batch.collectives(node=node), pids, strict=True):
-        info = book.get(pid)
-        yield replace(record, job=info.job, global_rank=info.rank), pid
+        if pid not in timed_pids:
+            info = book.get(pid)
+            rows.append(collective_row(replace(record, job=info.job, global_rank=info.rank), pid))
+    return rows
+
+
+def ring_rows(batch: RingBatch, node: str) -> list[Row]:
+    """Rows of `collectives` from one ring of the plugin."""
+    found, header = batch.collectives, batch.header
+    datatypes = [name.decode(errors="replace") for name in batch.records["datatype"].tolist()]
+    unknown = {name: _none_below_zero(getattr(found, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
+    columns = (
+        [found.ops[code] for code in found.op.tolist()], found.rank.tolist(), found.nranks.tolist(), unknown["peer"],
+        found.size_bytes.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), unknown["gpu_duration_ns"],
+        unknown["stream"], unknown["seq"], found.comm.astype(np.int64).tolist(), datatypes,
+    )  # fmt: skip
+    rank = header.global_rank if header.global_rank is not None and header.global_rank >= 0 else None
+    source, pid = str(CollectiveSource.PLUGIN), batch.pid or header.pid
+    return [
+        (
+            header.job or None,
+            node,
+            rank,
+            comm,
+            seq,
+            op,
+            own,
+            nranks,
+            peer,
+            datatype,
+            None,
+            size,
+            start,
+            end,
+            gpu,
+            stream,
+            source,
+            pid,
+        )
+        for op, own, nranks, peer, size, start, end, gpu, stream, seq, comm, datatype in zip(*columns, strict=True)
+    ]
+
+
+def _none_below_zero(column: NDArray[np.signedinteger[Any]]) -> list[int | None]:
+    return [None if value < 0 else value for value in column.tolist()]
 
 
 def to_counted(rows: Sequence[HistogramRow], *, records_everything: bool) -> list[CountedRow]:

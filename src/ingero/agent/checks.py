@@ -1,0 +1,197 @@
+"""Is this node ready to be traced? Every answer says what a missing piece costs and what to do about it."""
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ingero.agent.discover import mapped_libraries, process_ids
+from ingero.agent.gpu import Gpus
+from ingero.agent.host_info import driver_version
+from ingero.agent.privileges import CAPABILITIES, missing_capabilities
+from ingero.errors import IngeroError, Unavailable
+
+MIN_KERNEL: Final = (5, 15)
+TESTED_DRIVER: Final = 550
+BTF: Final = Path("/sys/kernel/btf/vmlinux")
+YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
+_LIBRARY_DIRS: Final = (
+    "/usr/local/cuda/lib64", "/usr/local/cuda-13/lib64", "/usr/local/cuda-12/lib64", "/usr/local/cuda-11/lib64",
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/opt/conda/lib", "/usr/lib64", "/usr/lib",
+)  # fmt: skip
+_PACKAGE_MANAGERS: Final = {
+    "apt-get": "apt-get install linux-image-$(uname -r)",
+    "dnf": "dnf install kernel-core",
+    "yum": "yum install kernel",
+    "pacman": "pacman -S linux",
+    "zypper": "zypper install kernel-default",
+    "apk": "apk add linux-lts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `ingero check`. An optional check that fails does not fail the run."""
+
+    name: str
+    passed: bool
+    value: str
+    detail: str = ""
+    recommendation: str = ""
+    optional: bool = False
+
+
+def run_checks() -> list[Check]:
+    """All local checks, in the order a person would ask."""
+    checks: tuple[Callable[[], Check], ...] = (
+        check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu, check_cudart, check_cuda,
+        check_processes, check_ptrace_scope, check_database,
+    )  # fmt: skip
+    return [check() for check in checks]
+
+
+def check_kernel(release: str | None = None) -> Check:
+    """5.15 or newer; probes are tried at run time, so an older one with backports may work."""
+    text = release or platform.release()
+    match = re.match(r"(\d+)\.(\d+)", text)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    if version >= MIN_KERNEL:
+        detail = "" if version >= (6, 6) else "before 6.6 removing probes is slow (about 0.1 s each)"
+        return Check("kernel", True, text, detail)
+    return Check("kernel", False, text, "5.15 or newer is needed to trace", "upgrade the kernel of this host")
+
+
+def check_btf(path: Path = BTF) -> Check:
+    """Type information of the kernel: without it no scheduler, disk or network evidence."""
+    if path.is_file():
+        return Check("kernel types (BTF)", True, f"{path.stat().st_size >> 20} MB")
+    manager = next((name for name in _PACKAGE_MANAGERS if shutil.which(name)), None)
+    install = f"install a kernel built with CONFIG_DEBUG_INFO_BTF{f': {_PACKAGE_MANAGERS[manager]}' if manager else ''}"
+    detail = "without it causes on the host (preemption, disk, network) stay unknown"
+    return Check("kernel types (BTF)", False, "missing", detail, install)
+
+
+def check_privileges() -> Check:
+    """Root, or the capabilities that stand in for it."""
+    missing = missing_capabilities()
+    if not missing:
+        return Check("privileges", True, "root" if os.geteuid() == 0 else "all capabilities")
+    costs = "; ".join(f"{name}: {CAPABILITIES[name][1]}" for name in missing)
+    return Check(
+        "privileges", False, f"lacks {', '.join(missing)}", costs, "run `sudo ingero trace`", optional=True
+    )  # fmt: skip
+
+
+def check_probes() -> Check:
+    """Load and remove every probe, which is the only honest answer to whether this kernel lets us."""
+    if missing_capabilities():
+        return Check(
+            "probes", False, "not tried", "needs the capabilities above", "run `sudo ingero check`", optional=True
+        )
+    from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only where probes may be loaded
+    from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415
+
+    tracer = Tracer(TracePolicy(pids=()))
+    try:
+        tracer.start()
+    except IngeroError as error:
+        return Check("probes", False, "none", str(error), "see docs/deployment.md for what the kernel must allow")
+    try:
+        found = tracer.capabilities()
+    finally:
+        tracer.close()
+    off = [one for one in found if not one.on]
+    names = ", ".join(sorted(one.name for one in found if one.on))
+    detail = "; ".join(f"without {one.name}: {one.detail}" for one in off)
+    return Check("probes", True, names, detail)
+
+
+def check_driver() -> Check:
+    """Any driver can be traced; from 550 on it was tried."""
+    version = driver_version()
+    if not version:
+        return Check(
+            "NVIDIA driver", False, "missing", "no GPU work can run here; demos and files work without",
+            "install the NVIDIA driver if this is a GPU node", optional=True,
+        )  # fmt: skip
+    tested = version.split(".")[0].isdigit() and int(version.split(".")[0]) >= TESTED_DRIVER
+    return Check(
+        "NVIDIA driver", True, version, "" if tested else f"older than {TESTED_DRIVER}: works, but was not tried"
+    )
+
+
+def check_gpu() -> Check:
+    """What NVML or nvidia-smi sees."""
+    try:
+        gpu = Gpus().info()
+    except Unavailable as error:
+        return Check("GPU", False, "none visible", str(error), "in a container, pass the GPU through", optional=True)
+    return Check("GPU", True, f"{gpu.count} x {gpu.model}")
+
+
+def check_cudart() -> Check:
+    """The CUDA runtime as installed or as mapped by somebody."""
+    return _check_library("libcudart", "launches, copies and waits of the runtime API cannot be seen by name")
+
+
+def check_cuda() -> Check:
+    """The CUDA driver library."""
+    return _check_library("libcuda", "calls of cuBLAS and cuDNN cannot be seen")
+
+
+def _check_library(name: str, cost: str) -> Check:
+    mapped = sorted({one.path for pid in process_ids() for one in mapped_libraries(pid) if one.library == name})
+    on_disk = [str(path) for folder in _LIBRARY_DIRS for path in sorted(Path(folder).glob(f"{name}.so*"))]
+    found = mapped or on_disk
+    if found:
+        where = "mapped by a process" if mapped else "on disk; copies in virtual environments are found when used"
+        return Check(name, True, found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else ""), where)
+    return Check(
+        name, False, "not found", f"{cost}; normal on a node where only containers have it",
+        "start the job, then check again", optional=True,
+    )  # fmt: skip
+
+
+def check_processes() -> Check:
+    """Who uses CUDA or NCCL now."""
+    users = [pid for pid in process_ids() if pid != os.getpid() and mapped_libraries(pid)]
+    if users:
+        return Check("CUDA processes", True, ", ".join(map(str, users[:8])) + (" …" if len(users) > 8 else ""))
+    return Check("CUDA processes", True, "none now", "`ingero trace` waits for the first one")
+
+
+def check_ptrace_scope(path: Path = YAMA) -> Check:
+    """Yama decides whether stacks and environments of other processes may be read."""
+    try:
+        scope = int(path.read_text())
+    except (OSError, ValueError):
+        return Check("ptrace scope", True, "no Yama")
+    if scope <= 1:
+        return Check("ptrace scope", True, str(scope), "" if scope == 0 else "root may read what it needs")
+    return Check(
+        "ptrace scope", False, str(scope), "Python frames of slow calls cannot be read; everything else works",
+        "sysctl kernel.yama.ptrace_scope=1", optional=True,
+    )  # fmt: skip
+
+
+def check_database() -> Check:
+    """Whether a recording would find a place."""
+    from ingero.storage.trace_path import default_path  # noqa: PLC0415 - beside its only use
+
+    path = default_path()
+    folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        return Check("trace database", False, str(path), "its folder cannot be written", "name another with --db")
+    enough = free > 1 << 30
+    return Check(
+        "trace database",
+        enough,
+        str(path),
+        f"{free >> 30} GB free",
+        "" if enough else "make room or name another with --db",
+    )

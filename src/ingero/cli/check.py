@@ -1,0 +1,36 @@
+"""`ingero check`: is this node ready, and what does each missing piece cost."""
+
+import click
+
+from ingero.cli.table import coloured, print_json, printable
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> int:
+    """Say whether this node can be traced, piece by piece: what is there, what is missing, what that costs, what to do.
+
+    \b
+    Examples:
+      ingero check
+      sudo ingero check          also tries to load every probe
+      ingero check --json
+    """
+    from ingero.agent.checks import run_checks
+
+    checks = run_checks()
+    all_passed = all(check.passed or check.optional for check in checks)
+    if as_json:
+        keys = ("name", "pass", "optional", "value", "detail", "recommendation")
+        rows = [(c.name, c.passed, c.optional, c.value, c.detail, c.recommendation) for c in checks]
+        print_json({"all_passed": all_passed, "checks": [dict(zip(keys, row, strict=True)) for row in rows]})
+        return 0 if all_passed else 1
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        mark = coloured("ok  ", "32") if check.passed else coloured("note" if check.optional else "FAIL", "33;1")
+        print(f"{mark}  {check.name.ljust(width)}  {printable(check.value)}")
+        for line in (check.detail, f"do: {check.recommendation}" if check.recommendation and not check.passed else ""):
+            if line:
+                print(f"      {' ' * width}  {printable(line)}")
+    print("\nready to trace" if all_passed else "\nnot ready: see FAIL above")
+    return 0 if all_passed else 1

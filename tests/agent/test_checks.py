@@ -1,0 +1,71 @@
+"""`ingero check`: each answer says what is missing, what it costs and what to do."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ingero.agent.checks import check_btf, check_kernel, check_ptrace_scope, run_checks
+from ingero.agent.privileges import missing_capabilities
+from ingero.cli.dispatch import run
+
+
+@pytest.mark.parametrize(
+    ("release", "passed"),
+    [("6.18.1", True), ("5.15.0-144-generic", True), ("5.14.9", False), ("4.18.0-553.el8", False)],
+)
+def test_kernel(release: str, passed: bool) -> None:
+    check = check_kernel(release)
+    assert check.passed is passed
+    assert bool(check.recommendation) is not passed
+
+
+def test_missing_types_cost_host_evidence(tmp_path: Path) -> None:
+    check = check_btf(tmp_path / "vmlinux")
+    assert (check.passed, check.optional) == (False, False)
+    assert "preemption" in check.detail
+    assert "CONFIG_DEBUG_INFO_BTF" in check.recommendation
+
+
+@pytest.mark.parametrize(
+    ("scope", "passed", "optional"), [("0", True, False), ("1", True, False), ("2", False, True), ("3", False, True)]
+)
+def test_ptrace_scope(tmp_path: Path, scope: str, passed: bool, optional: bool) -> None:
+    (tmp_path / "scope").write_text(f"{scope}\n")
+    check = check_ptrace_scope(tmp_path / "scope")
+    assert (check.passed, check.optional) == (passed, optional)
+    assert check_ptrace_scope(tmp_path / "absent").passed
+
+
+@pytest.mark.parametrize(
+    ("effective", "missing"),
+    [
+        ("000001ffffffffff", []),
+        ("0000000000000000", ["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE"]),
+        ("000000c000080000", []),
+        ("0000000000200000", ["CAP_SYS_PTRACE"]),
+        ("0000008000080000", ["CAP_PERFMON"]),
+    ],
+)
+def test_capabilities(tmp_path: Path, effective: str, missing: list[str]) -> None:
+    (tmp_path / "status").write_text(f"Name:\tx\nCapEff:\t{effective}\n")
+    assert missing_capabilities(tmp_path / "status") == missing
+
+
+def test_every_failure_says_what_to_do() -> None:
+    for check in run_checks():
+        assert check.passed or (check.detail and check.recommendation), check
+
+
+def test_json_has_the_published_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    status = run(["check", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert status == (0 if answer["all_passed"] else 1)
+    assert set(answer["checks"][0]) == {"name", "pass", "optional", "value", "detail", "recommendation"}
+    assert answer["all_passed"] == all(check["pass"] or check["optional"] for check in answer["checks"])
+
+
+def test_text_names_every_check(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["check"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("kernel", "privileges", "probes", "libcudart", "trace database"))
