@@ -93,7 +93,7 @@ def check_probes() -> Check:
             "probes", False, "not tried", "needs the capabilities above", "run `sudo ingero check`", optional=True
         )
     from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only where probes may be loaded
-    from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415
+    from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - only where probes may be loaded
 
     tracer = Tracer(TracePolicy(pids=()))
     try:
