@@ -144,3 +144,17 @@ def test_one_rank_is_too_little_to_compare() -> None:
     answer = _ask(Job(), without=range(1, 8))
     assert answer.culprits == ()
     assert answer.not_sure == "1 rank recorded: a comparison needs records of at least two ranks over some steps"
+
+
+def test_two_candidates_within_the_error_bar_are_both_named_with_what_would_separate_them() -> None:
+    answer = _ask(Job(tp=1, dp=8, slow_gpu={2: 0.0175, 5: 0.0135}, chronic=0.0, noise=0.002))
+    assert [c.rank for c in answer.culprits] == [2]
+    assert answer.not_sure is not None
+    assert answer.not_sure.startswith("rank 2 and rank 5 lie within one error bar of each other: more steps")
+
+
+def test_the_collective_is_named_with_its_ranks() -> None:
+    (culprit,) = _ask(Job(slow_gpu={6: 0.1})).culprits
+    assert culprit.collective is not None
+    assert culprit.collective.startswith("AllReduce of communicator a5a5")
+    assert culprit.collective.endswith(("(ranks 6, 7)", "(ranks 0, 2, 4, 6)"))

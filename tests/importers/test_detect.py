@@ -169,6 +169,23 @@ def test_bad_files_say_what_and_where(name: str, content: bytes, message: str, t
     assert name in str(caught.value)
 
 
+def test_two_recordings_are_not_mixed(tmp_path: Path) -> None:
+    for name in ("monday", "tuesday"):
+        (tmp_path / name).mkdir()
+        write_dumps(tmp_path / name, Job(tp=1, dp=2, steps=5))
+    with pytest.raises(MalformedInput, match=r"rank 0 left a dump in .*monday and in .*tuesday: ask about one"):
+        load([tmp_path])
+
+
+def test_ranks_of_one_job_may_lie_in_several_folders(tmp_path: Path) -> None:
+    paths = write_dumps(tmp_path, DDP)
+    for path in paths:
+        folder = tmp_path / f"node{int(path.name[-1]) // 2}"
+        folder.mkdir(exist_ok=True)
+        path.rename(folder / path.name)
+    assert [c.rank for c in _ask(tmp_path).culprits] == [2]
+
+
 def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
     header = "global_rank,comm_hash,seq,op,count,datatype,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"
     (tmp_path / "r.csv").write_text(

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ingero.contract.collective import CollectiveSource
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.answer import Answer
 from ingero.errors import ForeignFile, Unavailable
 from ingero.importers.ask import blame_inputs
@@ -116,8 +116,11 @@ def load_traces(paths: Sequence[Path]) -> Inputs:
     for path in databases:
         from ingero.storage.collective_table import read_collectives
 
+        by_source: dict[CollectiveSource, list[CollectiveRecord]] = {}
         for record in read_collectives(path):
-            inputs.add(record.source, [record], exact=record.source is not CollectiveSource.FLIGHT_RECORDER)
+            by_source.setdefault(record.source, []).append(record)
+        for source, records in by_source.items():
+            inputs.add(path, source, records, exact=source is not CollectiveSource.FLIGHT_RECORDER)
         inputs.used.append((path, "trace database"))
     if databases and not inputs.records:
         raise ForeignFile(f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it")

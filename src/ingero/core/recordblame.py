@@ -1,6 +1,6 @@
 """Blame and price of recorded collectives: own time names the rank, idle time tells host from GPU, replay the cost."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +30,15 @@ class _Job:
     step_s: float
     world: int
     exact_ends: bool
+    labels: Mapping[int, str]
+
+    def comm_name(self, comm: int) -> str:
+        """As the framework calls it, else its hash; with the ranks in it."""
+        c = self.collectives
+        codes = np.unique(c.who[c.comm == np.uint64(comm)])
+        ranks = [str(c.recorders[w].global_rank) for w in codes]
+        shown = ", ".join(ranks[:8]) + (", …" if len(ranks) > 8 else "")
+        return f"{self.labels.get(comm) or 'communicator ' + encode_comm(comm)} (ranks {shown})"
 
     def name(self, worker: int) -> str:
         recorder = self.collectives.recorders[self.measured.ranks[worker]]
@@ -40,8 +49,14 @@ class _Job:
         )
 
 
-def blame_records(collectives: Collectives, exact_ends: bool, source: str, world: int | None = None) -> Answer:
-    """Name the slow ranks of a recorded job, or what else its time is lost to."""
+def blame_records(
+    collectives: Collectives,
+    exact_ends: bool,
+    source: str,
+    world: int | None = None,
+    labels: Mapping[int, str] | None = None,
+) -> Answer:
+    """Name the slow ranks of a recorded job, or what else its time is lost to. `labels` names communicators."""
     collectives = number_edges(collectives)
     measured = measure_steps(collectives, exact_ends)
     workers = measured.workers
@@ -50,7 +65,7 @@ def blame_records(collectives: Collectives, exact_ends: bool, source: str, world
     if not workers.own_s.size or present < 2:
         return _too_little(source, present, world, len(workers.steps))
     findings = judge(workers)
-    job = _Job(collectives, measured, findings, _mean_period(workers), world, exact_ends)
+    job = _Job(collectives, measured, findings, _mean_period(workers), world, exact_ends, labels or {})
     fixer = Fixer(collectives, measured, exact_ends)
     suspects = fixer.needed(findings.suspects)
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
@@ -130,8 +145,7 @@ def _awaited_collective(job: _Job, suspect: Suspect) -> str | None:
     key = np.stack([c.comm[rows].view(np.int64), c.op[rows]], 1)
     found, inverse = np.unique(key, axis=0, return_inverse=True)
     worst = int(np.bincount(inverse.reshape(-1), lateness).argmax())
-    comm = int(found[worst, 0]) & 0xFFFFFFFFFFFFFFFF
-    return f"{c.ops[found[worst, 1]]} of communicator {encode_comm(comm)}"
+    return f"{c.ops[found[worst, 1]]} of {job.comm_name(int(found[worst, 0]) & 0xFFFFFFFFFFFFFFFF)}"
 
 
 def _structural_loss(workers: WorkerSteps, named: set[int]) -> float:
@@ -181,7 +195,7 @@ def _link_culprits(job: _Job, links: Sequence[SlowLink]) -> list[Culprit]:
                 error=links[0].error,
                 excess_s=links[0].loss_s,
                 confidence=0.9 if len(suspects) == 1 else 0.5,
-                collective=f"communicator {encode_comm(links[0].comm)}",
+                collective=job.comm_name(links[0].comm),
                 detail=f"everyone arrives together, yet the transfer takes {links[0].ratio:.1f}x that of its like",
                 next_step=NEXT_STEPS[CauseClass.NETWORK],
             )
@@ -287,7 +301,10 @@ def _notes(job: _Job) -> tuple[str, ...]:
 def _heat(job: _Job) -> Heat:
     workers = job.measured.workers
     rows = tuple(job.name(w) for w in range(len(workers.own_s)))
-    ratio = np.stack([workers.own_s[w] / pace_of(workers, w, set()) for w in range(len(rows))])
+    ratio = np.empty_like(workers.own_s)
+    for code in np.unique(workers.cohort):
+        members = np.flatnonzero(workers.cohort == code)
+        ratio[members] = workers.own_s[members] / pace_of(workers, int(members[0]), set())
     return Heat(rows, workers.steps, ratio)
 
 

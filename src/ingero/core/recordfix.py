@@ -15,6 +15,7 @@ from ingero.core.whatif import build_chain, replay_chain
 NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
 
 
+MAX_SUSPECTS = 16  # weighed one by one, the slowest first
 WHOLE_SHARE = 0.98  # of the records must belong to collectives that all members recorded, or waits cannot be replayed
 
 
@@ -28,7 +29,7 @@ class Fixer:
 
     def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Those without whose fix the job would stay slow; the others only run late because of them."""
-        kept = list(suspects)
+        kept = list(suspects[:MAX_SUSPECTS])
         if len(kept) < 2:
             return kept
         best = self.saved(kept)

@@ -72,12 +72,14 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
 def _own_by_waiting(inside: Floats, period: Floats, whole: NDArray[np.bool_]) -> Floats:
     """Own time from durations alone: who waits longest in a step is taken to have had the usual own time.
 
-    Enqueue times give the length of a step on average only, since hosts run ahead of their GPUs by varying amounts.
+    Enqueue times give the usual length of a step only, since hosts run ahead of their GPUs by varying amounts.
     """
     known = whole.any(axis=0)
     longest = np.where(whole, inside, 0.0).max(axis=0, initial=0.0)
-    mean_period = float(period[known].mean()) if known.any() else 0.0
-    usual = max(mean_period - float(longest[known].mean()) if known.any() else 0.0, MIN_OWN_SHARE * mean_period)
+    if not known.any():
+        return np.full_like(inside, np.nan)
+    typical = float(np.median(period[known]))
+    usual = max(typical - float(np.median(longest[known])), MIN_OWN_SHARE * typical)
     own: Floats = usual + longest - inside
     return own
 

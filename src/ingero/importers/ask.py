@@ -10,6 +10,7 @@ from ingero.core.recordblame import blame_records
 from ingero.core.stepblame import blame_steps
 from ingero.errors import MalformedInput
 from ingero.importers.detect import Inputs
+from ingero.importers.flight_recorder import comm_hash
 
 
 def blame_inputs(inputs: Inputs) -> Answer:
@@ -31,9 +32,9 @@ def blame_inputs(inputs: Inputs) -> Answer:
         source = next(
             source for source in timed if _coverage(inputs, source) == most
         )  # the enum is ordered, best first
-        answer = blame_records(
-            from_records(inputs.records[source]), source not in inputs.inexact, str(source), inputs.world
-        )
+        labels = {comm_hash(key): group.desc for key, group in inputs.groups.items() if group.desc}
+        columns = from_records(inputs.records[source])
+        answer = blame_records(columns, source not in inputs.inexact, str(source), inputs.world, labels)
         others = [str(s) for s in timed if s is not source]
         return _noted(answer, inputs, f"also there, and less exact: {', '.join(others)}" if others else None)
     why = "nothing is stuck, and the dumps hold no GPU durations: run the job with TORCH_NCCL_ENABLE_TIMING=1"

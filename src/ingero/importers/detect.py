@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,6 +25,10 @@ MAX_UNPACKED_BYTES = 2 << 30
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
 
 
+class SeveralJobs(MalformedInput):
+    """The files belong to more than one job."""
+
+
 @dataclass(slots=True)
 class Inputs:
     """What was found: records per source, step traces, progress of ranks; and what could not be used, and why."""
@@ -33,11 +37,13 @@ class Inputs:
     inexact: set[CollectiveSource] = field(default_factory=set)
     steps: list[tuple[Path, StepTrace]] = field(default_factory=list)
     progress: dict[int, RankProgress] = field(default_factory=dict)
+    dump_of: dict[int, Path] = field(default_factory=dict)
     groups: dict[str, ProcessGroup] = field(default_factory=dict)
     world: int | None = None
     used: list[tuple[Path, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     ignored: list[Path] = field(default_factory=list)
+    folders: dict[tuple[CollectiveSource, int | None], Path] = field(default_factory=dict)
 
     def widen(self, world: int | None) -> None:
         self.world = max(self.world or 0, world or 0) or None
@@ -46,7 +52,12 @@ class Inputs:
         """A Flight Recorder dump that is at hand already; its name ends in the rank."""
         self.used.append((path, _flight_recorder(path, data, self)))
 
-    def add(self, source: CollectiveSource, records: Iterable[CollectiveRecord], exact: bool) -> None:
+    def add(self, path: Path, source: CollectiveSource, records: Sequence[CollectiveRecord], *, exact: bool) -> None:
+        """Records of one file. The same rank in two folders means two recordings, which must not be mixed."""
+        for rank in {record.global_rank for record in records}:
+            folder = self.folders.setdefault((source, rank), path.parent)
+            if folder != path.parent:
+                raise SeveralJobs(f"rank {rank} was recorded in {folder} and in {path.parent}: ask about one at a time")
         self.records.setdefault(source, []).extend(records)
         if not exact:
             self.inexact.add(source)
@@ -58,6 +69,8 @@ def load(paths: Sequence[Path]) -> Inputs:
     for path, asked_for in _files(paths):
         try:
             kind = _read(path, inputs)
+        except SeveralJobs:
+            raise
         except IngeroError as error:
             inputs.problems.append(str(error))
             continue
@@ -101,7 +114,7 @@ def _read(path: Path, inputs: Inputs) -> str | None:
         return "step trace"
     if head.startswith(RING_MAGIC):
         records, world, lost = read_ring_records(path)
-        inputs.add(CollectiveSource.PLUGIN, records, exact=True)
+        inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
         inputs.widen(world)
         inputs.problems += lost
         return "NCCL plugin ring"
@@ -132,8 +145,14 @@ def _is_json(data: bytes) -> bool:
 def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
     dump = read_dump(path, data)
     if dump.rank in inputs.progress:
-        raise MalformedInput(f"{path}: a second dump of rank {dump.rank}; keep one per rank")
-    inputs.add(CollectiveSource.FLIGHT_RECORDER, dump.records, exact=False)
+        where = inputs.dump_of[dump.rank]
+        if where.parent != path.parent:
+            raise SeveralJobs(
+                f"rank {dump.rank} left a dump in {where.parent} and in {path.parent}: ask about one at a time"
+            )
+        raise MalformedInput(f"{path}: a second dump of rank {dump.rank} beside {where.name}; keep one per rank")
+    inputs.dump_of[dump.rank] = path
+    inputs.add(path, CollectiveSource.FLIGHT_RECORDER, dump.records, exact=False)
     inputs.progress[dump.rank] = dump.progress
     inputs.groups.update(dump.groups)
     inputs.widen(dump.world)
@@ -142,7 +161,7 @@ def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
 
 def _inspector(path: Path, data: bytes, inputs: Inputs) -> str:
     found = read_inspector(path, data.decode("utf-8", "replace"))
-    inputs.add(CollectiveSource.INSPECTOR, found.records, found.exact_ends)
+    inputs.add(path, CollectiveSource.INSPECTOR, found.records, exact=found.exact_ends)
     if found.skipped:
         inputs.problems.append(f"{path}: {found.skipped} objects are no collectives or cut off, left out")
     return "NCCL inspector"
@@ -159,7 +178,7 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
         return None
     if "traceEvents" in content:
         trace = read_kineto(path, content)
-        inputs.add(CollectiveSource.KINETO, trace.records, exact=True)
+        inputs.add(path, CollectiveSource.KINETO, trace.records, exact=True)
         inputs.widen(trace.world)
         if trace.nameless:
             inputs.problems.append(f"{path}: {trace.nameless} NCCL kernels carry no collective name, left out")
@@ -168,7 +187,7 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
 
 
 def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
-    inputs.add(CollectiveSource.PLUGIN, read_csv(path, data.decode("utf-8", "replace")), exact=True)
+    inputs.add(path, CollectiveSource.PLUGIN, read_csv(path, data.decode("utf-8", "replace")), exact=True)
     return "collective records"
 
 
