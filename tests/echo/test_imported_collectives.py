@@ -1,0 +1,32 @@
+"""Imported collectives in Echo: the same question in SQL gives the same rank."""
+
+from pathlib import Path
+
+import pytest
+from tests.recorded_jobs import Job, record
+
+from ingero.contract.collective_otlp import encode_batches
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp_rows import Signal
+
+pytest.importorskip("duckdb", reason="Echo's store needs the echo extra")
+
+# own time is the step less the time inside collectives: who spends least in them is who the others wait for
+WAITED_FOR = """SELECT global_rank, count(*), sum(gpu_duration_ns) FROM nccl_ops WHERE source = 'nccl-plugin'
+GROUP BY global_rank ORDER BY sum(gpu_duration_ns) LIMIT 1"""
+
+
+async def test_the_rank_others_wait_for_is_found_in_echo(tmp_path: Path) -> None:
+    from ingero.echo.engine import Engine, EngineSettings
+    from ingero.echo.store_api import QueryLimits
+
+    job = Job(tp=1, dp=4, slow_gpu={2: 0.2}, steps=20)
+    engine = Engine(EngineSettings(database=tmp_path / "echo.db", segment_bytes=1 << 20))
+    await engine.start()
+    try:
+        for request, _ in encode_batches(record(job), "prod", "imported"):
+            await engine.submit(Signal.METRICS, encode_protobuf(request), wait_s=20)
+        ((rank, collectives, _),) = (await engine.store.query(WAITED_FOR, [], QueryLimits())).rows
+    finally:
+        await engine.stop()
+    assert (rank, collectives) == (2, 20)
