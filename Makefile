@@ -84,3 +84,7 @@ bench-merge: $(READY) ## merge against a row loop
 .PHONY: bench-export
 bench-export: $(READY) ## Perfetto export against stdlib json
 	$(BIN)/python -m bench.export
+
+.PHONY: bench-fanout
+bench-fanout: $(READY) ## fan-out to 50, 500 and 2,000 TLS nodes
+	$(BIN)/python -m bench.fanout

@@ -7,6 +7,7 @@ import asyncio
 import os
 import ssl
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -24,6 +25,8 @@ from ingero.transport.tls import client_context, fingerprint, is_loopback
 MAX_REPLY_BYTES: Final = 32 << 20
 ERROR_TEXT_BYTES: Final = 512
 SKEW_SAMPLES: Final = 3
+FRESH_NS: Final = 60_000_000_000  # a clock that was looked at this recently is not looked at again
+AT_ONCE: Final = 256  # more at a time only fills memory: replies are printed in order anyway
 _decode_time = msgspec.json.Decoder(TimeReply).decode
 
 
@@ -51,6 +54,8 @@ class Fanout:
     def __init__(self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.policy = policy
         self._offsets: dict[str, ClockOffset] = {}
+        self._measured_ns: dict[str, int] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
         self._names: dict[str, str] = {}
         self._clock_ns = clock_ns
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
@@ -71,15 +76,28 @@ class Fanout:
     async def ask(
         self, nodes: Sequence[str], question: Question, *, measure_skew: bool = True
     ) -> AsyncIterator[NodeReply]:
-        """Ask all nodes at once; yields replies in the order of `nodes`, each as soon as those before it are in."""
-        tasks = [asyncio.create_task(self._ask_one(node, question)) for node in nodes]
-        clocks = [asyncio.create_task(self._measure(node)) for node in nodes] if measure_skew else []
+        """Ask all nodes at once; yields replies in the order of `nodes`, each as soon as those before it are in.
+
+        A node's clock is looked at after its answer, on the same connection: a second handshake would cost more than
+        the three short questions, and the answer does not wait for them.
+        """
+        clocks: list[asyncio.Task[None]] = []
+
+        async def one(node: str) -> NodeReply:
+            async with self._room:
+                reply = await self._ask_one(node, question)
+            if measure_skew and reply.failure is None and self._clock_ns() > self._measured_ns.get(node, 0) + FRESH_NS:
+                clocks.append(asyncio.create_task(self._measure(node)))
+            return reply
+
+        asked = deque(asyncio.create_task(one(node)) for node in nodes)
         try:
-            for asked in tasks:
-                yield await asked
+            while asked:
+                yield await asked[0]
+                asked.popleft()  # lets go of the reply: thousands of them would fill the memory
             await asyncio.gather(*clocks)
         finally:
-            running: list[asyncio.Task[Any]] = [*tasks, *clocks]
+            running: list[asyncio.Task[Any]] = [*asked, *clocks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -126,8 +144,8 @@ class Fanout:
                 samples.append(TimeSample(sent, received, _decode_time(reply.body).timestamp_ns))
             except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError):
                 return
-        # the first sample may hold the handshake of a new connection, which the median leaves out
         self._offsets[node] = estimate_offset(samples)
+        self._measured_ns[node] = received
         self._names[node] = reply.name
 
     def _url(self, node: str) -> str:
