@@ -10,7 +10,7 @@ from tests.shared_data import shared
 
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import decode_json, decode_protobuf, encode_json, encode_protobuf
-from ingero.contract.push import NodeReport, Push, Reject, plain_push, read_plain_push, read_push
+from ingero.contract.push import NodeReport, Push, Reject, plain_push, plain_push_json, read_plain_push, read_push
 from ingero.errors import MalformedPush
 
 compiled = pytest.mark.skipif(
@@ -70,7 +70,10 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
 
 @compiled
 def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
-    assert read_plain_push(encode_protobuf(FULL)) == read_push(FULL)
+    assert read_plain_push(encode_protobuf(FULL), False) == read_push(FULL)
+    assert read_plain_push(encode_json(FULL), True) == read_push(FULL)
+    spaced = json.dumps(json.loads(encode_json(FULL)), indent=1).encode()
+    assert read_plain_push(spaced, True) == read_push(FULL)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +95,7 @@ def test_points_that_cannot_be_true_are_refused_by_reason(request_: otlp.Metrics
     assert found.rejected == ((reason, 1),)
     assert [report.score for report in found.reports] in ([], [None])
     assert plain_push(encode_protobuf(request_)) is None, "the short cut leaves refusals to the full decoder"
+    assert plain_push_json(encode_json(request_)) is None
 
 
 def test_a_push_of_somebody_else_is_not_refused() -> None:
@@ -103,6 +107,7 @@ def test_measurements_are_noticed_and_left_to_the_full_decoder() -> None:
     collective = push([score(0.9), gauge(names.COLLECTIVE_DURATION_MS, 1.5)])
     assert read_push(collective).has_measurements
     assert plain_push(encode_protobuf(collective)) is None
+    assert plain_push_json(encode_json(collective)) is None
 
 
 def test_straggler_event_is_read() -> None:
@@ -115,12 +120,15 @@ def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
     lines = (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
     bodies = [json.loads(line)["body"] for line in lines if json.loads(line)["path"].startswith("/v1/metrics")]
     requests = [decode_json(otlp.MetricsRequest, json.dumps(body).encode()) for body in bodies]
-    plain = [read_plain_push(encode_protobuf(request)) for request in requests]
-    assert [found for found in plain if found is not None] == [
-        read_push(request) for request, found in zip(requests, plain, strict=True) if found is not None
-    ]
     events = sum(names.STRAGGLER_EVENT in json.dumps(body) for body in bodies)
-    assert plain.count(None) == events
+    for plain in (
+        [read_plain_push(encode_protobuf(request), False) for request in requests],
+        [read_plain_push(json.dumps(body).encode(), True) for body in bodies],
+    ):
+        assert [found for found in plain if found is not None] == [
+            read_push(request) for request, found in zip(requests, plain, strict=True) if found is not None
+        ]
+        assert plain.count(None) == events
 
 
 texts = st.sampled_from(["active", "idle", "", "a", "ü", "a\nb", " a", "fleet"])
@@ -170,22 +178,36 @@ modest = settings(max_examples=200, deadline=None, suppress_health_check=list(He
 @given(requests | values(otlp.MetricsRequest))
 def test_short_cut_answers_the_same_or_nothing(request_: otlp.MetricsRequest) -> None:
     body = encode_protobuf(request_)
-    plain = read_plain_push(body)
-    assert plain is None or plain == read_push(decode_protobuf(otlp.MetricsRequest, body))
+    expected = read_push(decode_protobuf(otlp.MetricsRequest, body))
+    for plain in (read_plain_push(body, False), read_plain_push(encode_json(request_), True)):
+        assert plain is None or plain == expected
 
 
+JSON_BYTES = b'{}[],:"0123456789.-+eE \\/truefalsn\n\x00\xff'
+
+
+@pytest.mark.parametrize("is_json", [False, True])
 @modest
 @given(requests, st.data())
-def test_short_cut_never_accepts_what_the_decoder_refuses(request_: otlp.MetricsRequest, data: st.DataObject) -> None:
-    body = bytearray(encode_protobuf(request_) or b"\n\0")
+def test_short_cut_never_accepts_what_the_decoder_refuses(
+    is_json: bool, request_: otlp.MetricsRequest, data: st.DataObject
+) -> None:
+    encode, decode = (encode_json, decode_json) if is_json else (encode_protobuf, decode_protobuf)
+    body = bytearray(encode(data.draw(st.sampled_from([request_, FULL]))) or b"\n\0")
+    octets = st.sampled_from(list(JSON_BYTES)) if is_json else st.integers(0, 255)
     for _ in range(data.draw(st.integers(1, 3))):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    plain = read_plain_push(bytes(body))
+        at = data.draw(st.integers(0, len(body) - 1))
+        if data.draw(st.booleans()):
+            body[at] = data.draw(octets)
+        else:
+            del body[at : at + data.draw(st.integers(1, 4))]
+            body = body or bytearray(b"{")
+    plain = read_plain_push(bytes(body), is_json)
     if plain is not None:
         try:
-            decoded = decode_protobuf(otlp.MetricsRequest, bytes(body))
+            decoded = decode(otlp.MetricsRequest, bytes(body))
         except MalformedPush:
-            pytest.fail("accepted a body that is not protobuf")
+            pytest.fail(f"accepted what is not OTLP: {bytes(body)!r}")
         assert repr(plain) == repr(read_push(decoded))
 
 

@@ -170,12 +170,19 @@ def test_cluster_of_the_request_wins_and_a_mismatch_is_counted() -> None:
     assert (fleet.counters.mismatched, list(fleet.clusters)) == (1, ["query"])
 
 
+def test_cluster_of_the_request_must_be_an_id() -> None:
+    fleet = processor()
+    taken = fleet.take(health("a", 0.9, cluster="body"), "a\r\nb", 0.0, 0)
+    assert (taken.cluster, list(fleet.clusters)) == ("body", ["body"])
+    assert fleet.counters.rejected == {Reject.IDENTITY_INVALID: 1}
+
+
 def test_the_same_push_twice_counts_once() -> None:
     fleet = processor()
     push = health("a", 0.9, sent_ns=WALL)
     fleet.take(push, None, 0.0, WALL)
     fleet.take(push, None, 0.3, WALL)
-    assert (fleet.counters.stored, fleet.counters.puts) == (1, {Put.DUPLICATE: 1})
+    assert (fleet.counters.puts[Put.STORED], fleet.counters.puts[Put.DUPLICATE]) == (1, 1)
     assert len(fleet.clusters["train"].roster.rows) == 1
 
 

@@ -3,6 +3,7 @@
 
 include "native/wire.pxi"
 include "native/push.pxi"
+include "native/push_json.pxi"
 include "native/otlp_columns.pxi"
 include "native/perfetto.pxi"
 include "native/request.pxi"

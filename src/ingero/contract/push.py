@@ -1,7 +1,7 @@
 """What Fleet takes from a push: who speaks, how healthy they are, and what in it cannot be true.
 
-`read_push` decides about decoded values; the compiled `_native.plain_push` answers the same for the common push (one
-resource, gauges and sums, nothing odd) straight from protobuf bytes, and None for everything else.
+`read_push` decides about decoded values. The compiled `plain_push` and `plain_push_json` answer the same for the common
+push (one resource, gauges and sums, nothing odd) straight from its bytes, and None for everything else.
 """
 
 import math
@@ -15,11 +15,13 @@ from ingero.contract.otlp import KeyValue, Metric, MetricsRequest, NumberPoint, 
 from ingero.contract.types import NodeState
 
 try:
-    from ingero.contract._native import plain_push
+    from ingero.contract._native import plain_push, plain_push_json
 except ImportError:  # built without a compiler: everything takes the pure path
 
-    def plain_push(body: bytes) -> "tuple[object, ...] | None":
+    def plain_push(body: bytes) -> tuple[object, ...] | None:
         return None
+
+    plain_push_json = plain_push
 
 
 MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
@@ -68,9 +70,9 @@ class Push(msgspec.Struct, frozen=True, gc=False):
     lead: str
 
 
-def read_plain_push(body: bytes) -> Push | None:
-    """The compiled short cut for protobuf; None means: decode it and ask `read_push`."""
-    found = plain_push(body)
+def read_plain_push(body: bytes, is_json: bool) -> Push | None:
+    """The compiled short cut; None means: decode it and ask `read_push`."""
+    found = plain_push_json(body) if is_json else plain_push(body)
     if found is None:
         return None
     *fields, lead = found

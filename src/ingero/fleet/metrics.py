@@ -81,10 +81,7 @@ def service_families(receiver: Receiver, plaintext_listeners: int, exporters: It
         counter(
             "ingero_fleet_reports_total",
             "Node reports by what became of them",
-            (
-                ((("result", put.value),), counters.stored if put is Put.STORED else counters.puts[put])
-                for put in sorted(Put, key=lambda put: put.value)
-            ),
+            (((("result", put.name.lower()),), counters.puts[put]) for put in Put),
         ),
         _total("ingero_fleet_pushes_total", "Metrics requests taken", counters.pushes),
         _total("ingero_fleet_cluster_defaulted_total", "Reports that named no cluster", counters.defaulted),

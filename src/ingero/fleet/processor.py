@@ -59,8 +59,7 @@ class Counters:
     defaulted: int = 0  # no cluster named anywhere
     mismatched: int = 0  # query or header and resource disagree
     skewed: int = 0
-    stored: int = 0  # reports taken as they are
-    puts: Counter[Put] = field(default_factory=Counter)  # and the others
+    puts: list[int] = field(default_factory=lambda: [0] * len(Put))  # by what became of a report
     rejected: Counter[Reject] = field(default_factory=Counter)
     forgotten: int = 0
     ticks: int = 0
@@ -93,13 +92,11 @@ class FleetProcessor:
 
     def push(self, body: bytes, encoding: Encoding, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
         """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
-        if encoding is Encoding.PROTOBUF:
-            plain = read_plain_push(body)
-            if plain is not None:
-                return self._apply(plain, cluster, now_s, wall_ns)
-            request = decode_protobuf(MetricsRequest, body)
-        else:
-            request = decode_json(MetricsRequest, body)
+        is_json = encoding is Encoding.JSON
+        plain = read_plain_push(body, is_json)
+        if plain is not None:
+            return self._apply(plain, cluster, now_s, wall_ns)
+        request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
         return self.take(request, cluster, now_s, wall_ns)
 
     def take(self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
@@ -112,9 +109,10 @@ class FleetProcessor:
 
     def _apply(self, found: Push, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
         self.counters.pushes += 1
-        if cluster is not None and problem_with_id(cluster):
-            cluster = None
         rejected = list(found.rejected)
+        if cluster is not None and cluster not in self.clusters and problem_with_id(cluster):
+            cluster = None  # the body may know better; the request itself is told
+            rejected.append((Reject.IDENTITY_INVALID, 1))
         about = ("", "")
         for report in found.reports:
             name = cluster or report.cluster
@@ -137,10 +135,7 @@ class FleetProcessor:
                 return Reject.TOO_MANY_CLUSTERS
             cluster = self.clusters[name] = Cluster(Roster(self.max_nodes))
         put = cluster.roster.put(report, now_s)
-        if put is Put.STORED:
-            self.counters.stored += 1
-        else:
-            self.counters.puts[put] += 1
+        self.counters.puts[put] += 1
         cluster.last_push_s = now_s
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.skewed += 1

@@ -4,7 +4,7 @@ Times are seconds of one monotonic clock of the receiver: a node's own clock nev
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 import numpy as np
 
@@ -18,13 +18,13 @@ ACTIVE = STATES.index(NodeState.ACTIVE.value)
 _FIRST_CAPACITY = 64
 
 
-class Put(Enum):
-    """What became of a report."""
+class Put(IntEnum):
+    """What became of a report; an index into counters."""
 
-    STORED = "stored"
-    DUPLICATE = "duplicate"  # the same push again, as clients retry; the node is alive, nothing else changes
-    LATE = "late"  # overtaken by a newer push
-    FULL = "full"
+    STORED = 0
+    DUPLICATE = 1  # the same push again, as clients retry; the node is alive, nothing else changes
+    LATE = 2  # overtaken by a newer push
+    FULL = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,31 @@ cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
     return 0
 
 
+cdef int _use_resource_attribute(Attribute* attribute, Found* found) noexcept nogil:
+    if slice_is(attribute.key, b"ingero.node.id", 14):
+        return _keep_once(attribute, &found.node)
+    if slice_is(attribute.key, b"ingero.cluster.id", 17):
+        return _keep_once(attribute, &found.cluster)
+    if slice_is(attribute.key, b"ingero.job.id", 13):
+        return _keep_once(attribute, &found.job)
+    if slice_is(attribute.key, b"ingero.provider", 15):
+        return _keep_once(attribute, &found.provider)
+    if slice_is(attribute.key, b"ingero.rank", 11):
+        found.rank = attribute.number
+    elif slice_is(attribute.key, b"ingero.node.rank", 16):
+        found.node_rank = attribute.number
+    elif slice_is(attribute.key, b"ingero.world_size", 17):
+        found.world_size = attribute.number
+    return 0
+
+
+cdef int _keep_once(Attribute* attribute, Slice* where) noexcept nogil:
+    if where.at != NULL or not attribute.has_text:
+        return -1
+    where[0] = attribute.text
+    return 0
+
+
 cdef int _read_resource_attributes(Slice message, Found* found) noexcept nogil:
     cdef Bytes at = message.at
     cdef Bytes end = message.at + message.size
@@ -114,29 +139,28 @@ cdef int _read_resource_attributes(Slice message, Found* found) noexcept nogil:
         at = read_slice(at, end, &item)
         if at == NULL or _read_attribute(item, &attribute):
             return -1
-        if slice_is(attribute.key, b"ingero.node.id", 14):
-            if found.node.at != NULL or not attribute.has_text:
-                return -1
-            found.node = attribute.text
-        elif slice_is(attribute.key, b"ingero.cluster.id", 17):
-            if found.cluster.at != NULL or not attribute.has_text:
-                return -1
-            found.cluster = attribute.text
-        elif slice_is(attribute.key, b"ingero.job.id", 13):
-            if found.job.at != NULL or not attribute.has_text:
-                return -1
-            found.job = attribute.text
-        elif slice_is(attribute.key, b"ingero.provider", 15):
-            if found.provider.at != NULL or not attribute.has_text:
-                return -1
-            found.provider = attribute.text
-        elif slice_is(attribute.key, b"ingero.rank", 11):
-            found.rank = attribute.number
-        elif slice_is(attribute.key, b"ingero.node.rank", 16):
-            found.node_rank = attribute.number
-        elif slice_is(attribute.key, b"ingero.world_size", 17):
-            found.world_size = attribute.number
+        if _use_resource_attribute(&attribute, found):
+            return -1
     return 0
+
+
+cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
+    if slice_is(attribute.key, b"ingero.node.state", 17) and attribute.has_text:
+        out.state = attribute.text
+        out.has_state = True
+    elif slice_is(attribute.key, b"ingero.workload_type", 20) and attribute.has_text:
+        out.workload = attribute.text
+        out.has_workload = True
+    elif slice_is(attribute.key, b"ingero.detection_mode", 21):
+        out.mode = attribute.text
+        out.has_mode = attribute.has_text
+    elif slice_is(attribute.key, b"mode", 4):
+        out.older_mode = attribute.text
+        out.has_older_mode = attribute.has_text
+    elif slice_is(attribute.key, b"ingero.gpu_model", 16) and attribute.has_text:
+        out.gpu_model = attribute.text
+    elif slice_is(attribute.key, b"ingero.gpu_count", 16):
+        out.gpu_count = attribute.number
 
 
 cdef int _read_point(Slice message, Point* out) noexcept nogil:
@@ -154,22 +178,7 @@ cdef int _read_point(Slice message, Point* out) noexcept nogil:
             at = read_slice(at, end, &item)
             if at == NULL or _read_attribute(item, &attribute):
                 return -1
-            if slice_is(attribute.key, b"ingero.node.state", 17) and attribute.has_text:
-                out.state = attribute.text
-                out.has_state = True
-            elif slice_is(attribute.key, b"ingero.workload_type", 20) and attribute.has_text:
-                out.workload = attribute.text
-                out.has_workload = True
-            elif slice_is(attribute.key, b"ingero.detection_mode", 21):
-                out.mode = attribute.text
-                out.has_mode = attribute.has_text
-            elif slice_is(attribute.key, b"mode", 4):
-                out.older_mode = attribute.text
-                out.has_older_mode = attribute.has_text
-            elif slice_is(attribute.key, b"ingero.gpu_model", 16) and attribute.has_text:
-                out.gpu_model = attribute.text
-            elif slice_is(attribute.key, b"ingero.gpu_count", 16):
-                out.gpu_count = attribute.number
+            _use_point_attribute(&attribute, out)
         elif tag == 17 or tag == 25:  # start time, time
             if end - at < 8:
                 return -1
@@ -367,16 +376,13 @@ cdef inline object _number_or_none(Number number):
     return number.value if number.is_set else None
 
 
-def plain_push(bytes body):
-    """Fields of a NodeReport and the name of the first metric; None for a push that is not plain."""
-    cdef Found found
-    cdef Bytes start = body
-    memset(&found, 0, sizeof(Found))
-    if _read_request(start, start + len(body), &found):
-        return None
+cdef object _answer(Found* found):
+    """Fields of a NodeReport and the name of the first metric; None where an id must be refused."""
     if found.node.at == NULL or not _is_good_id(found.node):
         return None
-    if (found.cluster.at != NULL and not _is_good_id(found.cluster)) or (found.job.at != NULL and not _is_good_id(found.job)):
+    if found.cluster.at != NULL and not _is_good_id(found.cluster):
+        return None
+    if found.job.at != NULL and not _is_good_id(found.job):
         return None
     return (
         _text_or_none(found.node),
@@ -396,3 +402,13 @@ def plain_push(bytes body):
         found.sent_ns,
         _text_or_none(found.lead) or "",
     )
+
+
+def plain_push(bytes body):
+    """What `_answer` says about a protobuf body; None for a push that is not plain."""
+    cdef Found found
+    cdef Bytes start = body
+    memset(&found, 0, sizeof(Found))
+    if _read_request(start, start + len(body), &found):
+        return None
+    return _answer(&found)
