@@ -13,6 +13,15 @@ from ingero.contract.events import OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, Source
 
 SWITCH, OOM, EXEC, EXIT, FORK, PAGES = 1, 4, 5, 6, 7, 20
 SPIN = "end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\n"
+PUSH_ASIDE = """
+try: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+except OSError: os.nice(-10)
+end = time.monotonic() + 10
+while time.monotonic() < end:
+    pause = time.monotonic() + 0.002
+    while time.monotonic() < pause: pass
+    time.sleep(0.003)
+"""
 
 
 def rows(tracing, pid: int) -> dict[str, object]:
@@ -25,15 +34,14 @@ def preempted_of(tracing):
 
 
 def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) -> None:
-    """Two busy processes on one CPU: the traced one waits about half of the time, and is preempted, not asleep."""
+    """A process of higher priority pushes the traced one aside again and again: it waits, it does not sleep."""
     traced, rival = job(), job()
     for process in (traced, rival):
         process.do("os.sched_setaffinity(0, {0})")
-    rival.do("os.nice(-10)")  # it shall win the CPU often, whatever else runs here
     tracing = trace(pids=(traced.pid,), slow_runqueue_ns=500_000)
-    for process in (traced, rival):
-        process.send(SPIN.format(seconds=5))
-    tracing.wait(lambda: rival.pid in preempted_of(tracing)["arg1"] and preempted_of(tracing)["arg0"].sum() > 0.1e9)
+    traced.send(SPIN.format(seconds=10))
+    rival.send(PUSH_ASIDE)
+    tracing.wait(lambda: rival.pid in preempted_of(tracing)["arg1"] and preempted_of(tracing)["arg0"].sum() > 0.1e9, 10)
     switches, preempted = tracing.of(Source.HOST, SWITCH), preempted_of(tracing)
     assert set(switches["pid"]) == {traced.pid}
     assert (preempted["arg0"] == preempted["end_ns"] - preempted["start_ns"]).all()
