@@ -166,6 +166,25 @@ class ElfFile:
                     return at
         raise Unavailable(f"{symbol.name} in {self.path} is in no executable segment of the file")
 
+    def executable_segments(self) -> list[tuple[int, int, int]]:
+        """(file offset, address, bytes in the file) of the segments that hold code."""
+        return [(row[2], row[3], row[5]) for row in self._segments if row[0] == _PT_LOAD and row[1] & _PF_X]
+
+    def data_symbol(self, name: str) -> int | None:
+        """Address of a defined symbol of any kind, as linked; None when there is none."""
+        for kind in (SHT_DYNSYM, SHT_SYMTAB):
+            found = next((one for one in self.symbols(kind) if one.name == name and one.section), None)
+            if found is not None:
+                return found.value
+        return None
+
+    def load_base(self, address: int, file_offset: int) -> int:
+        """What a mapping of `file_offset` at `address` adds to every linked address."""
+        for kind, _, offset, linked, _, in_file, _, _ in self._segments:
+            if kind == _PT_LOAD and offset & -4096 <= file_offset < offset + in_file:
+                return int(address - (linked - offset + file_offset))
+        raise Unavailable(f"{self.path} has no segment at {file_offset:#x}")
+
     def versioned(self, name: str) -> str | None:
         """`name_v2_10_3` with the highest version, where a library only exports versioned names."""
         pattern = re.compile(rb"\0(" + re.escape(name.encode()) + rb"_v(\d+(?:_\d+)*))(?=\0)")
