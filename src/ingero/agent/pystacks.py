@@ -17,6 +17,7 @@ MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
 _PYTHON: Final = re.compile(r"/(?:lib)?python(3)\.(\d+)(t?)[^/]*$")
+_SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame of its own
 _DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # of struct pthread on x86-64, where pthread_t points to
 _COMPACT, _ASCII = 1 << 5, 1 << 6
@@ -134,7 +135,9 @@ class PythonProcess:
             if not frame or len(frames) >= MAX_FRAMES:
                 break
             try:
-                frames.append(self._frame(memory, frame))
+                found = self._frame(memory, frame)
+                if found.file != _SHIM:
+                    frames.append(found)
             except _Unreadable:
                 if self.minor < 12:  # later versions put a frame without code where C called Python
                     break

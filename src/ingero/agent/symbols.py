@@ -50,7 +50,7 @@ class FunctionTable:
         elf = ElfFile(path)
         try:
             self._segments = elf.executable_segments()
-            parts, texts = [], []
+            parts, texts = [], list[bytes]()
             for kind in (SHT_SYMTAB, SHT_DYNSYM):
                 for section in elf.sections:
                     if section.kind != kind:
@@ -109,7 +109,8 @@ class Symbolizer:
             return NativeFrame(address, None, 0, None)
         table = self._table(region)
         found = table.find(address - region.start + region.file_offset) if table else None
-        return NativeFrame(address, *(found or (None, 0)), region.path)
+        symbol, distance = found or (None, 0)
+        return NativeFrame(address, symbol, distance, region.path)
 
     def _table(self, region: _Region) -> FunctionTable | None:
         if region.opened not in self._tables:
@@ -145,5 +146,3 @@ class Symbolizer:
 def _region_of(regions: list[_Region], address: int) -> _Region | None:
     index = bisect.bisect_right(regions, address, key=lambda region: region.start) - 1
     return regions[index] if index >= 0 and address < regions[index].end else None
-
-
