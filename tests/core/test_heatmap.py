@@ -22,7 +22,7 @@ def _answer(workers: int, steps: int) -> Answer:
 def test_svg_is_well_formed_and_names_the_culprit() -> None:
     root = ET.fromstring(to_svg(draw(_answer(4, 6), "a <job> & more")))
     texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[:2] == ["a <job> & more", "slow: rank 1, host – own time per step against workers of the same role"]
+    assert texts[:2] == ["a <job> & more", "slow – rank 1: host – own time per step against workers of the same role"]
     assert "◀ +40.0%" in texts
     hints = [node.text for node in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(hints) == 4 * 6

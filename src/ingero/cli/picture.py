@@ -7,6 +7,7 @@ from ingero.core.answer import Answer
 from ingero.core.heatmap import PAPER, Drawing, draw, to_svg
 from ingero.errors import ConfigError, Unavailable
 
+PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})  # what the built-in font lacks
 SCALE = 2  # pixels of a PNG per unit, so that it stays sharp on a modern screen
 
 
@@ -38,7 +39,7 @@ def _write_png(path: Path, drawing: Drawing) -> None:
     for label in drawing.labels:
         font = fonts.setdefault(label.size, ImageFont.load_default(size=label.size * SCALE))
         anchor = {"start": "ls", "middle": "ms", "end": "rs"}[label.anchor]
-        text = label.text.replace("◀", "<")  # the built-in font has no arrow
+        text = label.text.translate(PLAIN)
         stroke = 1 if label.bold else 0
         canvas.text(
             (label.x * SCALE, label.y * SCALE), text, fill=label.fill, font=font, anchor=anchor, stroke_width=stroke

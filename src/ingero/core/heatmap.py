@@ -89,7 +89,7 @@ def draw(answer: Answer, title: str) -> Drawing:
             )
         )
     legend_boxes, legend_labels = _legend(left, bottom + 52, span)
-    width = int(max(left + values.shape[1] * cell_w + 150, left + 420))
+    width = int(max(left + values.shape[1] * cell_w + 170, left + 420))
     return Drawing(width, int(bottom + 100), tuple(boxes + legend_boxes), tuple(labels + legend_labels))
 
 
@@ -118,10 +118,9 @@ def to_svg(drawing: Drawing) -> str:
 def _headline(answer: Answer) -> str:
     what = "own time per step against workers of the same role"
     if answer.culprits:
-        who = " and ".join(
-            c.worker if c.worker.startswith("rank") else f"{c.worker} (rank {c.rank})" for c in answer.culprits
-        )
-        return f"slow: {who}, {answer.culprits[0].cause} – {what}"
+        names = [c.worker if c.worker.startswith("rank") else f"{c.worker} (rank {c.rank})" for c in answer.culprits]
+        slow = ", ".join(f"{name}: {c.cause}" for name, c in zip(names, answer.culprits, strict=True))
+        return f"slow – {slow} – {what}"
     if answer.cause:
         return f"{str(answer.cause).replace('_', ' ')}, no worker is to blame – {what}"
     return f"{'not sure' if answer.not_sure else 'nobody is slow'} – {what}"
@@ -132,7 +131,8 @@ def _named_rows(answer: Answer, heat: Heat) -> dict[int, str]:
     for culprit in answer.culprits:
         for i, row in enumerate(heat.rows):
             if row == culprit.worker or row.startswith(f"{culprit.worker} "):
-                named[i] = f"{culprit.excess:+.1%}" if culprit.excess is not None else str(culprit.cause)
+                often = f" every {culprit.period} steps" if culprit.period else ""
+                named[i] = f"{culprit.excess:+.1%}{often}" if culprit.excess is not None else str(culprit.cause)
     return named
 
 
@@ -160,7 +160,8 @@ def _legend(x: float, y: float, span: float) -> tuple[list[Box], list[Label]]:
     boxes = [Box(x + i * 3, y, 3, 12, _colour(1 - span / 2 + i * 1.5 * span / 80, span)) for i in range(80)]
     boxes.append(Box(x + 270, y, 14, 12, UNKNOWN))
     marks = ((1 - span / 2, 0), (1.0, 80), (1 + span, 240))
-    labels = [Label(x + at, y + 27, _times(value), 10, "middle", FAINT) for value, at in marks]
+    labels = [Label(x + at, y + 27, _times(value), 10, "middle", FAINT) for value, at in marks[:2]]
+    labels.append(Label(x + marks[2][1], y + 27, f"≥ {_times(marks[2][0])}", 10, "middle", FAINT))
     labels.append(Label(x + 290, y + 10, "not recorded", 10, fill=FAINT))
     return boxes, labels
 

@@ -67,7 +67,7 @@ def blame_records(
     findings = judge(workers)
     job = _Job(collectives, measured, findings, _mean_period(workers), world, exact_ends, labels or {})
     fixer = Fixer(collectives, measured, exact_ends)
-    suspects = fixer.needed(findings.suspects)
+    suspects = sorted(fixer.needed(findings.suspects), key=lambda s: -_loss_of(s, len(workers.steps)))
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
     saved_s = fixer.saved(suspects)
     links = [] if culprits else find_slow_links(collectives, measured.row_step, len(workers.steps), job.step_s)
@@ -95,6 +95,11 @@ def blame_records(
         fixes=tuple(sorted(fixes, key=lambda fix: -fix.saved_s)),
         heat=_heat(job),
     )
+
+
+def _loss_of(suspect: Suspect, steps: int) -> float:
+    """Seconds per step on average: a stall counts in its own steps only."""
+    return suspect.excess_s * (len(suspect.stalls) / max(1, steps) if suspect.stalls else 1.0)
 
 
 _FIX_NAMES = {
