@@ -44,8 +44,22 @@ def outcome(columns: Columns, signal: Signal, body: bytes) -> object:
     return rows_of(columns.take())
 
 
+def checked(columns: Columns, signal: Signal, body: bytes) -> object:
+    """What a check alone says."""
+    try:
+        return columns.check(signal, body)
+    except IngeroError as error:
+        return type(error)
+    finally:
+        assert len(columns) == 0
+
+
 def agree(signal: Signal, body: bytes) -> None:
-    assert outcome(new_columns(), signal, body) == outcome(PureColumns(), signal, body)
+    """Both builders: the same table or the same refusal, and a check foretells it."""
+    found = outcome(new_columns(), signal, body)
+    assert found == outcome(PureColumns(), signal, body)
+    foretold = len(found) if isinstance(found, list) else found
+    assert checked(new_columns(), signal, body) == checked(PureColumns(), signal, body) == foretold
 
 
 def point(**fields: object) -> otlp.NumberPoint:

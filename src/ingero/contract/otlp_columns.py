@@ -64,6 +64,10 @@ class Columns(Protocol):
         """Append one request; returns its rows. A refused one (MalformedPush, TooLarge) leaves nothing behind."""
         ...
 
+    def check(self, signal: int, body: bytes) -> int:
+        """How many rows `add` would append, or what it would raise; the builder is empty afterwards."""
+        ...
+
     def __len__(self) -> int: ...
 
     def clear(self) -> None: ...
@@ -89,6 +93,10 @@ class PureColumns:
         self._rows += rows
         self._origins += [(seq, idx, received_us) for idx in range(len(rows))]
         return len(rows)
+
+    def check(self, signal: int, body: bytes) -> int:
+        self.clear()
+        return len(decode_rows(signal, body))
 
     def take(self) -> Batch:
         rows, origins = self._rows, self._origins

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.contract.otlp_columns import Columns, new_columns
-from ingero.errors import Overloaded, StoreError, StoreFull, TooLarge
+from ingero.errors import MalformedInput, Overloaded, StoreError, StoreFull, TooLarge
 from ingero.storage.journal import MAX_BODY_BYTES, JournalWriter, frame_bytes
 
 log = logging.getLogger(__name__)
@@ -104,12 +104,10 @@ class Ingest:
         """Durable when it returns. Raises MalformedPush, TooLarge, Overloaded or StoreFull: then it is not."""
         self._admit(len(body))
         try:
-            events = self._checker.add(signal, body, 0, 0)
-        except Exception:
+            events = self._checker.check(signal, body)
+        except (MalformedInput, TooLarge):
             self.counters.refused_malformed += 1
             raise
-        finally:
-            self._checker.clear()
         if not events:
             return Accepted(0, 0)  # nothing to keep
         future: asyncio.Future[Accepted] = self._loop.create_future()
