@@ -38,14 +38,16 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
 
 
 def _shrink(store: EventStore, max_bytes: int) -> Iterator[int]:
-    """Space is known only after a checkpoint, so a share of the rows goes, then we look again."""
-    while (used := store.used_bytes()) > max_bytes * _SIZE_SLACK:
+    """Delete the share of rows that is too much, then look again; stop when deleting does not free space."""
+    used = store.used_bytes()
+    while used > max_bytes:
         counts = store.row_counts()
         table = max(_SHORT_LIVED, key=lambda name: counts[name])
         surplus = int(counts[table] * (1 - max_bytes * _SIZE_SLACK / used)) + 1
-        if counts[table] == 0:
-            return  # what is left is small and kept on purpose
         while surplus > 0 and (step := store.delete_step(table, None, min(surplus, STEP_ROWS))):
             surplus -= step
             yield step
-        store.checkpoint()
+        store.checkpoint()  # space is given back, and known, only now
+        before, used = used, store.used_bytes()
+        if used >= before:
+            return  # too few rows to fill a block: the next round will see

@@ -1,0 +1,55 @@
+"""A full disk under a running Echo: new data is refused with the reason, old data is found, and it recovers."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.echo.samples import metrics_body
+
+from ingero.contract.otlp_rows import Signal
+from ingero.echo.engine import Engine, EngineSettings
+from ingero.echo.store_api import QueryLimits
+from ingero.errors import Overloaded, StoreFull
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root to mount a small file system")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=False).returncode != 0:
+        pytest.skip("this machine does not let us mount a tmpfs")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk: Path) -> None:
+    engine = Engine(EngineSettings(database=small_disk / "echo.db", segment_bytes=1 << 20))
+    await engine.start()
+    sent = 0
+    try:
+        (small_disk / "ballast").write_bytes(bytes(3 << 20))
+        with pytest.raises((StoreFull, Overloaded), match="new data is refused until this is mended"):
+            for number in range(2000):
+                body = metrics_body(points=50, first=number * 50, note="x" * 200)
+                sent += (await engine.submit(Signal.METRICS, body)).events
+        assert sent > 0
+        assert "No space left on device" in engine.trouble
+        (small_disk / "ballast").unlink()
+        subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
+        async with asyncio.timeout(20):
+            while True:
+                try:
+                    sent += (await engine.submit(Signal.METRICS, metrics_body(points=7, first=10**7))).events
+                    break
+                except StoreFull:
+                    await asyncio.sleep(0.1)
+        await engine.store.wait_applied(engine.ingest.durable_seq, 30)
+        found = await engine.store.query("SELECT count(*) FROM events", [], QueryLimits())
+        assert found.rows == [[sent]]
+    finally:
+        await engine.stop()
