@@ -47,7 +47,7 @@ class EchoProcess:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            self.process.wait()
+            self._reap()
             raise AssertionError(f"Echo did not start:\n{(self.folder / 'echo.log').read_text()[-3000:]}")
         self.addresses = json.loads(line)["addresses"]
 

@@ -128,7 +128,7 @@ def test_a_flipped_bit_in_an_acknowledged_request_is_named(tmp_path: Path) -> No
     damage(list_segments(tmp_path)[0].path, b"second")
     (problem,) = inspect_journal(tmp_path, 0).problems
     assert problem.startswith("journal-00000001 is damaged at byte ")
-    assert problem.endswith("request 2 cannot be read (0 requests follow it there)")
+    assert problem.endswith("request 2 cannot be read")
     with pytest.raises(StoreDamaged, match="request 2 cannot be read; run `ingero-echo verify`"):
         read_all(tmp_path, 3)
     assert [frame.body for frame in recoverable_frames(tmp_path, 0)] == [b"first", b"third"]

@@ -114,9 +114,9 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
                 expected = frame.seq + 1
         lost = scan.lost(limit)
         if lost is not None and lost >= expected:
-            where = f"{segment.path.name} is damaged at byte {scan.offset}"
-            problems.append(f"{where}: request {expected} cannot be read ({lost - expected} requests follow it there)")
-            expected = lost + 1
+            which = f"request {expected}" if lost == expected else f"requests {expected} to {lost}"
+            problems.append(f"{segment.path.name} is damaged at byte {scan.offset}: {which} cannot be read")
+            expected = max(lost + 1, limit or 0)
         dropped += _torn_bytes(data, scan.offset) if following is None else 0
     return Inspection(tuple(segments), expected - 1, frames, dropped, tuple(problems))
 
@@ -142,15 +142,15 @@ class _Scan:
 
     def lost(self, limit: int | None) -> int | None:
         """The last sequence that was acknowledged and cannot be read here; None when the end is a clean or torn one."""
-        if limit is not None:
-            return limit - 1 if self.expected < limit else None
+        if limit is not None and self.expected >= limit:
+            return None
         at = self.data.find(FRAME_MAGIC, self.offset)
         while at >= 0:
             frame = decode_frame(self.data, at)
             if frame is not None and frame.seq > self.expected and frame.synced >= self.expected:
-                return frame.seq - 1 if frame.synced >= frame.seq - 1 else frame.synced
+                return min(frame.seq - 1, frame.synced)
             at = self.data.find(FRAME_MAGIC, at + 1)
-        return None
+        return None if limit is None else limit - 1
 
 
 class JournalReader:
