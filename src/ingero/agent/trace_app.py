@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.aggregator import CountedRow
+from ingero.agent.annotate import INSERT_ANNOTATION, AnnotationServer
 from ingero.agent.host_info import HostSampler, has_moved, read_machine
 from ingero.agent.process_info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
@@ -61,6 +62,8 @@ class TraceOptions:
     deadband_pct: float = 0.0
     heartbeat_s: float = 0.0
     flags: str = ""
+    annotate: Path | None = None  # socket for annotations
+    annotate_gid: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,8 @@ class TraceApp:
         self._began_s = time.monotonic()
         since_ns = time.time_ns()
         self._writer: TraceWriter | None = None
-        db = TraceDb(options.db, options.node) if options.db else None
+        self.annotations = AnnotationServer(options.annotate, options.annotate_gid) if options.annotate else None
+        db = self._open_db(options)
         if db is not None:
             self._session = _open_session(db, options, since_ns)
             self._writer = TraceWriter(db, options.size)
@@ -111,6 +115,14 @@ class TraceApp:
         self._sampler = HostSampler()
         self._sample: SystemSample | None = None
         self._kept_sample: SystemSample | None = None
+
+    def _open_db(self, options: TraceOptions) -> TraceDb | None:
+        try:
+            return TraceDb(options.db, options.node) if options.db else None
+        except BaseException:
+            if self.annotations:
+                self.annotations.close()
+            raise
 
     def run(self, stop: threading.Event, on_tick: OnTick, on_events: OnEvents | None = None) -> TraceView:
         """Trace until `stop` is set or the time is over; returns the final state."""
@@ -137,6 +149,10 @@ class TraceApp:
         unusual = self.recorder.take(traced)
         self.recorder.take_collectives(self._feed.collectives(self.recorder.processes))
         self.recorder.flush_if_full(time.time_ns())
+        if self.annotations and self._writer:
+            notes = self.annotations.poll(time.time_ns())
+            if notes:
+                self._writer.submit([(INSERT_ANNOTATION, notes)])
         if on_events is not None and len(traced.columns):
             on_events(traced, unusual)
 
@@ -191,6 +207,8 @@ class TraceApp:
             close: Batch = [("UPDATE sessions SET stopped_at = ? WHERE id = ?", [(now_ns, self._session)])]
             self._writer.submit(close)
             self._writer.close()
+        if self.annotations:
+            self.annotations.close()
         self._feed.close()
 
 

@@ -31,6 +31,12 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("whatif", "Find the slow one", "what each fix would save: time, GPU hours, money", "ingero.cli.blame:whatif"),
     ("explain", "Find the slow one", "what was slow, why, and what to do about it", "ingero.cli.explain:command"),
     ("check", "On a GPU node", "is this node ready, and what does each missing piece cost", "ingero.cli.check:command"),
+    (
+        "annotate",
+        "On a GPU node",
+        "mark a step, epoch or phase in the running recording",
+        "ingero.cli.annotate:command",
+    ),
     ("trace", "On a GPU node", "watch CUDA, NCCL and the kernel, live and recorded", "ingero.cli.trace:command"),
     ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.query:command"),
     ("run", "On a GPU node", "start a job so that every collective is timed on the GPU", "ingero.cli.run:command"),

@@ -10,6 +10,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.agent.annotate import default_socket
 from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
 from ingero.agent.identity import default_node
 from ingero.agent.privileges import missing_capabilities
@@ -74,13 +75,18 @@ class Pids(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--heartbeat", type=Since(), default="0", help="Keep a system sample, and print a JSON line, this often anyway."
 )
+@click.option("--annotate", is_flag=True, help="Listen for `ingero annotate` on a Unix socket.")
+@click.option(
+    "--annotate-socket-gid", type=int, default=-1, help="Group that may annotate [default: yours under sudo]."
+)
 @click.option("--no-io", is_flag=True, help="Without block I/O.")
 @click.option("--no-tcp", is_flag=True, help="Without TCP retransmissions.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per record instead of tables.")
 def command(
     pids: tuple[int, ...] | None, node: str | None, duration: float | None, record: bool, db: Path | None,
     record_all: bool, stack: bool, stack_samples: int, max_db: int | None, db_rollover_size: int, db_rollover_keep: int,
-    deadband: float, heartbeat: float, no_io: bool, no_tcp: bool, as_json: bool,
+    deadband: float, heartbeat: float, annotate: bool, annotate_socket_gid: int, no_io: bool, no_tcp: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Watch CUDA, NCCL and the kernel on this node: tables now, a trace database for later.
 
@@ -105,6 +111,8 @@ def command(
         size=SizePolicy(config.store.max_db_size if max_db is None else max_db, db_rollover_size, db_rollover_keep),
         deadband_pct=deadband,
         heartbeat_s=heartbeat,
+        annotate=default_socket() if annotate and record else None,
+        annotate_gid=annotate_socket_gid,
         flags=",".join(name for name, on in (("stack", stack), ("record", record), ("record-all", record_all)) if on),
     )
     layers = CALL_LAYERS | HOST_LAYERS

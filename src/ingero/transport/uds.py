@@ -46,9 +46,7 @@ class LineServer:
 
     async def start(self) -> None:
         """Bind; raises AuthError where the place is not ours alone, Unavailable where somebody else listens."""
-        _prepare_directory(self.path.parent, self.gid)
-        _remove_own_socket(self.path)
-        listener = _bind(self.path, self.gid)
+        listener = open_listener(self.path, self.gid)
         status = self.path.lstat()
         self._identity = (status.st_dev, status.st_ino)
         self._server = await asyncio.start_unix_server(self._serve, sock=listener)
@@ -102,10 +100,24 @@ class LineServer:
         if len(self._consumers) >= MAX_CONSUMERS:
             return False
         try:
-            _, uid, gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+            _, uid, gid = peer_credentials(peer)
         except (OSError, struct.error):
             return False
         return uid in (0, os.geteuid()) or (self.gid >= 0 and self.gid in {gid, *_peer_groups(peer)})
+
+
+def open_listener(path: Path, gid: int = -1) -> socket.socket:
+    """A listening socket in a directory that is ours alone, or our group's; non-blocking. Raises AuthError where the
+    place is not, Unavailable where somebody else listens."""
+    _prepare_directory(path.parent, gid)
+    _remove_own_socket(path)
+    return _bind(path, gid)
+
+
+def peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the other end, as the kernel vouches for it. Raises OSError."""
+    pid, uid, gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
 
 
 class _Consumer:
