@@ -7,10 +7,11 @@ import pytest
 
 from ingero.agent import identity, proc
 from ingero.agent.counters import MAX_CGROUPS, CgroupCounters
-from ingero.agent.gpu import GpuInfo, GpuMemory, parse_memory, parse_names
+from ingero.agent.gpu import GpuInfo, GpuMemory, parse_memory, parse_names, parse_throttle
 from ingero.agent.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.health import CgroupTotals
 from ingero.core.score import Signals
+from ingero.core.throttle import ThrottleReason
 from ingero.errors import MalformedInput, StoreError, Unavailable
 from ingero.storage.aggregates import TraceReader
 from ingero.storage.trace_db import TraceDb
@@ -33,6 +34,9 @@ class TwoGpus:
 
     def info(self) -> GpuInfo:
         return GpuInfo("NVIDIA H200", 2)
+
+    def throttle(self) -> dict[str, int]:
+        return {"GPU-a": 0x40}
 
 
 @pytest.fixture
@@ -211,6 +215,19 @@ def test_nvidia_smi_memory_vector_75() -> None:
 def test_nvidia_smi_garbage_vector_76(text: str) -> None:
     with pytest.raises(Unavailable):
         parse_memory(text)
+
+
+def test_nvidia_smi_throttle() -> None:
+    text = "GPU-a, 0x0000000000000044\nGPU-b, [Not Supported]\n\nGPU-c, 4\nGPU-d, N/A\n"
+    assert parse_throttle(text) == {"GPU-a": 0x44, "GPU-c": 4}
+    for garbage in ("", "GPU-a", "GPU-a, x", "GPU-a, -1", ", 4"):
+        with pytest.raises(Unavailable):
+            parse_throttle(garbage)
+
+
+def test_throttle_reasons_come_with_the_look(database: Path) -> None:
+    assert source(database, TwoGpus()).read(NOW_NS).throttle == {"GPU-a": {ThrottleReason.THERMAL, ThrottleReason.HW}}
+    assert source(database).read(NOW_NS).throttle == {}
 
 
 def test_nvidia_smi_names() -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from ingero.agent import identity as who
 from ingero.agent.brain import Brain, BrainPolicy
 from ingero.agent.gpu import Gpus
-from ingero.agent.metrics import metrics_app
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.spans import EpisodeSpans
@@ -29,7 +28,6 @@ from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import default_path, home
 from ingero.transport.auth import token_from
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, threshold_url
-from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
 from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import ThresholdPoll
@@ -135,14 +133,21 @@ class Agent:
                 await self.socket.start()
                 opened.push_async_callback(self.socket.close)
             if self.options.metrics_listen:
-                listener = HttpListener(metrics_app(loop, self.socket), bind(self.options.metrics_listen))
-                await listener.start()
-                opened.push_async_callback(listener.stop)
-                self.metrics_address = listener.address
+                opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
             self._log_start()
             await loop.run(stop)
+
+    async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
+        """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""
+        from ingero.agent.metrics import metrics_app  # noqa: PLC0415 - see above
+        from ingero.transport.http import HttpListener, bind  # noqa: PLC0415 - see above
+
+        listener = HttpListener(metrics_app(loop, self.socket), bind(address))
+        await listener.start()
+        self.metrics_address = listener.address
+        return listener.stop
 
     def _make_loop(self, persist_path: Path | None) -> PushLoop:
         remediate, fleet = self.config.remediate, self.config.fleet

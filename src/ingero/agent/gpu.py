@@ -1,5 +1,7 @@
 """GPU memory and model: NVML where its library is there, nvidia-smi where only the tool is, else absent."""
 
+import contextlib
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -9,7 +11,10 @@ from ingero.errors import Unavailable
 
 SMI_TIMEOUT_S = 2.0
 MAX_SMI_BYTES = 4096
+MAX_THROTTLE_BYTES = 8192
 _MEMORY_QUERY = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits")
+_THROTTLE_QUERY = ("--query-gpu=uuid,clocks_throttle_reasons.active", "--format=csv,noheader")
+_UNSUPPORTED = frozenset({"[not supported]", "[n/a]", "n/a"})
 _NAME_QUERY = ("--query-gpu=name", "--format=csv,noheader")
 
 
@@ -66,11 +71,26 @@ class Gpus:
             raise Unavailable("NVML lists no GPU")
         return GpuInfo(name.decode() if isinstance(name, bytes) else str(name), len(handles))
 
+    def throttle(self) -> dict[str, int]:
+        """The throttle mask of each GPU by its UUID; GPUs that cannot say are left out. Raises Unavailable."""
+        if self._nvml is None:
+            return parse_throttle(self._ask(_THROTTLE_QUERY, MAX_THROTTLE_BYTES))
+        found: dict[str, int] = {}
+        try:
+            for handle in self._handles():
+                uuid = self._nvml.nvmlDeviceGetUUID(handle)
+                with contextlib.suppress(self._nvml.NVMLError_NotSupported):
+                    mask = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+                    found[uuid.decode() if isinstance(uuid, bytes) else str(uuid)] = int(mask)
+        except self._nvml.NVMLError as error:
+            raise Unavailable(f"NVML does not answer: {error}") from None
+        return found
+
     def _handles(self) -> list[Any]:
         nvml: Any = self._nvml
         return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
-    def _ask(self, query: tuple[str, ...]) -> str:
+    def _ask(self, query: tuple[str, ...], limit_bytes: int = MAX_SMI_BYTES) -> str:
         if self._smi is None:
             raise Unavailable("no NVIDIA driver library and no nvidia-smi on the PATH")
         try:
@@ -79,7 +99,7 @@ class Gpus:
             raise Unavailable(f"nvidia-smi does not answer: {error}") from None
         if done.returncode != 0:
             raise Unavailable(f"nvidia-smi failed with status {done.returncode}")
-        if len(done.stdout) > MAX_SMI_BYTES:
+        if len(done.stdout) > limit_bytes:
             raise Unavailable("nvidia-smi printed more than expected")
         return done.stdout.decode(errors="replace")
 
@@ -95,6 +115,22 @@ def parse_memory(text: str) -> GpuMemory:
     if total == 0:
         raise Unavailable("nvidia-smi lists no GPU")
     return GpuMemory(used, total)
+
+
+def parse_throttle(text: str) -> dict[str, int]:
+    """`uuid, mask` per line, the mask hexadecimal or decimal; an unsupported one is left out. Raises Unavailable."""
+    found: dict[str, int] = {}
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        uuid, comma, mask = (part.strip() for part in line.partition(","))
+        if mask.lower() in _UNSUPPORTED:
+            continue
+        if not comma or not uuid or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", mask, re.ASCII):
+            raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of a GPU and its throttle reasons")
+        found[uuid] = int(mask, 16) if mask[:2].lower() == "0x" else int(mask)
+    if not lines:
+        raise Unavailable("nvidia-smi lists no GPU")
+    return found
 
 
 def parse_names(text: str) -> GpuInfo:

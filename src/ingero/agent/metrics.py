@@ -9,6 +9,7 @@ from ingero.agent.push import PushLoop
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.core.score import SIGNAL_NAMES
+from ingero.core.throttle import ThrottleReason
 from ingero.transport.uds import LineServer
 
 
@@ -45,6 +46,15 @@ def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
             (node, float(bool(last and last.is_degraded)))
         ]),
         gauge("ingero_agent_verdict", "1 for each kind of open verdict about this node", _verdicts(loop, node)),
+        gauge(
+            "ingero_agent_gpu_throttled",
+            "1 for each reason a GPU runs below its clocks",
+            [
+                ((*node, ("gpu_uuid", gpu), ("reason", reason.value)), float(reason in active))
+                for gpu, active in sorted(loop.throttle.active.items())
+                for reason in ThrottleReason
+            ],
+        ),
         *_counter_families(loop, socket),
         counter("ingero_agent_episodes_total", "Times this node was named", [((), counters.episodes)]),
     ]  # fmt: skip
@@ -69,6 +79,14 @@ def _counter_families(loop: PushLoop, socket: LineServer | None) -> list[Family]
         _by("ingero_agent_events_total", "Straggler events pushed, by outcome", "outcome", counters.events),
         _by("ingero_agent_threshold_headers_total", "Replies by what their headers were", "delivery", counters.headers),
         _by("ingero_agent_polls_total", "Threshold polls by outcome", "outcome", counters.polls),
+        counter(
+            "ingero_agent_gpu_throttle_events_total",
+            "Times a reason began",
+            [
+                ((("gpu_uuid", gpu), ("reason", reason.value)), count)
+                for (gpu, reason), count in sorted(loop.throttle.counts.items())
+            ],
+        ),
         counter("ingero_agent_rejected_points_total", "Points Fleet did not take", [((), counters.rejected_points)]),
     ]
     if socket is not None:

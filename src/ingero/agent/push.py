@@ -19,6 +19,7 @@ from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.baseline import is_warm
 from ingero.core.modes import PushOutcome, should_poll
+from ingero.core.throttle import ThrottleEdges
 from ingero.storage.baseline_file import save_baseline
 from ingero.transport.otlp_client import PushClient, PushReply
 from ingero.transport.threshold_poll import ThresholdPoll
@@ -80,6 +81,7 @@ class PushLoop:
     ) -> None:
         self.brain = brain
         self.counters = LoopCounters()
+        self.throttle = ThrottleEdges()
         self.verdicts: dict[str, Verdict] = {}  # by episode
         self._source = source
         self._client = client
@@ -114,6 +116,8 @@ class PushLoop:
         if look is None:
             return False
         self.counters.ticks += 1
+        for gpu, reasons in look.throttle.items():
+            self.throttle.look(gpu, reasons)
         self._judge()  # what the last push left open, because its reply is still on the way
         now_s = time.monotonic()
         thought = self.brain.observe(look, now_s, time.time_ns())

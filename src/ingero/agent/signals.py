@@ -1,8 +1,8 @@
 """Where the four signals come from: the trace database with /proc and NVML, a recorded file, or constants."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from ingero.agent.counters import CgroupCounters
 from ingero.agent.gpu import GpuInfo, Gpus
 from ingero.contract.health import CgroupTotals
 from ingero.core.score import NO_SIGNALS, Signals
+from ingero.core.throttle import ThrottleReason, decode_throttle
 from ingero.errors import MalformedInput, StoreError, Unavailable
 from ingero.storage.aggregates import TraceReader
 
@@ -31,6 +32,7 @@ class Observation:
     signals: Signals = NO_SIGNALS
     problem: str = ""
     gpu: GpuInfo | None = None
+    throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
 
@@ -128,7 +130,13 @@ class TraceSource:
 
     def read(self, now_ns: int) -> Observation:
         memory, cpu = self._memory(), self._cpu()
-        look = Observation(at_s=now_ns / 1e9, launches=0, signals=Signals(memory=memory, cpu=cpu), gpu=self._gpu())
+        look = Observation(
+            at_s=now_ns / 1e9,
+            launches=0,
+            signals=Signals(memory=memory, cpu=cpu),
+            gpu=self._gpu(),
+            throttle=self._throttle(),
+        )
         if not self._seen_database and not self._reader.path.exists():
             self._say("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
             return look  # nothing has ever run here that we could have seen: no launches, no throughput
@@ -189,6 +197,14 @@ class TraceSource:
             except Unavailable:
                 return None
         return self._info
+
+    def _throttle(self) -> dict[str, frozenset[ThrottleReason]]:
+        if self._said.get("gpu"):
+            return {}
+        try:
+            return {gpu: decode_throttle(mask) for gpu, mask in self._gpus.throttle().items()}
+        except Unavailable:
+            return {}
 
     def _say(self, what: str, problem: str) -> None:
         """Log when a source stops answering and when it answers again, never per tick."""

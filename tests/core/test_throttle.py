@@ -1,0 +1,41 @@
+"""Throttle bits, edges and unusable memory: the published vectors."""
+
+import pytest
+
+from ingero.core.throttle import ThrottleEdges, ThrottleReason, decode_throttle, fragmentation
+
+P, T, S, H = ThrottleReason.POWER, ThrottleReason.THERMAL, ThrottleReason.SW, ThrottleReason.HW
+OFF: frozenset[ThrottleReason] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [
+        (0x0, set()), (0x1, set()), (0x2, {S}), (0x4, {P, S}), (0x8, {H}), (0x10, {S}), (0x20, {T, S}), (0x40, {T, H}),
+        (0x80, {P, H}), (0x100, {S}), (2**40, {H}), (0xC4, {P, T, S, H}),
+    ],
+)  # fmt: skip
+def test_bits_vector_80(mask: int, reasons: set[ThrottleReason]) -> None:
+    assert decode_throttle(mask) == reasons
+
+
+@pytest.mark.parametrize(
+    ("looks", "counts"),
+    [
+        ([OFF, {P}, {P}, {P, T}], {P: 1, T: 1}),
+        ([OFF, {P}, OFF, {P}, OFF], {P: 2}),
+        ([{P}], {}),
+    ],
+)
+def test_edges_vector_81(looks: list[set[ThrottleReason]], counts: dict[ThrottleReason, int]) -> None:
+    edges = ThrottleEdges()
+    for look in looks:
+        edges.look("gpu-0", frozenset(look))
+    assert {reason: count for (_, reason), count in edges.counts.items()} == counts
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "total", "share"), [(4, 12, 16, 0.0), (4, 4, 16, 0.5), (16, 8, 16, 0.0), (0, 0, 0, 0.0)]
+)
+def test_fragmentation_vector_82(used: float, free: float, total: float, share: float) -> None:
+    assert fragmentation(used, free, total) == share
