@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, decode_comm
 from ingero.errors import MalformedInput
+from ingero.importers.bounds import checked
 
 REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
 
@@ -19,7 +20,7 @@ def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
     records = []
     for row in reader:
         try:
-            records.append(_record(row))
+            records.append(checked(_record(row)))
         except (ValueError, TypeError, KeyError) as error:
             raise MalformedInput(f"{path}, line {reader.line_num}: {error}") from error
     return records

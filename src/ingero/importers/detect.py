@@ -1,6 +1,5 @@
 """Recognises trace files by content and reads files, folders and mixtures into one set of inputs for blame."""
 
-import gzip
 import json
 import re
 import zlib
@@ -126,15 +125,19 @@ def _read(path: Path, inputs: Inputs) -> str | None:
 
 
 def _unpack(path: Path, data: bytes) -> bytes:
-    unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    try:
-        plain = unpacker.decompress(data, MAX_UNPACKED_BYTES)
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise MalformedInput(f"{path}: broken gzip ({error})") from error
-    if unpacker.unconsumed_tail:
-        raise TooLarge(f"{path}: unpacks to more than {MAX_UNPACKED_BYTES} bytes")
-    if not unpacker.eof:
-        raise MalformedInput(f"{path}: the gzip stream ends early")
+    """All members of a gzip file, within bounds."""
+    plain = b""
+    while data:
+        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            plain += unpacker.decompress(data, MAX_UNPACKED_BYTES - len(plain) + 1)
+        except zlib.error as error:
+            raise MalformedInput(f"{path}: broken gzip ({error})") from error
+        if len(plain) > MAX_UNPACKED_BYTES:
+            raise TooLarge(f"{path}: unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+        if not unpacker.eof:
+            raise MalformedInput(f"{path}: the gzip stream ends early")
+        data = unpacker.unused_data
     return plain
 
 

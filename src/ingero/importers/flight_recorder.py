@@ -18,8 +18,10 @@ from typing import Any, NoReturn
 from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op
 from ingero.core.hang import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
+from ingero.importers.bounds import checked
 
 MAX_ENTRIES = 2_000_000
+MAX_RANKS = 1 << 20
 TORCH_DATATYPES = {
     "BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64", "Long": "int64", "Int": "int32",
     "Char": "int8", "Byte": "uint8", "Bool": "uint8", "Float8_e4m3fn": "float8_e4m3", "Float8_e5m2": "float8_e5m2",
@@ -57,16 +59,19 @@ def read_dump(path: Path, data: bytes) -> FlightRecording:
     content = _decode(path, data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise ForeignFile(f"{path}: no Flight Recorder dump: it has no list 'entries'")
-    entries = content["entries"]
-    if len(entries) > MAX_ENTRIES:
-        raise MalformedInput(f"{path}: {len(entries)} entries, at most {MAX_ENTRIES}")
+    if len(content["entries"]) > MAX_ENTRIES:
+        raise MalformedInput(f"{path}: {len(content['entries'])} entries, at most {MAX_ENTRIES}")
+    try:
+        return _interpret(path, content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise MalformedInput(f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})") from error
+
+
+def _interpret(path: Path, content: dict[str, Any]) -> FlightRecording:
     groups = _groups(content.get("pg_config"))
     rank = _rank_of(path, groups)
     world = 1 + max([rank, *(r for g in groups.values() for r in g.members)])
-    try:
-        rows = sorted((_entry(e, groups) for e in entries), key=lambda row: row.order)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise MalformedInput(f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})") from error
+    rows = sorted((_entry(e, groups) for e in content["entries"]), key=lambda row: row.order)
     keyed = {_key(g): g for g in groups.values()}
     for row in rows:
         keyed.setdefault(row.group, ProcessGroup(row.group, row.desc, ()))
@@ -144,11 +149,15 @@ def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Ent
         created_ns=int(entry["time_created_ns"])
         if "time_created_ns" in entry
         else int(entry["time_created_us"]) * 1000,
-        started_ns=entry.get("time_discovered_started_ns"),
-        completed_ns=entry.get("time_discovered_completed_ns"),
+        started_ns=_moment(entry.get("time_discovered_started_ns")),
+        completed_ns=_moment(entry.get("time_discovered_completed_ns")),
         duration_ns=None if duration is None else round(float(duration) * 1e6),
         state="completed" if entry.get("time_discovered_completed_ns") and state != "completed" else state,
     )
+
+
+def _moment(value: Any) -> int | None:  # any number, or nothing
+    return None if value is None else int(value)
 
 
 def _friendly(op: str, peer: int | None) -> str:
@@ -184,7 +193,9 @@ def _groups(config: object) -> dict[str, ProcessGroup]:
                 ranks = ast.literal_eval(ranks) if ranks else ()
             except (ValueError, SyntaxError):
                 ranks = ()
-        members = tuple(int(r) for r in ranks)
+        members = tuple(int(r) for r in ranks or ())
+        if any(not 0 <= r < MAX_RANKS for r in members):
+            raise ValueError(f"group {name} has a rank out of range")
         groups[str(name)] = ProcessGroup(
             str(name), str(item.get("desc", "")) if isinstance(item, dict) else "", members
         )
@@ -266,7 +277,7 @@ def _record(row: _Entry, rank: int, group: ProcessGroup) -> CollectiveRecord | N
     if row.state != "completed" or row.duration_ns is None:
         return None
     is_member = rank in group.members
-    return CollectiveRecord(
+    record = CollectiveRecord(
         job=None,
         node=None,
         global_rank=rank,
@@ -285,6 +296,7 @@ def _record(row: _Entry, rank: int, group: ProcessGroup) -> CollectiveRecord | N
         stream=None,
         source=CollectiveSource.FLIGHT_RECORDER,
     )
+    return checked(record)
 
 
 def comm_hash(name: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, decode_comm
 from ingero.errors import MalformedInput
+from ingero.importers.bounds import checked
 
 MAX_OBJECTS = 5_000_000
 
@@ -32,15 +33,16 @@ def read_inspector(path: Path, text: str) -> Inspection:
             objects.append(item)
         else:
             skipped += 1
-    ranks = _global_ranks(objects)
-    records, exact = [], True
-    for number, item in enumerate(objects, 1):
-        try:
+    records: list[CollectiveRecord] = []
+    exact = True
+    try:
+        ranks = _global_ranks(objects)
+        for item in objects:
             record, is_exact = _record(item, ranks)
-        except (KeyError, ValueError, TypeError) as error:
-            raise MalformedInput(f"{path}, object {number}: {type(error).__name__}: {error}") from error
-        exact &= is_exact
-        records.append(record)
+            exact &= is_exact
+            records.append(record)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise MalformedInput(f"{path}, object {len(records) + 1}: {type(error).__name__}: {error}") from error
     return Inspection(tuple(records), exact and bool(records), skipped)
 
 
@@ -116,4 +118,4 @@ def _record(item: Mapping[str, Any], ranks: Mapping[tuple[str, int], int]) -> tu
         stream=None,
         source=CollectiveSource.INSPECTOR,
     )
-    return record, bool(kernels)
+    return checked(record), bool(kernels)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op
 from ingero.errors import MalformedInput
+from ingero.importers.bounds import checked
 from ingero.importers.flight_recorder import TORCH_DATATYPES, TORCH_OPS, comm_hash
 
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
@@ -25,36 +26,35 @@ class KinetoTrace:
 
 def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
     """All NCCL kernels of a trace, in time order."""
-    events = content.get("traceEvents")
-    if not isinstance(events, list):
+    if not isinstance(content.get("traceEvents"), list):
         raise MalformedInput(f"{path}: 'traceEvents' is no list")
+    try:
+        return _interpret(path, content)
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise MalformedInput(f"{path}: an event lacks or misuses a field ({type(error).__name__}: {error})") from error
+
+
+def _interpret(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
     info = content.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     rank = _rank_of(path, info)
     base_ns = int(content.get("baseTimeNanoseconds") or 0)
     launches: dict[Any, float] = {}
     kernels: list[Mapping[str, Any]] = []
-    for event in events:
+    for event in content["traceEvents"]:
         if not isinstance(event, dict) or event.get("ph") != "X":
             continue
-        args = event.get("args") or {}
-        name = str(event.get("name", ""))
-        if str(event.get("cat", "")).lower() in ("cuda_runtime", "cuda_driver") and "correlation" in args:
+        args, kind = event.get("args") or {}, str(event.get("cat", "")).lower()
+        if kind in ("cuda_runtime", "cuda_driver") and "correlation" in args:
             launches[args["correlation"]] = float(event["ts"])
-        elif name.lower().startswith(("nccl", "rccl")) and str(event.get("cat", "")).lower() in ("kernel", "gpu_op"):
+        elif kind in ("kernel", "gpu_op") and str(event.get("name", "")).lower().startswith(("nccl", "rccl")):
             kernels.append(event)
     kernels.sort(key=lambda event: float(event["ts"]))
     counts: dict[str, int] = {}
-    records, nameless = [], 0
-    for event in kernels:
-        try:
-            record = _record(event, rank, base_ns, launches, counts, info)
-        except (KeyError, ValueError, TypeError) as error:
-            raise MalformedInput(f"{path}: kernel at ts {event.get('ts')}: {type(error).__name__}: {error}") from error
-        nameless += record is None
-        records += [record] if record else []
+    found = [_record(event, rank, base_ns, launches, counts, info) for event in kernels]
+    records = tuple(record for record in found if record is not None)
     world = info.get("world_size")
-    return KinetoTrace(rank, int(world) if world else None, tuple(records), nameless)
+    return KinetoTrace(rank, int(world) if world else None, records, len(found) - len(records))
 
 
 def _rank_of(path: Path, info: Mapping[str, Any]) -> int:
@@ -86,7 +86,7 @@ def _record(
     elements = max(int(args.get("In msg nelems") or 0), int(args.get("Out msg nelems") or 0))
     begin_us, duration_us = float(event["ts"]), float(event["dur"])
     enqueue_us = launches.get(args.get("correlation"), begin_us)
-    return CollectiveRecord(
+    record = CollectiveRecord(
         job=None,
         node=str(info["hostname"]) if info.get("hostname") else None,
         global_rank=rank,
@@ -105,6 +105,7 @@ def _record(
         stream=int(args["stream"]) if str(args.get("stream", "")).isdigit() else None,
         source=CollectiveSource.KINETO,
     )
+    return checked(record)
 
 
 def _members(ranks: object) -> tuple[int, ...]:

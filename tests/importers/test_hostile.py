@@ -1,0 +1,105 @@
+"""Whatever is in a file, reading it ends in records or in one of our own errors."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.dump_files import flight_dump, inspector_lines, kineto_trace
+from tests.recorded_jobs import Job, record
+
+from ingero.errors import IngeroError
+from ingero.importers.ask import blame_inputs
+from ingero.importers.detect import Inputs, _read
+from ingero.importers.flight_recorder import read_dump
+from ingero.importers.inspector import read_inspector
+from ingero.importers.kineto import read_kineto
+
+RECORDS = record(Job(tp=1, dp=2, steps=3))
+ODD: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.builds(list),
+    st.builds(dict), st.builds(lambda: [["x"]]), st.just("['a', 1]"), st.builds(lambda: {"ranks": "['a']"}),
+)  # fmt: skip
+
+
+def _spots(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in list(children)[:12]:
+        found += _spots(child, (*path, key))
+    return found
+
+
+def _spoiled(document: Any, choose: st.DataObject) -> Any:
+    """A deep copy with one to three values replaced by something else, or dropped."""
+    copy = json.loads(json.dumps(document))
+    for _ in range(choose.draw(st.integers(1, 3))):
+        *path, last = choose.draw(st.sampled_from(_spots(copy)))
+        node = copy
+        for key in path:
+            node = node[key]
+        if isinstance(node, dict) and choose.draw(st.booleans()):
+            del node[last]
+        else:
+            node[last] = choose.draw(ODD)
+    return copy
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_spoiled_dumps(choose: st.DataObject) -> None:
+    content = _spoiled(flight_dump(RECORDS, 0), choose)
+    inputs = Inputs()
+    try:
+        inputs.add_dump(Path("_dump_0"), pickle.dumps(content))
+        inputs.add_dump(Path("_dump_1"), pickle.dumps(flight_dump(RECORDS, 1)))
+    except IngeroError:
+        return
+    blame_inputs(inputs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_spoiled_kineto_traces(choose: st.DataObject) -> None:
+    try:
+        read_kineto(Path("rank0.json"), _spoiled(kineto_trace(RECORDS, 0, 2), choose))
+    except IngeroError:
+        return
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_spoiled_inspector_lines(choose: st.DataObject) -> None:
+    lines = _spoiled(inspector_lines(RECORDS, 0, verbose=True), choose)
+    try:
+        read_inspector(Path("i.log"), "\n".join(json.dumps(line) for line in lines))
+    except IngeroError:
+        return
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_flipped_and_cut_bytes(choose: st.DataObject) -> None:
+    data = bytearray(pickle.dumps(flight_dump(RECORDS[:6], 0)))
+    for _ in range(choose.draw(st.integers(1, 4))):
+        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
+    cut = choose.draw(st.integers(1, len(data)))
+    try:
+        read_dump(Path("_dump_0"), bytes(data[:cut]))
+    except IngeroError:
+        return
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"[1]", b"\x80", b"\x80\x04.", b"PAR1", b"\x1f\x8b", b"comm_hash", b"\x00" * 64]
+)
+def test_stubs_of_files(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "stub_0"
+    path.write_bytes(content)
+    try:
+        assert _read(path, Inputs()) is None
+    except IngeroError as error:
+        assert "stub_0" in str(error)
