@@ -17,6 +17,7 @@ from ingero.agent.annotate import INSERT_ANNOTATION, AnnotationServer
 from ingero.agent.host_info import HostSampler, has_moved, read_machine
 from ingero.agent.process_info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
+from ingero.agent.stack_resolver import StackResolver
 from ingero.contract.chain import Chain
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
@@ -111,7 +112,7 @@ class TraceApp:
             stack_samples=options.stack_samples,
             cpus=os.cpu_count() or 0,
         )
-        self.recorder = Recorder(policy, self._writer, db)
+        self.recorder = Recorder(policy, self._writer, db, resolve=StackResolver())
         self._sampler = HostSampler()
         self._sample: SystemSample | None = None
         self._kept_sample: SystemSample | None = None
