@@ -197,3 +197,14 @@ class Governor:
 
 def _governable(process: ProcessProbes) -> Iterable[int]:
     return [number for number in process.slots if FUNCTIONS[number].rate is not Rate.LIFE]
+
+
+def describe_watch(watch: Watch, budget_share: float) -> str:
+    """A sentence for people: how a function is watched and why not in full."""
+    how = {
+        Step.FULL: "every call counted and timed",
+        Step.ENTRY: "counted, not timed",
+        Step.DUTY: f"watched {watch.duty:.0%} of the time",
+        Step.OFF: "not watched",
+    }[watch.step]
+    return f"{how}: more would cost the process over {budget_share:.1%} of a core"

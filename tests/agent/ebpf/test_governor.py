@@ -23,6 +23,8 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace) -> None:
     assert cost.watches["cudaLaunchKernel"].step is Step.DUTY
     assert cost.watches["cudaDeviceSynchronize"].step is Step.FULL
     assert cost.charged_share <= 0.011
+    notes = {one.name: one.detail for one in tracing.tracer.capabilities() if not one.on}
+    assert "of the time: more would cost" in notes[f"process {process.pid}: cudaLaunchKernel"]
     made = int(process.answer())
     seen = tracing.count(process.pid, "cudaLaunchKernel")
     assert 0 < seen < made / 2, "most of the time no probe was in place"

@@ -174,7 +174,7 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         "for _ in range(300):\n"
         "    for _ in range(40): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)\n"
         "    runtime.cudaStreamSynchronize(None)\n"
-        "    time.sleep(0.002)\n"
+        "    time.sleep(0.012)\n"
         "print('done', flush=True)\n"
         "sys.stdin.readline()\n"
     )

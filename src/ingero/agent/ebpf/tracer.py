@@ -28,9 +28,9 @@ from ingero.agent.ebpf.loading import Capability, LoadedProbes
 from ingero.agent.ebpf.maps import possible_cpus
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
-from ingero.agent.governor import Governor, ProcessCost, StepChange
+from ingero.agent.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.contract.events import Source
-from ingero.core.governor import GovernorPolicy
+from ingero.core.governor import GovernorPolicy, Step
 from ingero.errors import IngeroError, Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
@@ -297,13 +297,19 @@ class Tracer:
         return found
 
     def capabilities(self) -> list[Capability]:
-        """What is on, what is off and why; libraries that could not be attached are listed too."""
+        """What is on, what is off and why; with libraries that could not be attached and functions thinned out."""
         failures = [
             Capability(f"process {process.pid}: {what}", False, why)
             for process in self._processes.values()
             for what, why in process.failures.items()
         ]
-        return [*self._probes.capabilities.values(), *failures]
+        thinned = [
+            Capability(f"process {cost.pid}: {name}", False, describe_watch(watch, cost.budget_share))
+            for cost in self.costs()
+            for name, watch in cost.watches.items()
+            if watch.step is not Step.FULL
+        ]
+        return [*self._probes.capabilities.values(), *failures, *thinned]
 
     def processes(self) -> dict[int, ProcessProbes]:
         """Traced processes by pid."""
