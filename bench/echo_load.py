@@ -134,7 +134,7 @@ class _Run:
             while self.idle and began + sent / per_s <= now:
                 self.idle.pop().send(began + sent / per_s)
                 sent += 1
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(max(0.001, began + sent / per_s - time.perf_counter()))
 
 
 async def load(

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from ingero.contract.otlp_rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreLocked, TooLarge
-from ingero.storage.journal import list_segments
+from ingero.storage.journal import JournalWriter, list_segments
 
 SEGMENT = 1 << 20
 
@@ -173,6 +175,22 @@ async def test_a_full_backlog_refuses_with_the_time_to_come_back(tmp_path: Path)
         await engine.stop()
 
 
+async def test_what_waits_from_before_counts_as_backlog(tmp_path: Path) -> None:
+    writer_folder = tmp_path / "echo.db.journal"
+    writer_folder.mkdir()
+    writer = JournalWriter(writer_folder, 0, SEGMENT)
+    for i in range(4):
+        writer.append([(Signal.METRICS, metrics_body(points=5, first=i * 5))], time.time_ns() // 1000)
+    writer.close()
+    engine = Engine(settings(tmp_path))
+    await engine.start()
+    waiting = engine.ingest.backlog_bytes
+    assert await count(engine) == 20
+    assert waiting > 4 * len(metrics_body(points=5))
+    assert engine.ingest.backlog_bytes == 0
+    await engine.stop()
+
+
 async def test_a_second_engine_is_turned_away(engine: Engine, tmp_path: Path) -> None:
     """F119."""
     with pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
@@ -200,6 +218,8 @@ async def test_a_damaged_journal_stops_the_start_and_says_what_to_do(tmp_path: P
 
 
 async def test_audit_rows_are_kept_apart_from_events(engine: Engine) -> None:
-    await engine.store.audit([["2025-11-15 01:00:00", "r1", "abc", "key", "http", "tool", ["c1"], 200, 5, 1.5]])
+    await engine.store.audit(
+        [[f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "r1", "abc", "key", "http", "tool", ["c1"], 200, 5, 1.5]]
+    )
     assert (await engine.store.stats()).rows["audit_log"] == 1
     assert (await ask(engine, "SELECT count(*) FROM events")).rows == [[0]]

@@ -9,7 +9,7 @@ from ingero.echo.ingest import Accepted, Ingest
 from ingero.echo.store_client import StoreClient
 from ingero.echo.store_wire import Progress, StoreSettings
 from ingero.errors import StoreDamaged, StoreError
-from ingero.storage.journal import SEGMENT_BYTES, JournalWriter, inspect_journal
+from ingero.storage.journal import SEGMENT_BYTES, Inspection, JournalWriter, inspect_journal
 from ingero.storage.ownership import Ownership
 
 log = logging.getLogger(__name__)
@@ -69,13 +69,14 @@ class Engine:
         self._ownership = Ownership(settings.database)
         try:
             applied = await self.store.start()
-            journal = JournalWriter(settings.journal, self._check_journal(applied), settings.segment_bytes)
+            found = self._check_journal(applied)
+            journal = JournalWriter(settings.journal, max(found.last_seq, applied), settings.segment_bytes)
         except BaseException:
             await self.store.stop()
             self._ownership.release()
             raise
         self.ingest = Ingest(journal, settings.max_backlog_bytes, self.store.set_durable)
-        self.ingest.set_applied(applied)
+        self.ingest.resume(applied, found.waiting_bytes)
         self.ingest.start(asyncio.get_running_loop())
         self.store.set_durable(journal.last_seq)
 
@@ -102,18 +103,15 @@ class Engine:
             return "the store process is restarting"
         return self.ingest.trouble or self.store.progress.trouble
 
-    def _check_journal(self, applied: int) -> int:
+    def _check_journal(self, applied: int) -> Inspection:
         found = inspect_journal(self._settings.journal, applied)
         if found.problems:
             raise StoreDamaged(
                 f"{self._settings.journal}: {'; '.join(found.problems)}. Nothing was changed. Put the missing files "
                 "back, or run `ingero-echo verify --repair` to go on without what is lost"
             )
-        last = max(found.last_seq, applied)
-        log.info(
-            "journal_open", extra={"replay_requests": found.frames, "last_seq": last, "torn_bytes": found.dropped_bytes}
-        )
-        return last
+        log.info("journal_open", extra={"replay_requests": found.frames, "torn_bytes": found.dropped_bytes})
+        return found
 
     def _on_progress(self, progress: Progress) -> None:
         self.ingest.set_applied(progress.applied_seq)

@@ -100,6 +100,13 @@ class Ingest:
         self._thread.start()
         self._preparer.start()
 
+    def resume(self, applied_seq: int, waiting_bytes: int) -> None:
+        """Count what a former process acknowledged and the store has yet to load."""
+        self._applied_seq = applied_seq
+        if waiting_bytes:
+            self._backlog.append((self._journal.last_seq, waiting_bytes))
+            self.backlog_bytes = waiting_bytes
+
     async def submit(self, signal: int, body: bytes) -> Accepted:
         """Durable when it returns. Raises MalformedPush, TooLarge, Overloaded or StoreFull: then it is not."""
         self._admit(len(body))

@@ -55,6 +55,7 @@ class Inspection:
     segments: tuple[Segment, ...]
     last_seq: int
     frames: int
+    waiting_bytes: int  # of those frames
     dropped_bytes: int  # torn tails: written, never acknowledged
     problems: tuple[str, ...]
 
@@ -81,7 +82,7 @@ def decode_frame(data: bytes | memoryview, offset: int) -> Frame | None:
 
 
 def frame_bytes(body: bytes) -> int:
-    """How much a request takes in the journal."""
+    """What a request takes in the journal."""
     return _FRAME_HEAD.size + len(body)
 
 
@@ -97,7 +98,7 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
     """Read everything that is not in the database yet and say what cannot be read."""
     segments = list_segments(directory)
     problems = []
-    frames = dropped = 0
+    frames = waiting = dropped = 0
     expected = applied_seq + 1
     for segment, following in zip_longest(segments, segments[1:]):
         if following and following.first_seq <= expected:
@@ -111,6 +112,7 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
         while frame := scan.next(limit):
             if frame.seq >= expected:
                 frames += 1
+                waiting += frame_bytes(frame.body)
                 expected = frame.seq + 1
         lost = scan.lost(limit)
         if lost is not None and lost >= expected:
@@ -118,7 +120,7 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
             problems.append(f"{segment.path.name} is damaged at byte {scan.offset}: {which} cannot be read")
             expected = max(lost + 1, limit or 0)
         dropped += _torn_bytes(data, scan.offset) if following is None else 0
-    return Inspection(tuple(segments), expected - 1, frames, dropped, tuple(problems))
+    return Inspection(tuple(segments), expected - 1, frames, waiting, dropped, tuple(problems))
 
 
 class _Scan:

@@ -1,0 +1,55 @@
+"""What senders are told: refusals have the right status and say when to come back, acknowledgements carry a number."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.echo.samples import metrics_body
+
+from ingero.contract import names
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp_body import Encoding
+from ingero.echo.engine import Engine, EngineSettings
+from ingero.echo.receive import Receiver
+from ingero.transport.otlp_http import Inbound
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    settings = EngineSettings(database=tmp_path / "echo.db", segment_bytes=1 << 20, max_backlog_bytes=4000)
+    started = Engine(settings)
+    await started.start()
+    yield started
+    await started.stop()
+
+
+def inbound(body: bytes, wait: bool = False) -> Inbound:
+    return Inbound(MetricsRequest, body, Encoding.PROTOBUF, None, "Bearer good", wait)
+
+
+async def test_replies_of_the_receiver(engine: Engine) -> None:
+    receiver = Receiver(engine, lambda header: header == "Bearer good")
+    stranger = Inbound(MetricsRequest, metrics_body(), Encoding.PROTOBUF, None, None)
+    assert (await receiver.receive_http(stranger)).status == 401
+    assert (await receiver.receive_grpc(inbound(b"\xff"))).status == 400
+    assert (await receiver.receive_http(inbound(bytes(9 << 20)))).status == 413
+    reply = await receiver.receive_http(inbound(metrics_body(), wait=True))
+    assert (reply.status, reply.headers) == (200, ((names.SEQUENCE_HEADER, "1"),))
+    assert engine.store.applied_seq == 1
+    reply = await receiver.receive_grpc(inbound(metrics_body(first=5)))
+    assert reply.headers == ((names.SEQUENCE_METADATA, "2"),)
+    assert engine.store.pid is not None
+    os.kill(engine.store.pid, signal.SIGSTOP)
+    while (
+        reply := await receiver.receive_http(inbound(metrics_body(first=engine.ingest.durable_seq * 9)))
+    ).status == 200:
+        assert engine.ingest.durable_seq < 1000
+    assert (reply.status, reply.retry_after_s) == (429, 2)
+    os.kill(engine.store.pid, signal.SIGCONT)
+    engine.ingest.draining = True
+    reply = await receiver.receive_http(inbound(metrics_body(first=10**6)))
+    assert (reply.status, reply.retry_after_s, reply.message) == (503, 5, "Echo is stopping; send it again in 5 s")
+    assert receiver.replies["http", 200] > 1
+    assert sum(receiver.ack_counts) == receiver.replies["http", 200] + receiver.replies["grpc", 200]
