@@ -42,7 +42,8 @@ async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: P
         fleet.answer = lambda _: Answer(headers=LINE)
         async with process(
             str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", fleet.url, "--fleet-cluster-id", "c",
-            "--fleet-node-id", "n1", "--stub", "--fleet-push-interval", "1s", "--fleet-timeout", "1s", "--warmup-samples", "2",
+            "--fleet-node-id", "n1", "--stub", "--fleet-push-interval", "1s", "--fleet-timeout", "1s",
+            "--warmup-samples", "2",
             "--fleet-persist-path", str(tmp_path / "b.json"), "--remediate", "--remediate-socket", str(path),
             "--remediate-gid", "-1", "--confirmations", "1",
         ) as agent:  # fmt: skip
