@@ -24,6 +24,10 @@ $(READY): requirements.lock pyproject.toml setup.py $(NATIVE)
 .PHONY: setup
 setup: $(READY) ## create .venv with everything, pinned by hash
 
+.PHONY: demo
+demo: $(READY) ## start a small simulated cluster, slow one node, show it being named
+	@$(BIN)/ingero demo
+
 .PHONY: test
 test: $(READY) ## run every test that this machine can run; what was skipped and why is printed at the end
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

@@ -48,6 +48,7 @@ class AgentOptions:
     metrics_listen: str | None = None
     max_ticks: int | None = None
     persist: bool = True
+    source: SignalSource | None = None  # a simulated node brings its own signals
 
 
 def default_socket() -> Path:
@@ -200,6 +201,8 @@ class Agent:
         return path
 
     def _source(self) -> SignalSource:
+        if self.options.source is not None:
+            return self.options.source
         if self.options.stub:
             return StubSource()
         if self.options.replay is not None:

@@ -9,6 +9,8 @@ GROUPS = (
 )
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    ("demo", "Try it", "a slow node being found, on this machine", "ingero.cli.demo:command"),
+    ("status", "Find the slow one", "who is slow now, by cluster", "ingero.cli.status:command"),
     (
         "fleet-push",
         "On a GPU node",

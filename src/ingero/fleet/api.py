@@ -61,7 +61,20 @@ def threshold_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
         return Response(encode_answer(processor.served(cluster)), media_type="application/json")
 
-    return Starlette(routes=[Route("/api/v1/threshold", guarded(gate, threshold))])
+    async def status(request: Request) -> Response:
+        now_s = time.monotonic()
+        clusters = [
+            {**_cluster(name, cluster), "nodes": _nodes(cluster, now_s, processor.policy.ttl_s)}
+            for name, cluster in sorted(processor.clusters.items())
+        ]
+        return _json({"clusters": clusters})
+
+    return Starlette(
+        routes=[
+            Route("/api/v1/threshold", guarded(gate, threshold)),
+            Route("/api/v1/status", guarded(gate, status)),
+        ]
+    )
 
 
 def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
@@ -76,9 +89,7 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
         if cluster is None:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
             return _json({"error": f"no cluster {name!r}; known: {known}"}, 404)
-        now_s = time.monotonic()
-        nodes = sorted(cluster.roster.rows)[:MAX_LISTED_NODES]
-        rows = [_node(cluster, cluster.roster.row(node, now_s), processor.policy.ttl_s) for node in nodes]
+        rows = _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
         return _json(
             {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
         )
@@ -107,6 +118,11 @@ def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
         "panic": str(state.panic) if state.panic else None,
         "below_threshold": state.below,
     }
+
+
+def _nodes(cluster: Cluster, now_s: float, ttl_s: float) -> list[dict[str, Any]]:
+    listed = sorted(cluster.roster.rows)[:MAX_LISTED_NODES]
+    return [_node(cluster, cluster.roster.row(node, now_s), ttl_s) for node in listed]
 
 
 def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:

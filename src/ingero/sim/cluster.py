@@ -1,0 +1,176 @@
+"""A small cluster on this machine: a real Fleet and simulated nodes, each its own process, over loopback."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ingero.errors import Unavailable
+from ingero.sim.node import write_control
+
+CLUSTER: Final = "demo"
+WARMUP_SAMPLES: Final = 5
+POLL_S: Final = 0.1
+# flag of ingero-fleet -> name under which it reports the address
+_LISTENERS: Final = {name: name for name in ("grpc", "http", "admin", "health", "metrics", "prometheus")} | {
+    "agent": "threshold"
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """A node as Fleet sees it."""
+
+    name: str
+    state: str
+    score: float | None
+    is_straggler: bool
+    mode: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The cluster as Fleet sees it."""
+
+    threshold: float | None
+    quorum_met: bool
+    nodes: dict[str, NodeStatus]
+
+    @property
+    def stragglers(self) -> list[str]:
+        return sorted(name for name, node in self.nodes.items() if node.is_straggler)
+
+
+@dataclass
+class DemoCluster:
+    """Starts and stops the processes; every one is ended by its own id."""
+
+    node_names: Sequence[str]
+    push_interval_s: float = 1.0
+    exporters: str = ""  # extra lines under `exporters:` of Fleet's file
+    pipeline: str = "prometheus"
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
+    addresses: dict[str, str] = field(default_factory=dict)
+    _fleet: subprocess.Popen[str] | None = None
+    _nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_fleet()
+            for seed, name in enumerate(self.node_names, 1):
+                self._start_node(name, seed)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start_fleet(self) -> None:
+        """Start Fleet, or start it again on the addresses it had."""
+        config = self.folder / "fleet-config.yaml"
+        config.write_text(self._fleet_config())
+        ports = [word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))]
+        command = [sys.executable, "-m", "ingero.cli.fleet_server", "--config", str(config), "--json", *ports]
+        with (self.folder / "fleet.log").open("ab") as log:
+            self._fleet = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._fleet.stdout is not None
+        line = self._fleet.stdout.readline()
+        if not line:
+            raise Unavailable(f"Fleet did not start: {(self.folder / 'fleet.log').read_text().strip()[-500:]}")
+        self.addresses = json.loads(line)["addresses"]
+
+    def kill_fleet(self) -> None:
+        """As an outage does: no drain, no goodbye."""
+        assert self._fleet is not None
+        self._fleet.kill()
+        self._fleet.communicate()
+
+    def slow(self, node: str, level: float, over_s: float = 0.0) -> None:
+        """Bring one node to a share of its usual throughput."""
+        write_control(self.folder / f"{node}.control", level, over_s)
+
+    def status(self) -> ClusterStatus | None:
+        """What Fleet says; None while it does not answer."""
+        url = f"http://{self.addresses['admin']}/debug/scores?cluster_id={CLUSTER}"
+        try:
+            with urllib.request.urlopen(url, timeout=2) as reply:
+                return _status(json.load(reply))
+        except (OSError, ValueError):
+            return None
+
+    def wait_for(self, condition: Callable[[ClusterStatus], bool], seconds: float) -> ClusterStatus:
+        """The first status that fulfils a condition; raises Unavailable with the last one seen."""
+        deadline = time.monotonic() + seconds
+        seen = self.status()
+        while seen is None or not condition(seen):
+            self._check_alive()
+            if time.monotonic() > deadline:
+                raise Unavailable(f"not within {seconds:g} s; last seen: {seen}")
+            time.sleep(POLL_S)
+            seen = self.status()
+        return seen
+
+    def stop(self) -> None:
+        """Ask every process to end, then see that it did."""
+        running: list[subprocess.Popen[Any]] = [*self._nodes.values(), *([self._fleet] if self._fleet else [])]
+        for process in running:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in running:
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start_node(self, name: str, seed: int) -> None:
+        command = [
+            sys.executable, "-m", "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
+            "--node", name, "--control", str(self.folder / f"{name}.control"), "--seed", str(seed),
+            "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),
+        ]  # fmt: skip
+        with (self.folder / f"{name}.log").open("ab") as log:
+            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+            self._nodes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def _check_alive(self) -> None:
+        for name, process in self._nodes.items():
+            if process.poll() is not None:
+                text = (self.folder / f"{name}.log").read_text().strip()[-500:]
+                raise Unavailable(f"simulated node {name} ended: {text or f'status {process.returncode}'}")
+
+    def _port(self, name: str) -> str:
+        return self.addresses[name].rsplit(":", 1)[1] if name in self.addresses else "0"
+
+    def _fleet_config(self) -> str:
+        quorum = min(3, len(self.node_names))
+        return (
+            "receivers: {otlp: {protocols: {grpc: {endpoint: '127.0.0.1:0'}, http: {endpoint: '127.0.0.1:0'}}}}\n"
+            "processors:\n"
+            f"  ingero: {{push_interval: {self.push_interval_s:g}s, quorum: {{statistical_min: {quorum}}}}}\n"
+            "extensions: {ingero_threshold: {agent_endpoint: '127.0.0.1:0', admin_endpoint: '127.0.0.1:0'}}\n"
+            f"exporters:\n  prometheus: {{endpoint: '127.0.0.1:0'}}\n{self.exporters}"
+            "service:\n"
+            "  extensions: [ingero_threshold]\n"
+            f"  pipelines: {{metrics: {{receivers: [otlp], processors: [ingero], exporters: [{self.pipeline}]}}}}\n"
+        )
+
+
+def _status(scores: dict[str, Any]) -> ClusterStatus:
+    nodes = {
+        row["node_id"]: NodeStatus(row["node_id"], row["state"], row["score"], bool(row["straggler"]), row["mode"])
+        for row in scores["nodes"]
+    }
+    return ClusterStatus(scores["threshold"], scores["quorum_met"], nodes)

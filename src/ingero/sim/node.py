@@ -1,0 +1,98 @@
+"""One simulated node as a process: the real agent on signals that a control file slows down.
+
+`python -m ingero.sim.node` is what `ingero demo` starts, once per node.
+"""
+
+import argparse
+import asyncio
+import logging
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from ingero.agent.app import Agent, AgentOptions
+from ingero.agent.signals import Observation
+from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
+from ingero.core.baseline import BaselinePolicy
+from ingero.sim.nodes import LAUNCHES, Script, signals_at
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What the file says: go to `level` of the usual throughput over `over_s` seconds."""
+
+    level: float = 1.0
+    over_s: float = 0.0
+
+
+class ControlledSource:
+    """Signals of a healthy node, with the throughput that the control file asks for."""
+
+    def __init__(self, control: Path, seed: int) -> None:
+        self.path = control
+        self._chance = random.Random(seed)  # noqa: S311 - simulated noise, the same for the same seed
+        self._written_ns = 0
+        self._from = self._to = Control()
+        self._since_s = time.monotonic()
+
+    def read(self, now_ns: int) -> Observation:
+        level = self._level()
+        signals = signals_at(Script(), 0.0, self._chance)
+        slowed = replace(signals, throughput=(signals.throughput or 0.0) * level)
+        return Observation(at_s=now_ns / 1e9, launches=int(LAUNCHES * level), signals=slowed)
+
+    def close(self) -> None:
+        pass
+
+    def _level(self) -> float:
+        written_ns = self.path.stat().st_mtime_ns if self.path.exists() else 0
+        if written_ns != self._written_ns:
+            self._from = Control(level=self._now())
+            self._to = msgspec.json.decode(self.path.read_bytes(), type=Control)
+            self._written_ns, self._since_s = written_ns, time.monotonic()
+        return self._now()
+
+    def _now(self) -> float:
+        elapsed_s = time.monotonic() - self._since_s
+        share = 1.0 if elapsed_s >= self._to.over_s else elapsed_s / self._to.over_s
+        return self._from.level + (self._to.level - self._from.level) * share
+
+
+def write_control(path: Path, level: float, over_s: float = 0.0) -> None:
+    """Tell the node that reads `path` how fast to be; never half-written."""
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(Control(level, over_s)))
+    temporary.replace(path)
+
+
+def main() -> None:
+    """Run one node until it is stopped."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--fleet", required=True)
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--control", required=True, type=Path)
+    parser.add_argument("--push-interval", required=True, type=float)
+    parser.add_argument("--warmup", required=True, type=int)
+    parser.add_argument("--seed", default=1, type=int)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    config = IngeroConfig(
+        fleet=FleetBlockConfig(
+            endpoint=f"http://{arguments.fleet}",
+            cluster_id=arguments.cluster,
+            node_id=arguments.node,
+            workload_type="training",
+            push_interval_s=arguments.push_interval,
+            timeout_s=min(1.0, arguments.push_interval),
+        ),
+        health=HealthConfig(baseline=BaselinePolicy(warmup_samples=arguments.warmup)),
+    )
+    source = ControlledSource(arguments.control, arguments.seed)
+    asyncio.run(Agent(config, AgentOptions(persist=False, source=source)).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""The demo as a newcomer runs it, and `ingero status` and `ingero check --fleet` beside a running cluster."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingero.sim.cluster import DemoCluster
+
+INGERO = [sys.executable, "-m", "ingero"]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+def ingero(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=150)
+
+
+@pytest.mark.parametrize("scenario", ["sudden", "fleet-outage"])
+def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> None:
+    result = ingero("demo", "--json", "--nodes", "4", "--straggler", "gpu-node-02", "--scenario", scenario)
+    assert result.returncode == 0, result.stderr
+    story = json.loads(result.stdout)
+    assert story["ok"]
+    assert (story["straggler"], story["wrongly_named"], story["mode"]) == ("gpu-node-02", [], "fleet")
+    assert story["score"] < story["threshold"]
+    assert story["named_after_s"] <= 30
+
+
+def test_status_and_check_beside_a_running_cluster() -> None:
+    with DemoCluster(["n1", "n2", "n3"]) as cluster:
+        url = f"http://{cluster.addresses['threshold']}"
+        cluster.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, 60)
+        calm = ingero("status", "--fleet", url)
+        assert calm.returncode == 0, calm.stderr
+        assert "demo: 3 active; threshold 0.900" in calm.stdout
+        assert "nobody is slow" in calm.stdout
+        cluster.slow("n2", 0.3)
+        cluster.wait_for(lambda s: s.stragglers == ["n2"], 60)
+        slow = ingero("status", "--fleet", url)
+        assert slow.returncode == 1
+        (line,) = [row for row in slow.stdout.splitlines() if row.startswith("n2")]
+        assert "SLOW" in line
+        listed = json.loads(ingero("status", "--fleet", url, "--json").stdout)
+        assert [n["node_id"] for n in listed["clusters"][0]["nodes"] if n["straggler"]] == ["n2"]
+        checked = ingero("check", "--fleet", f"http://{cluster.addresses['http']}", "--cluster", "demo", "--json")
+        report = {row["name"]: row["pass"] for row in json.loads(checked.stdout)["checks"]}
+        assert report == {"reach": True, "push": True, "clock": True, "quorum": True}
+
+
+def test_a_fleet_that_is_not_there_is_a_sentence() -> None:
+    result = ingero("status", "--fleet", "http://127.0.0.1:1")
+    assert result.returncode == 1
+    assert "Fleet does not answer at http://127.0.0.1:1" in result.stderr
+    checked = ingero("check", "--fleet", "http://127.0.0.1:1")
+    assert checked.returncode == 1
+    assert "FAIL  reach" in checked.stdout
+
+
+def test_samples_and_single_node_scenarios(tmp_path: Path) -> None:
+    written = json.loads(ingero("demo", "--write-samples", str(tmp_path), "--json").stdout)
+    assert len(written) == 4
+    explained = ingero("explain", "-d", written[-1])
+    assert "Root cause:" in explained.stdout
+    listed = ingero("demo", "--no-gpu", "list").stdout
+    for name in ("incident", "cold-start", "memcpy-bottleneck", "periodic-spike", "cpu-contention", "gpu-steal"):
+        assert name in listed
+    told = ingero("demo", "--no-gpu", "incident")
+    assert told.returncode == 0, told.stderr
+    assert "simulated" in told.stdout
