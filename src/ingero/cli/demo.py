@@ -107,7 +107,7 @@ def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: boo
             _summary(story, status)
         if keep:
             say(
-                f"\nstill running; try: ingero status --fleet http://{cluster.addresses['threshold']}   (Ctrl-C ends it)"
+                f"\nstill running; try: ingero status --fleet http://{cluster.addresses['threshold']}  (Ctrl-C ends it)"
             )
             _wait_for_interrupt()
     return 0 if story.is_right else 1
