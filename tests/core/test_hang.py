@@ -106,3 +106,35 @@ def test_a_finished_or_merely_busy_job_is_no_hang() -> None:
     assert _ask(done) is None
     busy = [RankProgress(r.rank, r.enqueued, r.completed, r.pending, r.last_ns, 1_000) for r in _stopped((3,))]
     assert _ask(busy, timed=True) is None  # pending no longer than others took to complete: caught in mid-step
+
+
+def test_a_gpu_that_never_started_what_others_wait_in_is_named() -> None:
+    ranks = []
+    for rank in _stopped():
+        late = rank.rank == 5
+        ops = tuple(Pending(p.group, p.seq, p.op, p.shape, None, p.created_ns, not late) for p in rank.pending)
+        ranks.append(RankProgress(rank.rank, rank.enqueued, rank.completed, ops, rank.last_ns, None))
+    answer = _ask(ranks)
+    assert answer is not None
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(5, "gpu_stuck")]
+    assert answer.cause is CauseClass.HANG
+
+
+def test_a_second_host_that_stopped_a_little_later_is_named_too() -> None:
+    ranks = _stopped((0,), before="dp")  # everyone else on dp0 waits for rank 0
+    for rank in (2, 4, 6):
+        ahead = ranks[rank]
+        more = {**ahead.enqueued, f"tp{rank // TP}": 12, "dp0": 12 if rank != 4 else 11}
+        ranks[rank] = RankProgress(rank, more, ahead.completed, ahead.pending, ahead.last_ns, None)
+    answer = _ask(ranks)
+    assert answer is not None
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(0, "host_lock"), (4, "host_lock")]
+
+
+def test_a_dead_gpu_and_a_stopped_host_are_both_named() -> None:
+    ranks = _stopped(gpus=(1,))
+    stopped = ranks[6]
+    ranks[6] = RankProgress(6, {"tp3": 10, "dp0": 10}, {"tp3": 10, "dp0": 10}, (), stopped.last_ns, None)
+    answer = _ask(ranks)
+    assert answer is not None
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(1, "gpu_error"), (6, "host_lock")]

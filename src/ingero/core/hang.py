@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ingero.contract.verdict import CauseClass
 from ingero.core.answer import NEXT_STEPS, Answer, Culprit
 
+NOT_STARTED = "enqueued it, but its GPU never started it"
 BROADCASTS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})  # their root may leave before the others arrive
 CLEAR_AGE = 1.5  # an operation pending this many times longer than any that completed is stuck
 
@@ -26,6 +27,7 @@ class Pending:
     shape: str
     peer: int | None
     created_ns: int
+    is_started: bool | None = None  # on the GPU; None where the dump cannot tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,8 @@ def _why(other: RankProgress | None, op: Pending) -> str:
     if own and (own[0].group, own[0].seq) != (op.group, op.seq) and other.completed.get(op.group, -1) < op.seq:
         earlier = own[0].created_ns < next((p.created_ns for p in own if p.group == op.group and p.seq == op.seq), 0)
         return "is stuck before it" if earlier else ""
-    return ""
+    same = next((p for p in own if (p.group, p.seq) == (op.group, op.seq)), None)
+    return NOT_STARTED if same and op.is_started and same.is_started is False else ""
 
 
 def _gpu_lagging(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> dict[int, Pending]:
@@ -207,15 +210,38 @@ def _culprits(
     for rank, text in mismatched.items():
         if rank not in lagging:
             found.append(_culprit(rank, 0.9, f"mismatched call: {text}", "mismatch", None))
-    if not found:
-        for rank in sorted(set(awaited) & set(by_rank)):
-            missed = [w for w in waits if w.on == rank and w.why == "never enqueued it"]
-            if missed and not by_rank[rank].pending:
-                text = f"host stopped: all it enqueued is done, it never enqueued {_op(missed[0].op, groups)}"
-                found.append(_culprit(rank, 0.95, text, "host_lock", _op(missed[0].op, groups)))
+    for rank in sorted(set(awaited) & set(by_rank)):
+        missed = [w for w in waits if w.on == rank and w.why == "never enqueued it"]
+        if missed and not by_rank[rank].pending:
+            text = f"host stopped: all it enqueued is done, it never enqueued {_op(missed[0].op, groups)}"
+            found.append(_culprit(rank, 0.95, text, "host_lock", _op(missed[0].op, groups)))
+    named = {c.rank for c in found}
+    for rank, op in _hosts_behind(by_rank, groups).items():
+        if rank not in named:
+            text = f"host stopped too: peers stuck in the same {_op(op, groups)} enqueued more, it did not"
+            found.append(_culprit(rank, 0.75, text, "host_lock", _op(op, groups)))
     if not found:
         found = _end_of_chain(by_rank, groups, waits, absent)
-    return found
+    return sorted(found, key=lambda c: c.rank if c.rank is not None else -1)
+
+
+def _hosts_behind(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> dict[int, Pending]:
+    """Ranks that enqueued less than peers stuck in the very same operation: it did not hold those hosts up."""
+    behind: dict[int, Pending] = {}
+    for rank in by_rank.values():
+        op = rank.pending[0] if rank.pending else None
+        if op is None or op.peer is not None:
+            continue
+        here = [by_rank[m] for m in groups[op.group].members if m in by_rank and m != rank.rank and by_rank[m].pending]
+        same = [p for p in here if (p.pending[0].group, p.pending[0].seq) == (op.group, op.seq)]
+        if len(same) >= 2 and all(_enqueued_more(peer, rank) for peer in same):
+            behind[rank.rank] = op
+    return behind
+
+
+def _enqueued_more(peer: RankProgress, rank: RankProgress) -> bool:
+    shared = [(peer.enqueued[g], last) for g, last in rank.enqueued.items() if g in peer.enqueued]
+    return any(theirs > own for theirs, own in shared) and all(theirs >= own for theirs, own in shared)
 
 
 def _end_of_chain(
@@ -228,9 +254,11 @@ def _end_of_chain(
     waiting = {w.waiter for w in waits}
     found = []
     for rank in sorted(({w.on for w in waits} - waiting) & set(by_rank)):
-        op = next(w.op for w in waits if w.on == rank)
-        text = f"end of every wait chain: others wait for it in {_op(op, groups)}"
-        found.append(_culprit(rank, 0.7, text, "unknown", _op(op, groups)))
+        wait = next(w for w in waits if w.on == rank)
+        is_stuck = wait.why == NOT_STARTED
+        text = f"others wait for it in {_op(wait.op, groups)}" + (f", it {NOT_STARTED}" if is_stuck else "")
+        mechanism = "gpu_stuck" if is_stuck else "unknown"
+        found.append(_culprit(rank, 0.9 if is_stuck else 0.7, text, mechanism, _op(wait.op, groups)))
     if found:
         return found
     for rank in absent:
@@ -260,6 +288,7 @@ def _culprit(rank: int, confidence: float, text: str, mechanism: str, collective
 
 _NEXT = {
     "gpu_error": "read Xid and ECC errors of that GPU (dmesg, `nvidia-smi -q -d ECC`) and drain the node",
+    "gpu_stuck": "see what that GPU is running (`nvidia-smi`, cuda-gdb) and read its Xid errors before killing the job",
     "host_lock": "get the stack of that process before it is killed (`py-spy dump --pid`): lock, GIL or I/O",
     "mismatch": "compare the code path of that rank at this call: a branch depends on the rank or its data",
     "no_dump": "look whether that process is alive and reachable; its kernel log says why it ended",

@@ -9,6 +9,7 @@ from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
 from ingero.core.blame import Findings, Suspect, WorkerSteps, judge
 from ingero.core.steptrace import (
     BACKWARD,
+    COMMUNICATION,
     COMPUTE,
     FORWARD,
     Floats,
@@ -50,7 +51,8 @@ def blame_steps(trace: StepTrace) -> Answer:
     workers = _worker_steps(trace)
     findings = judge(workers)
     suspects, fixed_s = _needed(job, findings.suspects)
-    culprits = tuple(_culprit(trace, suspect) for suspect in suspects)
+    waited_in = _most_waited(job)
+    culprits = tuple(_culprit(trace, suspect, waited_in) for suspect in suspects)
     structural_s, data_s = _structure_and_data(job, suspects)
     fixes = [Fix(_label(trace, s.worker), t, job.step_s - t) for s in suspects for t in [_fixed(job, [s])]]
     if len(suspects) > 1:
@@ -150,7 +152,17 @@ def _needed(job: _Job, suspects: tuple[Suspect, ...]) -> tuple[list[Suspect], fl
     return kept, _fixed(job, kept)
 
 
-def _culprit(trace: StepTrace, suspect: Suspect) -> Culprit:
+def _most_waited(job: _Job) -> str | None:
+    """The kind of communication in which the workers of this job lose most time waiting."""
+    waited: dict[str, float] = {}
+    for i, node in enumerate(job.trace.nodes):
+        if node.optype in COMMUNICATION:
+            wait = np.maximum(0.0, job.trace.duration_s[i] - job.busy_s[i])
+            waited[node.optype] = waited.get(node.optype, 0.0) + float(wait.sum())
+    return max(waited, key=lambda optype: waited[optype]) if any(waited.values()) else None
+
+
+def _culprit(trace: StepTrace, suspect: Suspect, waited_in: str | None) -> Culprit:
     replica, stage = _at(trace, suspect.worker)
     rank = int(trace.worker_rank[replica, stage])
     gpus = round(trace.gpus_per_worker)
@@ -164,6 +176,7 @@ def _culprit(trace: StepTrace, suspect: Suspect) -> Culprit:
         excess_s=suspect.excess_s,
         confidence=suspect.confidence,
         period=suspect.stall_period,
+        collective=waited_in,
         detail=f"{span}; own compute over {suspect.peers} peers of stage {stage} in {suspect.named_share:.0%} of steps",
         next_step=NEXT_STEPS[CauseClass.COMPUTE],
     )

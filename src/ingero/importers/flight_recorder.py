@@ -260,8 +260,17 @@ def _progress(rank: int, rows: Sequence[_Entry], status: Mapping[str, tuple[int,
             enqueued[row.group] = max(enqueued.get(row.group, -1), row.seq)
             if row.state == "completed":
                 completed[row.group] = max(completed.get(row.group, -1), row.seq)
+    tells = any(row.state == "started" or row.started_ns for row in rows)  # only with timing on
     pending = tuple(
-        Pending(row.group, row.seq, row.op, row.shape, row.peer, row.created_ns)
+        Pending(
+            row.group,
+            row.seq,
+            row.op,
+            row.shape,
+            row.peer,
+            row.created_ns,
+            row.state == "started" or row.started_ns is not None if tells else None,
+        )
         for row in rows
         if row.state != "completed"
     )
