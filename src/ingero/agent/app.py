@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ingero.agent import identity as who
 from ingero.agent.brain import Brain, BrainPolicy
+from ingero.agent.collective_export import CollectiveExporter
 from ingero.agent.gpu import Gpus
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
@@ -96,6 +97,7 @@ class Agent:
         self._spans = self._make_spans()
         self.socket: LineServer | None = None
         self.loop: PushLoop | None = None
+        self.collectives: CollectiveExporter | None = None
         self.metrics_address: str | None = None
 
     def _make_client(self, endpoint: Endpoint) -> PushClient:
@@ -137,8 +139,23 @@ class Agent:
                 opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
+            exporting = self._export_collectives(opened, stop)
             self._log_start()
             await loop.run(stop)
+            await exporting
+
+    def _export_collectives(self, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> Awaitable[None]:
+        """NCCL records follow the trace database to Fleet over a connection of their own: they never delay a score."""
+        if self.options.stub or self.options.replay is not None:
+            return asyncio.sleep(0)
+        fleet = self.config.fleet
+        assert fleet.endpoint is not None
+        endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
+        client = self._make_client(endpoint)
+        opened.push_async_callback(client.close)
+        path = self.config.store.path or default_path()
+        self.collectives = CollectiveExporter(path, client, self.identity, fleet.push_interval_s)
+        return asyncio.create_task(self.collectives.run(stop))
 
     async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
         """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""

@@ -4,7 +4,6 @@
 no clock: both calls are told the time.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -35,12 +34,13 @@ from ingero.storage.trace_db import (
 )
 
 MAX_STACKS: Final = 10_000
+MAX_LOOKUPS: Final = 5  # stacks resolved anew per poll
 _CALL_SOURCES: Final = (*sorted(GPU_SOURCES), int(Source.GRAPH))
 CHAIN_RESOLVED_NS: Final = 120_000_000_000
 _INSERT_EVENT: Final = insert_sql("events", EVENT_COLUMNS)
 _INSERT_COLLECTIVE: Final = insert_sql("collectives", COLLECTIVE_COLUMNS)
 _UPSERT_NAME: Final = insert_sql("process_names", ("pid", "name", "seen_at"), "INSERT OR REPLACE")
-_UPSERT_STACK: Final = insert_sql("stack_traces", ("hash", "ips", "frames"), "INSERT OR REPLACE")
+_UPSERT_STACK: Final = insert_sql("stack_traces", ("hash", "ips", "frames"))
 _UPSERT_PROCESS: Final = insert_sql(
     "processes",
     ("node", "pid", "start_time", "name", "seen_at", "rank", "local_rank", "world_size", "cgroup_id"),
@@ -52,6 +52,7 @@ _INSERT_SNAPSHOT: Final = insert_sql(
 )
 _RESOLVE_CHAINS: Final = "UPDATE chain_history SET resolved_at = ?1 WHERE resolved_at IS NULL AND last_seen < ?1 - ?2"
 
+StackKey = tuple[int, tuple[int, ...]] | None  # pid and addresses
 Resolver = Callable[[int, int, tuple[int, ...]], Sequence[Frame]]  # pid, tid, addresses
 
 
@@ -107,6 +108,14 @@ class _Pending:
     stacks: list[Row] = field(default_factory=list)
 
 
+def _stack_keys(traced: TracedEvents) -> list[StackKey]:
+    pids = traced.columns.pid.tolist()
+    return [
+        (pids[index], traced.stacks[number]) if number in traced.stacks else None
+        for index, number in enumerate(traced.stack.tolist())
+    ]
+
+
 def _unresolved(_pid: int, _tid: int, addresses: tuple[int, ...]) -> list[Frame]:
     return [Frame(address) for address in addresses]
 
@@ -134,7 +143,9 @@ class Recorder:
         self._finder = ChainFinder(policy.window_ns, Host(policy.cpus))
         self._aggregator = Aggregator()
         self._active: set[int] = set()
-        self._stack_uses: Counter[int] = Counter()
+        self._stack_uses: dict[StackKey, int] = {}
+        self._resolved: dict[StackKey, int] = {}
+        self._lookups = 0
         self._kept_chains: dict[str, Chain] = {}
         self._pending = _Pending()
 
@@ -150,14 +161,13 @@ class Recorder:
         unusual = self._stats.add(events) & (events.op < FIRST_SUMMARY_OP)
         self._finder.add(events)
         self.totals.anomalies += int(unusual.sum())
-        hashes = self._hashes(traced)
-        familiar = np.fromiter(
-            (bool(key) and self._stack_uses[key] >= self.policy.stack_samples for key in hashes), bool, len(hashes)
-        )
+        keys = _stack_keys(traced)
+        limit = self.policy.stack_samples
+        familiar = np.fromiter((self._stack_uses.get(key, 0) >= limit for key in keys), bool, len(keys))
         sampled = self._samples.choose(events)
         keep = choose_rows(events, unusual, sampled, familiar, self._active, self._keep) & (self._sink is not None)
         self._aggregator.add_records(events, keep)
-        self._store_rows(traced, keep, hashes)
+        self._store_rows(traced, keep, keys)
         return unusual
 
     def take_collectives(self, rows: Sequence[Row]) -> None:
@@ -178,32 +188,27 @@ class Recorder:
             self.processes.mark_stale(pid)
             self._active.discard(pid)
 
-    def _hashes(self, traced: TracedEvents) -> list[int]:
-        """Stored identity of each event's stack, 0 without one; each stack is resolved once."""
-        known: dict[int, int] = {}
-        hashes = []
-        for index, number in enumerate(traced.stack.tolist()):
-            if number < 0 or number not in traced.stacks:
-                hashes.append(0)
-                continue
-            if number not in known:
-                pid, tid = int(traced.columns.pid[index]), int(traced.columns.tid[index])
-                known[number] = self._intern(self._resolve(pid, tid, traced.stacks[number]))
-            hashes.append(known[number])
-        return hashes
+    def _stack_of(self, key: StackKey, tid: int) -> int:
+        """Stored identity of a stack, 0 without one. Python frames differ under equal addresses, so each is looked at
+        anew, but only a few per poll: reading another process takes time."""
+        if key is None:
+            return 0
+        if len(self._stack_uses) > MAX_STACKS:
+            self._stack_uses.clear()
+            self._resolved.clear()
+        self._stack_uses[key] = self._stack_uses.get(key, 0) + 1
+        if key not in self._resolved or self._lookups < MAX_LOOKUPS:
+            self._lookups += 1
+            frames = self._resolve(key[0], tid, key[1])
+            self._resolved[key] = stack_hash(frames)
+            self._pending.stacks.append((self._resolved[key], *encode_frames(frames)))
+        return self._resolved[key]
 
-    def _intern(self, frames: Sequence[Frame]) -> int:
-        key = stack_hash(frames)
-        if key not in self._stack_uses and len(self._stack_uses) < MAX_STACKS:
-            self._stack_uses[key] = 0
-            if self._sink is not None:
-                self._pending.stacks.append((key, *encode_frames(frames)))
-        return key if key in self._stack_uses else 0
-
-    def _store_rows(self, traced: TracedEvents, keep: NDArray[np.bool_], hashes: list[int]) -> None:
+    def _store_rows(self, traced: TracedEvents, keep: NDArray[np.bool_], keys: list[StackKey]) -> None:
         chosen = np.flatnonzero(keep)
         if self._ids is None or not len(chosen):
             return
+        self._lookups = 0
         events = traced.columns.take(chosen)
         columns = [
             events.timestamp, events.pid, events.tid, events.source, events.op, events.duration,
@@ -216,11 +221,9 @@ class Recorder:
         ):
             info = self.processes.get(values[1]) if values[1] else None
             ranks = (info.rank, info.local_rank, info.world_size) if info else (None, None, None)
-            self._stack_uses[hashes[index]] += 1
+            stack = self._stack_of(keys[index], values[2])
             name = names[number].decode(errors="replace") or (info.name if info else "")
-            self._pending.events.append(
-                (ids[number], *values[:10], hashes[index], self.policy.node, *ranks, name, values[10])
-            )
+            self._pending.events.append((ids[number], *values[:10], stack, self.policy.node, *ranks, name, values[10]))
         self.totals.stored += len(chosen)
 
     # ---- each second ---------------------------------------------------------------------------------------------

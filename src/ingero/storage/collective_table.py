@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.errors import StoreError
@@ -37,15 +38,39 @@ def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
     try:
         cursor = connection.execute(f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id")
         for row in cursor:
-            values = dict(zip(COLLECTIVE_COLUMNS[:-1], row, strict=True))
-            values["comm"] %= 1 << 64
-            values["node"] = values["node"] or None
-            values["source"] = CollectiveSource(values["source"])
-            yield CollectiveRecord(**values)
+            yield _record(row)
     except (sqlite3.DatabaseError, ValueError) as error:
         raise StoreError(f"{path}: its collectives cannot be read: {error}") from error
     finally:
         connection.close()
+
+
+def follow_collectives(
+    path: Path, after: int | None, limit: int, max_behind: int
+) -> tuple[int, list[tuple[int, CollectiveRecord]]]:
+    """(newest number, rows after `after` with their numbers): at most `limit`, none further back than `max_behind`.
+    None asks for the newest number only."""
+    connection = connect_readonly(path)
+    try:
+        newest = int(connection.execute("SELECT coalesce(max(id), 0) FROM collectives").fetchone()[0])
+        if after is None or after >= newest:
+            return newest, []
+        columns = ", ".join(COLLECTIVE_COLUMNS[:-1])
+        rows = connection.execute(
+            f"SELECT id, {columns} FROM collectives WHERE id > ? ORDER BY id LIMIT ?",
+            (max(after, newest - max_behind), limit),
+        )
+        return newest, [(row[0], _record(row[1:])) for row in rows]
+    finally:
+        connection.close()
+
+
+def _record(row: tuple[Any, ...]) -> CollectiveRecord:
+    values = dict(zip(COLLECTIVE_COLUMNS[:-1], row, strict=True))
+    values["comm"] %= 1 << 64
+    values["node"] = values["node"] or None
+    values["source"] = CollectiveSource(values["source"])
+    return CollectiveRecord(**values)
 
 
 def _count(connection: sqlite3.Connection) -> int:
