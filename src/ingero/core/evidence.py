@@ -117,7 +117,7 @@ def gather(
     return Evidence(
         switches=len(switched) + int(summed.arg0.sum()),
         off_cpu_ns=int(off_cpu_ns(switched).sum()) + int(summed.arg1.sum()),
-        preemptors=_most_frequent(switched.arg1, {0, process.pid, *process.tids}),
+        preemptors=_heaviest(switched.arg1, off_cpu_ns(switched), {0, process.pid, *process.tids}),
         page_bytes=pages,
         io=_block_io(own_io),
         other_io=_block_io(other_io),
@@ -186,7 +186,7 @@ def _same_cgroup(events: EventColumns, process: Process) -> NDArray[np.bool_]:
 def _block_io(io: EventColumns) -> BlockIo:
     if not len(io):
         return BlockIo()
-    busiest = _most_frequent(io.pid, {0})
+    busiest = _heaviest(io.pid, io.duration, {0})
     return BlockIo(
         len(io),
         int((io.op == 1).sum()),
@@ -198,9 +198,13 @@ def _block_io(io: EventColumns) -> BlockIo:
     )
 
 
-def _most_frequent(values: NDArray[np.int64], without: set[int], limit: int = 3) -> tuple[int, ...]:
-    found, counts = np.unique(values, return_counts=True)
-    ranked = [int(found[index]) for index in np.argsort(-counts, kind="stable")]
+def _heaviest(
+    values: NDArray[np.int64], weights: NDArray[np.int64], without: set[int], limit: int = 3
+) -> tuple[int, ...]:
+    """The values with the most weight behind them, most first."""
+    found, codes = np.unique(values, return_inverse=True)
+    totals = np.bincount(codes, weights, len(found))
+    ranked = [int(found[index]) for index in np.argsort(-totals, kind="stable")]
     return tuple(value for value in ranked if value not in without)[:limit]
 
 
