@@ -70,13 +70,10 @@ class Push(msgspec.Struct, frozen=True, gc=False):
     lead: str
 
 
-def read_plain_push(body: bytes, is_json: bool) -> Push | None:
-    """The compiled short cut; None means: decode it and ask `read_push`."""
+def read_plain_push(body: bytes, is_json: bool) -> tuple[NodeReport, str] | None:
+    """The compiled short cut: the one report and the first metric's name. None means: decode it and ask `read_push`."""
     found = plain_push_json(body) if is_json else plain_push(body)
-    if found is None:
-        return None
-    *fields, lead = found
-    return Push((NodeReport(*fields),), False, (), lead)  # the order is tested
+    return None if found is None else (NodeReport(*found[:-1]), found[-1])  # the order is tested
 
 
 def read_push(request: MetricsRequest) -> Push:
@@ -140,7 +137,7 @@ class _Health:
             for point in metric.numbers:
                 reader(self, point)
         elif metric.name.startswith("nccl.collective.") or metric.name == names.STEP_OWN_TIME_MS:
-            self.has_measurements = True  # what the verdict engine reads
+            self.has_measurements |= bool(metric.numbers)  # what the verdict engine reads
 
     def report(self, identity: Mapping[str, Plain]) -> NodeReport:
         rank = _number(identity, names.RANK)

@@ -94,10 +94,16 @@ class FleetProcessor:
         """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
         is_json = encoding is Encoding.JSON
         plain = read_plain_push(body, is_json)
-        if plain is not None:
-            return self._apply(plain, cluster, now_s, wall_ns)
-        request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
-        return self.take(request, cluster, now_s, wall_ns)
+        if plain is None:
+            request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
+            return self.take(request, cluster, now_s, wall_ns)
+        report, lead = plain
+        if cluster is not None and cluster not in self.clusters:  # the first push of a cluster goes the long way
+            return self._apply(Push((report,), False, (), lead), cluster, now_s, wall_ns)
+        self.counters.pushes += 1
+        name = self._place(report, cluster)
+        reason = self._put(name, report, now_s, wall_ns)
+        return Taken(name, report.node, lead, None if reason is None else self._refuse([(reason, 1)]))
 
     def take(self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
         """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
@@ -115,18 +121,23 @@ class FleetProcessor:
             rejected.append((Reject.IDENTITY_INVALID, 1))
         about = ("", "")
         for report in found.reports:
-            name = cluster or report.cluster
-            if name is None:
-                name = DEFAULT_CLUSTER
-                self.counters.defaulted += 1
-            elif report.cluster is not None and report.cluster != name:
-                self.counters.mismatched += 1
+            name = self._place(report, cluster)
             about = about if about[0] else (name, report.node)
             reason = self._put(name, report, now_s, wall_ns)
             if reason is not None:
                 rejected.append((reason, 1))
         partial = self._refuse(rejected) if rejected else None
         return Taken(about[0] or cluster or DEFAULT_CLUSTER, about[1], found.lead, partial)
+
+    def _place(self, report: NodeReport, cluster: str | None) -> str:
+        """The cluster a report belongs to: the request's word before its own."""
+        name = cluster or report.cluster
+        if name is None:
+            self.counters.defaulted += 1
+            return DEFAULT_CLUSTER
+        if report.cluster is not None and report.cluster != name:
+            self.counters.mismatched += 1
+        return name
 
     def _put(self, name: str, report: NodeReport, now_s: float, wall_ns: int) -> Reject | None:
         cluster = self.clusters.get(name)

@@ -50,6 +50,11 @@ class TokenGate:
         """Replace the token, as a reload does."""
         self._digest = None if token is None else token_digest(token)
 
+    @property
+    def is_closed(self) -> bool:
+        """True when a token is asked for."""
+        return self._digest is not None
+
     def admits(self, authorization: str | None) -> bool:
         """True when no token is asked for, or this is the one."""
         return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)
@@ -90,7 +95,9 @@ class Receiver:
         self, body: bytes, encoding: Encoding, cluster: str | None, authorization: bytes | None, date: bytes
     ) -> bytes:
         """A plain metrics push as a whole HTTP reply."""
-        reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
+        reply = None
+        if self.draining or self.max_requests_per_s or self.http_gate.is_closed:
+            reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
         if reply is None:
             try:
                 taken = self._take(MetricsRequest, body, encoding, cluster)
