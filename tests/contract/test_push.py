@@ -101,8 +101,10 @@ def test_points_that_cannot_be_true_are_refused_by_reason(request_: otlp.Metrics
     found = read_push(request_)
     assert found.rejected == ((reason, 1),)
     assert [report.score for report in found.reports] in ([], [None])
-    assert plain_push(encode_protobuf(request_)) is None, "the short cut leaves refusals to the full decoder"
-    assert plain_push_json(encode_json(request_)) is None
+    assert plain_push(encode_protobuf(request_), NodeReport) is None, (
+        "the short cut leaves refusals to the full decoder"
+    )
+    assert plain_push_json(encode_json(request_), NodeReport) is None
 
 
 def test_a_push_of_somebody_else_is_not_refused() -> None:
@@ -113,8 +115,8 @@ def test_a_push_of_somebody_else_is_not_refused() -> None:
 def test_measurements_are_noticed_and_left_to_the_full_decoder() -> None:
     collective = push([score(0.9), gauge(names.COLLECTIVE_DURATION_MS, 1.5)])
     assert read_push(collective).has_measurements
-    assert plain_push(encode_protobuf(collective)) is None
-    assert plain_push_json(encode_json(collective)) is None
+    assert plain_push(encode_protobuf(collective), NodeReport) is None
+    assert plain_push_json(encode_json(collective), NodeReport) is None
 
 
 def test_straggler_event_is_read() -> None:

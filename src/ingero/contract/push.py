@@ -18,7 +18,7 @@ try:
     from ingero.contract._native import plain_push, plain_push_json
 except ImportError:  # built without a compiler: everything takes the pure path
 
-    def plain_push(body: bytes) -> tuple[object, ...] | None:
+    def plain_push(body: bytes, report: "type[NodeReport]") -> "tuple[NodeReport, str] | None":
         return None
 
     plain_push_json = plain_push
@@ -72,8 +72,8 @@ class Push(msgspec.Struct, frozen=True, gc=False):
 
 def read_plain_push(body: bytes, is_json: bool) -> tuple[NodeReport, str] | None:
     """The compiled short cut: the one report and the first metric's name. None means: decode it and ask `read_push`."""
-    found = plain_push_json(body) if is_json else plain_push(body)
-    return None if found is None else (NodeReport(*found[:-1]), found[-1])  # the order is tested
+    found: tuple[NodeReport, str] | None = (plain_push_json if is_json else plain_push)(body, NodeReport)
+    return found
 
 
 def read_push(request: MetricsRequest) -> Push:

@@ -16,6 +16,7 @@ FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missi
 REORDER_NS = 5 * 10**9  # an older push within this is a late retry; further back the sender's clock was set
 ACTIVE = STATES.index(NodeState.ACTIVE.value)
 _FIRST_CAPACITY = 64
+_STATE_CODES = {state: code for code, state in enumerate(STATES)}
 
 
 class Put(IntEnum):
@@ -49,20 +50,22 @@ class Roster:
         self.max_nodes = max_nodes
         self.rows: dict[str, int] = {}
         self.reports: list[NodeReport | None] = []
+        self.sent_ns: list[int] = []
+        self.pushes: list[int] = []
         self._free: list[int] = []
         self._grow(_FIRST_CAPACITY)
 
     def _grow(self, capacity: int) -> None:
         old = len(self.reports)
         self.reports += [None] * (capacity - old)
+        self.sent_ns += [0] * (capacity - old)
+        self.pushes += [0] * (capacity - old)
         self._free += range(capacity - 1, old - 1, -1)
         for name, kind, empty in (
             ("score", np.float64, np.nan),
             ("seen_s", np.float64, -np.inf),
             ("first_s", np.float64, np.inf),
             ("straggling_s", np.float64, np.nan),
-            ("sent_ns", np.uint64, 0),
-            ("pushes", np.int64, 0),
             ("state", np.int8, -1),
         ):
             column = np.full(capacity, empty, dtype=kind)
@@ -74,8 +77,6 @@ class Roster:
     seen_s: Column
     first_s: Column
     straggling_s: Column
-    sent_ns: np.ndarray[tuple[int], np.dtype[np.uint64]]
-    pushes: np.ndarray[tuple[int], np.dtype[np.int64]]
     state: np.ndarray[tuple[int], np.dtype[np.int8]]
 
     def put(self, report: NodeReport, now_s: float) -> Put:
@@ -91,7 +92,7 @@ class Roster:
             self._follow_event(row, report.straggling, now_s)
         if report.score is None:
             return Put.STORED
-        last_ns = int(self.sent_ns[row])
+        last_ns = self.sent_ns[row]
         if report.sent_ns <= last_ns and report.sent_ns:
             if report.sent_ns == last_ns:
                 return Put.DUPLICATE
@@ -99,7 +100,7 @@ class Roster:
                 return Put.LATE
         self.sent_ns[row] = report.sent_ns
         self.score[row] = report.score
-        self.state[row] = STATES.index(report.state)
+        self.state[row] = _STATE_CODES[report.state]
         self.reports[row] = report
         return Put.STORED
 
@@ -142,12 +143,11 @@ class Roster:
             assert report is not None
             del self.rows[report.node]
             self.reports[row] = None
+            self.sent_ns[row] = self.pushes[row] = 0
             self._free.append(row)
         self.seen_s[gone] = -np.inf
         self.first_s[gone] = np.inf
         self.state[gone] = -1
-        self.sent_ns[gone] = 0
-        self.pushes[gone] = 0
         self.score[gone] = np.nan
         self.straggling_s[gone] = np.nan
         return len(gone)
@@ -165,7 +165,7 @@ class Roster:
             state="" if state < 0 else STATES[state],
             age_s=now_s - float(self.seen_s[i]),
             known_for_s=now_s - float(self.first_s[i]),
-            pushes=int(self.pushes[i]),
+            pushes=self.pushes[i],
             straggling=not np.isnan(since),
             straggling_for_s=None if np.isnan(since) else now_s - since,
             report=report,

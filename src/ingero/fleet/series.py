@@ -6,7 +6,6 @@ that leave room for pushes in between.
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
@@ -58,7 +57,7 @@ class ReceivedSeries:
     def __init__(self, ttl_s: float, max_series: int) -> None:
         self.ttl_s = ttl_s
         self.max_series = max_series
-        self._kept: OrderedDict[tuple[str, str, str], tuple[float, bytes, Encoding]] = OrderedDict()
+        self._kept: dict[tuple[str, str, str], tuple[float, bytes, Encoding]] = {}
         self._kept_bytes = 0
         self.dropped_bodies = 0
         self.dropped_series = 0
@@ -70,24 +69,22 @@ class ReceivedSeries:
             self.dropped_bodies += 1
             return
         key = (taken.cluster, taken.node, taken.lead)
-        before = self._kept.pop(key, None)
-        if before is not None:
-            self._kept_bytes -= len(before[1])
+        before = self._kept.get(key)
+        self._kept_bytes += len(body) if before is None else len(body) - len(before[1])
         self._kept[key] = (time.monotonic(), body, encoding)
-        self._kept_bytes += len(body)
-        while self._kept_bytes > MAX_KEPT_BYTES:
-            _, (_, oldest, _) = self._kept.popitem(last=False)
-            self._kept_bytes -= len(oldest)
+        if self._kept_bytes > MAX_KEPT_BYTES:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the quarter that is oldest; rare, so that keeping order need not be paid for with every push."""
+        for key in sorted(self._kept, key=lambda key: self._kept[key][0])[: 1 + len(self._kept) // 4]:
+            self._kept_bytes -= len(self._kept.pop(key)[1])
             self.dropped_bodies += 1
 
     def _expire(self) -> None:
         horizon = time.monotonic() - self.ttl_s
-        while self._kept:
-            key, (at_s, body, _) = next(iter(self._kept.items()))
-            if at_s >= horizon:
-                break
-            del self._kept[key]
-            self._kept_bytes -= len(body)
+        for key in [key for key, (at_s, _, _) in self._kept.items() if at_s < horizon]:
+            self._kept_bytes -= len(self._kept.pop(key)[1])
 
     async def render(self) -> bytes:
         """Everything alive as Prometheus text."""

@@ -137,18 +137,17 @@ Answer = Callable[[bytes, Encoding, str | None, bytes | None, bytes], bytes]
 
 def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[HttpToolsProtocol]:
     """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date header)`."""
-    clusters: dict[tuple[bytes, bytes | None], str | None] = {}
+    clusters: dict[bytes, str | None] = {b"": None}  # by query
 
     def named_cluster(query: bytes, header: bytes | None) -> str | None:
-        key = (query, header)
-        if key not in clusters:
-            if len(clusters) >= _MAX_CACHED_NAMES:
-                clusters.clear()
-            clusters[key] = cluster_of(query.decode("ascii"), header.decode("latin-1") if header else None)
-        return clusters[key]
+        if len(clusters) >= _MAX_CACHED_NAMES:
+            clusters.clear()
+        named = clusters[query] = cluster_of(query.decode("ascii"), None)
+        return named if named or not header else header.decode("latin-1")
 
     class PushProtocol(_Push):
         _answer = staticmethod(answer)
+        _clusters = clusters
         _named_cluster = staticmethod(named_cluster)
         _max_body_bytes = max_body_bytes
 
@@ -159,6 +158,7 @@ class _Push(HttpToolsProtocol):
     """Looks at each segment that begins a request; see the module's docstring."""
 
     _answer: Answer
+    _clusters: dict[bytes, str | None]
     _named_cluster: Callable[[bytes, bytes | None], str | None]
     _max_body_bytes: int
     _is_mid_message = False
@@ -171,12 +171,15 @@ class _Push(HttpToolsProtocol):
             super().data_received(data)
             return
         self._unset_keepalive_if_required()
-        is_json, query, cluster, authorization, body = plain
+        is_json, query, header, authorization, body = plain
+        cluster = self._clusters.get(query)
+        if cluster is None and (query or header):
+            cluster = self._named_cluster(query, header)
         defaults = self.server_state.default_headers
         reply = self._answer(
             body,
             Encoding.JSON if is_json else Encoding.PROTOBUF,
-            self._named_cluster(query, cluster) if query or cluster else None,
+            cluster,
             authorization,
             defaults[0][1] if defaults else b"",
         )

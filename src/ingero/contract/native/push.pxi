@@ -376,15 +376,15 @@ cdef inline object _number_or_none(Number number):
     return number.value if number.is_set else None
 
 
-cdef object _answer(Found* found):
-    """Fields of a NodeReport and the name of the first metric; None where an id must be refused."""
+cdef object _answer(Found* found, object report):
+    """`report` made of what was found, and the name of the first metric; None where an id must be refused."""
     if found.node.at == NULL or not _is_good_id(found.node):
         return None
     if found.cluster.at != NULL and not _is_good_id(found.cluster):
         return None
     if found.job.at != NULL and not _is_good_id(found.job):
         return None
-    return (
+    return report(
         _text_or_none(found.node),
         _text_or_none(found.cluster),
         _text_or_none(found.job),
@@ -400,15 +400,14 @@ cdef object _answer(Found* found):
         _text_or_none(found.gpu_model),
         _number_or_none(found.gpu_count),
         found.sent_ns,
-        _text_or_none(found.lead) or "",
-    )
+    ), _text_or_none(found.lead) or ""
 
 
-def plain_push(bytes body):
+def plain_push(bytes body, object report):
     """What `_answer` says about a protobuf body; None for a push that is not plain."""
     cdef Found found
     cdef Bytes start = body
     memset(&found, 0, sizeof(Found))
     if _read_request(start, start + len(body), &found):
         return None
-    return _answer(&found)
+    return _answer(&found, report)

@@ -438,7 +438,7 @@ cdef Bytes _json_resource_metrics(Bytes at, Bytes end, Found* found):
     return at if more == 0 else NULL
 
 
-def plain_push_json(bytes body):
+def plain_push_json(bytes body, object report):
     """What `_answer` says about a JSON body; None for a push that is not plain."""
     cdef Found found
     cdef Bytes at = body
@@ -458,4 +458,4 @@ def plain_push_json(bytes body):
         return None
     if _blank(at, end) != end:
         return None
-    return _answer(&found)
+    return _answer(&found, report)
