@@ -5,14 +5,13 @@ Both count what they do: the Collector with its default telemetry. The row witho
 """
 
 import os
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from fleet_push import ROUNDS, SECONDS, fleet_command, verdict
+from fleet_push import ROUNDS, SECONDS, fleet_command, least_disturbed, verdict
 from measure import free_port, load, rss_mb, server, write_requests
 from push_bodies import bodies
 
@@ -80,10 +79,7 @@ def main() -> int:
                         load(port, pid, file, 0, 0.5, 16)
                         run = load(port, pid, file, 0, SECONDS, 32)
                         runs.setdefault((name, encoding), []).append({**run, "rss_mb": rss_mb(pid)})
-    found = {
-        who: {key: statistics.median(run[key] for run in taken) for key in ("per_s", "cpu_us", "rss_mb", "errors")}
-        for who, taken in runs.items()
-    }
+    found = {who: least_disturbed(taken) for who, taken in runs.items()}
     print(f"{'server':<17}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}{'errors':>8}")
     for (name, encoding), run in sorted(found.items()):
         print(

@@ -2,8 +2,8 @@
 """Compiled hot paths. Each has a pure-Python twin that is the fallback and the test oracle."""
 
 include "native/wire.pxi"
+include "native/request.pxi"
 include "native/push.pxi"
 include "native/push_json.pxi"
 include "native/otlp_columns.pxi"
 include "native/perfetto.pxi"
-include "native/request.pxi"

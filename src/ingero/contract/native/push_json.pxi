@@ -8,8 +8,17 @@ cdef enum:
     MAX_NUMBER = 40
 
 
+# Bodies are Python bytes, which end in a zero octet that both tables stop at: the inner loops need no bound.
+cdef uint8_t IS_BLANK[256]
+cdef uint8_t IS_TEXT[256]  # printable ASCII but quote and backslash
+for _octet in b" \n\r\t":
+    IS_BLANK[_octet] = 1
+for _octet in range(0x20, 0x7f):
+    IS_TEXT[_octet] = _octet != 34 and _octet != 92
+
+
 cdef inline Bytes _blank(Bytes at, Bytes end) noexcept nogil:
-    while at < end and (at[0] == 32 or at[0] == 10 or at[0] == 13 or at[0] == 9):
+    while IS_BLANK[at[0]]:
         at += 1
     return at
 
@@ -24,12 +33,10 @@ cdef inline Bytes _json_text(Bytes at, Bytes end, Slice* out) noexcept nogil:
     if at == NULL:
         return NULL
     out.at = at
-    while at < end and at[0] != 34:
-        if at[0] < 0x20 or at[0] > 0x7e or at[0] == 92:
-            return NULL
+    while IS_TEXT[at[0]]:
         at += 1
     out.size = at - out.at
-    return at + 1 if at < end else NULL
+    return at + 1 if at[0] == 34 else NULL
 
 
 cdef Bytes _json_number(Bytes at, Bytes end, Slice* out, bint* is_whole) noexcept nogil:
