@@ -81,6 +81,15 @@ bench-ebpf: $(READY) ## what tracing costs here: ns per call, agent CPU per even
 clean: ## remove everything that set-up and tests made
 	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c
 
+.PHONY: bench-verdict
+bench-verdict: $(READY) ## one verdict tick for 10,000 ranks, collectives matched against a plain loop
+	$(BIN)/python -m bench.verdict
+
+SEED ?= 7
+.PHONY: scoreboard
+scoreboard: $(READY) ## fifteen scenarios, three detectors, the gates; SEED=n, minutes, goes on where it stopped
+	nice $(BIN)/python -m bench.detection --seed $(SEED)
+
 .PHONY: bench-merge
 bench-merge: $(READY) ## merge against a row loop
 	$(BIN)/python -m bench.merge

@@ -19,6 +19,7 @@ from ingero.core.collectives import Collectives, Floats, Ints, Mask
 Groups = NDArray[np.intp]
 
 SYNCHRONISING_OPS = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}) | POINT_TO_POINT_OPS
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # spreads communicator hashes and ranks evenly
 GPU_TIMER_MS = 0.001  # the GPU's global timer ticks at up to one microsecond
 
 
@@ -52,7 +53,7 @@ class PeerLag:
 
 def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:
     """Dense group code of every row: the same operation of the same communicator as seen by its ranks."""
-    comm = _dense(collectives.comm)
+    comm = _comm_codes(collectives.comm)
     op, edge = _edges(collectives)
     sequence = collectives.seq
     if len(sequence) and sequence.min() >= 0:
@@ -71,13 +72,14 @@ def measure_lag(collectives: Collectives, groups: Groups, clocks: Mapping[int, C
     """Published lag and lateness of every row against its group. `clocks` maps recorders to their fitted clocks."""
     duration = np.maximum(collectives.duration_ns, 0)  # a clock that stepped back measured nothing
     size = int(groups.max(initial=-1)) + 1
-    rows, present = np.bincount(groups, minlength=size), count_ranks(collectives, groups, size)
-    longest, shortest = _extremes(groups, duration.astype(np.float64), size)
+    rows, whole = _whole(collectives, groups, size)
+    present = rows if whole.all() else count_ranks(collectives, groups, size)
+    median, longest, shortest = _duration_stats(collectives, groups, duration, rows, whole)
     needed = _quorum(collectives.nranks)
     quorate = present[groups] >= needed
-    lag = np.where(quorate, (duration - group_medians(groups, duration, size)[groups]) / 1e6, np.nan)
+    lag = np.where(quorate, (duration - median[groups]) / 1e6, np.nan)
     synchronising = _is_op(collectives, SYNCHRONISING_OPS)
-    all_gpu = np.bincount(groups, collectives.is_gpu_timed, size)[groups] == rows[groups]
+    all_gpu = (np.bincount(groups, collectives.is_gpu_timed, size) == rows)[groups]
     clock_free = quorate & synchronising & all_gpu
     lateness = np.where(clock_free, (longest[groups] - duration) / 1e6, np.nan)
     error = np.where(clock_free, GPU_TIMER_MS, np.nan)
@@ -108,10 +110,55 @@ def group_medians(groups: Groups, values: Ints, size: int) -> Floats:
 
 def count_ranks(collectives: Collectives, groups: Groups, size: int) -> NDArray[np.intp]:
     """Distinct ranks in every group: a record delivered twice counts once."""
-    pair = np.sort(groups.astype(np.int64) << 32 | collectives.rank)
+    counts, whole = _whole(collectives, groups, size)
+    rest = np.flatnonzero(~whole[groups])
+    if not len(rest):
+        return counts
+    pair = np.sort(groups[rest].astype(np.int64) << 32 | collectives.rank[rest])
     fresh = np.ones(len(pair), bool)
     fresh[1:] = pair[1:] != pair[:-1]
-    return np.bincount(pair[fresh] >> 32, minlength=size)
+    return np.where(whole, counts, np.bincount(pair[fresh] >> 32, minlength=size))
+
+
+def _whole(collectives: Collectives, groups: Groups, size: int) -> tuple[NDArray[np.intp], Mask]:
+    """Rows per group, and whether they are every rank once, told by the sum of the ranks' fingerprints."""
+    counts = np.bincount(groups, minlength=size)
+    if not size:
+        return counts, np.zeros(0, bool)
+    prints = _fingerprints(int(max(collectives.rank.max(), collectives.nranks.max())) + 1)
+    wanted = np.zeros(size, np.intp)
+    wanted[groups] = collectives.nranks
+    expected = np.concatenate(([0.0], np.cumsum(prints)))[np.maximum(wanted, 0)]
+    return counts, (counts == wanted) & (np.bincount(groups, prints[collectives.rank], size) == expected)
+
+
+def _duration_stats(
+    collectives: Collectives, groups: Groups, duration: Ints, counts: NDArray[np.intp], whole: Mask
+) -> tuple[Floats, Floats, Floats]:
+    """Median, longest and shortest of every group. Whole groups become rows of a matrix, which needs no global sort."""
+    median, longest, shortest = (np.zeros(len(counts)) for _ in range(3))
+    for width in np.unique(counts[whole]).tolist():
+        chosen = whole & (counts == width)
+        line = np.cumsum(chosen) - 1
+        rows = slice(None) if chosen.all() else np.flatnonzero(chosen[groups])
+        cells = np.empty((int(line[-1]) + 1) * width, np.int64)
+        cells[line[groups[rows]] * width + collectives.rank[rows]] = duration[rows]
+        ordered = np.sort(cells.reshape(-1, width), axis=1)
+        shortest[chosen], longest[chosen] = ordered[:, 0], ordered[:, -1]
+        median[chosen] = (ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2
+    rest = np.flatnonzero(~whole[groups])
+    if len(rest):
+        code = np.cumsum(~whole) - 1
+        few = int(code[-1]) + 1
+        median[~whole] = group_medians(code[groups[rest]], duration[rest], few)
+        longest[~whole], shortest[~whole] = _extremes(code[groups[rest]], duration[rest].astype(np.float64), few)
+    return median, longest, shortest
+
+
+def _fingerprints(count: int) -> Floats:
+    """A fixed pseudo-random number of 30 bits for every rank; sums of a million of them are exact in a double."""
+    mixed = np.arange(1, count + 1, dtype=np.uint64) * _MIX
+    return ((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(34)).astype(np.float64)
 
 
 def _quorum(nranks: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -164,23 +211,46 @@ def _dense(values: NDArray[np.generic]) -> NDArray[np.intp]:
     return codes
 
 
+def _comm_codes(comm: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Dense codes of communicators. There are few: those of a sample are looked up, all are sorted if more turn up."""
+    known = np.unique(comm[:: max(1, len(comm) // 4096)])
+    slot = (known * _MIX) >> np.uint64(52)
+    if len(np.unique(slot)) < len(known):
+        return _dense(comm)
+    table = np.zeros(4096, np.intp)
+    table[slot] = np.arange(len(known))
+    code: NDArray[np.intp] = table[((comm * _MIX) >> np.uint64(52)).astype(np.intp)]
+    return code if len(comm) and (known[code] == comm).all() else _dense(comm)
+
+
 def _pack(*columns: NDArray[np.integer]) -> Groups:
     """Dense codes of the rows of several non-negative columns."""
     key = np.zeros(len(columns[0]), np.int64)
     room = 63
     for column in columns:
-        bits = int(column.max(initial=0)).bit_length()
-        room -= bits
+        span = int(column.max(initial=0)) + 1
+        room -= span.bit_length()
         if room < 0:
             return _dense(np.rec.fromarrays([_dense(each) for each in columns]))
-        if bits:
-            key = (key << bits) | column
+        if span > 1:
+            key = key * span + column
     return _dense_codes(key)
 
 
 def _dense_codes(key: Ints) -> Groups:
-    order = np.argsort(key)
-    ordered = key[order]
+    highest = int(key.max(initial=0))
+    if highest < 8 * len(key) + 1024:  # close together: a table of those that occur is smaller than a sort
+        seen = np.zeros(highest + 1, np.intp)
+        seen[key] = 1
+        return np.asarray((np.cumsum(seen) - 1)[key], np.intp)
+    bits = len(key).bit_length()
+    if highest.bit_length() + bits <= 63:  # sorting plain integers beats sorting an index
+        ordered = np.sort(key << bits | np.arange(len(key)))
+        order = ordered & ((1 << bits) - 1)
+        ordered >>= bits
+    else:
+        order = np.argsort(key)
+        ordered = key[order]
     fresh = np.zeros(len(key), np.intp)
     fresh[1:] = ordered[1:] != ordered[:-1]
     codes = np.empty(len(key), np.intp)

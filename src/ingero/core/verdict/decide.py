@@ -19,7 +19,8 @@ Mask = NDArray[np.bool_]
 RELEASE = 0.3  # of the bar: below it a channel has let go
 PLAIN_SCALES = 3.8
 LASTING = 1.4  # bars
-QUIET_SAMPLES = 20  # without excess before an episode is over
+QUIET_SAMPLES = 40  # without excess before an episode is over
+REFRESH_S = 10.0  # excess, cause and price of open episodes follow what is going on
 ADOPT_S = 300.0  # a level that a whole cohort keeps this long is its new normal
 
 
@@ -31,6 +32,7 @@ class Docket:
         self._policy = policy
         self.open: dict[int, Verdict] = {}
         self.open_fleet: dict[int, Verdict] = {}
+        self._refreshed_s = 0.0
 
     def decide(self, live: Mask, reporting: Column, now_s: float) -> list[Verdict]:
         """One tick. `live` are the members heard of lately, `reporting` their number per cohort."""
@@ -47,7 +49,11 @@ class Docket:
         calm = guarded & (rows.state[:size] <= SUSPECT)
         rows.cusum[:size][calm] = 0.0
         rows.stall[:size][calm] = 0.0
-        return changed + self._members(judged & ~guarded, effect, now_s)
+        changed += self._members(judged & ~guarded, effect, now_s)
+        if now_s - self._refreshed_s >= REFRESH_S:
+            self._refreshed_s = now_s
+            self._refresh()
+        return changed
 
     def _members(self, judged: Mask, effect: Column, now_s: float) -> list[Verdict]:
         rows, size = self._state.rows, self._state.rows.size
@@ -56,6 +62,7 @@ class Docket:
         raised = judged & (state == HEALTHY) & over.any(axis=1)
         rows.state[:size][raised] = SUSPECT
         rows.since[:size][raised] = now_s
+        rows.raised_frame[:size][raised] = rows.frames[:size][raised]
         rows.channel[:size][raised] = over[raised].argmax(axis=1)
         channel = rows.channel[:size]
         mine = held[np.arange(size), channel]
@@ -93,7 +100,9 @@ class Docket:
     def _has_effect(self, effect: Column) -> Mask:
         """A large effect is confirmed at the bar, a small one must go on until it is well above."""
         rows, size = self._state.rows, self._state.rows.size
-        plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * rows.scale[:size])
+        peers = np.maximum(self._state.cohorts.expected[rows.cohort[:size]], 2.0)
+        alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
+        plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
         return np.asarray((rows.channel[:size] != FAST) | plain | lasting, bool)
 
@@ -132,6 +141,12 @@ class Docket:
                 self.open[index] = verdict
             changed.append(verdict)
         return changed
+
+    def _refresh(self) -> None:
+        """Newer figures for the open episodes; no news, so nothing is returned."""
+        for index, before in self.open.items():
+            if before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE):
+                self.open[index] = self._describe(index)
 
     def _describe(self, index: int) -> Verdict:
         rows = self._state.rows

@@ -10,7 +10,18 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
 from ingero.core.verdict.samples import Index
-from ingero.core.verdict.table import CHRONIC, RECENT, STALL, STRAGGLER, SUSPECT, Member, MemberRows, State
+from ingero.core.verdict.table import (
+    ALARM_FRAMES,
+    CHRONIC,
+    FRAMES,
+    RECENT,
+    STALL,
+    STRAGGLER,
+    SUSPECT,
+    Member,
+    MemberRows,
+    State,
+)
 
 NEXT_STEP = {
     CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; swap the node at the next checkpoint",
@@ -85,12 +96,21 @@ def error_bar(rows: MemberRows, index: int) -> float:
 
 def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     """Host when most of the excess is time the GPU sat idle, compute when it was busy, unknown without GPU timing."""
-    idle, own = rows.idle[index], float(np.nanmean(rows.own[index]))
-    if np.isnan(idle) or not len(peers) or np.isnan(rows.idle[peers]).all():
+    window = recent_frames(rows, index)
+    idle = rows.idle[np.append(peers, index)][:, window]
+    own = rows.own[np.append(peers, index)][:, window]
+    if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
         return CauseClass.UNKNOWN
-    idle_excess = float(idle - np.nanmedian(rows.idle[peers]))
-    own_excess = own - float(np.nanmedian(np.nanmean(rows.own[peers], axis=1)))
+    idle_excess = float(np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]))
+    own_excess = float(np.nanmean(own[-1]) - np.nanmedian(own[:-1]))
     return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
+
+
+def recent_frames(rows: MemberRows, index: int) -> Index:
+    """Places in the rings of the steps since the episode began, at least as many as an alarm takes."""
+    frames = int(rows.frames[index])
+    length = min(max(frames - int(rows.raised_frame[index]), ALARM_FRAMES), FRAMES, max(frames, 1))
+    return np.arange(frames - length, frames) % FRAMES
 
 
 def loss_share(own: NDArray[np.float64], span: NDArray[np.float64], blamed: NDArray[np.bool_]) -> float:
@@ -117,7 +137,7 @@ def _price(rows: MemberRows, index: int, peers: Index, excess: float, period: in
     cohort = np.append(peers, index)
     blamed = np.isin(rows.state[cohort], (SUSPECT, STRAGGLER))
     blamed[-1] = True
-    own = rows.own[cohort]
+    own = rows.own[cohort][:, recent_frames(rows, index)]
     if rows.channel[index] == STALL:
         share = excess / period if period else 0.0
         return round(float(fleet.sum()) * share / (1 + share), 2)

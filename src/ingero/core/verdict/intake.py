@@ -48,8 +48,9 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s
     members = batch.member
     residual = np.log(batch.own_s) - np.where(cohorts.is_alone[cohort], 0.0, middle)
     rows.own[members, rows.frames[members] % FRAMES] = batch.own_s
+    rows.idle[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
-    for column, value in ((rows.idle, batch.idle_s), (rows.late, batch.lateness_s), (rows.span, batch.span_s)):
+    for column, value in ((rows.late, batch.lateness_s), (rows.span, batch.span_s)):
         column[members] = _follow(column[members], value)
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.settled[members] > 0

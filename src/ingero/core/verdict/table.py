@@ -13,7 +13,8 @@ from ingero.core.verdict.samples import Column, Index
 
 HISTORY = 240  # samples the baseline is made of before it is frozen
 RECENT = 5  # residuals whose median is the effect
-FRAMES = 4  # own times kept for the price: fewer than any alarm takes, so all are of the slow time
+FRAMES = 32  # steps kept for price and cause
+ALARM_FRAMES = 4  # fewer than any alarm takes: all of them are of the slow time
 ONSETS = 8  # stall onsets kept for the period
 HEALTHY, SUSPECT, STRAGGLER, RECOVERING = range(4)
 FAST, STALL, CHRONIC = range(3)  # the channel that raised an episode
@@ -92,6 +93,7 @@ class MemberRows(Rows):
     recent: Column
     own: Column
     frames: NDArray[np.int64]
+    raised_frame: NDArray[np.int64]  # when the episode began
     held: Column  # last log own time of an unnumbered member
     idle: Column
     late: Column
@@ -113,8 +115,8 @@ class MemberRows(Rows):
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
         zeros += ["stall", "stall_rate", "stall_size", "since"]
-        unknown = ("own_scale", "scale", "k", "bar", "held", "idle", "late", "span", "usd")
-        counters = ("seen", "settled", "frames", "onset_count", "quiet")
+        unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd")
+        counters = ("seen", "settled", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in counters}
@@ -123,7 +125,7 @@ class MemberRows(Rows):
         fresh |= {name: np.zeros(capacity, np.intp) for name in ("cohort", "job")}
         fresh["history"] = np.full((capacity, HISTORY), np.nan, np.float32)
         fresh["recent"] = np.full((capacity, RECENT), np.nan)
-        fresh["own"] = np.full((capacity, FRAMES), np.nan)
+        fresh |= {name: np.full((capacity, FRAMES), np.nan) for name in ("own", "idle")}
         fresh["onsets"] = np.zeros((capacity, ONSETS), np.int64)
         return fresh
 
