@@ -1,5 +1,8 @@
 """The agent's own metrics, computed when somebody asks; served only where `--metrics-listen` says so."""
 
+import math
+import time
+
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -8,6 +11,7 @@ from starlette.routing import Route
 from ingero.agent.push import PushLoop
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
 from ingero.contract.types import DetectionMode, NodeState
+from ingero.core.lifecycle import recent_launches
 from ingero.core.score import SIGNAL_NAMES
 from ingero.core.throttle import ThrottleReason
 from ingero.transport.uds import LineServer
@@ -55,9 +59,25 @@ def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
                 for reason in ThrottleReason
             ],
         ),
+        *_delivery_families(loop, node),
         *_counter_families(loop, socket),
         counter("ingero_agent_episodes_total", "Times this node was named", [((), counters.episodes)]),
     ]  # fmt: skip
+
+
+def _delivery_families(loop: PushLoop, node: Labels) -> list[Family]:
+    """How old the threshold is by each way it can come, and how much work was seen lately."""
+    now_s, delivery = time.monotonic(), loop.brain.delivery
+    ways = (("header", delivery.header_at_s), ("poll", delivery.poll_at_s))
+    recent = recent_launches(loop.brain.life, -math.inf)
+    return [
+        gauge(
+            "ingero_agent_threshold_age_seconds",
+            "Time since a threshold came by this way",
+            [((*node, ("via", way)), round(now_s - at_s, 3)) for way, at_s in ways if at_s is not None],
+        ),
+        gauge("ingero_agent_recent_launches", "Kernel launches in the last looks", [(node, recent)]),
+    ]
 
 
 def _verdicts(loop: PushLoop, node: Labels) -> list[tuple[Labels, float]]:
