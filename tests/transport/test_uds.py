@@ -115,6 +115,18 @@ async def test_a_group_may_be_let_in(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o770
 
 
+async def test_a_directory_that_was_there_keeps_its_group_and_mode(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    before = home.stat()
+    async with serving(home / "s.sock", gid=65532 if os.geteuid() == 0 else os.getgid()):
+        after = home.stat()
+        assert (after.st_gid, after.st_mode) == (before.st_gid, before.st_mode)
+    new = tmp_path / "new"
+    async with serving(new / "s.sock", gid=os.getgid()):
+        assert stat.S_IMODE(new.stat().st_mode) == 0o750
+
+
 async def test_a_leftover_socket_is_replaced_and_a_living_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     leftover = socket.socket(socket.AF_UNIX)

@@ -163,19 +163,23 @@ class _Consumer:
 
 
 def _prepare_directory(directory: Path, gid: int) -> None:
-    """Make the directory, or insist that it is real, ours and closed to writing by others."""
-    directory.mkdir(mode=0o750 if gid >= 0 else 0o700, parents=True, exist_ok=True)
+    """Make the directory, or insist that it is real, ours and closed to writing by others.
+
+    Only a directory made here is opened to the group; one that was there keeps its owner, group and mode.
+    """
+    is_new = not directory.exists()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise AuthError(f"{directory} is not a directory of its own (a link?); choose another place for the socket")
     if status.st_uid not in (os.geteuid(), 0):
         raise AuthError(f"{directory} belongs to user {status.st_uid}; choose a directory you own for the socket")
-    others_write = status.st_mode & 0o022
-    if others_write and not status.st_mode & stat.S_ISVTX:
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise AuthError(f"others may write to {directory}; run `chmod go-w {directory}` or choose another place")
-    if gid >= 0 and status.st_uid == os.geteuid() and not others_write:
+    if gid >= 0 and is_new:
         with contextlib.suppress(OSError):  # without the right to, the group simply cannot reach the socket
             os.chown(directory, -1, gid)
+            directory.chmod(0o750)
 
 
 def _remove_own_socket(path: Path) -> None:
