@@ -1,8 +1,11 @@
 """F014, F142: libraries are found by what a process maps, wherever the file is and whatever happened to it."""
 
 import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
-from ingero.agent.discover import mapped_libraries, parse_maps, start_time
+from ingero.agent.discover import mapped_libraries, parse_maps, returns_are_safe, start_time
 from ingero.agent.ebpf.functions import Library
 
 VENV = "/home/u/.venv/lib/python3.12/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12"
@@ -39,7 +42,46 @@ def test_nccl_inside_torch_counts_where_there_is_no_libnccl() -> None:
 
 
 def test_process_without_cuda_has_nothing_and_a_dead_one_is_no_error() -> None:
-    assert mapped_libraries(os.getpid()) == []
+    plain = subprocess.Popen(["sleep", "10"])
+    assert mapped_libraries(plain.pid) == []
+    plain.kill()
+    plain.wait()
     assert mapped_libraries(2**22 + 1) == []
     assert start_time(2**22 + 1) is None
     assert isinstance(start_time(os.getpid()), int)
+
+
+def test_return_probes_are_avoided_only_under_seccomp_on_the_kernels_that_kill(monkeypatch) -> None:
+    def release(text: str) -> None:
+        monkeypatch.setattr("os.uname", lambda: SimpleNamespace(release=text))
+
+    filtered = subprocess.Popen(
+        [sys.executable, "-c", FILTERED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert filtered.stdout and filtered.stdout.readline() == "ready\n"
+        for text, safe in (
+            ("6.12.3-azure", False),
+            ("6.13.0", False),
+            ("6.18.4", True),
+            ("6.1.0", True),
+            ("5.15.0", True),
+        ):
+            release(text)
+            assert returns_are_safe(filtered.pid) is safe, text
+            assert returns_are_safe(os.getpid()), "no filter, no danger"
+    finally:
+        filtered.kill()
+        filtered.communicate()
+
+
+FILTERED = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None)
+allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 1, ctypes.addressof(allow)))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program, 0, 0) == 0
+print("ready", flush=True)
+sys.stdin.readline()
+"""

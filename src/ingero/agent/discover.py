@@ -16,6 +16,8 @@ _LIBRARIES: Final = re.compile(
     r"/(?:(?P<cudart>libcudart(?:-[0-9a-f]+)?\.so)|(?P<cuda>libcuda\.so)|(?P<nccl>libnccl\.so)"
     r"|(?P<torch>libtorch_cuda\.so))[^/]*$"
 )
+_SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
+_RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
 _DELETED: Final = " (deleted)"
 _START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted after the closing parenthesis of the name
 
@@ -65,6 +67,16 @@ def owner_uid(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - read for every process on each scan
     except OSError:
         return None
+
+
+def returns_are_safe(pid: int) -> bool:
+    """Whether return probes may be used: kernels 6.11 to 6.13 return through a system call that seccomp may kill."""
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123 - a kernel file, read whole
+            text = file.read()
+    except OSError:
+        return True
+    return not (_SECCOMP_FILTER.search(text) and _RETURN_BY_SYSCALL.match(os.uname().release))
 
 
 def mapped_libraries(pid: int) -> list[MappedLibrary]:

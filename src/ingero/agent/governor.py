@@ -196,7 +196,9 @@ class Governor:
 
 
 def _governable(process: ProcessProbes) -> Iterable[int]:
-    return [number for number in process.slots if FUNCTIONS[number].rate is not Rate.LIFE]
+    return [
+        number for number in process.slots if FUNCTIONS[number].rate is not Rate.LIFE and number not in process.retired
+    ]
 
 
 def describe_watch(watch: Watch, budget_share: float) -> str:

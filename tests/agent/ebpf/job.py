@@ -39,7 +39,7 @@ def address(function):
     return ctypes.cast(function, P).value
 
 
-scope = {**globals(), "os": os, "threading": threading, "time": time}
+scope = {**globals(), "os": os, "sys": sys, "threading": threading, "time": time}
 print("ready", flush=True)
 for line in sys.stdin:
     exec(json.loads(line), scope)

@@ -125,3 +125,54 @@ def test_foreign_file_with_the_right_name_is_reported_not_attached(job, trace, f
     problems = [one for one in tracing.tracer.capabilities() if not one.on]
     assert [one.name for one in problems] == [f"process {process.pid}: {fake}"]
     assert "not a 64-bit little-endian ELF" in problems[0].detail
+
+
+def test_program_that_replaces_itself_is_counted_once(job, trace) -> None:
+    """exec keeps the pid and maps the same library file again."""
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), rescan_s=0.05)
+    process.do(SYNC.format(2))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 2)
+    process.send("os.execv(sys.executable, [sys.executable, '-I', *sys.argv])")
+    assert process.answer() == "ready"
+    process.do("rt = load('libcudart.so.12')")
+    tracing.wait(lambda: attached(tracing, process.pid) and len(tracing.of(Source.HOST, 5)) == 1)
+    process.do(SYNC.format(5))
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 7)
+    tracing.poll()
+    assert len(tracing.of(Source.CUDA, 6)) == 7
+
+
+def test_driver_that_comes_later_takes_the_launches_over(job, trace) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), rescan_s=0.05)
+    launch = "burst.burst(address(rt.cudaLaunchKernel), 10, 0)"
+    process.do(launch)
+    process.do("cu = load('libcuda.so.1')")
+    names = lambda: {row.name for row in tracing.tracer.histograms() if row.pid == process.pid}  # noqa: E731
+    tracing.wait(lambda: "cuLaunchKernel" in names())
+    process.do(launch + "\ncu.cuLaunchKernel(P(1), *[I(1)] * 6, I(0), P(0), None, None)")
+    tracing.poll()
+    assert tracing.count(process.pid, "cudaLaunchKernel") == 10, "counted until the driver came"
+    assert tracing.count(process.pid, "cuLaunchKernel") == 1
+
+
+def test_last_counts_of_an_ended_process_can_still_be_read(job, trace) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), rescan_s=0.05)
+    process.do(SYNC.format(8))
+    process.close()
+    tracing.wait(lambda: process.pid not in tracing.tracer.processes())
+    assert tracing.count(process.pid, "cudaDeviceSynchronize") == 8
+
+
+def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None:
+    process = job()
+    tracing = trace(pids=(process.pid,), follow_children=False)
+    child = int(process.do("result = os.spawnv(os.P_NOWAIT, '/bin/sleep', ['sleep', '1'])"))
+    tracing.wait(lambda: len(tracing.of(Source.HOST, 7)) == 1)
+    targets = tracing.tracer._probes.maps["targets"].keys()
+    assert [int.from_bytes(key, "little") for key in targets] == [process.pid] and child

@@ -124,6 +124,8 @@ class ProcessProbes:
 
     pid: int
     started: int
+    entry_only: bool = False
+    retired: set[int] = field(default_factory=set)  # functions another layer took over; their counts stay
     slots: dict[int, int] = field(default_factory=dict)
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -193,19 +195,12 @@ class ProcessProbes:
         self._places, self.slots = [], {}
 
 
-def choose_functions(sites: list[Sites], layers: frozenset[str], *, both_launch_layers: bool) -> list[Function]:
+def choose_functions(known: set[int], layers: frozenset[str], *, both_launch_layers: bool) -> set[int]:
     """Functions worth a probe in one process: the driver sees every launch, so the runtime's are left out beside it."""
-    present = {number for one in sites for number in one}
-    driver_launches = any(FUNCTIONS[number].name == "cuLaunchKernel" for number in present) and "driver" in layers
-    chosen = []
-    for number in sorted(present):
-        function = FUNCTIONS[number]
-        if _layer(function) not in layers:
-            continue
-        if function.name in LAUNCHES and driver_launches and not both_launch_layers:
-            continue
-        chosen.append(function)
-    return chosen
+    wanted = {number for number in known if _layer(FUNCTIONS[number]) in layers}
+    if both_launch_layers or all(FUNCTIONS[number].name != "cuLaunchKernel" for number in wanted):
+        return wanted
+    return {number for number in wanted if FUNCTIONS[number].name not in LAUNCHES}
 
 
 def _layer(function: Function) -> str:

@@ -8,9 +8,9 @@ while running:
 tracer.close()
 """
 
-import os
 import struct
 import time
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,10 +18,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.discover import is_alive, mapped_libraries, owner_uid, process_ids, start_time
-from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
+from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes
 from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.calibrate import calibrate
+from ingero.agent.ebpf.following import Follower
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES
 from ingero.agent.ebpf.loading import Capability, LoadedProbes
@@ -31,14 +31,15 @@ from ingero.agent.ebpf.slots import Recording
 from ingero.agent.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.contract.events import Source
 from ingero.core.governor import GovernorPolicy, Step
-from ingero.errors import IngeroError, Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
 _MAX_STACKS: Final = 12_000  # of 16,384 in the kernel: beyond this both sides start afresh
 _SUMMARY_S: Final = 1.0
 _GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
-_EXEC, _FORK, _PAGE_SUMMARY = 5, 7, 20
+_PAGE_SUMMARY: Final = 20
+_KEEP_ENDED_S: Final = 10.0
+_MAX_ENDED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,114 +64,32 @@ class Tracer:
 
     def __init__(self, policy: TracePolicy) -> None:
         self.policy = policy
-        self._sites = SiteCache()
-        self._processes: dict[int, ProcessProbes] = {}
-        self._roots = set(policy.pids or ())
         self._stacks: dict[int, tuple[int, ...]] = {}
-        self._next_scan_s = 0.0
         self._next_clock_s = 0.0
         self._next_summary_s = 0.0
+        self._ended: deque[tuple[float, list[HistogramRow]]] = deque(maxlen=_MAX_ENDED)
         self._pages: dict[int, tuple[int, int]] = {}  # counts at the last summary
         self._offset_ns = 0
 
     def start(self, path: Path | None = None) -> None:
         """Load everything, take up all processes there are; raises Unavailable when nothing at all can be traced."""
         self._probes = LoadedProbes(self.policy, path)
+        self._follower = Follower(self.policy, self._probes, self._keep_last)
         self._stacks.clear()
-        self._roots = set(self.policy.pids or ())
+        self._ended.clear()
         self._check_clock()
-        self._scan()
+        self._follower.scan(time.monotonic())
         self._governor: Governor | None = None
         self._govern_at_s = time.monotonic() + _GOVERN_AFTER_S
 
     def close(self) -> None:
         """Remove every probe; records not yet polled are gone."""
-        for process in self._processes.values():
-            process.close(self._probes.table)
-        self._processes = {}
+        self._follower.close()
         self._probes.close()
 
-    def _wanted(self, pid: int) -> bool:
-        if pid == os.getpid():
-            return False
-        if self.policy.pids is not None:
-            return pid in self._roots
-        return self.policy.uid is None or owner_uid(pid) == self.policy.uid
-
-    def _scan(self) -> None:
-        """Find new processes and libraries, drop what ended; races with ending processes are normal."""
-        for pid, process in list(self._processes.items()):
-            if start_time(pid) != process.started or not is_alive(pid):
-                self._drop(pid)
-        candidates = self._roots if self.policy.pids is not None else process_ids()
-        for pid in list(candidates):
-            if self._wanted(pid):
-                self._take_up(pid)
-        self._next_scan_s = time.monotonic() + self.policy.rescan_s
-
     def add_process(self, pid: int) -> None:
-        """Trace one more process from now on (a child, or one named later)."""
-        self._roots.add(pid)
-        self._take_up(pid)
-
-    def _take_up(self, pid: int) -> None:
-        libraries = mapped_libraries(pid)
-        process = self._processes.get(pid)
-        if process is None:
-            if not libraries and pid not in self._roots:
-                return
-            started = start_time(pid)
-            if started is None or not is_alive(pid):
-                return
-            process = self._processes[pid] = ProcessProbes(pid, started)
-            self._open_host(process)
-        fresh = [library for library in libraries if library.key not in process.files]
-        if not fresh:
-            return
-        found: list[tuple[int, Sites]] = []
-        for index, library in enumerate(fresh):
-            try:
-                found.append((index, self._sites.sites(pid, library)))
-            except (IngeroError, OSError) as err:
-                process.files[library.key] = library.path
-                process.failures[library.path] = str(err)
-        chosen = choose_functions(
-            [sites for _, sites in found], self.policy.layers, both_launch_layers=self.policy.both_launch_layers
-        )
-        numbers = {FUNCTIONS.index(function) for function in chosen}
-        recordings = {number: self.policy.recording(number) for number in numbers}
-        for index, sites in found:
-            try:
-                process.add(fresh[index], sites, self._probes.table, self._probes.calls, recordings)
-            except Unavailable as refused:
-                process.failures[fresh[index].path] = str(refused)
-
-    def _open_host(self, process: ProcessProbes) -> None:
-        recordings = list(self.policy.host_recordings())
-        first = self._probes.table.take_run(process.pid, recordings)
-        if first is None:
-            process.failures["kernel events"] = "no slot is free"
-            return
-        process.first_host_slot, process.host_slots = first, len(recordings)
-        self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
-
-    def _drop(self, pid: int) -> None:
-        process = self._processes.pop(pid)
-        self._pages.pop(pid, None)
-        self._probes.maps["targets"].delete(struct.pack("<I", pid))
-        process.close(self._probes.table)
-        self._roots.discard(pid)
-
-    def _follow(self, critical: NDArray[np.void]) -> None:
-        """Forked children and new programs of traced processes; exits are noticed by the next scan."""
-        for row in critical[critical["source"] == Source.HOST]:
-            pid, op = int(row["pid"]), int(row["op"])
-            if op == _FORK and self.policy.follow_children:
-                self.add_process(int(row["arg1"]))
-            elif op == _EXEC and pid in self._processes:
-                process = self._processes[pid]
-                process.files.clear()
-                self._take_up(pid)
+        """Trace one more process from now on."""
+        self._follower.add(pid)
 
     def poll(self) -> EventBatch:
         """Everything since the last poll."""
@@ -180,9 +99,8 @@ class Tracer:
         parts = [ring.drain() for ring in self._probes.rings]
         nccl = self._probes.nccl_ring.drain()
         if len(parts[0]):
-            self._follow(parts[0])
-        if now_s >= self._next_scan_s:
-            self._scan()
+            self._follower.follow(parts[0])
+        self._follower.scan(now_s)
         if self.policy.budget_share is not None and now_s >= self._govern_at_s:
             self._govern(self.policy.budget_share, now_s)
         if now_s >= self._next_summary_s:
@@ -196,7 +114,7 @@ class Tracer:
         if self._governor is None:
             costs = calibrate(self._probes.calls, self._probes.table)
             self._governor = Governor(GovernorPolicy(budget_share=budget_share), costs, self.set_mode)
-        self._governor.tick(self._processes, self._probes.table.rows, now_s)
+        self._governor.tick(self._follower.processes, self._probes.table.rows, now_s)
 
     def costs(self) -> list[ProcessCost]:
         """What probing costs each process and how its functions are watched; empty without a governor."""
@@ -213,7 +131,7 @@ class Tracer:
     def _summarise_pages(self) -> NDArray[np.void]:
         """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""
         rows = []
-        for process in self._processes.values():
+        for process in self._follower.processes.values():
             if not process.host_slots:
                 continue
             row = self._probes.table.rows[process.first_host_slot + HOST_SLOTS.index("pages")]
@@ -259,15 +177,28 @@ class Tracer:
         return found
 
     def histograms(self) -> list[HistogramRow]:
-        """Counts and durations of every watched function and kernel event, cumulative."""
+        """Counts and durations of all functions and kernel events, cumulative; ended processes for 10 s more."""
+        now_s = time.monotonic()
+        while self._ended and self._ended[0][0] < now_s:
+            self._ended.popleft()
+        living = [row for process in self._follower.processes.values() for row in self._rows(process)]
+        return living + [row for _, rows in self._ended for row in rows]
+
+    def _keep_last(self, process: ProcessProbes) -> None:
+        """What an ended process counted last stays readable for a while."""
+        self._pages.pop(process.pid, None)
+        rows = [row for row in self._rows(process) if row.calls]
+        if rows:
+            self._ended.append((time.monotonic() + _KEEP_ENDED_S, rows))
+
+    def _rows(self, process: ProcessProbes) -> list[HistogramRow]:
         rows = []
-        for process in self._processes.values():
-            for number, slot in process.slots.items():
-                function = FUNCTIONS[number]
-                rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
-            for index in range(process.host_slots):
-                source, op, name = _HOST_ROWS[index]
-                rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
+        for number, slot in process.slots.items():
+            function = FUNCTIONS[number]
+            rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
+        for index in range(process.host_slots):
+            source, op, name = _HOST_ROWS[index]
+            rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
         return rows
 
     def _row(self, pid: int, source: int, op: int, name: str, slot: int) -> HistogramRow:
@@ -287,20 +218,21 @@ class Tracer:
         )
 
     def losses(self) -> dict[str, int]:
-        """Records and measurements the kernel could not keep, by ring or reason; `slots`: functions without a slot."""
+        """Records and measurements the kernel could not keep, by ring or reason; `slots` and `processes`: too many."""
         per_cpu = possible_cpus()
         found = {}
         for index, name in enumerate(LOST):
             raw = self._probes.maps["lost"].lookup(struct.pack("<I", index)) or bytes(8 * per_cpu)
             found[name] = int(np.frombuffer(raw, np.uint64).sum())
         found["slots"] = self._probes.table.refused
+        found["processes"] = self._follower.refused
         return found
 
     def capabilities(self) -> list[Capability]:
         """What is on, what is off and why; with libraries that could not be attached and functions thinned out."""
         failures = [
             Capability(f"process {process.pid}: {what}", False, why)
-            for process in self._processes.values()
+            for process in self._follower.processes.values()
             for what, why in process.failures.items()
         ]
         thinned = [
@@ -313,18 +245,21 @@ class Tracer:
 
     def processes(self) -> dict[int, ProcessProbes]:
         """Traced processes by pid."""
-        return dict(self._processes)
+        return dict(self._follower.processes)
 
     def set_recording(self, pid: int, name: str, recording: Recording) -> None:
         """Change which calls of a function become records, from the next call on; unknown names raise KeyError."""
-        slot = next(slot for number, slot in self._processes[pid].slots.items() if FUNCTIONS[number].name == name)
+        slot = next(
+            slot for number, slot in self._follower.processes[pid].slots.items() if FUNCTIONS[number].name == name
+        )
         self._probes.table.rows[slot]["slow_ns"] = recording.slow_ns
         self._probes.table.rows[slot]["sample_every"] = recording.sample_every
 
     def set_mode(self, pid: int, number: int, mode: ProbeMode) -> None:
         """Change how one function of one process is watched; a process that is gone is no error."""
-        process = self._processes.get(pid)
+        process = self._follower.processes.get(pid)
         if process is not None and number in process.slots:
+            mode = ProbeMode.ENTRY if process.entry_only and mode is ProbeMode.FULL else mode
             process.set_mode(number, mode, self._probes.table, self._probes.calls)
 
 

@@ -1,0 +1,146 @@
+"""Processes under trace: found, taken up, followed through fork and exec, dropped when they end."""
+
+import os
+import struct
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.discover import (
+    is_alive,
+    mapped_libraries,
+    owner_uid,
+    process_ids,
+    returns_are_safe,
+    start_time,
+)
+from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
+from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
+from ingero.agent.ebpf.loading import LoadedProbes
+from ingero.agent.ebpf.policy import TracePolicy
+from ingero.contract.events import Source
+from ingero.errors import IngeroError, Unavailable
+
+_EXEC, _FORK = 5, 7
+_MAX_PROCESSES: Final = 1024
+
+
+class Follower:
+    """Owner of the processes under trace. `on_end` sees each one a last time while its counts are still there."""
+
+    def __init__(self, policy: TracePolicy, probes: LoadedProbes, on_end: Callable[[ProcessProbes], None]) -> None:
+        self.policy, self._probes, self._on_end = policy, probes, on_end
+        self.processes: dict[int, ProcessProbes] = {}
+        self.refused = 0
+        self._sites = SiteCache()
+        self._roots = set(policy.pids or ())
+        self._next_scan_s = 0.0
+
+    def scan(self, now_s: float) -> None:
+        """When it is time: find new processes and libraries, drop what ended. Races with ending ones are normal."""
+        if now_s < self._next_scan_s:
+            return
+        for pid, process in list(self.processes.items()):
+            if start_time(pid) != process.started or not is_alive(pid):
+                self._drop(pid)
+                self._roots.discard(pid)
+        candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
+        for pid in list(candidates):
+            if self._wanted(pid):
+                self._take_up(pid)
+        self._next_scan_s = time.monotonic() + self.policy.rescan_s
+
+    def follow(self, critical: NDArray[np.void]) -> None:
+        """Forked children and new programs of traced processes; exits are noticed by the next scan."""
+        for row in critical[critical["source"] == Source.HOST]:
+            pid, op = int(row["pid"]), int(row["op"])
+            if op == _FORK:
+                self._child(int(row["arg1"]))
+            elif op == _EXEC and pid in self.processes:
+                self._drop(pid)  # another program: old links would go on counting into it
+                self._roots.add(pid)
+                self._take_up(pid)
+
+    def add(self, pid: int) -> None:
+        """Trace one more process from now on."""
+        self._roots.add(pid)
+        self._take_up(pid)
+
+    def close(self) -> None:
+        for pid in list(self.processes):
+            self._drop(pid)
+
+    def _wanted(self, pid: int) -> bool:
+        if pid == os.getpid():
+            return False
+        if pid in self._roots:
+            return True
+        return self.policy.pids is None and (self.policy.uid is None or owner_uid(pid) == self.policy.uid)
+
+    def _child(self, pid: int) -> None:
+        if self.policy.follow_children:
+            self.add(pid)
+        if pid not in self.processes:  # not wanted, or gone before we came: the kernel took it up by itself
+            self._roots.discard(pid)
+            self._probes.maps["targets"].delete(struct.pack("<I", pid))
+
+    def _take_up(self, pid: int) -> None:
+        libraries = mapped_libraries(pid)
+        process = self.processes.get(pid)
+        if process is None:
+            started = start_time(pid)
+            if (not libraries and pid not in self._roots) or started is None or not is_alive(pid):
+                return
+            if len(self.processes) >= _MAX_PROCESSES:
+                self.refused += 1
+                return
+            process = self.processes[pid] = ProcessProbes(pid, started, entry_only=not returns_are_safe(pid))
+            self._open_host(process)
+        found: list[tuple[int, Sites]] = []
+        fresh = [library for library in libraries if library.key not in process.files]
+        for index, library in enumerate(fresh):
+            try:
+                found.append((index, self._sites.sites(pid, library)))
+            except (IngeroError, OSError) as err:
+                process.files[library.key] = library.path
+                process.failures[library.path] = str(err)
+        if not found:
+            return
+        known = {*process.slots, *(number for _, sites in found for number in sites)}
+        chosen = choose_functions(known, self.policy.layers, both_launch_layers=self.policy.both_launch_layers)
+        recordings = {number: self.policy.recording(number) for number in chosen}
+        for index, sites in found:
+            try:
+                process.add(fresh[index], sites, self._probes.table, self._probes.calls, recordings)
+            except Unavailable as refused:
+                process.failures[fresh[index].path] = str(refused)
+        self._settle_modes(process, chosen)
+
+    def _settle_modes(self, process: ProcessProbes, chosen: set[int]) -> None:
+        """Launches of the runtime give way to a driver library that came later; returns may be out of bounds."""
+        for number in process.slots.keys() - chosen - process.retired:
+            if FUNCTIONS[number].name in LAUNCHES:
+                process.set_mode(number, ProbeMode.DETACHED, self._probes.table, self._probes.calls)
+                process.retired.add(number)
+        if process.entry_only:
+            process.failures["returns"] = "a seccomp filter on this kernel could kill the process: entries only"
+            for number in process.slots.keys() - process.retired:
+                process.set_mode(number, ProbeMode.ENTRY, self._probes.table, self._probes.calls)
+
+    def _open_host(self, process: ProcessProbes) -> None:
+        recordings = list(self.policy.host_recordings())
+        first = self._probes.table.take_run(process.pid, recordings)
+        if first is None:
+            process.failures["kernel events"] = "no slot is free"
+            return
+        process.first_host_slot, process.host_slots = first, len(recordings)
+        self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+
+    def _drop(self, pid: int) -> None:
+        process = self.processes.pop(pid)
+        self._probes.maps["targets"].delete(struct.pack("<I", pid))
+        self._on_end(process)
+        process.close(self._probes.table)
