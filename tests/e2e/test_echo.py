@@ -112,6 +112,9 @@ def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> Non
         assert "ingero_echo_events_total 3\n" in text
         assert 'ingero_echo_rows{table="events"} 3\n' in text
         assert TOKEN not in Path(f"/proc/{echo.process.pid}/cmdline").read_text()
+        assert [oct(path.stat().st_mode & 0o777) for path in (echo.database, tmp_path / "echo.db.sock")] == [
+            "0o600"
+        ] * 2
     held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
     assert [path for path in held if TOKEN.encode() in path.read_bytes()] == []
 

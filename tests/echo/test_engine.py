@@ -8,13 +8,15 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import duckdb
 import pytest
 from tests.echo.samples import metrics_body
 
 from ingero.contract.otlp_rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
-from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreLocked, TooLarge
+from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
+from ingero.storage.event_schema import migrate
 from ingero.storage.journal import JournalWriter, list_segments
 
 SEGMENT = 1 << 20
@@ -189,6 +191,19 @@ async def test_what_waits_from_before_counts_as_backlog(tmp_path: Path) -> None:
     assert waiting > 4 * len(metrics_body(points=5))
     assert engine.ingest.backlog_bytes == 0
     await engine.stop()
+
+
+async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "echo.db").write_bytes(b"SQLite format 3\0" + bytes(8192))
+    with pytest.raises(StoreError, match=r"cannot open .*echo\.db"):
+        await Engine(settings(tmp_path)).start()
+    (tmp_path / "echo.db").unlink()
+    newer = duckdb.connect(str(tmp_path / "echo.db"))
+    migrate(newer)
+    newer.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
+    newer.close()
+    with pytest.raises(StoreError, match="schema version 99, this program knows 1; use a newer ingero-echo"):
+        await Engine(settings(tmp_path)).start()
 
 
 async def test_a_second_engine_is_turned_away(engine: Engine, tmp_path: Path) -> None:

@@ -86,8 +86,7 @@ def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> 
     given = {name: value for name, value in flags.items() if value is not None}
     mapping: dict[str, Any] = {}
     if path is not None and given:
-        text = path.read_text() if path.exists() else ""
-        kept = load_text(_Unchecked, text, str(path))
+        kept = load_file(_Unchecked, path)
         mapping = {name: value for name, value in to_mapping(kept).items() if value != _DEFAULTS.get(name)}
     elif path is not None:
         return load_file(EchoConfig, path)

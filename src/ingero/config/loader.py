@@ -105,7 +105,7 @@ def to_mapping(config: Any) -> dict[str, Any]:
         elif isinstance(value, tuple | list):
             result[name] = [to_mapping(item) if dataclasses.is_dataclass(item) else item for item in value]
         elif field.metadata.get("duration") and value is not None:
-            result[name] = f"{value:g}s"
+            result[name] = f"{value:.12g}s"
         elif isinstance(value, Enum | Path):
             result[name] = str(value)
         elif value is not None:

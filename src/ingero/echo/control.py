@@ -39,6 +39,8 @@ class Control:
         mask = os.umask(0o177)
         try:
             self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
+        except OSError as error:  # a path over 107 bytes; Echo serves, only a backup needs it stopped
+            log.warning("no_control_socket", extra={"path": str(self._path), "reason": str(error)})
         finally:
             os.umask(mask)
 

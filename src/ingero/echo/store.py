@@ -46,13 +46,19 @@ def main(fd: int, settings: StoreSettings) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.umask(0o077)  # the database is its owner's
     limit = settings.address_space_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     from ingero.echo.store_loader import Loader  # noqa: PLC0415 - DuckDB must come after the limit
 
     channel = Channel(socket.socket(fileno=fd))
     loader = Loader(settings, channel.send)
-    channel.send(Ready(loader.open(OPEN_RETRY_S), os.getpid()))
+    try:
+        applied_seq = loader.open(OPEN_RETRY_S)
+    except IngeroError as error:
+        channel.send(Answer(0, error="not_opened", message=str(error)))
+        return 1
+    channel.send(Ready(applied_seq, os.getpid()))
     loader.start()
     return _Service(channel, loader).run()
 
@@ -107,7 +113,7 @@ class _Service:
         try:
             answer = self._loader.answer(ask)
         except Exception as error:  # the boundary of a question: the asker learns what went wrong
-            log.exception("question_failed", extra={"what": ask.what})
+            log.exception("question_failed what=%s", ask.what)
             answer = Answer(ask.id, error="internal", message=f"{type(error).__name__}: {error}")
         finally:
             self._waiting.release()
@@ -123,6 +129,3 @@ if __name__ == "__main__":
         sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))
     except BrokenPipeError:  # the parent left while we were opening the database
         sys.exit(0)
-    except IngeroError as error:
-        log.critical("store_not_opened reason=%r", str(error))
-        sys.exit(1)

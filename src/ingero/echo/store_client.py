@@ -169,7 +169,10 @@ class StoreClient:
             raise StoreError(
                 f"the store process did not open {self._settings.database} (exit status {status}); its log says why"
             ) from None
-        assert isinstance(ready, Ready)
+        if not isinstance(ready, Ready):
+            writer.close()
+            await self._process.wait()
+            raise StoreError(ready.message if isinstance(ready, Answer) else f"unexpected {type(ready).__name__}")
         self._writer = writer
         self._up.set()
         self._told = 0

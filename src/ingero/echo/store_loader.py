@@ -93,7 +93,7 @@ class Loader:
             self._load_forever()
         except StoreDamaged as error:
             self._report(trouble=str(error))
-            log.critical("journal_damaged", extra={"reason": str(error)})
+            log.critical("journal_damaged reason=%r", str(error))
             os._exit(REPLACE_ME)
         except BaseException:
             log.exception("loader_failed")
@@ -125,7 +125,7 @@ class Loader:
                 text = str(error).splitlines()[0]
                 if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.OutOfMemoryException):
                     raise
-                log.warning("load_failed", extra={"reason": text})
+                log.warning("load_failed reason=%r", text)
                 self._report(trouble=f"cannot write the database: {text}")
                 if self._stopping:
                     raise
