@@ -19,6 +19,7 @@ from ingero.core.robust import MAD_TO_SIGMA
 LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
 STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
 LIKELY_SHARE, CERTAIN_SHARE = 0.5, 0.8  # of the excess that must be host time: beyond the peers' spread, or within it
+ORIGIN_SHARE = 0.2
 CLEAR_SIGMAS = 3.0
 CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree within this
 
@@ -39,9 +40,15 @@ def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, 
     usual = float(np.median(waited[peers]))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(waited[peers] - usual)))
     later = float(waited[suspect.worker]) - usual
-    share = later / float(np.nansum(excess)) if np.nansum(excess) > 0 else 0.0
-    needed = LIKELY_SHARE if later > CLEAR_SIGMAS * spread else CERTAIN_SHARE
-    return CauseClass.HOST if share >= needed else CauseClass.COMPUTE
+    total = float(np.nansum(excess))
+    if total <= 0:
+        return CauseClass.COMPUTE
+    if later <= CLEAR_SIGMAS * spread:
+        return CauseClass.HOST if later >= CERTAIN_SHARE * total else CauseClass.COMPUTE
+    delay = np.nan_to_num(idle[suspect.worker] - _nan_median(idle[peers]))
+    origin = int(delay.argmax())  # where collectives overlap compute, one delay shows at every later place again
+    begins_there = delay[origin] >= max(LIKELY_SHARE * excess[origin], ORIGIN_SHARE * total)
+    return CauseClass.HOST if begins_there or later >= LIKELY_SHARE * total else CauseClass.COMPUTE
 
 
 def _tables(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> tuple[Floats, Floats, Floats]:

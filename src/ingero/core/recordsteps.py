@@ -18,7 +18,7 @@ from ingero.core.collectives import Collectives, Floats, Ints
 from ingero.core.owntime import own_segments
 from ingero.core.roles import find_roles
 
-MIN_OWN_SHARE = 0.05  # of a step: own time is at least this, also where collectives overlap compute
+MIN_OWN_SHARE = 0.1  # of a step: own time is at least this, also where collectives overlap compute
 REGULAR_SHARE = 0.6  # of a rank's steps that must hold the same number of records before others count as incomplete
 
 Cell = tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]
@@ -59,6 +59,7 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
         period = np.nanmedian(np.where(whole.any(axis=0), length, 0.0), axis=0) if ranks else np.empty(0)
     if not exact_ends:
         own = _own_by_waiting(inside, period, whole)
+    own = np.maximum(own, MIN_OWN_SHARE * _mean_without_extremes(period) if len(period) else 0.0)
     own = np.where(whole, own, np.nan)
     kept = whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())  # steps that at least half of the ranks saw whole
     remap = np.where(kept, np.cumsum(kept) - 1, -1)
@@ -72,16 +73,21 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
 def _own_by_waiting(inside: Floats, period: Floats, whole: NDArray[np.bool_]) -> Floats:
     """Own time from durations alone: who waits longest in a step is taken to have had the usual own time.
 
-    Enqueue times give the usual length of a step only, since hosts run ahead of their GPUs by varying amounts.
+    Enqueue times give the mean length of a step only, since hosts run ahead of their GPUs by varying amounts.
     """
     known = whole.any(axis=0)
     longest = np.where(whole, inside, 0.0).max(axis=0, initial=0.0)
     if not known.any():
         return np.full_like(inside, np.nan)
-    typical = float(np.median(period[known]))
-    usual = max(typical - float(np.median(longest[known])), MIN_OWN_SHARE * typical)
+    typical = _mean_without_extremes(period[known])
+    usual = max(typical - _mean_without_extremes(longest[known]), MIN_OWN_SHARE * typical)
     own: Floats = usual + longest - inside
     return own
+
+
+def _mean_without_extremes(values: Floats) -> float:
+    """The mean with the largest two percent cut to size: the first steps of a job are no measure."""
+    return float(np.minimum(values, np.quantile(values, 0.98)).mean())
 
 
 def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
