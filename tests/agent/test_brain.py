@@ -100,6 +100,17 @@ def test_idle_and_calibrating_nodes_push_and_are_never_judged_f052() -> None:
     assert thought.report is not None
 
 
+def test_rest_does_not_become_usual() -> None:
+    life = Life(warmup=3)
+    life.ticks(50, (0.0, 0.0, 0.9, 0.9), launches=0)
+    assert (life.brain.life.state, life.brain.baseline.sample_count) == (NodeState.CALIBRATING, 0)
+    thought = life.ticks(4, HEALTHY)
+    assert (thought.state, thought.score and thought.score.signals.throughput) == (
+        NodeState.ACTIVE,
+        pytest.approx(1.0),
+    )
+
+
 def straggling(**options: Any) -> Life:
     life = Life(warmup=3, **options)
     life.ticks(5, HEALTHY)

@@ -109,7 +109,8 @@ class Brain:
             return self._conclude(decision, emission=self._close(Closing.LEFT_ACTIVE, now_ns))
         score = compute_score(relative_signals(self.baseline, look.signals, self.policy.baseline), self.policy.score)
         dominant = dominant_signal(look.signals, usual(self.baseline, self.policy.baseline))
-        if not self._must_hold(score, decision.threshold, before, now_s):
+        is_working = bool(look.launches) or self.life.state is NodeState.ACTIVE  # rest says nothing about what is usual
+        if not self._must_hold(score, decision.threshold, before, now_s) and is_working:
             self.baseline = fold(self.baseline, look.signals, self.policy.baseline)
         degraded = is_degraded(self.baseline, self.policy.baseline)
         report = self._report(look, score, degraded, decision.mode, now_ns)
