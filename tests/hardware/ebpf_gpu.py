@@ -179,7 +179,7 @@ def summarise(
     kind: str, windows: list[tuple[str, int, int]], ends: np.ndarray, rates: dict[str, list[float]], lost: int
 ) -> dict[str, object]:
     steps = np.diff(ends) / 1e6
-    means = [float(steps[(ends[:-1] >= low) & (ends[1:] <= high)].mean()) for _, low, high in windows]
+    means = [float(np.median(steps[(ends[:-1] >= low) & (ends[1:] <= high)])) for _, low, high in windows]
     off = [mean for (mode, _, _), mean in zip(windows, means, strict=True) if mode == "off"]
     result: dict[str, object] = {"step_ms": float(np.median(off)), "lost": lost}
     print(f"overhead {kind}: {np.median(off):.3f} ms a step without agent, {len(off)} windows", flush=True)

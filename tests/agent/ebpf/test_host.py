@@ -1,6 +1,5 @@
 """F133, F134: scheduler, processes, memory, block I/O and TCP of traced processes, caused on purpose."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -184,21 +183,24 @@ except OSError as err: print(err)
 """
 
 
-def test_tcp_retransmission_is_recorded_with_its_ports(trace) -> None:
+def test_tcp_retransmission_is_recorded_with_its_ports_and_its_owner(job, trace) -> None:
+    """One connection of a traced process, one of a stranger, both in a network where nobody answers."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
-    tracing = trace(pids=(os.getppid(),), layers=frozenset({"tcp"}))
-    done = subprocess.Popen(
-        ["unshare", "-n", sys.executable, "-c", RETRANSMIT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    process = job("unshare", "-n")
+    tracing = trace(pids=(process.pid,))
+    code = RETRANSMIT.replace("45678", "45679")
+    stranger = subprocess.Popen(["unshare", "-n", sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
-        tracing.wait(lambda: 45678 in (tracing.of(Source.TCP, 1)["arg1"] >> 16).tolist(), 6)
+        process.send(RETRANSMIT)
+        tracing.wait(lambda: {45678, 45679} <= set((tracing.of(Source.TCP, 1)["arg1"] >> 16).tolist()), 8)
     except AssertionError:
-        done.kill()
-        pytest.skip(f"no packet could be lost on purpose here: {done.communicate()[1].decode()[-200:]}")
-    done.kill()
-    done.communicate()
-    (record, *_) = [r for r in tracing.of(Source.TCP, 1) if int(r["arg1"]) >> 16 == 45678]
-    assert int(record["arg1"]) & 0xFFFF == 9
-    assert int(record["arg0"]) & 0xFFFFFFFF == 10 << 24 | 9 << 16 | 1 << 8 | 1
-    assert record["pid"] == 0, "nobody's: the timer interrupted whoever was running"
+        pytest.skip("no packet could be lost on purpose here")
+    finally:
+        stranger.kill()
+        stranger.communicate()
+    records = {int(record["arg1"]) >> 16: record for record in tracing.of(Source.TCP, 1)}
+    assert int(records[45678]["arg1"]) & 0xFFFF == 9
+    assert int(records[45678]["arg0"]) & 0xFFFFFFFF == 10 << 24 | 9 << 16 | 1 << 8 | 1
+    assert records[45678]["pid"] == process.pid
+    assert records[45679]["pid"] == 0, "nobody's: the timer interrupted whoever was running"

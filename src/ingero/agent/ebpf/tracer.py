@@ -28,6 +28,7 @@ from ingero.agent.ebpf.loading import Capability, LoadedProbes
 from ingero.agent.ebpf.maps import possible_cpus
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
+from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.agent.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.contract.events import Source
 from ingero.core.governor import GovernorPolicy, Step
@@ -67,6 +68,7 @@ class Tracer:
         self._stacks: dict[int, tuple[int, ...]] = {}
         self._next_clock_s = 0.0
         self._next_summary_s = 0.0
+        self._sockets = SocketOwners()
         self._ended: deque[tuple[float, list[HistogramRow]]] = deque(maxlen=_MAX_ENDED)
         self._pages: dict[int, tuple[int, int]] = {}  # counts at the last summary
         self._offset_ns = 0
@@ -108,6 +110,8 @@ class Tracer:
             self._next_summary_s = now_s + _SUMMARY_S
         filled = [part for part in parts if len(part)]
         records = filled[0] if len(filled) == 1 else np.concatenate(parts)
+        if len(parts[1]):
+            self._sockets.fill(records, self._follower.processes, now_s)
         return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
 
     def _govern(self, budget_share: float, now_s: float) -> None:
