@@ -17,8 +17,8 @@ from ingero.importers.detect import Inputs, load
 DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 _FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
-traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin. Files,
-folders and mixtures are fine; a missing rank is said, not fatal."""
+    traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin, trace
+    databases. Files, folders and mixtures are fine; a missing rank is said, not fatal."""
 
 
 def _price_options(command: Any) -> Any:  # click decorators are untyped

@@ -38,9 +38,11 @@ def print_answer(answer: Answer, price: float | None, read: str, picture: Path |
     if answer.not_sure:
         console.print(Text(f"Not sure, because {answer.not_sure}", style="yellow"))
     _print_costs(console, answer, price)
-    if answer.evidence:
+    said = {f"{culprit.worker}: {_reason(culprit)}" for culprit in answer.culprits}
+    evidence = [line for line in answer.evidence if line not in said]
+    if evidence:
         console.print(Text("\nEvidence", style="bold"))
-        for line in answer.evidence:
+        for line in evidence:
             console.print(f"  · {line}", markup=False)
     for note in answer.notes:
         console.print(Text(f"  note: {note}", style="dim"))
@@ -72,9 +74,14 @@ def _print_culprit(console: Console, culprit: Culprit) -> None:
     if culprit.collective:
         console.print(f"  where  {culprit.collective}", markup=False)
     if culprit.detail:
-        console.print(f"  why    {culprit.detail.split(': ', 1)[-1]}", markup=False)
+        console.print(f"  why    {_reason(culprit)}", markup=False)
     console.print(f"  sure   {culprit.confidence:.0%} ({culprit.cause})")
     console.print(f"  next   {culprit.next_step}", markup=False)
+
+
+def _reason(culprit: Culprit) -> str:
+    """The detail without its leading key word, which is for programs."""
+    return culprit.detail.split(": ", 1)[-1] if culprit.cause is CauseClass.HANG else culprit.detail
 
 
 def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
