@@ -14,6 +14,7 @@ from typing import Any
 
 from ingero.config.fleet import FleetConfig, ForwardExporterConfig, ListenerTlsConfig
 from ingero.contract.exposition import Family, render
+from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import encode_protobuf
@@ -73,6 +74,7 @@ class FleetService:
         self._backends: list[HttpBackend | GrpcBackend] = []
         self._plaintext: list[str] = []
         self._ready = False
+        self._warned_defaulted = False
         self._tasks: list[asyncio.Task[None]] = []
         self.receiver = Receiver(self.processor)
 
@@ -191,6 +193,9 @@ class FleetService:
             await asyncio.sleep(TICK_S)
             self.processor.tick(time.monotonic())
             self.receiver.second_passed()
+            if self.processor.counters.defaulted and not self._warned_defaulted:
+                self._warned_defaulted = True
+                log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
 
     async def _report_forever(self) -> None:
         """Fleet's own series go where received metrics go."""
