@@ -5,6 +5,7 @@ Both count what they do: the Collector with its default telemetry. The row witho
 """
 
 import os
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -88,10 +89,10 @@ def main() -> int:
     print()
     passed = True
     for encoding, least in (("protobuf", 3.0), ("JSON", 2.0)):
-        ratio = found["Collector", encoding]["cpu_us"] / found["Fleet", encoding]["cpu_us"]
-        passed &= verdict(
-            f"{encoding}: Collector's CPU per push / Fleet's", ratio, "x", ratio >= least, f">= {least:g}"
-        )
+        rounds = zip(runs["Collector", encoding], runs["Fleet", encoding], strict=True)
+        ratio = statistics.median(theirs["cpu_us"] / ours["cpu_us"] for theirs, ours in rounds)
+        name = f"{encoding}: Collector's CPU per push / Fleet's, median of rounds"
+        passed &= verdict(name, ratio, "x", ratio >= least, f">= {least:g}")
     return 0 if passed else 1
 
 

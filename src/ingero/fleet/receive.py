@@ -100,10 +100,12 @@ class Receiver:
             reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
         if reply is None:
             try:
-                taken = self._take(MetricsRequest, body, encoding, cluster)
+                taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
             except MalformedPush as error:
                 reply = Reply(400, message=str(error))
             else:
+                for sink in self.sinks.get(MetricsRequest, ()):
+                    sink.offer(MetricsRequest, body, encoding, taken)
                 self.replies["http", 200] += 1
                 verdict = self.verdict_text(taken.cluster, taken.node)
                 if taken.partial is None and not verdict:
