@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ingero.agent.api import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
@@ -66,6 +67,16 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
     await listener.start()
     shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
     return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
+
+
+async def start_app(app: Any, address: str) -> Serving:
+    """Another application of this node over HTTPS, with the node's kept certificate."""
+    host, _ = parse_endpoint(address)
+    kept = kept_certificate(home() / ".ingero" / "tls", local_names(None, [host]))
+    names = _with_addresses([*local_names(None, [host]), *names_in(kept.cert)], host)
+    listener = HttpListener(NodeGuard(app, socket.gethostname(), None, names), bind(address), server_context(kept))
+    await listener.start()
+    return Serving(listener, f"https://{listener.address}", fingerprint_of_file(kept.cert))
 
 
 async def serve_until_signal(serving: Serving) -> None:

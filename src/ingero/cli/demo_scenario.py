@@ -25,6 +25,11 @@ def play(name: str, as_json: bool, seed: int) -> int:
     return 0 if result.finding.holds else 1
 
 
+def scenario_json(name: str, seed: int = 1) -> dict[str, object]:
+    """A scenario's story for programs."""
+    return _as_json(run_scenario(name, seed=seed))
+
+
 def _as_json(result: ScenarioResult) -> dict[str, object]:
     operations = [
         {

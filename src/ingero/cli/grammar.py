@@ -43,6 +43,8 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.query:command"),
     ("run", "On a GPU node", "start a job so that every collective is timed on the GPU", "ingero.cli.run:command"),
     ("dashboard", "On a GPU node", "this node's page and API", "ingero.cli.dashboard:command"),
+    ("mcp", "On a GPU node", "this node's tools for an AI assistant", "ingero.cli.mcp:command"),
+    ("ask", "On a GPU node", "ask one of those tools from the shell", "ingero.cli.mcp:ask"),
     ("nodes", "Across nodes and files", "list, trust and check the nodes a fan-out asks", "ingero.cli.nodes:command"),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
     ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.rates:command"),

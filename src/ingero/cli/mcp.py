@@ -1,0 +1,159 @@
+"""`ingero mcp` and `ingero ask`: this node's tools for an assistant, and for a person at a shell."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.agent.tools.catalog import AGENT_TOOLS, investigate
+from ingero.agent.tools.context import AgentContext, to_text
+from ingero.cli.table import render_table
+from ingero.config.ingero import TOKEN_VARIABLE, load_ingero
+from ingero.errors import AuthError, Unavailable
+from ingero.storage.trace_path import default_path, home
+from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
+from ingero.transport.nodes import FanoutPolicy, client_tls
+from ingero.transport.tools import ToolRefused, by_name, call, parse_pairs
+
+MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
+
+
+@click.command()
+@click.option("--http", "address", metavar="ADDR", help="Serve HTTPS at ADDR instead of standard input and output.")
+@click.option("-d", "--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+@click.option("--log", "log_file", type=click.Path(path_type=Path), help="Append the server's log to this file.")
+@click.option("--mcp-bearer-token", hidden=True, help="Refused: arguments are visible to every user.")
+def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None) -> int:
+    """Serve this node's tools over MCP: statistics, causal chains, stacks, SQL, CUDA graphs, the other nodes.
+
+    Over HTTPS a bearer token is wanted when $INGERO_MCP_BEARER_TOKEN is set.
+
+    \b
+    Examples:
+      ingero mcp                          for a desktop assistant (stdio)
+      ingero mcp --http 127.0.0.1:8090    streamable HTTP at /mcp
+    """
+    if mcp_bearer_token:
+        raise AuthError(f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}")
+    if log_file is not None:
+        from ingero.cli.logs import set_up_logging
+
+        sys.stderr = log_file.open("a")
+        set_up_logging("info")
+    surface, manager = _surface(db or default_path(), is_local=address is None)
+    if address is None:
+        asyncio.run(manager.serve_stdio(surface.server()))
+    else:
+        asyncio.run(_serve_http(surface.server(), address, manager))
+    return 0
+
+
+def _surface(db: Path, *, is_local: bool) -> tuple[Any, Any]:
+    """The MCP SDK takes seconds to import, so only this command does."""
+    try:
+        from ingero.transport import tools_mcp
+    except ImportError:
+        raise Unavailable("the MCP SDK is not installed; install it with `pip install 'ingero[mcp]'`") from None
+    context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
+    prompt = tools_mcp.McpPrompt("investigate", "Find out why this GPU node is slow", investigate)
+    surface = tools_mcp.McpSurface(
+        name="ingero", tools=AGENT_TOOLS, context_of=lambda request: context, prompts=[prompt]
+    )
+    return surface, tools_mcp
+
+
+async def _serve_http(server: Any, address: str, tools_mcp: Any) -> None:
+    from ingero.agent.dashboard import serve_until_signal, start_app
+
+    token = token_from(None, MCP_TOKEN_VARIABLE)
+    manager = tools_mcp.http_manager(server)
+    app = _guarded(manager.handle_request, token_digest(token) if token else None)
+    async with _running(manager):
+        serving = await start_app(app, address)
+        print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
+        if not token:
+            print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
+        await serve_until_signal(serving)
+
+
+@contextlib.asynccontextmanager
+async def _running(manager: Any) -> AsyncIterator[None]:
+    async with manager.run():
+        yield
+
+
+def _guarded(handle: Any, digest: bytes | None) -> Any:
+    """MCP at /mcp, behind the token when there is one; the answer does not say what was wrong with a token."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        status, extra = 404, []
+        if scope["path"].rstrip("/") == "/mcp":
+            given = parse_bearer(headers.get(b"authorization", b"").decode("latin-1"))
+            if digest is None or tokens_equal(given, digest):
+                await handle(scope, receive, send)
+                return
+            status, extra = 401, [(b"www-authenticate", b'Bearer error="invalid_token"')]
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *extra]}
+        )
+        await send({"type": "http.response.body", "body": b"not here\n" if status == 404 else b"unauthorized\n"})
+
+    return app
+
+
+def agent_context(db: Path, *, may_page: bool) -> AgentContext:
+    """What the tools work with, from this machine's configuration."""
+    fleet = load_ingero().fleet
+    policy = FanoutPolicy(
+        tls=client_tls(fleet.ca_cert, fleet.client_cert, fleet.client_key),
+        trusted=fleet.trusted,
+        token=token_from(fleet.token_file, TOKEN_VARIABLE),
+    )
+    report = Path("logs/test-report.json")
+    return AgentContext(
+        db=db,
+        nodes=fleet.nodes,
+        policy=policy,
+        play_scenario=_play,
+        may_page=may_page,
+        report=report if report.exists() else home() / ".ingero" / "test-report.json",
+    )
+
+
+def _play(name: str) -> dict[str, Any]:
+    from ingero.cli.demo_scenario import scenario_json
+
+    return scenario_json(name)
+
+
+@click.command()
+@click.argument("name", required=False, metavar="TOOL")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("-d", "--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
+    """Ask one of the tools that `ingero mcp` offers to assistants. Without a name: list them.
+
+    \b
+    Examples:
+      ingero ask
+      ingero ask get_trace_stats since=10m tsc=false
+      ingero ask query_fleet action=chains since=1h
+    """
+    if name is None:
+        print(render_table(("tool", "what it answers"), [(tool.name, tool.summary) for tool in AGENT_TOOLS]))
+        return 0
+    context = agent_context(db or default_path(), may_page=True)
+    try:
+        answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
+    except ToolRefused as error:
+        print(f"ingero ask: {error}", file=sys.stderr)
+        return 1
+    print(to_text(answer))  # type: ignore[arg-type] # every tool here answers Told
+    return 0

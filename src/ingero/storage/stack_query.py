@@ -1,0 +1,44 @@
+"""Call stacks of a trace database with what the calls behind them took."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from ingero.contract.events import OpKey
+from ingero.storage.schema import table_columns
+
+MAX_STACK_BYTES = 64 * 1024  # a larger stack is a memory bomb, not a stack
+
+
+@dataclass(frozen=True, slots=True)
+class StackUse:
+    """One stack and all calls that came from it."""
+
+    hash: int
+    source: int
+    count: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    sum_arg0: int
+    processes: str
+    ips: str
+    frames: str
+
+
+def read_stacks(
+    connection: sqlite3.Connection, since_ns: int, op: OpKey | None, pid: int | None, limit: int
+) -> list[StackUse]:
+    """Stacks by total time, most first."""
+    if not table_columns(connection, "stack_traces"):
+        return []
+    names = "group_concat(DISTINCT e.comm)" if "comm" in table_columns(connection, "events") else "''"
+    source, number = op or (None, None)
+    rows = connection.execute(
+        "SELECT e.stack_hash, e.source, count(*), avg(e.duration), min(e.duration), max(e.duration), sum(e.arg0), "
+        f"coalesce({names}, ''), s.ips, s.frames FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
+        "WHERE e.stack_hash != 0 AND e.timestamp >= ? AND e.source = coalesce(?, e.source) "
+        "AND e.op = coalesce(?, e.op) AND e.pid = coalesce(?, e.pid) AND max(length(s.frames), length(s.ips)) <= ? "
+        "GROUP BY e.stack_hash, e.source ORDER BY sum(e.duration) DESC LIMIT ?",
+        (since_ns, source, number, pid, MAX_STACK_BYTES, limit),
+    )
+    return [StackUse(*row) for row in rows]
