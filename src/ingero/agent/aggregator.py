@@ -57,19 +57,20 @@ class Aggregator:
 
     def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
         """Count records. Of operations that the kernel counts in full only rows and amounts are taken from here."""
-        for size_ns, _ in _TABLES:
-            for row in aggregate(events, stored, size_ns):
-                self._add_row(size_ns, row)
+        for row in aggregate(events, stored, FIVE_SECONDS_NS):  # a minute is a whole number of these
+            self._add_row(row)
 
-    def _add_row(self, size_ns: int, row: AggregateRow) -> None:
-        bucket, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
+    def _add_row(self, row: AggregateRow) -> None:
+        start_ns, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
         if (source, op) == (Source.HOST, _PAGE_SUMMARY):
             return  # came with the totals of page allocations
         if (pid, source, op) in self._counted:
             count, sum_ns, low_ns, high_ns = 0, 0, 0, 0
-        elif size_ns == MINUTE_NS:
+        else:
             self._remember((pid, source, op), count, sum_ns)
-        self._add(size_ns, (bucket, source, op, pid), count, kept, sum_ns, low_ns, high_ns, amount)
+        for size_ns, _ in _TABLES:
+            key = (start_ns // size_ns * size_ns, source, op, pid)
+            self._add(size_ns, key, count, kept, sum_ns, low_ns, high_ns, amount)
 
     def _remember(self, key: StatKey, count: int, sum_ns: int) -> None:
         """Records that came before the kernel's first total of this operation: they are in that total too."""

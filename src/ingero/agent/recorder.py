@@ -17,7 +17,7 @@ from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, Source
 from ingero.core.chain_finder import ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
-from ingero.core.event_columns import EventColumns
+from ingero.core.event_columns import EventColumns, source_table
 from ingero.core.evidence import SystemSample, contended
 from ingero.core.fixes import Host
 from ingero.core.keep import KeepPolicy, SampleBook, choose_rows
@@ -35,7 +35,7 @@ from ingero.storage.trace_db import (
 
 MAX_STACKS: Final = 10_000
 MAX_LOOKUPS: Final = 5  # stacks resolved anew per poll
-_CALL_SOURCES: Final = (*sorted(GPU_SOURCES), int(Source.GRAPH))
+_IS_CALL: Final = source_table((*GPU_SOURCES, Source.GRAPH))
 CHAIN_RESOLVED_NS: Final = 120_000_000_000
 _INSERT_EVENT: Final = insert_sql("events", EVENT_COLUMNS)
 _INSERT_COLLECTIVE: Final = insert_sql("collectives", COLLECTIVE_COLUMNS)
@@ -108,12 +108,9 @@ class _Pending:
     stacks: list[Row] = field(default_factory=list)
 
 
-def _stack_keys(traced: TracedEvents) -> list[StackKey]:
-    pids = traced.columns.pid.tolist()
-    return [
-        (pids[index], traced.stacks[number]) if number in traced.stacks else None
-        for index, number in enumerate(traced.stack.tolist())
-    ]
+def _stack_key(traced: TracedEvents, pid: int, number: int) -> StackKey:
+    addresses = traced.stacks.get(number)
+    return None if addresses is None else (pid, addresses)
 
 
 def _unresolved(_pid: int, _tid: int, addresses: tuple[int, ...]) -> list[Frame]:
@@ -161,13 +158,11 @@ class Recorder:
         unusual = self._stats.add(events) & (events.op < FIRST_SUMMARY_OP)
         self._finder.add(events)
         self.totals.anomalies += int(unusual.sum())
-        keys = _stack_keys(traced)
-        limit = self.policy.stack_samples
-        familiar = np.fromiter((self._stack_uses.get(key, 0) >= limit for key in keys), bool, len(keys))
+        familiar = self._familiar(traced)
         sampled = self._samples.choose(events)
         keep = choose_rows(events, unusual, sampled, familiar, self._active, self._keep) & (self._sink is not None)
         self._aggregator.add_records(events, keep)
-        self._store_rows(traced, keep, keys)
+        self._store_rows(traced, keep)
         return unusual
 
     def take_collectives(self, rows: Sequence[Row]) -> None:
@@ -181,12 +176,23 @@ class Recorder:
         for pid in (*np.unique(events.pid), *preemptors):
             if pid:
                 self.processes.get(int(pid))
-        calls = np.isin(events.source, _CALL_SOURCES)
-        self._active.update(int(pid) for pid in np.unique(events.pid[calls]))
+        self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(Source.HOST, 6) & (events.pid == events.tid)
-        for pid in {int(pid) for pid in events.pid[ended | events.is_op(Source.HOST, 5)]}:
+        for pid in set(events.pid[ended | events.is_op(Source.HOST, 5)].tolist()):
             self.processes.mark_stale(pid)
             self._active.discard(pid)
+
+    def _familiar(self, traced: TracedEvents) -> NDArray[np.bool_]:
+        """Which events have a stack of which enough rows were kept."""
+        familiar = np.zeros(len(traced.columns), bool)
+        with_stack = np.flatnonzero(traced.stack >= 0)
+        if not len(with_stack):
+            return familiar
+        packed = (traced.columns.pid[with_stack] << 32) | traced.stack[with_stack]
+        distinct, codes = np.unique(packed, return_inverse=True)
+        uses = [self._stack_uses.get(_stack_key(traced, int(one) >> 32, int(one) & 0xFFFFFFFF), 0) for one in distinct]
+        familiar[with_stack] = (np.array(uses) >= self.policy.stack_samples)[codes]
+        return familiar
 
     def _stack_of(self, key: StackKey, tid: int) -> int:
         """Stored identity of a stack, 0 without one. Python frames differ under equal addresses, so each is looked at
@@ -204,7 +210,7 @@ class Recorder:
             self._pending.stacks.append((self._resolved[key], *encode_frames(frames)))
         return self._resolved[key]
 
-    def _store_rows(self, traced: TracedEvents, keep: NDArray[np.bool_], keys: list[StackKey]) -> None:
+    def _store_rows(self, traced: TracedEvents, keep: NDArray[np.bool_]) -> None:
         chosen = np.flatnonzero(keep)
         if self._ids is None or not len(chosen):
             return
@@ -216,12 +222,11 @@ class Recorder:
         ]  # fmt: skip
         ids = self._ids.next_ids(len(chosen))
         names = traced.comm[chosen].tolist()
-        for number, (index, values) in enumerate(
-            zip(chosen.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True)
-        ):
+        stacks = traced.stack[chosen].tolist()
+        for number, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             info = self.processes.get(values[1]) if values[1] else None
             ranks = (info.rank, info.local_rank, info.world_size) if info else (None, None, None)
-            stack = self._stack_of(keys[index], values[2])
+            stack = self._stack_of(_stack_key(traced, values[1], stacks[number]), values[2])
             name = names[number].decode(errors="replace") or (info.name if info else "")
             self._pending.events.append((ids[number], *values[:10], stack, self.policy.node, *ranks, name, values[10]))
         self.totals.stored += len(chosen)

@@ -4,11 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import SUMMED_ARG0_OPS
-from ingero.core.event_columns import EventColumns
+from ingero.core.event_columns import EventColumns, op_table
 
 # bucket, source, op, pid, count, stored, sum_dur, min_dur, max_dur, sum_arg0
 AggregateRow = tuple[int, int, int, int, int, int, int, int, int, int]
-_SUMMED = np.array(sorted((source << 8) | op for source, op in SUMMED_ARG0_OPS))
+_IS_SUMMED = op_table(SUMMED_ARG0_OPS)
 
 
 def aggregate(events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int) -> list[AggregateRow]:
@@ -20,8 +20,7 @@ def aggregate(events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int) -
     keys = np.stack([bucket, events.source, events.op, events.pid])[:, order]
     first = np.flatnonzero(np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]))
     duration = events.duration[order]
-    is_amount = np.isin((events.source << 8) | events.op, _SUMMED)
-    amounts = np.where(is_amount, events.arg0, 0)[order]
+    amounts = np.where(_IS_SUMMED[events.code], events.arg0, 0)[order]
     table = np.stack(
         [
             *keys[:, first],

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import OFF_CPU_IO, OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, OFF_CPU_UNKNOWN, Source
-from ingero.core.event_columns import EventColumns, columns_from_rows, concatenate
+from ingero.core.event_columns import EventColumns, columns_from_rows, concatenate, source_table
 from ingero.core.op_stats import SlowCalls
 
 OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
 SNAPSHOT_REACH_NS = 1_500_000_000  # a system sample speaks for the second before it
 MIN_QUEUE_NS = 500_000  # shorter waits for the CPU happen on every healthy host
 SECTOR_BYTES = 512
+_IS_EVIDENCE = source_table((Source.HOST, Source.IO, Source.TCP, Source.NET))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,9 @@ class EvidenceWindow:
 
     def add(self, events: EventColumns) -> None:
         """Keep what can be evidence: calls into CUDA are symptoms and live elsewhere."""
-        useful = events.take(np.isin(events.source, (Source.HOST, Source.IO, Source.TCP, Source.NET)))
-        if len(useful):
-            self._parts.append(useful)
+        is_useful = _IS_EVIDENCE[events.code]
+        if is_useful.any():
+            self._parts.append(events.take(is_useful))
 
     def at(self, now_ns: int) -> EventColumns:
         """Everything still inside the window."""

@@ -33,8 +33,10 @@ class GraphWatch:
 
     def add(self, events: EventColumns) -> None:
         """Keep graph calls and the context switches around them."""
-        graph = events.take(events.source == Source.GRAPH)
-        switches = events.take(contended(events))
+        is_graph, is_switch = events.source == Source.GRAPH, contended(events)
+        if not is_graph.any() and not is_switch.any():
+            return
+        graph, switches = events.take(is_graph), events.take(is_switch)
         self._parts += [part for part in (graph, switches) if len(part)]
         calls = zip(graph.op, graph.pid, graph.arg1, graph.timestamp, strict=True)
         for op, pid, executable, timestamp in ((int(o), int(p), int(e), int(t)) for o, p, e, t in calls):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import CRITICAL_OPS, PAGE_ALLOC, SCHED_SWITCH, SYNC_OPS, Source
-from ingero.core.event_columns import EventColumns
+from ingero.core.event_columns import EventColumns, op_table, source_table
 
 BOOTSTRAP_NS = 10_000_000_000
 SLOW_IO_NS = 10_000_000
@@ -24,11 +24,8 @@ class KeepPolicy:
     record_all: bool = False
 
 
-def _codes(keys: AbstractSet[tuple[int, int]]) -> NDArray[np.int64]:
-    return np.array(sorted((source << 8) | op for source, op in keys), np.int64)
-
-
-_CRITICAL, _SYNC = _codes(CRITICAL_OPS), _codes(SYNC_OPS)
+_IS_CALL = source_table((Source.CUDA, Source.DRIVER, Source.GRAPH))
+_IS_ALWAYS_KEPT = op_table(CRITICAL_OPS | SYNC_OPS) | source_table((Source.TCP,))
 
 
 def choose_rows(
@@ -41,15 +38,15 @@ def choose_rows(
 ) -> NDArray[np.bool_]:
     """True for rows to keep. `unusual`: far slower than usual; `sampled`: kept in any case; `familiar`: its call stack
     has been kept often enough; `active_pids`: processes that use the GPU."""
-    code = (events.source << 8) | events.op
-    failed = np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH)) & (events.ret_code != 0)
+    code = events.code
+    failed = _IS_CALL[code] & (events.ret_code != 0)
     is_switch = events.is_op(*SCHED_SWITCH)
-    of_active = np.isin(events.pid, np.fromiter(active_pids, np.int64)) if active_pids else np.ones(len(events), bool)
+    of_active = np.ones(len(events), bool)
+    if active_pids and is_switch.any():
+        of_active = np.isin(events.pid, np.fromiter(active_pids, np.int64))
     wanted = (
-        np.isin(code, _CRITICAL)
+        _IS_ALWAYS_KEPT[code]
         | (is_switch & of_active)
-        | np.isin(code, _SYNC)
-        | (events.source == Source.TCP)
         | ((events.source == Source.IO) & (events.duration > SLOW_IO_NS))
         | failed
         | sampled
@@ -71,13 +68,15 @@ class SampleBook:
     def choose(self, events: EventColumns) -> NDArray[np.bool_]:
         """Which rows are samples."""
         chosen = np.zeros(len(events), bool)
-        calls = np.flatnonzero(np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH)))
+        code = events.code
+        calls = np.flatnonzero(_IS_CALL[code])
         if not len(calls):
             return chosen
-        code = (events.source[calls] << 8) | events.op[calls]
-        keys = np.stack([events.pid[calls], code, events.timestamp[calls] // SECOND_NS])
-        found, first = np.unique(keys, axis=1, return_index=True)
-        for (pid, op, second), index in zip(found.T.tolist(), first.tolist(), strict=True):
+        second_of = events.timestamp[calls] // SECOND_NS
+        packed = (events.pid[calls] << 32) | (code[calls] << 16) | (second_of & 0xFFFF)
+        _, first = np.unique(packed, return_index=True)
+        found = zip(events.pid[calls[first]], code[calls[first]], second_of[first], first, strict=True)
+        for pid, op, second, index in ((int(p), int(o), int(s), int(i)) for p, o, s, i in found):
             if self._seconds.get((pid, op), 0) < second:
                 self._seconds[pid, op] = second
                 chosen[calls[index]] = True

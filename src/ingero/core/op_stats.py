@@ -128,9 +128,10 @@ class TraceStats:
         if not len(events):
             return unusual
         start, _ = events.intervals()
-        keys = (events.pid << 16) | (events.source << 8) | events.op
-        for key in np.unique(keys):
-            rows = np.flatnonzero(keys == key)
+        keys = (events.pid << 16) | events.code
+        distinct = np.unique(keys)
+        for key in distinct:
+            rows = np.flatnonzero(keys == key) if len(distinct) > 1 else np.arange(len(keys))
             pid, source, op = int(key) >> 16, (int(key) >> 8) & 0xFF, int(key) & 0xFF
             window = self._window_of((pid, source, op))
             unusual[rows] = window.add(events.duration[rows], start[rows])
