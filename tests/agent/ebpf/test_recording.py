@@ -137,7 +137,10 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, 
         [*command, "--heartbeat", "1s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     assert tracing.stdout is not None
-    beat = next(line for line in tracing.stdout if '"heartbeat"' in line)
+    said: list[str] = []
+    while not any('"heartbeat"' in line for line in said) or not any('"cudaStreamSync"' in line for line in said):
+        said.append(tracing.stdout.readline())
+        assert said[-1], "the recorder ended by itself"
     reader = connect_readonly(db)
     reader.execute("SELECT count(*) FROM events").fetchone()
     reader.close()
@@ -147,7 +150,7 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, 
     assert job.poll() is None, "the traced job goes on"
     job.kill()
     job.communicate()
-    lines = [json.loads(line) for line in [beat, *rest.splitlines()]]
+    lines = [json.loads(line) for line in [*said, *rest.splitlines()]]
     assert lines[-1]["type"] == "heartbeat"
     assert lines[-1]["state"] == "recording"
     sync = next(line for line in lines if line.get("op") == "cudaStreamSync")
