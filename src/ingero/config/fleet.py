@@ -88,11 +88,21 @@ class QuorumConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictConfig:
+    """Verdicts by own time; the files price them."""
+
+    enabled: bool = True
+    rates_file: Path | None = None
+    providers_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IngeroProcessorConfig:
     """The threshold of each cluster, and when a node counts."""
 
     threshold: ThresholdConfig = setting(ThresholdConfig())
     quorum: QuorumConfig = setting(QuorumConfig())
+    verdict: VerdictConfig = setting(VerdictConfig())
     push_interval: float = setting(10.0, duration=True, range=(1.0, 3600.0))
     ttl_multiplier: int = setting(5, range=(2, 1000))
     max_expected_nodes: int = setting(10_000, range=(1, 1_000_000))

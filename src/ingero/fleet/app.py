@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ingero.config.fleet import FleetConfig, ForwardExporterConfig, ListenerTlsConfig
+from ingero.config.providers import load_providers
+from ingero.config.rates import load_rates
 from ingero.contract.exposition import Family, render
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
@@ -26,6 +28,7 @@ from ingero.fleet.metrics import cluster_families, own_series, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver, Sink, TokenGate
 from ingero.fleet.series import ReceivedSeries
+from ingero.fleet.verdicts import VerdictDesk, verdict_logs
 from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
@@ -77,6 +80,17 @@ class FleetService:
         self._warned_defaulted = False
         self._tasks: list[asyncio.Task[None]] = []
         self.receiver = Receiver(self.processor)
+        self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
+        self.verdicts = VerdictDesk(
+            load_rates(settings.verdict.rates_file),
+            load_providers(settings.verdict.providers_file),
+            max_clusters=settings.max_clusters,
+        )
+        if settings.verdict.enabled:
+            self.processor.on_measurements = lambda request, cluster, now_s: self.verdicts.take(
+                request, cluster, now_s + self._unix_offset_s
+            )
+            self.receiver.verdict_text = self.verdicts.text
 
     # --- Start -----------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -192,10 +206,22 @@ class FleetService:
         while True:
             await asyncio.sleep(TICK_S)
             self.processor.tick(time.monotonic())
+            self._judge(time.monotonic() + self._unix_offset_s)
             self.receiver.second_passed()
             if self.processor.counters.defaulted and not self._warned_defaulted:
                 self._warned_defaulted = True
                 log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
+
+    def _judge(self, now_s: float) -> None:
+        """One tick of the verdict engines; what changed is logged and goes where received logs go."""
+        changed = self.verdicts.tick(now_s)
+        if not changed:
+            return
+        for cluster, verdict in changed:
+            log.info("verdict", extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)})
+        body = encode_protobuf(verdict_logs(changed, time.time_ns()))
+        for sink in self.receiver.sinks.get(LogsRequest, ()):
+            sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     async def _report_forever(self) -> None:
         """Fleet's own series go where received metrics go."""
@@ -212,7 +238,9 @@ class FleetService:
         if self._series is not None:
             exporters += self._series.families()
         return render(
-            cluster_families(self.processor) + service_families(self.receiver, len(self._plaintext), exporters)
+            cluster_families(self.processor)
+            + self.verdicts.families()
+            + service_families(self.receiver, len(self._plaintext), exporters)
         )
 
     def reload(self) -> None:

@@ -1,0 +1,300 @@
+"""The verdict desk: own times and collectives in, verdicts out, one engine per cluster, everything bounded."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from ingero.config.providers import ProviderLookup
+from ingero.config.rates import RateTable
+from ingero.contract import names
+from ingero.contract.collective import CollectiveRecord
+from ingero.contract.exposition import Family, Labels, counter, gauge
+from ingero.contract.measurement import Measured, read_measurements
+from ingero.contract.otlp import (
+    AnyValue,
+    LogRecord,
+    LogsRequest,
+    MetricsRequest,
+    Plain,
+    Resource,
+    ResourceLogs,
+    ScopeLogs,
+    attributes,
+)
+from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
+from ingero.core.collectives import from_records
+from ingero.core.matcher import CollectiveMatcher
+from ingero.core.peerlag import measure_lag
+from ingero.core.rankstream import RankStream
+from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.table import Member
+
+RESOLVED_FOR_S = 60.0  # a resolved verdict is still told for this long: an agent may push once a minute
+MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
+Who = tuple[str, str | None, int | None]  # node, job, rank
+
+
+@dataclass(slots=True)
+class ClusterDesk:
+    """One cluster: its engine, its matcher and what waits for the next tick."""
+
+    engine: VerdictEngine
+    matcher: CollectiveMatcher = field(default_factory=CollectiveMatcher)
+    members: dict[Who, int] = field(default_factory=dict)
+    streams: dict[int, RankStream] = field(default_factory=dict)
+    records: defaultdict[int, list[CollectiveRecord]] = field(default_factory=lambda: defaultdict(list))
+    pending: int = 0
+    lateness_s: dict[int, float] = field(default_factory=dict)
+    peer_lag_ms: dict[int, float] = field(default_factory=dict)
+    resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)  # by node
+
+
+@dataclass(slots=True)
+class DeskCounters:
+    """What came in and what was dropped."""
+
+    own_times: int = 0
+    collectives: int = 0
+    malformed: int = 0
+    overflow: int = 0
+    verdicts: int = 0
+    refused_clusters: int = 0
+
+
+class VerdictDesk:
+    """Fed by the processor, ticked by the service. `now_s` is Unix time that never steps back."""
+
+    def __init__(
+        self,
+        rates: RateTable | None = None,
+        providers: ProviderLookup | None = None,
+        policy: VerdictPolicy | None = None,
+        max_clusters: int = 1024,
+    ) -> None:
+        self.clusters: dict[str, ClusterDesk] = {}
+        self.counters = DeskCounters()
+        self._rates, self._providers = rates, providers or ProviderLookup()
+        self._policy, self._max_clusters = policy or VerdictPolicy(), max_clusters
+
+    def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
+        """The measurements of one push."""
+        desk = self.clusters.get(cluster)
+        if desk is None:
+            if len(self.clusters) >= self._max_clusters:
+                self.counters.refused_clusters += 1
+                return
+            desk = self.clusters[cluster] = ClusterDesk(VerdictEngine(self._policy))
+        for measured in read_measurements(request):
+            self.counters.malformed += measured.malformed
+            member = self._member(desk, cluster, measured.resource, now_s)
+            if member is not None:
+                self._observe(desk, member, measured, now_s)
+
+    def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
+        """One second of every cluster: (cluster, verdict) for everything that is new or changed."""
+        changed = []
+        for cluster, desk in self.clusters.items():
+            self._judge_collectives(desk, now_s)
+            news = desk.engine.tick(now_s)
+            changed += [(cluster, verdict) for verdict in news]
+            self._refresh_texts(desk, news, now_s)
+        self.counters.verdicts += len(changed)
+        return changed
+
+    def text(self, cluster: str, node: str) -> str:
+        """The verdicts about one node, as its push reply carries them; empty when there are none."""
+        desk = self.clusters.get(cluster)
+        return desk.texts.get(node, "") if desk is not None else ""
+
+    def families(self) -> list[Family]:
+        """Open verdicts and lag as Prometheus reads them."""
+        open_now = [(c, v) for c, desk in sorted(self.clusters.items()) for v in desk.engine.current()]
+        told = [(_labels(c, v), v) for c, v in open_now]
+        return [
+            gauge("ingero_fleet_verdict", "1 for every open verdict", [(labels, 1.0) for labels, _ in told]),
+            gauge(
+                "ingero_fleet_verdict_excess_ratio",
+                "Own time above the peers, as a share",
+                [(labels, v.excess) for labels, v in told if v.excess is not None],
+            ),
+            gauge(
+                "ingero_fleet_verdict_cost_usd_per_hour",
+                "What the slow rank costs the whole job",
+                [(labels, v.usd_per_hour) for labels, v in told if v.usd_per_hour is not None],
+            ),
+            *self._lag_families(),
+            counter(
+                "ingero_fleet_verdict_changes_total",
+                "Verdicts that were new or changed",
+                [((), self.counters.verdicts)],
+            ),
+            counter(
+                "ingero_fleet_verdict_inputs_total",
+                "Measurements taken, by kind",
+                [((("kind", kind),), value) for kind, value in self._inputs()],
+            ),
+        ]
+
+    # --- Intake ----------------------------------------------------------------------------------------------------
+    def _member(self, desk: ClusterDesk, cluster: str, resource: dict[str, Plain], now_s: float) -> int | None:
+        node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
+        rank = resource.get(names.RANK, resource.get(names.NODE_RANK))
+        if not isinstance(node, str) or not node:
+            self.counters.malformed += 1
+            return None
+        who = (node, None if job is None else str(job), rank if isinstance(rank, int) else None)
+        model, provider = str(resource.get(names.GPU_MODEL) or ""), resource.get(names.PROVIDER)
+        found = self._providers.find(None, resource, provider if isinstance(provider, str) else None)
+        gpus = resource.get(names.GPU_COUNT)
+        member = Member(
+            cluster=cluster,
+            node=node,
+            rank=who[2],
+            job=who[1],
+            gpu_model=model,
+            role=str(resource.get(names.ROLE) or ""),
+            gpus=gpus if who[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
+            usd_per_gpu_hour=self._rates.find(found, model) if self._rates is not None else None,
+        )
+        index = desk.engine.register(member, now_s)
+        if index is not None:
+            desk.members[who] = index
+        return index
+
+    def _observe(self, desk: ClusterDesk, member: int, measured: Measured, now_s: float) -> None:
+        own = measured.own_times
+        if own:
+            self.counters.own_times += len(own)
+            steps = np.array([-1 if each.step is None else each.step for each in own])
+            late = np.full(len(own), desk.lateness_s.get(member, math.nan))
+            values = np.array([each.own_ms for each in own]) / 1e3
+            desk.engine.observe(make_batch(np.full(len(own), member), values, steps, lateness_s=late), now_s)
+        if measured.collectives:
+            room = max(MAX_PENDING - desk.pending, 0)
+            taken = measured.collectives[:room]
+            self.counters.overflow += len(measured.collectives) - len(taken)
+            self.counters.collectives += len(taken)
+            desk.records[member] += taken
+            desk.pending += len(taken)
+
+    def _judge_collectives(self, desk: ClusterDesk, now_s: float) -> None:
+        """Lag of finished collectives; own time of finished steps."""
+        if desk.pending:
+            everything = [record for records in desk.records.values() for record in records]
+            desk.matcher.add(from_records(everything), now_s)
+            for member, records in desk.records.items():
+                self._own_times(desk, member, records, now_s)
+            desk.records.clear()
+            desk.pending = 0
+        if len(desk.matcher):
+            self._measure(desk, now_s)
+
+    def _own_times(self, desk: ClusterDesk, member: int, records: list[CollectiveRecord], now_s: float) -> None:
+        stream = desk.streams.get(member)
+        if stream is None:
+            stream = desk.streams[member] = RankStream()
+        steps = stream.take(records)
+        if steps:
+            batch = make_batch(
+                np.full(len(steps), member),
+                np.array([step.own_s for step in steps]),
+                np.array([step.step for step in steps]),
+                idle_s=np.array([step.idle_s for step in steps]),
+                span_s=np.array([step.span_s for step in steps]),
+                lateness_s=np.full(len(steps), desk.lateness_s.get(member, math.nan)),
+            )
+            desk.engine.observe(batch, now_s)
+
+    def _measure(self, desk: ClusterDesk, now_s: float) -> None:
+        matched = desk.matcher.close(now_s)
+        columns = matched.collectives
+        if not len(columns):
+            return
+        lag = measure_lag(columns, matched.groups, {})  # no clock fits: only clock-free lateness counts
+        clock_free = np.isfinite(lag.error_ms)
+        for code, recorder in enumerate(columns.recorders):
+            member = desk.members.get((recorder.node or "", recorder.job, recorder.global_rank))
+            rows = columns.who == code
+            if member is None or not rows.any():
+                continue
+            if (rows & clock_free).any():
+                desk.lateness_s[member] = float(lag.lateness_ms[rows & clock_free].mean()) / 1e3
+            if (rows & lag.is_quorate).any():
+                desk.peer_lag_ms[member] = float(lag.peer_lag_ms[rows & lag.is_quorate].mean())
+
+    # --- What is told ----------------------------------------------------------------------------------------------
+    def _refresh_texts(self, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
+        for verdict in news:
+            if verdict.state is VerdictState.RESOLVED:
+                desk.resolved[verdict.episode] = (verdict, now_s)
+        desk.resolved = {e: pair for e, pair in desk.resolved.items() if now_s - pair[1] <= RESOLVED_FOR_S}
+        by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
+        for verdict in [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]:
+            if verdict.node:
+                by_node[verdict.node].append(verdict)
+        desk.texts = {node: encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+
+    def _inputs(self) -> list[tuple[str, int]]:
+        c = self.counters
+        return [
+            ("collective", c.collectives),
+            ("malformed", c.malformed),
+            ("overflow", c.overflow),
+            ("own_time", c.own_times),
+        ]
+
+    def _lag_families(self) -> list[Family]:
+        def rows(kind: str, scale: float) -> list[tuple[Labels, float]]:
+            found: list[tuple[Labels, float]] = []
+            for cluster, desk in sorted(self.clusters.items()):
+                for index, value in sorted(getattr(desk, kind).items()):
+                    member = desk.engine.state.members[index]
+                    rank = "" if member.rank is None else str(member.rank)
+                    found.append(((("cluster_id", cluster), ("node_id", member.node), ("rank", rank)), value * scale))
+            return found
+
+        return [
+            gauge(
+                "nccl_collective_peer_lag_ms",
+                "Own duration minus the peers' median, last second",
+                rows("peer_lag_ms", 1),
+            ),
+            gauge("ingero_collective_lateness_ms", "How late a rank came, last second", rows("lateness_s", 1e3)),
+        ]
+
+
+def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRequest:
+    """Verdicts as OTLP log records, one resource per cluster and node."""
+    resources = []
+    for cluster, verdict in changed:
+        identity = {names.CLUSTER_ID: cluster, names.NODE_ID: verdict.node, names.JOB_ID: verdict.job}
+        record = LogRecord(
+            time_unix_nano=wall_ns,
+            observed_time_unix_nano=wall_ns,
+            severity_number=13 if verdict.state is VerdictState.STRAGGLER else 9,
+            severity_text="WARN" if verdict.state is VerdictState.STRAGGLER else "INFO",
+            body=AnyValue(string_value=msgspec.json.encode(verdict).decode()),
+            event_name=names.VERDICT_EVENT,
+        )
+        resource = Resource(attributes=attributes({key: value for key, value in identity.items() if value}))
+        resources.append(ResourceLogs(resource=resource, scope_logs=(ScopeLogs(log_records=(record,)),)))
+    return LogsRequest(tuple(resources))
+
+
+def _labels(cluster: str, verdict: Verdict) -> Labels:
+    return (
+        ("class", str(verdict.cause)),
+        ("cluster_id", cluster),
+        ("episode", verdict.episode),
+        ("job", verdict.job or ""),
+        ("node_id", verdict.node),
+        ("rank", "" if verdict.rank is None else str(verdict.rank)),
+        ("state", str(verdict.state)),
+    )

@@ -1,0 +1,141 @@
+"""Own times and collectives pushed into Fleet come back as verdicts: in the reply, as log records, as series."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ingero.config.rates import parse_rates
+from ingero.contract import names
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.contract.collective_otlp import encode_collectives
+from ingero.contract.exposition import render
+from ingero.contract.measurement import read_measurements
+from ingero.contract.otlp import (
+    Gauge,
+    Metric,
+    MetricsRequest,
+    NumberPoint,
+    Resource,
+    ResourceMetrics,
+    ScopeMetrics,
+    attributes,
+)
+from ingero.contract.verdict import CauseClass, VerdictState, decode_verdicts
+from ingero.fleet.verdicts import VerdictDesk, verdict_logs
+
+START_S = 1_700_000_000.0
+RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 2.0\nproviders: {onprem: {X: 1}}\n"
+
+
+def own_time_push(node: str, rank: int, step: int, own_ms: float) -> MetricsRequest:
+    identity = {names.NODE_ID: node, names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: rank}
+    point = NumberPoint(attributes=attributes({names.STEP: step}), as_double=own_ms)
+    metric = Metric(name=names.STEP_OWN_TIME_MS, gauge=Gauge(data_points=(point,)))
+    return MetricsRequest(
+        (
+            ResourceMetrics(
+                resource=Resource(attributes=attributes(identity)), scope_metrics=(ScopeMetrics(metrics=(metric,)),)
+            ),
+        )
+    )
+
+
+def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
+    desk = VerdictDesk(parse_rates(RATES, "rates"))
+    rng = np.random.default_rng(1)
+    said = []
+    for second in range(180):
+        for rank in range(8):
+            slow = 1.1 if rank == 5 and second >= 120 else 1.0
+            own = 500 * slow * float(np.exp(rng.normal(0, 0.005)))
+            desk.take(own_time_push(f"n{rank}", rank, second, own), "c", START_S + second)
+        said += desk.tick(START_S + second)
+    raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
+    assert [(v.node, v.rank) for v in raised] == [("n5", 5)]
+    assert decode_verdicts(desk.text("c", "n5"))[0].episode == raised[0].episode
+    assert desk.text("c", "n4") == ""
+    assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
+    page = render(desk.families()).decode()
+    assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page
+    record = verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
+    assert record.event_name == names.VERDICT_EVENT
+    assert record.body is not None
+    assert json.loads(record.body.string_value or "")["node"] == "n5"
+
+
+def collectives(second: int, slow: int | None, rng: np.random.Generator, is_host: bool) -> list[CollectiveRecord]:
+    """One second of a job of eight ranks, TP 2 x DP 4: four steps, each two TP all-reduces and one over DP."""
+    records = []
+    clock = np.full(8, second * 1_000_000_000)
+    for step in range(second * 4, second * 4 + 4):
+        for turn in range(3):
+            groups = [[r, r + 1] for r in range(0, 8, 2)] if turn < 2 else [[0, 2, 4, 6], [1, 3, 5, 7]]
+            own = 75_000_000 * np.exp(rng.normal(0, 0.005, 8))
+            if slow is not None:
+                own[slow] *= 1.1
+            before, arrival = clock.copy(), clock + own.astype(np.int64)
+            for number, group in enumerate(groups):
+                end = arrival[group].max() + 1_000_000
+                for place, rank in enumerate(group):
+                    enqueued = arrival[rank] if is_host and rank == slow else before[rank] + 15_000_000
+                    records.append(
+                        CollectiveRecord(
+                            job="j", node=f"n{rank // 2}", global_rank=rank, comm=100 * (turn == 2) + number,
+                            seq=step if turn == 2 else 2 * step + turn, op="AllReduce", rank=place, nranks=len(group),
+                            peer=None, datatype="float32", reduce_op="sum", size_bytes=4096, stream=None,
+                            start_ns=int(enqueued), end_ns=int(end),
+                            gpu_duration_ns=int(end - arrival[rank]), source=CollectiveSource.PLUGIN,
+                        )
+                    )  # fmt: skip
+                    clock[rank] = end
+    return records
+
+
+@pytest.mark.parametrize(("is_host", "cause"), [(False, CauseClass.COMPUTE), (True, CauseClass.HOST)])
+def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(is_host: bool, cause: CauseClass) -> None:
+    desk = VerdictDesk()
+    rng = np.random.default_rng(2)
+    said = []
+    for second in range(150):
+        slow = 3 if second >= 110 else None
+        for request_node in range(4):
+            mine = collectives_cache(second, slow, rng, is_host, request_node)
+            desk.take(encode_collectives(mine, "c", f"n{request_node}"), "c", START_S + second)
+        said += desk.tick(START_S + second)
+    raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
+    assert {(v.node, v.rank) for v in raised} == {("n1", 3)}
+    assert raised[0].cause is cause
+    assert "peers wait" in raised[0].evidence
+    page = render(desk.families()).decode()
+    assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
+
+
+_SECONDS: dict[int, list[CollectiveRecord]] = {}
+
+
+def collectives_cache(
+    second: int, slow: int | None, rng: np.random.Generator, is_host: bool, node: int
+) -> list[CollectiveRecord]:
+    if node == 0:
+        _SECONDS.clear()
+        _SECONDS[second] = collectives(second, slow, rng, is_host)
+    return [record for record in _SECONDS[second] if record.node == f"n{node}"]
+
+
+def test_collectives_survive_the_wire() -> None:
+    sent = collectives(1, None, np.random.default_rng(3), False)
+    received = [r for m in read_measurements(encode_collectives(sent, "c", "n")) for r in m.collectives]
+    assert sorted(received, key=repr) == sorted(sent, key=repr)
+
+
+def test_points_that_cannot_be_read_are_counted_and_the_rest_is_used() -> None:
+    request = own_time_push("n0", 0, 1, 5.0)
+    bad = Metric(name=names.COLLECTIVE_DURATION_MS, gauge=Gauge(data_points=(NumberPoint(as_double=1.0),)))
+    resource = request.resource_metrics[0]
+    scopes = (*resource.scope_metrics, ScopeMetrics(metrics=(bad,)))
+    both = MetricsRequest((ResourceMetrics(resource=resource.resource, scope_metrics=scopes),))
+    desk = VerdictDesk(max_clusters=1)
+    desk.take(both, "c", START_S)
+    desk.take(both, "another", START_S)
+    assert (desk.counters.malformed, desk.counters.own_times, desk.counters.refused_clusters) == (1, 1, 1)
