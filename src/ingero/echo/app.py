@@ -14,10 +14,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from ingero.config.echo import EchoConfig
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.echo.admission import Admission
 from ingero.echo.bearer import Bearer, echo_token
 from ingero.echo.control import Control
 from ingero.echo.engine import Engine, EngineSettings
@@ -33,6 +35,7 @@ from ingero.transport.otlp_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, server_context
 
 STATS_TIMEOUT_S = 2.0
+MAX_GRPC_CALLS = 256
 SWITCH_INTERVAL_S = 0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class EchoService:
         self.receiver: Receiver
         self.control: Control
         self.bearer: Bearer
+        self.admission: Admission
 
     async def start(self) -> None:
         """Open the store, then listen; raises IngeroError and leaves nothing behind."""
@@ -88,8 +92,16 @@ class EchoService:
         context = server_context(tls) if tls else None
         health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
-        await self._serve("http", self.config.otlp_http_addr, self._otlp_app(), context)
-        self._grpc = grpc_listener(self.config.otlp_addr, tls, self.receiver.receive_grpc, self.receiver.no_headers)
+        self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
+        await self._serve("http", self.config.otlp_http_addr, self.admission, context)
+        self._grpc = grpc_listener(
+            self.config.otlp_addr,
+            tls,
+            self.receiver.receive_grpc,
+            self.receiver.no_headers,
+            MAX_REQUEST_BYTES,
+            MAX_GRPC_CALLS,
+        )
         await self._grpc.start()
         self.addresses["grpc"] = self._grpc.address
 
@@ -117,7 +129,7 @@ class EchoService:
             ]
         )
 
-    async def _serve(self, name: str, endpoint: str, app: Starlette, context: ssl.SSLContext | None) -> None:
+    async def _serve(self, name: str, endpoint: str, app: ASGIApp, context: ssl.SSLContext | None) -> None:
         listener = HttpListener(app, bind(endpoint), context)
         self._listeners.append(listener)
         await listener.start()
@@ -139,8 +151,8 @@ class EchoService:
         stats: StoreStats | None = None
         with contextlib.suppress(IngeroError, TimeoutError):
             stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
-        families = ingest_families(self.engine, self.receiver) + store_families(self.engine, stats, self._limit_bytes)
-        return render(families)
+        families = ingest_families(self.engine, self.receiver, self.admission)
+        return render(families + store_families(self.engine, stats, self._limit_bytes))
 
     def reload(self) -> None:
         """Read the token again; what is wrong keeps its old value and is logged."""

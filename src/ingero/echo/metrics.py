@@ -3,6 +3,7 @@
 from itertools import accumulate
 
 from ingero.contract.exposition import Family, Labels, counter, gauge
+from ingero.echo.admission import Admission
 from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
 from ingero.echo.store_api import StoreStats
@@ -10,13 +11,14 @@ from ingero.echo.store_api import StoreStats
 _ALL: Labels = ()
 
 
-def ingest_families(engine: Engine, receiver: Receiver) -> list[Family]:
+def ingest_families(engine: Engine, receiver: Receiver, admission: Admission) -> list[Family]:
     """The way in: requests, acknowledgements, journal and backlog."""
     counters = engine.ingest.counters
     refused = (
         ((("reason", "malformed"),), counters.refused_malformed),
         ((("reason", "overload"),), counters.refused_overload),
         ((("reason", "full"),), counters.refused_full),
+        ((("reason", "receiving"),), admission.refused),
     )
     replies = (
         ((("status", str(status)), ("transport", transport)), count)
@@ -30,6 +32,7 @@ def ingest_families(engine: Engine, receiver: Receiver) -> list[Family]:
         counter("ingero_echo_refused_total", "Requests refused, by reason", refused),
         counter("ingero_echo_replies_total", "Replies by transport and status", replies),
         _acknowledgements(receiver),
+        gauge("ingero_echo_receiving_bytes", "Bodies being received", [(_ALL, admission.in_flight_bytes)]),
         gauge("ingero_echo_journal_bytes", "Disk space of the journal", [(_ALL, engine.ingest.journal_bytes)]),
         gauge(
             "ingero_echo_backlog_bytes", "Acknowledged, not yet in the database", [(_ALL, engine.ingest.backlog_bytes)]

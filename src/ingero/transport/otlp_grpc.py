@@ -29,7 +29,6 @@ _STATUS: Final = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_DECODED_BYTES),
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent split of the traffic
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
 )
@@ -94,9 +93,15 @@ def grpc_listener(
     tls: ServerTls | None,
     receive: Receive,
     headers_for: Callable[[str | None], Headers],
+    max_message_bytes: int = MAX_DECODED_BYTES,
+    max_calls: int | None = None,
 ) -> GrpcListener:
-    """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata."""
-    server = grpc.aio.server(options=_OPTIONS)
+    """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata.
+
+    Calls beyond `max_calls` at once are refused with RESOURCE_EXHAUSTED before their message is read.
+    """
+    options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     server.add_generic_rpc_handlers((_Service(receive, headers_for),))
     host, port = parse_endpoint(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
