@@ -42,6 +42,8 @@ class Feed(Protocol):
 
     def counted(self) -> Sequence[CountedRow]: ...
 
+    def tune(self, operations: Sequence[OpSummary]) -> None: ...
+
     def losses(self) -> Mapping[str, int]: ...
 
     def notes(self) -> Sequence[str]: ...
@@ -161,6 +163,7 @@ class TraceApp:
         now_ns = time.time_ns()
         self._sample = self._sampler.read(now_ns)
         self.recorder.tick(now_ns, self._feed.counted(), self._due_sample())
+        self._feed.tune(self.recorder.summaries())
         if self._writer is not None:
             losses = dict(self._feed.losses()) | {
                 "writer_queue": self._writer.counters.dropped,

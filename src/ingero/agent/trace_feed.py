@@ -22,7 +22,7 @@ from ingero.core.event_columns import EventColumns
 from ingero.storage.trace_db import Row, collective_row
 
 FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
-_HOT: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
+HOT_OPS: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
 _STAMPED_AT_END: Final = (int(Source.HOST), int(Source.IO), int(Source.NET))
 
 
@@ -126,6 +126,6 @@ def to_counted(rows: Sequence[HistogramRow], *, records_everything: bool) -> lis
             max_ns=max(row.max_ns, other.max_ns if other else 0),
             buckets=buckets + other.buckets if other else buckets,
             floors_ns=FLOORS_NS,
-            has_all_records=records_everything or (row.source, row.op) not in _HOT,
+            has_all_records=records_everything or (row.source, row.op) not in HOT_OPS,
         )
     return list(found.values())

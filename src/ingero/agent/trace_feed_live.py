@@ -1,5 +1,6 @@
 """The live feed of a recording: eBPF probes of this node, and the rings of jobs that run with the NCCL plugin."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -7,15 +8,19 @@ from typing import Final
 from ingero.agent.aggregator import CountedRow
 from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.ebpf.tracer import Tracer
+from ingero.agent.ebpf.slots import Recording
+from ingero.agent.ebpf.tracer import HistogramRow, Tracer
 from ingero.agent.nccl.rings import Rings
 from ingero.agent.process_info import ProcessBook
 from ingero.agent.recorder import TracedEvents
-from ingero.agent.trace_feed import probe_rows, ring_rows, to_counted, to_events
-from ingero.core.governor import Step
+from ingero.agent.trace_feed import HOT_OPS, probe_rows, ring_rows, to_counted, to_events
+from ingero.contract.events import Source
+from ingero.core.op_stats import OpSummary
 from ingero.storage.trace_db import Row
 
-_HOW: Final = {Step.ENTRY: "without durations", Step.DUTY: "part of the time", Step.OFF: "not at all"}
+SLOW_RATIO: Final = 3
+MIN_SLOW_NS: Final = 100_000  # shorter calls are not worth a stack
+MIN_CALLS: Final = 20
 
 
 class LiveFeed:
@@ -27,6 +32,8 @@ class LiveFeed:
         self.rings = Rings(node=node)
         self._policy, self._node = policy, node
         self._batch = EventBatch()
+        self._rows: list[HistogramRow] = []
+        self._slow_ns: dict[tuple[int, str], int] = {}
 
     def poll(self) -> TracedEvents:
         """Everything since the last poll."""
@@ -46,7 +53,25 @@ class LiveFeed:
 
     def counted(self) -> Sequence[CountedRow]:
         """What the kernel counted so far."""
-        return to_counted(self.tracer.histograms(), records_everything=self._policy.record_everything)
+        self._rows = self.tracer.histograms()
+        return to_counted(self._rows, records_everything=self._policy.record_everything)
+
+    def tune(self, operations: Sequence[OpSummary]) -> None:
+        """Tell the kernel what is slow for each call of each process: those are recorded with their stack."""
+        typical = {(one.pid, *one.key): one.p50_ns for one in operations if one.count >= MIN_CALLS}
+        for row in self._rows:
+            key = (row.pid, row.source, row.op)
+            if (
+                row.source not in (Source.CUDA, Source.DRIVER)
+                or (row.source, row.op) in HOT_OPS
+                or not typical.get(key)
+            ):
+                continue
+            slow_ns = max(SLOW_RATIO * typical[key], MIN_SLOW_NS)
+            if abs(slow_ns - self._slow_ns.get((row.pid, row.name), 0)) > slow_ns // 4:
+                self._slow_ns[row.pid, row.name] = slow_ns
+                with contextlib.suppress(KeyError, StopIteration):  # the process ended meanwhile
+                    self.tracer.set_recording(row.pid, row.name, Recording.everything(slow_ns))
 
     def losses(self) -> dict[str, int]:
         """What the kernel could not hand over, and what a ring overwrote before we read it."""
@@ -56,13 +81,7 @@ class LiveFeed:
     def notes(self) -> list[str]:
         """What is not traced in full, and why."""
         off = [f"{one.name}: {one.detail}" for one in self.tracer.capabilities() if not one.on]
-        thinned = [
-            f"process {cost.pid}: {name} is watched {_HOW[watch.step]}: probing costs {cost.cost_share:.1%} of a core"
-            for cost in self.tracer.costs()
-            for name, watch in cost.watches.items()
-            if watch.step is not Step.FULL
-        ]
-        return [*off, *thinned, *(f"{path}: {why}" for path, why in self.rings.refused.items())]
+        return [*off, *(f"{path}: {why}" for path, why in self.rings.refused.items())]
 
     def close(self) -> None:
         """Take the probes out."""

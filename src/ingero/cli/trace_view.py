@@ -75,7 +75,8 @@ def _row(op: OpSummary, view: TraceView) -> tuple[str, ...]:
     spikes = f"{op.anomalies}!" if op.anomalies else ""
     if op.period:
         spikes += f" every ~{op.period}"
-    times = (human_duration(ns) for ns in (op.p50_ns, op.p95_ns, op.p99_ns, op.max_ns))
+    is_timed = op.p50_ns > 0  # calls may be counted without being timed: unknown is not zero
+    times = (human_duration(ns) if is_timed else "-" for ns in (op.p50_ns, op.p95_ns, op.p99_ns, op.max_ns))
     return (op_name(*op.key), f"{name} {op.pid}".strip(), str(op.count), *times, f"{share:.1f}", spikes)
 
 

@@ -54,7 +54,7 @@ GRAPH_WARM_UP = (
 
 def pin(pid: int, host: Host) -> str:
     """Own cores for the job."""
-    cores = f"1-{host.cpus - 1}" if host.cpus > 2 else "CORES"
+    cores = {0: "CORES", 1: "0", 2: "1"}.get(host.cpus, f"1-{host.cpus - 1}")
     return f"Give the process cores of its own: taskset -acp {cores} {pid or 'PID'}"
 
 

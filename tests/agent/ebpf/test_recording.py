@@ -118,6 +118,9 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         job.kill()
         job.communicate()
     connection = connect_readonly(db)
+    explained = connection.execute(
+        "SELECT count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash WHERE e.op = 4 AND s.frames LIKE '%pf%'"
+    ).fetchone()[0]
     requests = connection.execute("SELECT count(*) FROM events WHERE source = 5 AND pid = ?", (job.pid,)).fetchone()[0]
     connection.close()
     if not requests:
@@ -125,6 +128,7 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     found = chains(db, "cudaMemcpy")
     assert found
     assert "heavy block I/O" in found[0].chain.root_cause
+    assert explained > 0, "slow calls know the Python line they came from"
     assert "heavy block I/O by" not in found[0].chain.root_cause, "its own requests, not somebody else's"
     assert any("Reads dominate" in line for line in found[0].chain.recommendations)
 
