@@ -119,7 +119,8 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         job.communicate()
     connection = connect_readonly(db)
     explained = connection.execute(
-        "SELECT count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash WHERE e.op = 4 AND s.frames LIKE '%pf%'"
+        "SELECT count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
+        "WHERE e.op = 4 AND s.frames LIKE '%\"pf\"%'"
     ).fetchone()[0]
     requests = connection.execute("SELECT count(*) FROM events WHERE source = 5 AND pid = ?", (job.pid,)).fetchone()[0]
     connection.close()
