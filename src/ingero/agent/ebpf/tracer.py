@@ -108,8 +108,7 @@ class Tracer:
         if now_s >= self._next_summary_s:
             parts.append(self._summarise_pages())
             self._next_summary_s = now_s + _SUMMARY_S
-        filled = [part for part in parts if len(part)]
-        records = filled[0] if len(filled) == 1 else np.concatenate(parts)
+        records = _joined([part for part in parts if len(part)] or parts[:1])
         if len(parts[1]):
             self._sockets.fill(records, self._follower.processes, now_s)
         return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
@@ -164,7 +163,9 @@ class Tracer:
         numbers: set[int] = set()
         for batch in batches:
             column = batch["stack"]
-            numbers.update(np.unique(column[column >= 0]).tolist())
+            taken = column[column >= 0]
+            if len(taken):
+                numbers.update(np.unique(taken).tolist())
         if not numbers:
             return {}
         stack_map = self._probes.maps["stacks"]
@@ -265,6 +266,13 @@ class Tracer:
         if process is not None and number in process.slots:
             mode = ProbeMode.ENTRY if process.entry_only and mode is ProbeMode.FULL else mode
             process.set_mode(number, mode, self._probes.table, self._probes.calls)
+
+
+def _joined(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
+    """One array of records; joined as plain words, because numpy joins structures field by field."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([part.view(np.uint64) for part in parts]).view(EVENT)
 
 
 _HOST_ROWS: Final = {
