@@ -101,12 +101,12 @@ class TraceApp:
         self._feed = feed
         self._began_s = time.monotonic()
         since_ns = time.time_ns()
-        self._writer: TraceWriter | None = None
+        self.writer: TraceWriter | None = None
         self.annotations = AnnotationServer(options.annotate, options.annotate_gid) if options.annotate else None
         db = self._open_db(options)
         if db is not None:
             self._session = _open_session(db, options, since_ns)
-            self._writer = TraceWriter(db, options.size)
+            self.writer = TraceWriter(db, options.size)
         policy = RecorderPolicy(
             node=options.node,
             since_ns=since_ns,
@@ -114,7 +114,7 @@ class TraceApp:
             stack_samples=options.stack_samples,
             cpus=os.cpu_count() or 0,
         )
-        self.recorder = Recorder(policy, self._writer, db, resolve=StackResolver())
+        self.recorder = Recorder(policy, self.writer, db, resolve=StackResolver())
         self._sampler = HostSampler()
         self._sample: SystemSample | None = None
         self._kept_sample: SystemSample | None = None
@@ -152,10 +152,10 @@ class TraceApp:
         unusual = self.recorder.take(traced)
         self.recorder.take_collectives(self._feed.collectives(self.recorder.processes))
         self.recorder.flush_if_full(time.time_ns())
-        if self.annotations and self._writer:
+        if self.annotations and self.writer:
             notes = self.annotations.poll(time.time_ns())
             if notes:
-                self._writer.submit([(INSERT_ANNOTATION, notes)])
+                self.writer.submit([(INSERT_ANNOTATION, notes)])
         if on_events is not None and len(traced.columns):
             on_events(traced, unusual)
 
@@ -164,13 +164,13 @@ class TraceApp:
         self._sample = self._sampler.read(now_ns)
         self.recorder.tick(now_ns, self._feed.counted(), self._due_sample())
         self._feed.tune(self.recorder.summaries())
-        if self._writer is not None:
+        if self.writer is not None:
             losses = dict(self._feed.losses()) | {
-                "writer_queue": self._writer.counters.dropped,
-                "disk": self._writer.counters.failed,
+                "writer_queue": self.writer.counters.dropped,
+                "disk": self.writer.counters.failed,
             }
             rows: Batch = [(_UPSERT_LOSS, [(self._session, place, count, now_ns) for place, count in losses.items()])]
-            self._writer.submit(rows)
+            self.writer.submit(rows)
 
     def _due_sample(self) -> SystemSample | None:
         """The sample of this second, unless nothing moved and no heartbeat is due."""
@@ -186,7 +186,7 @@ class TraceApp:
 
     def view(self) -> TraceView:
         """How things stand."""
-        totals, writer = self.recorder.totals, self._writer
+        totals, writer = self.recorder.totals, self.writer
         return TraceView(
             wall_s=time.monotonic() - self._began_s,
             sample=self._sample,
@@ -207,10 +207,10 @@ class TraceApp:
     def _finish(self) -> None:
         now_ns = time.time_ns()
         self.recorder.flush(now_ns, is_last=True)
-        if self._writer is not None:
+        if self.writer is not None:
             close: Batch = [("UPDATE sessions SET stopped_at = ? WHERE id = ?", [(now_ns, self._session)])]
-            self._writer.submit(close)
-            self._writer.close()
+            self.writer.submit(close)
+            self.writer.close()
         if self.annotations:
             self.annotations.close()
         self._feed.close()

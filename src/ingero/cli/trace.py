@@ -15,6 +15,7 @@ from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
 from ingero.agent.identity import default_node
 from ingero.agent.privileges import missing_capabilities
 from ingero.agent.recorder import TracedEvents
+from ingero.agent.recording_metrics import serve_metrics
 from ingero.agent.trace_app import TraceApp, TraceOptions, TraceView
 from ingero.agent.trace_feed_live import LiveFeed
 from ingero.cli.query import Since
@@ -79,14 +80,15 @@ class Pids(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--annotate-socket-gid", type=int, default=-1, help="Group that may annotate [default: yours under sudo]."
 )
+@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics of the recording.")
 @click.option("--no-io", is_flag=True, help="Without block I/O.")
 @click.option("--no-tcp", is_flag=True, help="Without TCP retransmissions.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per record instead of tables.")
 def command(
     pids: tuple[int, ...] | None, node: str | None, duration: float | None, record: bool, db: Path | None,
     record_all: bool, stack: bool, stack_samples: int, max_db: int | None, db_rollover_size: int, db_rollover_keep: int,
-    deadband: float, heartbeat: float, annotate: bool, annotate_socket_gid: int, no_io: bool, no_tcp: bool,
-    as_json: bool,
+    deadband: float, heartbeat: float, annotate: bool, annotate_socket_gid: int, metrics_listen: str | None,
+    no_io: bool, no_tcp: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Watch CUDA, NCCL and the kernel on this node: tables now, a trace database for later.
 
@@ -126,6 +128,8 @@ def command(
     except BaseException:
         feed.close()
         raise
+    if metrics_listen:
+        serve_metrics(metrics_listen, app, feed.tracer)
     _announce(options, feed)
     run_trace(app, as_json)
 

@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -137,15 +139,25 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
 def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, tmp_path: Path) -> None:
     job = start(CPU_BOUND, starved, 60)
     db = tmp_path / "t.db"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--json"]
     tracing = subprocess.Popen(
-        [*command, "--heartbeat", "1s"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*command, "--heartbeat", "1s", "--metrics-listen", f"127.0.0.1:{port}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     assert tracing.stdout is not None
     said: list[str] = []
     while not any('"heartbeat"' in line for line in said) or not any('"cudaStreamSync"' in line for line in said):
         said.append(tracing.stdout.readline())
         assert said[-1], "the recorder ended by itself"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        metrics = answer.read().decode()
+    assert 'ingero_ringbuf_overflows_total{ring="calls"} 0.0' in metrics
+    assert "ingero_trace_recording 1.0" in metrics
+    assert float(metrics.split("\ningero_trace_db_bytes ")[1].split()[0]) > 4096
     reader = connect_readonly(db)
     reader.execute("SELECT count(*) FROM events").fetchone()
     reader.close()
