@@ -52,13 +52,11 @@ class FunctionTable:
             self._segments = elf.executable_segments()
             parts, texts = [], list[bytes]()
             for kind in (SHT_SYMTAB, SHT_DYNSYM):
-                for section in elf.sections:
-                    if section.kind != kind:
-                        continue
-                    rows = np.frombuffer(elf.content(section), _SYMBOL, section.size // _SYMBOL.itemsize)
+                for data, names in elf.tables(kind):
+                    rows = np.frombuffer(data, _SYMBOL)
                     rows = rows[((rows["info"] & 15) == STT_FUNC) & (rows["section"] > 0)]
                     parts.append((rows["value"], rows["size"], rows["name"], np.full(len(rows), len(texts))))
-                    texts.append(elf.content(elf.sections[section.link]))
+                    texts.append(names)
         finally:
             elf.close()
         self._texts = texts
@@ -81,7 +79,7 @@ class FunctionTable:
             return None
         text = self._texts[int(self._tables[index])]
         at = int(self._names[index])
-        return text[at : text.index(b"\0", at)].decode("utf-8", "replace"), address - start
+        return text[at : text.find(b"\0", at)].decode("utf-8", "replace"), address - start
 
 
 class Symbolizer:

@@ -1,5 +1,6 @@
 """F129: a probe goes to the start of an instruction of a function, or nowhere."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingero.agent.ebpf.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
+from ingero.agent.symbols import FunctionTable
 from ingero.errors import ForeignFile, IngeroError, Unavailable
 
 SOURCE = """
@@ -74,24 +76,43 @@ def test_anything_but_code_is_refused(library: Path) -> None:
         elf.site(Symbol("far", STT_FUNC, 60_000, plain.value, 4))
 
 
-@given(cut=st.integers(0, 4000), flips=st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=8))
-@settings(max_examples=60, deadline=None)
+@given(
+    cut=st.integers(0, 4000),
+    flips=st.lists(st.tuples(st.floats(0, 0.999), st.integers(0, 255)), max_size=12),
+    tail=st.lists(st.tuples(st.integers(1, 2000), st.integers(0, 255)), max_size=12),
+)
+@settings(max_examples=150, deadline=None)
 def test_damaged_files_are_refused_with_a_sentence_never_a_crash(
-    library: Path, cut: int, flips: list[tuple[int, int]]
+    library: Path, cut: int, flips: list[tuple[float, int]], tail: list[tuple[int, int]]
 ) -> None:
+    """Anybody may own the file: wherever it is damaged, headers at both ends included."""
     data = bytearray(library.read_bytes())
-    for at, value in flips:
-        data[at] = value
+    for share, value in flips:
+        data[int(share * len(data))] = value
+    for back, value in tail:
+        data[-back] = value
     broken = library.parent / "broken.so"
-    broken.write_bytes(data[: len(data) - cut])
+    broken.write_bytes(data[: len(data) - cut * (cut % 3 == 0)])
     try:
+        FunctionTable(str(broken)).find(5000)
         elf = ElfFile(str(broken))
+        elf.versioned("plain")
         for symbol in elf.functions(["plain", "guarded"]).values():
             site = elf.site(symbol)
             assert 0 <= site.offset < len(data)
         elf.close()
     except IngeroError as refused:
         assert str(refused)
+
+
+def test_file_that_is_cut_short_meanwhile_is_refused_not_fatal(library: Path) -> None:
+    copy = library.parent / "copy.so"
+    shutil.copy(library, copy)
+    elf = ElfFile(str(copy))
+    os.truncate(copy, 200)
+    with pytest.raises(ForeignFile, match="became shorter"):
+        elf.functions(["plain"])
+    elf.close()
 
 
 def test_text_file_is_not_elf(tmp_path: Path) -> None:

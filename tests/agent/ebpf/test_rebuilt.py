@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.ebpf.btf import kernel_btf
+from ingero.agent.ebpf.functions import encode_functions
+from ingero.agent.ebpf.kernel import resolve_features
+from ingero.agent.ebpf.policy import HOST_LAYERS, TracePolicy
+from ingero.agent.ebpf.program import RAW_TRACEPOINT, ProbeObject
 from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.agent.ebpf.tracer import Tracer
 from ingero.agent.probes.build import build, object_path
@@ -27,3 +31,20 @@ def test_rebuilt_probes_load_attach_and_count(job, tmp_path: Path) -> None:
         assert [one for one in tracer.capabilities() if not one.on] == []
     finally:
         tracer.close()
+
+
+def test_kernel_programs_of_the_other_machine_are_well_formed() -> None:
+    """The verifier here takes the tracepoint programs of the aarch64 object: its code is sound, if not proven there."""
+    constants, _ = resolve_features(kernel_btf(), HOST_LAYERS)
+    constants["functions"] = encode_functions("aarch64", stacks=True)
+    try:
+        probes = ProbeObject(str(object_path("aarch64")), constants)
+    except Unavailable as refused:
+        pytest.skip(f"this kernel does not let us load programs: {refused}")
+    try:
+        names = [name for name, section in probes.programs().items() if section.startswith("raw_tp/")]
+        assert len(names) == 11
+        for name in names:
+            probes.load(name, RAW_TRACEPOINT)
+    finally:
+        probes.close()

@@ -4,7 +4,6 @@ A wrong offset is accepted by the kernel and kills the traced process, so `Site`
 the symbol must be a function, lie in an executable section and segment, and its bytes must be in the file.
 """
 
-import mmap
 import os
 import re
 import struct
@@ -22,6 +21,10 @@ _PT_LOAD, _PF_X, _SHF_EXECINSTR = 1, 1, 4
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _SYMBOL_SIZE: Final = 24
 _MAX_SECTIONS: Final = 8192
+_MAX_PIECE: Final = 256 << 20
+_HEADER_BYTES: Final = 64
+_PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
+_FIRST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,92 +58,93 @@ class Site:
 
 
 class ElfFile:
-    """A 64-bit little-endian ELF file, read through mmap; `close` when done."""
+    """A 64-bit little-endian ELF file; `close` when done.
+
+    Read piece by piece, never mapped: a file that somebody cuts short while we look at it must not kill the agent.
+    Every read is checked against the file, because the file may be anybody's.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if os.fstat(descriptor).st_size < 64:
-                raise ForeignFile(f"{path} is too short for an ELF file")
-            self._data = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
-        try:
+            self.size = os.fstat(self._file).st_size
             self._parse()
         except (struct.error, IndexError) as err:
+            self.close()
             raise ForeignFile(f"{path} is a damaged ELF file: {err}") from None
+        except ForeignFile:
+            self.close()
+            raise
 
     def _parse(self) -> None:
-        data = self._data
-        if data[:6] != b"\x7fELF\x02\x01":
+        header = os.pread(self._file, _HEADER_BYTES, 0)
+        if len(header) < _HEADER_BYTES or header[:6] != b"\x7fELF\x02\x01":
             raise ForeignFile(f"{self.path} is not a 64-bit little-endian ELF file")
-        self.machine = MACHINES.get(struct.unpack_from("<H", data, 18)[0], "unknown")
-        (segments_at,) = struct.unpack_from("<Q", data, 32)
+        self.machine = MACHINES.get(struct.unpack_from("<H", header, 18)[0], "unknown")
+        (segments_at,) = struct.unpack_from("<Q", header, 32)
         sections_at, _, _, segment_size, segments, section_size, sections, names = struct.unpack_from(
-            "<QIHHHHHH", data, 40
+            "<QIHHHHHH", header, 40
         )
-        self._segments = [
-            struct.unpack_from("<IIQQQQQQ", data, segments_at + index * segment_size) for index in range(segments)
-        ]
-        raw = [
-            struct.unpack_from("<IIQQQQII", data, sections_at + index * section_size)
-            for index in range(min(sections, _MAX_SECTIONS))
-        ]
-        strings_at = raw[names][4] if raw else 0
-        self.sections = [Section(self._text(strings_at + row[0]), *row[1:]) for row in raw]
+        self._segments = self._table("<IIQQQQQQ", segments_at, segment_size, segments)
+        raw = self._table("<IIQQQQII", sections_at, section_size, min(sections, _MAX_SECTIONS))
+        strings = self._read(raw[names][4], raw[names][5]) if raw else b""
+        self.sections = [Section(_text(strings, row[0]), *row[1:]) for row in raw]
+
+    def _table(self, layout: str, at: int, row_size: int, rows: int) -> list[tuple[int, ...]]:
+        if rows and row_size < struct.calcsize(layout):
+            raise ForeignFile(f"{self.path} is a damaged ELF file: table rows of {row_size} bytes")
+        data = self._read(at, row_size * rows)
+        return [struct.unpack_from(layout, data, index * row_size) for index in range(rows)]
+
+    def _read(self, at: int, size: int) -> bytes:
+        if not 0 <= at <= at + size <= self.size or size > _MAX_PIECE:
+            raise ForeignFile(f"{self.path} is a damaged ELF file: {size} bytes at {at} are not in it")
+        data = os.pread(self._file, size, at)
+        if len(data) != size:
+            raise ForeignFile(f"{self.path} became shorter while it was read")
+        return data
 
     def close(self) -> None:
-        self._data.close()
-
-    def _text(self, at: int) -> str:
-        end = self._data.find(b"\0", at)
-        return self._data[at:end].decode("utf-8", "replace")
+        os.close(self._file)
 
     def content(self, section: Section) -> bytes:
         """The bytes of a section; zeros for one that has none in the file."""
         if section.kind == SHT_NOBITS:
-            return bytes(section.size)
-        return self._data[section.offset : section.offset + section.size]
+            return bytes(min(section.size, _MAX_PIECE))
+        return self._read(section.offset, section.size)
+
+    def strings(self, section: Section) -> bytes:
+        """The string table that a symbol table refers to."""
+        if section.link >= len(self.sections):
+            raise ForeignFile(f"{self.path} is a damaged ELF file: section {section.name} has no names")
+        return self.content(self.sections[section.link])
+
+    def tables(self, kind: int) -> Iterator[tuple[bytes, bytes]]:
+        """(rows, names) of every symbol table of one kind, whole rows only."""
+        for section in self.sections:
+            if section.kind == kind:
+                rows = self.content(section)
+                yield rows[: len(rows) // _SYMBOL_SIZE * _SYMBOL_SIZE], self.strings(section)
 
     def section(self, name: str) -> Section | None:
         return next((section for section in self.sections if section.name == name), None)
 
     def symbols(self, table: int) -> Iterator[Symbol]:
         """All symbols of the tables of one kind, in file order (undefined ones too)."""
-        for section in self.sections:
-            if section.kind != table:
-                continue
-            names_at = self.sections[section.link].offset
-            for name, info, _, index, value, size in _SYMBOL.iter_unpack(self._whole_rows(section)):
-                yield Symbol(self._text(names_at + name), info & 15, index, value, size)
-
-    def _whole_rows(self, section: Section) -> bytes:
-        return self._data[section.offset : section.offset + section.size // _SYMBOL_SIZE * _SYMBOL_SIZE]
+        for rows, names in self.tables(table):
+            for name, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
+                yield Symbol(_text(names, name), info & 15, index, value, size)
 
     def functions(self, wanted: Iterable[str]) -> dict[str, Symbol]:
         """Defined functions by name; compares bytes, because libraries have hundreds of thousands of symbols."""
         names = {name.encode() for name in wanted}
         found: dict[str, Symbol] = {}
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
-            for section in self.sections:
-                if section.kind == kind and names:
-                    self._search(section, names, found)
+            for rows, strings in self.tables(kind) if names else ():
+                _search(rows, strings, names, found)
             names -= {name.encode() for name in found}
         return found
-
-    def _search(self, section: Section, names: set[bytes], found: dict[str, Symbol]) -> None:
-        table = self.sections[section.link]
-        strings = self._data[table.offset : table.offset + table.size]
-        at = {}
-        for name in names:
-            position = -1
-            while (position := strings.find(name + b"\0", position + 1)) >= 0:
-                at[position] = name  # linkers share tails: the name may begin inside a longer one
-        for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(self._whole_rows(section)):
-            if name_at in at and info & 15 == STT_FUNC and index:
-                text = at[name_at].decode()
-                found.setdefault(text, Symbol(text, STT_FUNC, index, value, size))
 
     def site(self, symbol: Symbol) -> Site:
         """Where a probe on this function goes; refuses anything that is not provably the start of an instruction."""
@@ -152,7 +156,7 @@ class ElfFile:
         if self.machine == "aarch64" and symbol.value % 4:
             raise Unavailable(f"{symbol.name} in {self.path} is not aligned like an instruction")
         offset = self._file_offset(symbol)
-        first = self._data[offset : offset + 16]
+        first = self._read(offset, min(_FIRST_BYTES, self.size - offset))
         if self.machine == "x86_64" and first.startswith(ENDBR64) and symbol.size > len(ENDBR64):
             # the kernel emulates `push` but single-steps `endbr64`: one instruction later costs a seventh
             return Site(symbol.name, offset + len(ENDBR64), first[len(ENDBR64) :])
@@ -162,7 +166,7 @@ class ElfFile:
         for kind, flags, offset, address, _, in_file, _, _ in self._segments:
             if kind == _PT_LOAD and flags & _PF_X and address <= symbol.value < address + in_file:
                 at = int(symbol.value - address + offset)
-                if at + max(symbol.size, 1) <= len(self._data):
+                if at + max(symbol.size, 1) <= self.size:
                     return at
         raise Unavailable(f"{symbol.name} in {self.path} is in no executable segment of the file")
 
@@ -181,7 +185,7 @@ class ElfFile:
     def load_base(self, address: int, file_offset: int) -> int:
         """What a mapping of `file_offset` at `address` adds to every linked address."""
         for kind, _, offset, linked, _, in_file, _, _ in self._segments:
-            if kind == _PT_LOAD and offset & -4096 <= file_offset < offset + in_file:
+            if kind == _PT_LOAD and offset & -_PAGE_BYTES <= file_offset < offset + in_file:
                 return int(address - (linked - offset + file_offset))
         raise Unavailable(f"{self.path} has no segment at {file_offset:#x}")
 
@@ -189,10 +193,25 @@ class ElfFile:
         """`name_v2_10_3` with the highest version, where a library only exports versioned names."""
         pattern = re.compile(rb"\0(" + re.escape(name.encode()) + rb"_v(\d+(?:_\d+)*))(?=\0)")
         best: tuple[tuple[int, ...], str] | None = None
-        for section in self.sections:
-            if section.kind == SHT_DYNSYM:
-                strings = self.content(self.sections[section.link])
-                for match in pattern.finditer(strings):
-                    key = tuple(int(part) for part in match[2].split(b"_"))
-                    best = max(best or ((), ""), (key, match[1].decode()))
+        for _, strings in self.tables(SHT_DYNSYM):
+            for match in pattern.finditer(strings):
+                key = tuple(int(part) for part in match[2].split(b"_"))
+                best = max(best or ((), ""), (key, match[1].decode()))
         return best[1] if best else None
+
+
+def _text(strings: bytes, at: int) -> str:
+    end = strings.find(b"\0", at)
+    return strings[at:end].decode("utf-8", "replace")
+
+
+def _search(rows: bytes, strings: bytes, names: set[bytes], found: dict[str, Symbol]) -> None:
+    at = {}
+    for name in names:
+        position = -1
+        while (position := strings.find(name + b"\0", position + 1)) >= 0:
+            at[position] = name  # linkers share tails: the name may begin inside a longer one
+    for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
+        if name_at in at and info & 15 == STT_FUNC and index:
+            text = at[name_at].decode()
+            found.setdefault(text, Symbol(text, STT_FUNC, index, value, size))
