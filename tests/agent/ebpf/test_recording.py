@@ -8,12 +8,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.agent.ebpf.conftest import HERE, compile_c
+from tests.agent.ebpf.conftest import HERE, Job, compile_c
 
+from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.trace_app import TraceApp, TraceOptions
+from ingero.agent.trace_feed_live import LiveFeed
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_db import connect_readonly
 
@@ -252,3 +257,38 @@ def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> N
 
 def test_libraries_of_the_test_have_the_real_names(starved: Path) -> None:
     assert ctypes.CDLL(str(starved)).cudaStreamSynchronize(None) == 0
+
+
+def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_path: Path) -> None:
+    """F067: probes on three processes, one of which comes late; the rows of the trace database say which."""
+    require_bpf()
+    ranks = [job("env", f"RANK={rank}", "SLURM_JOB_ID=77") for rank in range(3)]
+    for process in ranks:
+        process.do("nccl = load('libnccl.so.2')\ncomm = P()")
+    pids = tuple(process.pid for process in ranks)
+    db = tmp_path / "t.db"
+    feed = LiveFeed(TracePolicy(pids=pids), "n1")
+    app = TraceApp(TraceOptions(node="n1", db=db, pids=pids), feed)
+    stop = threading.Event()
+    thread = threading.Thread(target=app.run, args=(stop, lambda _: None))
+    thread.start()
+    try:
+        for rank, process in enumerate(ranks):
+            process.do(f"nccl.ncclCommInitRank(ctypes.byref(comm), I(3), uid(range(128)), I({rank}))")
+        for _ in range(5):
+            for process in (ranks[0], ranks[2]):
+                process.do("nccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
+            ranks[1].do("time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
+    finally:
+        stop.set()
+        thread.join(20)
+    connection = connect_readonly(db)
+    rows = connection.execute(
+        "SELECT seq, rank, global_rank, job, nranks, op, size_bytes, pid, source, "
+        "(start_ns - min(start_ns) OVER (PARTITION BY comm, seq)) / 1e6 FROM collectives ORDER BY seq, rank"
+    ).fetchall()
+    connection.close()
+    assert [row[:9] for row in rows] == [
+        (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf") for seq in range(5) for rank in range(3)
+    ]
+    assert {row[1] for row in rows if row[9] > 200} == {1}
