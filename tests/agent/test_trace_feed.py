@@ -23,7 +23,7 @@ def test_ring_records_become_rows() -> None:
     records = np.zeros(2, RECORD)
     records["comm"] = 0xFFFFFFFFFFFFFFFE
     records["seq"], records["count"], records["nranks"], records["rank"] = [7, 8], 1024, 8, 3
-    records["op"], records["datatype"], records["kind"] = b"AllReduce", b"ncclBfloat16", 1
+    records["op"], records["datatype"], records["kind"] = b"AllReduce", b"Bfloat16", 1
     records["enqueue_ns"], records["host_stop_ns"] = 1_000, 9_000
     records["gpu_start_ns"], records["gpu_stop_ns"] = 2_000, 8_000
     records["flags"] = [FLAG_GPU_TIMED | FLAG_STREAM, 0]
@@ -50,7 +50,8 @@ def row(name: str, calls: int, source: int = 4, op: int = 1, sum_ns: int = 100) 
 def test_symbols_of_one_operation_are_added_up() -> None:
     rows = [
         row("cuLaunchKernel", 10), row("cuLaunchKernel_ptsz", 5), row("sleep", 3, 3, 1), row("io_wait", 3, 3, 1),
-        row("runqueue_wait", 4, 3, 1), row("block_io", 9, 5, 0), row("ncclAllReduce", 9, 9, 3), row("cuMemcpy", 0, 4, 2),
+        row("runqueue_wait", 4, 3, 1), row("block_io", 9, 5, 0), row("ncclAllReduce", 9, 9, 3),
+        row("cuMemcpy", 0, 4, 2),
     ]  # fmt: skip
     found = {(one.source, one.op): one for one in to_counted(rows, records_everything=False)}
     assert set(found) == {(4, 1), (3, 1)}, "what comes as records anyway is left to these"

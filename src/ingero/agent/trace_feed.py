@@ -104,8 +104,8 @@ def ring_rows(batch: RingBatch, node: str) -> list[Row]:
 
 
 def _datatype(name: str) -> str:
-    """NCCL says `ncclBfloat16`, a record `bfloat16`; unknown names pass through."""
-    return _DATATYPES.get(name.removeprefix("nccl").lower(), name)
+    """The plugin says `Bfloat16`, a record `bfloat16`; unknown names pass through."""
+    return _DATATYPES.get(name.lower(), name)
 
 
 def _none_below_zero(column: NDArray[np.signedinteger[Any]]) -> list[int | None]:
