@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingero.cli.fleet_push import apply_flags, command
-from ingero.config.ingero import IngeroConfig, find_config, load_ingero
+from ingero.config.ingero import IngeroConfig, find_config, load_ingero, trace_database
 from ingero.config.loader import load_text
 from ingero.errors import ConfigError
 from ingero.transport.endpoint import Protocol
@@ -122,3 +122,16 @@ def test_every_published_flag_exists() -> None:
     """.split()
     ours = {option for parameter in command.params for option in parameter.opts}
     assert {f"--{name}" for name in published} <= ours
+
+
+def test_every_command_means_the_same_trace_database(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path = empty_home
+    monkeypatch.delenv("INGERO_DB", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert trace_database() == tmp_path / ".ingero" / "ingero.db"
+    (tmp_path / "ingero.yaml").write_text("store: {path: /data/trace.db}\n")
+    assert trace_database() == Path("/data/trace.db")
+    monkeypatch.setenv("INGERO_DB", "/else/where.db")
+    assert trace_database() == Path("/else/where.db")
+    assert trace_database(Path("given.db")) == Path("given.db")

@@ -19,14 +19,14 @@ from ingero.agent.gpu import Gpus
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.spans import EpisodeSpans
-from ingero.config.ingero import TOKEN_VARIABLE, IngeroConfig
+from ingero.config.ingero import TOKEN_VARIABLE, IngeroConfig, trace_database
 from ingero.contract.health import StragglerEvent
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle
 from ingero.core.modes import ModePolicy
 from ingero.errors import ConfigError
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
-from ingero.storage.trace_path import default_path, home
+from ingero.storage.trace_path import home
 from ingero.transport.auth import token_from
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, threshold_url
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
@@ -153,7 +153,7 @@ class Agent:
         endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
         client = self._make_client(endpoint)
         opened.push_async_callback(client.close)
-        path = self.config.store.path or default_path()
+        path = trace_database(config=self.config)
         self.collectives = CollectiveExporter(path, client, self.identity, fleet.push_interval_s)
         return asyncio.create_task(self.collectives.run(stop))
 
@@ -225,7 +225,7 @@ class Agent:
         if self.options.replay is not None:
             return ReplaySource(self.options.replay)
         return TraceSource(
-            self.config.store.path or default_path(),
+            trace_database(config=self.config),
             window_s=self.config.signals.window_s,
             num_gpus=self.config.signals.num_gpus,
             gpus=Gpus(),

@@ -13,6 +13,7 @@ from ingero.agent.discover import mapped_libraries, process_ids
 from ingero.agent.gpu import Gpus
 from ingero.agent.host_info import driver_version
 from ingero.agent.privileges import CAPABILITIES, missing_capabilities
+from ingero.config.ingero import trace_database
 from ingero.errors import IngeroError, Unavailable
 
 MIN_KERNEL: Final = (5, 15)
@@ -180,9 +181,7 @@ def check_ptrace_scope(path: Path = YAMA) -> Check:
 
 def check_database() -> Check:
     """Whether a recording would find a place."""
-    from ingero.storage.trace_path import default_path  # noqa: PLC0415 - beside its only use
-
-    path = default_path()
+    path = trace_database()
     folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):

@@ -9,9 +9,9 @@ import click
 
 from ingero.agent.dashboard import DashboardSettings, serve_until_signal, start_dashboard
 from ingero.agent.identity import default_node
+from ingero.config.ingero import trace_database
 from ingero.errors import AuthError, IngeroError
 from ingero.storage.trace_db import connect_readonly
-from ingero.storage.trace_path import default_path
 from ingero.storage.trace_rows import read_nodes
 from ingero.transport.auth import token_from
 from ingero.transport.tls import ServerTls, is_loopback
@@ -47,7 +47,7 @@ def command(
         raise AuthError(f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
-    path = db or default_path()
+    path = trace_database(db)
     tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
     settings = DashboardSettings(
         address=addr, db=path, node=node or _node_in(path) or default_node(), tls=tls, client_ca=client_ca,

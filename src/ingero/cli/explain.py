@@ -12,13 +12,13 @@ import click
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.query import Since
 from ingero.cli.table import print_json, printable, render_table, severity_tag
+from ingero.config.ingero import trace_database
 from ingero.contract.chain import Severity, chain_id
 from ingero.core.durations import human_duration
 from ingero.core.fixes import Host
 from ingero.core.replay import replay
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_db import connect_readonly
-from ingero.storage.trace_path import default_path
 from ingero.storage.trace_query import Kept, ProcessTime, kept_events, process_times
 from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
 
@@ -92,7 +92,7 @@ def command(
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=path is None)
-    connection = connect_readonly(path or default_path())
+    connection = connect_readonly(trace_database(path))
     try:
         if per_process:
             _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO
 import click
 
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
+from ingero.config.ingero import trace_database
 from ingero.config.loader import parse_duration_s
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
 from ingero.errors import StoreError
 from ingero.storage.timeline import TimelineReader
 from ingero.storage.trace_db import connect_readonly
-from ingero.storage.trace_path import default_path
 
 FORMATS = ("perfetto", "perfetto-proto")
 PROGRESS_EVERY_S = 0.5
@@ -53,7 +53,7 @@ def command(kind: str, db: Path | None, output: Path, since: str | None, limit: 
         size = write_timeline(output, live.parts(live_writer))
         _report(live_writer.events, live.chain_count, size, output)
         return live.close()
-    path = db or default_path()
+    path = trace_database(db)
     since_ns = 0 if since is None else time.time_ns() - int(_duration_s(since) * 1e9)
     connection = connect_readonly(path)
     try:

@@ -12,9 +12,9 @@ import click
 from ingero.agent.tools.catalog import AGENT_TOOLS, investigate
 from ingero.agent.tools.context import AgentContext, to_text
 from ingero.cli.table import render_table
-from ingero.config.ingero import TOKEN_VARIABLE, load_ingero
+from ingero.config.ingero import TOKEN_VARIABLE, load_ingero, trace_database
 from ingero.errors import AuthError, Unavailable
-from ingero.storage.trace_path import default_path, home
+from ingero.storage.trace_path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
 from ingero.transport.nodes import FanoutPolicy, client_tls
 from ingero.transport.tools import ToolRefused, by_name, call, parse_pairs
@@ -44,7 +44,7 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
 
         sys.stderr = log_file.open("a")
         set_up_logging("info")
-    surface, manager = _surface(db or default_path(), is_local=address is None)
+    surface, manager = _surface(trace_database(db), is_local=address is None)
     if address is None:
         asyncio.run(manager.serve_stdio(surface.server()))
     else:
@@ -149,7 +149,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
     if name is None:
         print(render_table(("tool", "what it answers"), [(tool.name, tool.summary) for tool in AGENT_TOOLS]))
         return 0
-    context = agent_context(db or default_path(), may_page=True)
+    context = agent_context(trace_database(db), may_page=True)
     try:
         answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
     except ToolRefused as error:

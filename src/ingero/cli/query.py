@@ -11,10 +11,10 @@ import click
 
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.table import print_json, render_table
+from ingero.config.ingero import trace_database
 from ingero.config.loader import parse_duration_s
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace_db import connect_readonly
-from ingero.storage.trace_path import default_path
 from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
 
 LOCAL_TIMEOUT = "10s"
@@ -78,7 +78,7 @@ def command(
         from ingero.cli.fleet_ask import ask_rows
 
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
-    file = path or default_path()
+    file = trace_database(path)
     if sql is None:
         columns, rows, truncated = _by_filter(file, path is None, since, pid, op, limit or LOCAL_ROWS)
     else:

@@ -21,10 +21,9 @@ from ingero.agent.trace_feed_live import LiveFeed
 from ingero.cli.query import Since
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
-from ingero.config.ingero import IngeroConfig, load_ingero
+from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
 from ingero.config.loader import parse_size_bytes
 from ingero.errors import ConfigError, Unavailable
-from ingero.storage.trace_path import default_path
 from ingero.storage.trace_writer import SizePolicy
 
 SLOW_LAUNCH_NS = 250_000  # a launch is microseconds: a quarter of a millisecond is worth a record
@@ -105,7 +104,7 @@ def command(
     config = load_ingero()
     options = TraceOptions(
         node=node_name(node, config),
-        db=(db or config.store.path or default_path()) if record else None,
+        db=trace_database(db, config) if record else None,
         pids=pids or (),
         duration_s=duration,
         record_all=record_all,

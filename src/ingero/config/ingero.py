@@ -12,7 +12,7 @@ from ingero.core.classifier import ClassifierPolicy
 from ingero.core.lifecycle import LifecyclePolicy
 from ingero.core.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
-from ingero.storage.trace_path import home
+from ingero.storage.trace_path import PATH_VARIABLE, default_path, home
 from ingero.transport.endpoint import Protocol
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
@@ -185,3 +185,12 @@ def load_ingero(path: Path | None = None) -> IngeroConfig:
     """The file at `path`, or the one `find_config` finds; defaults when there is none. Raises ConfigError."""
     found = path or find_config()
     return IngeroConfig() if found is None else load_file(IngeroConfig, found)
+
+
+def trace_database(given: Path | None = None, config: IngeroConfig | None = None) -> Path:
+    """The trace database every command means: the one given, else $INGERO_DB, `store.path`, `~/.ingero/ingero.db`."""
+    if given is not None:
+        return given
+    if os.environ.get(PATH_VARIABLE):
+        return default_path()
+    return (config or load_ingero()).store.path or default_path()
