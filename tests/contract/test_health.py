@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.shared_data import shared
+from tests.recorded_wire import is_event, recorded, shape
 
 from ingero.contract import names
 from ingero.contract.health import CgroupTotals, HealthReport, StragglerEvent, event_request, health_request
@@ -14,7 +14,6 @@ from ingero.contract.push import read_push
 from ingero.contract.types import DetectionMode, Identity, NodeState
 
 IDENTITY = Identity(node="gpu-node-01", cluster="train-a", world_size=8, rank=3)
-OURS = {names.RANK}  # sent beside the reference's name for it
 
 
 def report(**changes: Any) -> HealthReport:
@@ -28,26 +27,6 @@ def report(**changes: Any) -> HealthReport:
 
 def metrics(request: MetricsRequest) -> dict[str, Any]:
     return {metric.name: metric for metric in request.resource_metrics[0].scope_metrics[0].metrics}
-
-
-def shape(value: Any) -> Any:
-    """Keys, order and types; attribute keys too. Python has one number type fewer in JSON than Go prints."""
-    if isinstance(value, dict):
-        if "key" in value and "value" in value:
-            return (value["key"], shape(value["value"]))
-        return {key: shape(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shape(inner) for inner in value if not (isinstance(inner, dict) and inner.get("key") in OURS)]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
-def recorded() -> list[Any]:
-    lines = shared("data/ingero-wire/requests.jsonl").read_text().splitlines()
-    return [line["body"] for line in map(json.loads, lines) if "body" in line]
-
-
-def is_event(body: Any) -> bool:
-    return body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["name"] == names.STRAGGLER_EVENT
 
 
 def test_regular_push_has_the_recorded_shape_key_by_key() -> None:

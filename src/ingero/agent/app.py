@@ -250,7 +250,7 @@ def _brain_policy(config: IngeroConfig) -> BrainPolicy:
         score=health.score_policy(),
         baseline=health.baseline,
         lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),  # one warm-up, not two
-        modes=ModePolicy(push_interval_s=config.fleet.push_interval_s),
+        modes=ModePolicy(push_interval_s=config.fleet.push_interval_s, cached_max_age_s=config.fleet.cached_max_age_s),
         classifier=health.classifier,
         fallback_mode=config.fleet.detection_mode,
         unreachable_after=config.fleet.failure_threshold,

@@ -58,6 +58,7 @@ class FleetBlockConfig:
     poll_interval_s: float = setting(10.0, key="poll_interval", duration=True, range=(1.0, 3600.0))
     insecure: bool = False
     failure_threshold: int = setting(3, range=(1, 1000))
+    cached_max_age_s: float = setting(300.0, key="cached_max_age", duration=True, range=(1.0, 86400.0))
     token_file: Path | None = None
     headers: dict[str, str] = field(default_factory=dict)
     tls: FleetTlsConfig = field(default_factory=FleetTlsConfig)

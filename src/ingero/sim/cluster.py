@@ -56,6 +56,7 @@ class DemoCluster:
 
     node_names: Sequence[str]
     push_interval_s: float = 1.0
+    quorum: int | None = None  # active nodes for a valid threshold; None is all of them, at most three
     exporters: str = ""  # extra lines under `exporters:` of Fleet's file
     pipeline: str = "prometheus"
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
@@ -100,25 +101,27 @@ class DemoCluster:
         """Bring one node to a share of its usual throughput."""
         write_control(self.folder / f"{node}.control", level, over_s)
 
-    def status(self) -> ClusterStatus | None:
+    def status(self, cluster: str = CLUSTER) -> ClusterStatus | None:
         """What Fleet says; None while it does not answer."""
-        url = f"http://{self.addresses['admin']}/debug/scores?cluster_id={CLUSTER}"
+        url = f"http://{self.addresses['admin']}/debug/scores?cluster_id={cluster}"
         try:
             with urllib.request.urlopen(url, timeout=2) as reply:
                 return _status(json.load(reply))
         except (OSError, ValueError):
             return None
 
-    def wait_for(self, condition: Callable[[ClusterStatus], bool], seconds: float) -> ClusterStatus:
+    def wait_for(
+        self, condition: Callable[[ClusterStatus], bool], seconds: float, cluster: str = CLUSTER
+    ) -> ClusterStatus:
         """The first status that fulfils a condition; raises Unavailable with the last one seen."""
         deadline = time.monotonic() + seconds
-        seen = self.status()
+        seen = self.status(cluster)
         while seen is None or not condition(seen):
             self._check_alive()
             if time.monotonic() > deadline:
                 raise Unavailable(f"not within {seconds:g} s; last seen: {seen}")
             time.sleep(POLL_S)
-            seen = self.status()
+            seen = self.status(cluster)
         return seen
 
     def stop(self) -> None:
@@ -155,7 +158,7 @@ class DemoCluster:
         return self.addresses[name].rsplit(":", 1)[1] if name in self.addresses else "0"
 
     def _fleet_config(self) -> str:
-        quorum = min(3, len(self.node_names))
+        quorum = self.quorum or min(3, len(self.node_names))
         return (
             "receivers: {otlp: {protocols: {grpc: {endpoint: '127.0.0.1:0'}, http: {endpoint: '127.0.0.1:0'}}}}\n"
             "processors:\n"
