@@ -12,10 +12,12 @@ import threading
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.agent.ebpf.conftest import HERE, Job, compile_c
 
+from ingero.agent.ebpf.attach import ProbeMode
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.trace_app import TraceApp, TraceOptions
 from ingero.agent.trace_feed_live import LiveFeed
@@ -69,7 +71,7 @@ def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:
     return process
 
 
-def trace(*args: object) -> subprocess.CompletedProcess[str]:
+def run_trace(*args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ingero", "trace", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
@@ -88,7 +90,7 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     job = start(CPU_BOUND, starved, 60, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
     db = tmp_path / "t.db"
     try:
-        trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
+        run_trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
     finally:
         hog.kill()
         job.kill()
@@ -120,7 +122,7 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     job = start(IO_BOUND, starved, 60, STARVED_FILE=str(data))
     db = tmp_path / "t.db"
     try:
-        trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
+        run_trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
     finally:
         job.kill()
         job.communicate()
@@ -292,3 +294,18 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
         (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf") for seq in range(5) for rank in range(3)
     ]
     assert {row[1] for row in rows if row[9] > 200} == {1}
+
+
+def test_a_process_that_ends_while_its_probes_change_does_not_end_the_trace(
+    job: Callable[..., Job], trace: Callable[..., Any]
+) -> None:
+    """The governor changes probes at any moment, and a process may have ended a moment before."""
+    process = job()
+    process.do("runtime = load('libcudart.so.12')\nruntime.cudaStreamSynchronize(None)")
+    tracing = trace(pids=(process.pid,), rescan_s=1000.0, budget_share=None)
+    numbers = list(tracing.tracer.processes()[process.pid].slots)
+    process.close()
+    for mode in (ProbeMode.DETACHED, ProbeMode.FULL, ProbeMode.ENTRY, ProbeMode.FULL):
+        for number in numbers:
+            tracing.tracer.set_mode(process.pid, number, mode)
+    tracing.poll()

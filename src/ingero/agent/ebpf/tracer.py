@@ -32,6 +32,7 @@ from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.agent.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.contract.events import Source
 from ingero.core.governor import GovernorPolicy, Step
+from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
@@ -265,7 +266,10 @@ class Tracer:
         process = self._follower.processes.get(pid)
         if process is not None and number in process.slots:
             mode = ProbeMode.ENTRY if process.entry_only and mode is ProbeMode.FULL else mode
-            process.set_mode(number, mode, self._probes.table, self._probes.calls)
+            try:
+                process.set_mode(number, mode, self._probes.table, self._probes.calls)
+            except Unavailable as refused:  # it ended a moment ago: the next scan drops it
+                process.failures[FUNCTIONS[number].name] = str(refused)
 
 
 def _joined(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
