@@ -27,6 +27,10 @@ class EchoConfig:
     insecure_no_tls: bool = False
     auth_token_file: Path | None = None
     bearer_acl_file: Path | None = None
+    rotation_grace: float = setting(300.0, duration=True, range=(0, 86400))
+    bearer_rate: float = setting(20.0, range=(1, 10_000))
+    bearer_burst: int = setting(40, range=(1, 100_000))
+    gpu_rates_file: Path | None = None
     trust_proxy_headers: bool = False
     retention: float = setting(7 * 86400.0, duration=True, range=(60, None))
     rollup_retention: float = setting(90 * 86400.0, duration=True, range=(60, None))

@@ -6,6 +6,7 @@ import logging
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ingero.config.echo import EchoConfig
+from ingero.config.rates import load_rates
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.echo.access import Access, Key, read_keys
 from ingero.echo.admission import Admission
-from ingero.echo.bearer import Bearer, echo_token
+from ingero.echo.api import QuestionApi
+from ingero.echo.audit import AuditTrail
 from ingero.echo.control import Control
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.ingest import MAX_REQUEST_BYTES
@@ -52,8 +56,10 @@ class EchoService:
         self.engine: Engine
         self.receiver: Receiver
         self.control: Control
-        self.bearer: Bearer
         self.admission: Admission
+        self.access: Access
+        self.audit: AuditTrail
+        self.questions: QuestionApi
 
     async def start(self) -> None:
         """Open the store, then listen; raises IngeroError and leaves nothing behind."""
@@ -63,7 +69,8 @@ class EchoService:
         except OSError as error:
             raise StoreError(f"cannot make {config.database.parent}: {error.strerror}") from None
         self._limit_bytes = config.database_limit_bytes()
-        self.bearer = Bearer(echo_token(config.auth_token_file, config.database))
+        rates = load_rates(config.gpu_rates_file)
+        self.access = Access(self._keys(), config.rotation_grace)
         self.engine = Engine(
             EngineSettings(
                 database=config.database,
@@ -76,7 +83,18 @@ class EchoService:
             )
         )
         await self.engine.start()
-        self.receiver = Receiver(self.engine, self.bearer.admits)
+        self.receiver = Receiver(self.engine, self._sender)
+        self.audit = AuditTrail(self.engine.store)
+        self.audit.start()
+        self.questions = QuestionApi(
+            engine=self.engine,
+            access=self.access,
+            audit=self.audit,
+            rates=rates,
+            render_metrics=self.render_metrics,
+            bearer_rate=(config.bearer_rate, config.bearer_burst),
+            trusts_proxy=config.trust_proxy_headers,
+        )
         self.control = Control(self.engine, config.database)
         try:
             await self.control.start()
@@ -92,6 +110,8 @@ class EchoService:
         context = server_context(tls) if tls else None
         health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
+        await self.questions.start()
+        await self._serve("mcp", self.config.mcp_addr, self.questions.app(), context)
         self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
         await self._serve("http", self.config.otlp_http_addr, self.admission, context)
         self._grpc = grpc_listener(
@@ -142,7 +162,8 @@ class EchoService:
         return Response(msgspec.json.encode(body), 503 if trouble else 200, media_type="application/json")
 
     async def _metrics(self, request: Request) -> Response:
-        if not self.bearer.admits(request.headers.get("authorization")):
+        key = self._sender(request.headers.get("authorization"))
+        if key is None or key.clusters is not None:
             return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
@@ -154,10 +175,16 @@ class EchoService:
         families = ingest_families(self.engine, self.receiver, self.admission)
         return render(families + store_families(self.engine, stats, self._limit_bytes))
 
+    def _keys(self) -> list[Key]:
+        return read_keys(self.config.auth_token_file, self.config.bearer_acl_file, self.config.database)
+
+    def _sender(self, authorization: str | None) -> Key | None:
+        return self.access.find(authorization, time.monotonic())
+
     def reload(self) -> None:
-        """Read the token again; what is wrong keeps its old value and is logged."""
+        """Read the tokens again; what is wrong keeps its old value and is logged."""
         try:
-            self.bearer.set(echo_token(self.config.auth_token_file, self.config.database))
+            self.access.replace(self._keys(), time.monotonic())
         except IngeroError as error:
             log.error("reload_failed", extra={"why": str(error)})
 
@@ -169,7 +196,9 @@ class EchoService:
         for listener in reversed(self._listeners):
             await listener.stop()
             listener.listener.close()
+        await self.questions.stop()
         await self.control.stop()
+        await self.audit.stop()
         await self.engine.stop()
         log.info("echo_stopped")
 

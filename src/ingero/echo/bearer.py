@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from ingero.transport.auth import parse_bearer, read_token_file, token_digest, token_from, tokens_equal
+from ingero.transport.auth import read_token_file, token_from
 
 TOKEN_VARIABLE: Final = "INGERO_ECHO_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
@@ -26,18 +26,3 @@ def echo_token(file: Path | None, database: Path) -> str:
         with os.fdopen(descriptor, "w") as created:
             created.write(secrets.token_hex(32) + "\n")
     return read_token_file(path)
-
-
-class Bearer:
-    """One token; the digest is kept, never the token."""
-
-    def __init__(self, token: str) -> None:
-        self.set(token)
-
-    def set(self, token: str) -> None:
-        """Replace the token, as a reload does."""
-        self._digest = token_digest(token)
-
-    def admits(self, authorization: str | None) -> bool:
-        """True when this is the one."""
-        return tokens_equal(parse_bearer(authorization), self._digest)

@@ -10,7 +10,8 @@ from ingero.contract.names import SEQUENCE_HEADER, SEQUENCE_METADATA
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import Encoding, decode
 from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.otlp_rows import Signal, resource_context
+from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
 from ingero.transport.otlp_http import Inbound, Reply
@@ -27,11 +28,11 @@ _UNAUTHORIZED: Final = "a bearer token is needed"  # the same words for missing,
 
 
 class Receiver:
-    """Both OTLP listeners feed it. `may_send` judges an Authorization header."""
+    """Both OTLP listeners feed it. `sender_of` reads an Authorization header."""
 
-    def __init__(self, engine: Engine, may_send: Callable[[str | None], bool]) -> None:
+    def __init__(self, engine: Engine, sender_of: Callable[[str | None], Key | None]) -> None:
         self._engine = engine
-        self._may_send = may_send
+        self._sender_of = sender_of
         self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
         self.ack_counts = [0] * (len(ACK_BOUNDS_MS) + 1)
         self.ack_sum_ms = 0.0
@@ -53,11 +54,14 @@ class Receiver:
         return ()
 
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
-        if not self._may_send(inbound.authorization):
+        sender = self._sender_of(inbound.authorization)
+        if sender is None:
             return Reply(HTTPStatus.UNAUTHORIZED, message=_UNAUTHORIZED)
         body = inbound.body
         began = time.perf_counter()
         try:
+            if (foreign := _foreign_cluster(inbound, sender)) is not None:
+                return Reply(HTTPStatus.FORBIDDEN, message=f"tenant_scoped_bearer_refused: cluster {foreign!r}")
             if inbound.encoding is Encoding.JSON:
                 body = encode_protobuf(decode(inbound.kind, body, Encoding.JSON))
             accepted = await self._engine.submit(SIGNALS[inbound.kind], body)
@@ -81,3 +85,18 @@ class Receiver:
         position = next((i for i, bound in enumerate(ACK_BOUNDS_MS) if elapsed_ms <= bound), len(ACK_BOUNDS_MS))
         self.ack_counts[position] += 1
         self.ack_sum_ms += elapsed_ms
+
+
+def _foreign_cluster(inbound: Inbound, sender: Key) -> str | None:
+    """A cluster in the request that this sender may not write to."""
+    if sender.clusters is None:
+        return None
+    request = decode(inbound.kind, inbound.body, inbound.encoding)
+    if isinstance(request, MetricsRequest):
+        resources = [each.resource for each in request.resource_metrics]
+    elif isinstance(request, TracesRequest):
+        resources = [each.resource for each in request.resource_spans]
+    else:
+        resources = [each.resource for each in request.resource_logs]
+    clusters = (resource_context(resource).cluster_id for resource in resources)
+    return next((cluster for cluster in clusters if not sender.may_see(cluster)), None)

@@ -26,6 +26,24 @@ class QueryResult:
     elapsed_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class PackedColumn:
+    """The bytes of an array of `kind` i8 or f8; with `values` the array holds positions in them, -1 for none."""
+
+    data: bytes
+    kind: str
+    values: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnResult:
+    """An answer as columns, for arithmetic on many rows."""
+
+    columns: dict[str, PackedColumn]
+    rows: int
+    truncated: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
     """State of the store process at its last report."""
@@ -41,7 +59,7 @@ class StoreStats:
 
 
 class QueryFailed(IngeroError):
-    """A query was refused or ended; `code` is bad_sql, timeout, out_of_memory or read_only."""
+    """A query was refused or ended; `code` is sql_refused, bad_sql, timeout or out_of_memory."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -63,6 +81,14 @@ class StoreApi(Protocol):
 
     async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
         """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
+        ...
+
+    async def columns(self, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
+        """Like `query`, as columns."""
+        ...
+
+    async def user_sql(self, sql: str, clusters: list[str] | None, limits: QueryLimits) -> QueryResult:
+        """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
         ...
 
     async def stats(self) -> StoreStats: ...

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
+from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
 from ingero.echo.store_wire import (
     LENGTH,
     Answer,
@@ -34,7 +34,7 @@ COME_BACK_S: Final = 15.0
 TELL_EVERY_S: Final = 0.05
 FIRST_RESTART_S: Final = 0.1
 LONGEST_RESTART_S: Final = 5.0
-_FAILURES: Final = ("bad_sql", "timeout", "out_of_memory", "read_only")
+_FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory")
 
 
 class StoreClient:
@@ -96,9 +96,17 @@ class StoreClient:
 
     async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
         """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
-        arguments = {"sql": sql, "params": params}
-        limited = {"rows": limits.rows, "size_bytes": limits.size_bytes, "seconds": limits.seconds}
-        return msgspec.convert(await self.ask("query", {**arguments, **limited}), QueryResult)
+        return msgspec.convert(await self.ask("query", {"sql": sql, "params": params, "limits": limits}), QueryResult)
+
+    async def columns(self, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
+        """Like `query`, as columns."""
+        return msgspec.convert(
+            await self.ask("columns", {"sql": sql, "params": params, "limits": limits}), ColumnResult
+        )
+
+    async def user_sql(self, sql: str, clusters: list[str] | None, limits: QueryLimits) -> QueryResult:
+        """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
+        return msgspec.convert(await self.ask("sql", {"sql": sql, "clusters": clusters, "limits": limits}), QueryResult)
 
     async def stats(self) -> StoreStats:
         return msgspec.convert(await self.ask("stats", {}), StoreStats)

@@ -1,5 +1,6 @@
 """The writer of the store process: loads the journal, rolls up minutes, applies retention, answers about itself."""
 
+import contextlib
 import logging
 import os
 import threading
@@ -12,8 +13,9 @@ import duckdb
 import msgspec
 
 from ingero.echo.retention import RetentionPolicy, retain
-from ingero.echo.store_api import QueryFailed, QueryLimits, StoreStats
-from ingero.echo.store_query import run_query
+from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
+from ingero.echo.store_query import run_columns, run_query
+from ingero.echo.store_sql import run_user_sql
 from ingero.echo.store_wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
 from ingero.storage.event_store import EventStore
@@ -170,6 +172,8 @@ class Loader:
         """Answer one question; runs in a reader thread."""
         handlers: dict[str, Callable[[dict[str, Any]], Any]] = {
             "query": self._query,
+            "columns": self._columns,
+            "sql": self._sql,
             "stats": self._stats,
             "audit": self._audit,
             "backup": self._backup,
@@ -181,11 +185,22 @@ class Loader:
         except IngeroError as error:
             return Answer(ask.id, error="refused", message=str(error))
 
-    def _query(self, args: dict[str, Any]) -> Any:
+    def _query(self, args: dict[str, Any]) -> QueryResult:
+        return run_query(self._reader(), args["sql"], args["params"], msgspec.convert(args["limits"], QueryLimits))
+
+    def _columns(self, args: dict[str, Any]) -> ColumnResult:
+        return run_columns(self._reader(), args["sql"], args["params"], msgspec.convert(args["limits"], QueryLimits))
+
+    def _sql(self, args: dict[str, Any]) -> QueryResult:
+        with contextlib.closing(self._store.cursor()) as cursor:
+            return run_user_sql(cursor, args["sql"], args["clusters"], msgspec.convert(args["limits"], QueryLimits))
+
+    def _reader(self) -> duckdb.DuckDBPyConnection:
+        """The cursor of this reader thread."""
         if not hasattr(self._cursors, "reader"):
             self._cursors.reader = self._store.cursor()
-        limits = QueryLimits(rows=args["rows"], size_bytes=args["size_bytes"], seconds=args["seconds"])
-        return run_query(self._cursors.reader, args["sql"], args["params"], limits)
+        reader: duckdb.DuckDBPyConnection = self._cursors.reader
+        return reader
 
     def _stats(self, _: dict[str, Any]) -> StoreStats:
         with self._write_lock:

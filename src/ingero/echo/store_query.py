@@ -12,7 +12,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store_api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63
@@ -38,6 +38,38 @@ def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], li
     return QueryResult(
         columns=list(reader.schema.names), types=types, rows=rows, truncated=truncated, elapsed_ms=elapsed_ms
     )
+
+
+def run_columns(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
+    """Like `run_query`, for arithmetic: whole columns, text as codes into a short list; at most `limits.rows` rows."""
+    watchdog = threading.Timer(limits.seconds, cursor.interrupt)
+    watchdog.daemon = True
+    cursor.execute("BEGIN TRANSACTION READ ONLY")
+    watchdog.start()
+    try:
+        table = cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params).to_arrow_table()
+    except (duckdb.Error, pa.ArrowException, MemoryError) as error:
+        raise _explain(error, limits) from None
+    finally:
+        watchdog.cancel()
+        _end(cursor)
+    kept = table.slice(0, limits.rows)
+    columns = {name: _packed(kept.column(name)) for name in kept.column_names}
+    return ColumnResult(columns=columns, rows=kept.num_rows, truncated=table.num_rows > limits.rows)
+
+
+def _packed(column: pa.ChunkedArray) -> PackedColumn:
+    """Integers with -1 for NULL, reals with NaN, text as codes with -1 for NULL."""
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # an empty column stays chunked
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
+    if pa.types.is_string(whole.type):
+        encoded = whole.dictionary_encode()
+        codes = encoded.indices.cast(pa.int64()).fill_null(-1)
+        return PackedColumn(codes.to_numpy(zero_copy_only=False).tobytes(), "i8", encoded.dictionary.to_pylist())
+    if pa.types.is_floating(whole.type):
+        return PackedColumn(whole.cast(pa.float64()).fill_null(math.nan).to_numpy(zero_copy_only=False).tobytes(), "f8")
+    return PackedColumn(whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).tobytes(), "i8")
 
 
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:

@@ -198,7 +198,7 @@ class HttpSender:
 
 async def count_found(url: str, token: str | None, authority: str | None, run: str, least: int) -> int:
     """Events of `run` in the store, asked over the HTTP API until it has loaded them or time is up."""
-    sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"  # noqa: S608 - our own hex id
+    sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     context = client_context(ClientTls(ca=Path(authority))) if authority else True
     until = time.monotonic() + _TIMEOUT_S

@@ -112,6 +112,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # whoever wants X-Forwarded-For asks for it, and says whom it trusts
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(DRAIN_S),
         )

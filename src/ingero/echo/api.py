@@ -1,0 +1,278 @@
+"""Echo's question listener: HTTP and MCP side by side on one port, behind one gate.
+
+Every request passes the gate first: draining, bearer, rate. What comes out at the other end is written to the audit
+trail. `/api/versions` and the tombstone of version 1 need no bearer; everything else does.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ingero.config.rates import RateTable
+from ingero.contract.exposition import CONTENT_TYPE
+from ingero.echo.access import Access, Key, RateLimit
+from ingero.echo.audit import AuditTrail, Entry
+from ingero.echo.engine import Engine
+from ingero.echo.investigate import INSTRUCTIONS, investigate_text, read_schema
+from ingero.echo.openapi import described
+from ingero.echo.tools.asker import PREFIX, Asker
+from ingero.echo.tools.catalogue import TOOLS
+from ingero.transport.tools import ToolRefused
+from ingero.transport.tools_http import REQUEST_ID_HEADER, json_response, list_tools, refusal, request_id, tool_endpoint
+
+DRAIN_RETRY_S: Final = 5
+VERSIONS_RATE: Final = (30.0, 100)
+COMPRESS_FROM_BYTES: Final = 1024
+MCP_PATHS: Final = ("/", "/mcp")
+_OPEN: Final = ("/api/versions", "/api/v1")
+_CALLER: Final = "ingero.caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks; set by the gate, read by every handler behind it."""
+
+    key: Key
+    entry: Entry
+
+
+@dataclass(slots=True, kw_only=True)
+class QuestionApi:
+    """Builds the application; `start` before it is served, `stop` after."""
+
+    engine: Engine
+    access: Access
+    audit: AuditTrail
+    rates: RateTable
+    render_metrics: Callable[[], Awaitable[bytes]]
+    bearer_rate: tuple[float, int]
+    trusts_proxy: bool
+    replies: Counter[tuple[str, int]] = field(default_factory=Counter)  # (transport, status)
+    _mcp: Any = None
+    _task: asyncio.Task[None] | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def app(self) -> ASGIApp:
+        """The whole listener."""
+        ask = tool_endpoint(TOOLS, lambda request, _: self._asker(request))
+        routes = [
+            Route("/api/versions", _versions),
+            Route("/api/v1/{path:path}", _gone, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
+            Route("/api/v2/tools/list", self._list),
+            Route("/api/v2/tools/{name}", ask, methods=["POST"]),
+            Route("/api/v2/sql", _named(ask, PREFIX + "run_analysis"), methods=["POST"]),
+            Route("/api/v2/openapi.json", self._openapi),
+            Route("/api/v2/health", self._health),
+            Route("/api/v2/whoami", self._whoami),
+            Route("/metrics", self._metrics),
+        ]
+        inner = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _internal_error})
+        return Gate(GZipMiddleware(self._split(inner), COMPRESS_FROM_BYTES), self)
+
+    async def start(self) -> None:
+        """Make MCP ready; its task group must live in one task from beginning to end."""
+        from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, http_manager  # noqa: PLC0415 - slow
+
+        surface = McpSurface(
+            name="ingero-echo",
+            tools=TOOLS,
+            context_of=self._asker,
+            prompts=[McpPrompt("investigate", "Find the node and rank that slow a cluster down", investigate_text)],
+            resources=[McpResource("echo://schema", "schema", "Tables and columns", "text/markdown", read_schema)],
+            instructions=INSTRUCTIONS,
+        )
+        self._mcp = http_manager(surface.server())
+        ready = asyncio.Event()
+        self._task = asyncio.create_task(self._run_mcp(ready), name="mcp")
+        await ready.wait()
+
+    async def _run_mcp(self, ready: asyncio.Event) -> None:
+        async with self._mcp.run():
+            ready.set()
+            await self._stopping.wait()
+
+    async def stop(self) -> None:
+        """End MCP; the listener must have been stopped before."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
+
+    def _split(self, inner: ASGIApp) -> ASGIApp:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] in MCP_PATHS:
+                await self._mcp.handle_request(scope, receive, send)
+            else:
+                await inner(scope, receive, send)
+
+        return app
+
+    def _asker(self, request: Request) -> Asker:
+        caller: Caller = request.scope[_CALLER]
+        return Asker(self.engine.store, caller.key, self.rates, caller.entry)
+
+    # --- pages -----------------------------------------------------------------------------------------------------
+    async def _list(self, request: Request) -> Response:
+        return _reply(request, list_tools(TOOLS)["data"])
+
+    async def _openapi(self, request: Request) -> Response:
+        return json_response(described())
+
+    async def _health(self, request: Request) -> Response:
+        trouble = self.engine.trouble
+        body = {
+            "status": "trouble" if trouble else "ok",
+            "reason": trouble,
+            "version": version("ingero"),
+            "store_restarts": self.engine.store.restarts,
+            "backlog_requests": self.engine.ingest.durable_seq - self.engine.store.applied_seq,
+        }
+        return _reply(request, body)
+
+    async def _whoami(self, request: Request) -> Response:
+        key: Key = request.scope[_CALLER].key
+        clusters = None if key.clusters is None else sorted(key.clusters)
+        per_s, burst = self.bearer_rate
+        body = {
+            "token_sha256_12": key.short_digest,
+            "scoped": clusters is not None,
+            "allowed_clusters": clusters or [],
+            "requests_per_s": per_s,
+            "burst": burst,
+        }
+        return _reply(request, body)
+
+    async def _metrics(self, request: Request) -> Response:
+        if request.scope[_CALLER].key.clusters is not None:
+            raise HTTPException(403, "metrics are of the whole service; use a token without a cluster scope")
+        return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
+
+
+class Gate:
+    """In front of everything: who it is, whether it may, and what became of it."""
+
+    def __init__(self, inner: ASGIApp, api: QuestionApi) -> None:
+        self._inner = inner
+        self._api = api
+        self._by_bearer = RateLimit(*api.bearer_rate)
+        self._by_address = RateLimit(*VERSIONS_RATE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+        entry = Entry(
+            request_id(request), transport="mcp" if scope["path"] in MCP_PATHS else "http", tool=scope["path"]
+        )
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+                if not any(name.lower() == b"x-request-id" for name, _ in message["headers"]):
+                    message["headers"] = [
+                        *message["headers"],
+                        (REQUEST_ID_HEADER.lower().encode(), entry.request_id.encode()),
+                    ]
+            await send(message)
+
+        refused = self._admit(request, entry)
+        if refused is not None:
+            await refused(scope, receive, send_and_note)
+        else:
+            await self._inner(scope, receive, send_and_note)
+        self._api.replies[entry.transport, entry.status] += 1
+        if entry.token_digest or entry.status == HTTPStatus.UNAUTHORIZED:
+            self._api.audit.add(entry)
+
+    def _admit(self, request: Request, entry: Entry) -> Response | None:
+        """None lets it in."""
+        now_s = time.monotonic()
+        if self._api.engine.ingest.draining:
+            return refusal(ToolRefused("draining", "Echo is stopping", 503, DRAIN_RETRY_S), entry.request_id)
+        if request.url.path.startswith(_OPEN):
+            wait_s = self._by_address.take(self._address(request), now_s)
+            return _too_many(wait_s, entry) if wait_s else None
+        key = self._api.access.find(request.headers.get("authorization"), now_s)
+        if key is None:  # the same words for missing, malformed and wrong
+            error = ToolRefused("unauthorized", "a bearer token is needed", HTTPStatus.UNAUTHORIZED)
+            response = refusal(error, entry.request_id)
+            response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
+            return response
+        entry.token_digest, entry.key_name = key.short_digest, key.name
+        request.scope[_CALLER] = Caller(key, entry)
+        wait_s = self._by_bearer.take(key.digest, now_s)
+        return _too_many(wait_s, entry) if wait_s else None
+
+    def _address(self, request: Request) -> str:
+        """The peer; behind a trusted proxy, whom that proxy saw."""
+        forwarded = request.headers.get("x-forwarded-for", "")
+        if self._api.trusts_proxy and forwarded:
+            return forwarded.rsplit(",", 1)[-1].strip()
+        return request.client.host if request.client else ""
+
+
+def _too_many(wait_s: float, entry: Entry) -> Response:
+    after = max(1, int(wait_s + 0.999))
+    return refusal(
+        ToolRefused("rate_limited", f"too many requests; ask again in {after} s", 429, after), entry.request_id
+    )
+
+
+def _reply(request: Request, data: Any) -> Response:
+    entry: Entry = request.scope[_CALLER].entry
+    took_ms = round((time.perf_counter() - entry.began_s) * 1e3, 3)
+    return json_response({"data": data, "meta": {"duration_ms": took_ms, "request_id": entry.request_id}})
+
+
+def _named(endpoint: Callable[[Request], Any], name: str) -> Callable[[Request], Any]:
+    async def named(request: Request) -> Response:
+        request.path_params["name"] = name
+        response: Response = await endpoint(request)
+        return response
+
+    return named
+
+
+async def _versions(_: Request) -> Response:
+    major_minor = ".".join(version("ingero").split(".")[:2])
+    body = {
+        "supported": ["v2"],
+        "deprecated": [],
+        "preferred": "v2",
+        "binary": {"component": "ingero-echo", "version": major_minor},
+        "capabilities": ["tools", "sql", "mcp", "openapi"],
+        "removal_schedule": {"v1": "removed"},
+    }
+    return json_response(body)
+
+
+async def _gone(request: Request) -> Response:
+    raise HTTPException(410, "version 1 is gone; use /api/v2, described at /api/v2/openapi.json")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    caller: Caller | None = request.scope.get(_CALLER)
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    identifier = caller.entry.request_id if caller else request_id(request)
+    response = refusal(ToolRefused(code, error.detail, error.status_code), identifier)
+    response.headers.update(dict(error.headers or {}))
+    return response
+
+
+async def _internal_error(request: Request, _: Exception) -> Response:
+    """A defect of ours: the log has the details, the caller gets the number to look for."""
+    entry: Entry = request.scope[_CALLER].entry
+    return refusal(ToolRefused("internal", "an error of Echo itself; its log has the details", 500), entry.request_id)

@@ -1,0 +1,78 @@
+"""The OpenAPI 3.1 document of the question listener."""
+
+import functools
+from importlib.metadata import version
+from typing import Any, Final
+
+from ingero.echo.tools.asker import PREFIX
+from ingero.echo.tools.catalogue import TOOLS
+from ingero.transport.tools_http import REFUSAL_RESPONSE, openapi
+
+_OBJECT: Final = {"type": "object"}
+_OPEN: Final = (429, 503)
+_CLOSED: Final = (401, *_OPEN)
+_TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
+_META: Final = {
+    "type": "object",
+    "required": ["duration_ms", "request_id"],
+    "properties": {"duration_ms": {"type": "number"}, "request_id": {"type": "string"}},
+}
+_VERSIONS: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["supported", "deprecated", "preferred", "binary", "capabilities", "removal_schedule"],
+    "properties": {
+        "supported": {"type": "array", "items": {"type": "string"}},
+        "deprecated": {"type": "array", "items": {"type": "string"}},
+        "preferred": {"type": "string"},
+        "binary": {
+            "type": "object",
+            "required": ["component", "version"],
+            "properties": {"component": {"type": "string"}, "version": {"type": "string"}},
+        },
+        "capabilities": {"type": "array", "items": {"type": "string"}},
+        "removal_schedule": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}
+
+
+@functools.cache
+def described() -> dict[str, Any]:
+    """Made once; the tools and their types are fixed."""
+    extra = {
+        "/api/versions": {"get": {**_get("versions", "Versions of this API", _json(_VERSIONS), _OPEN), "security": []}},
+        "/api/v2/tools/list": {"get": _get("list_tools", "Every tool with its schemas", _json(_enveloped(_OBJECT)))},
+        "/api/v2/openapi.json": {"get": _get("openapi", "This document", _json(_OBJECT))},
+        "/api/v2/health": {"get": _get("health", "State and version of the service", _json(_enveloped(_OBJECT)))},
+        "/api/v2/whoami": {"get": _get("whoami", "What this token may see", _json(_enveloped(_OBJECT)))},
+        "/metrics": {
+            "get": _get(
+                "metrics", "Echo's own metrics", {"text/plain": {"schema": {"type": "string"}}}, (401, 403, 429, 503)
+            )
+        },
+    }
+    document = openapi("Ingero Echo", version("ingero"), "/api/v2", TOOLS, extra)
+    analysis = document["paths"][f"/api/v2/tools/{PREFIX}run_analysis"]["post"]
+    document["paths"]["/api/v2/sql"] = {"post": {**analysis, "operationId": "sql", "summary": "One read-only SELECT"}}
+    return document
+
+
+def _enveloped(data: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": ["data", "meta"], "properties": {"data": data, "meta": _META}}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _get(
+    name: str, summary: str, content: dict[str, Any], refusals: tuple[int, ...] = (401, 429, 503)
+) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {
+            "200": {"description": "The answer", "content": content},
+            **{str(status): REFUSAL_RESPONSE for status in refusals},
+        },
+    }

@@ -1,0 +1,43 @@
+"""SQL of a stranger inside the store process: judged by the guard, blind to other tenants, then run like any query."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import duckdb
+
+from ingero.echo.sqlguard import SqlRefused, check_sql
+from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store_query import run_query
+from ingero.storage.event_schema import READABLE
+
+TABLES: Final = tuple(table.name for table in READABLE)
+
+
+def run_user_sql(
+    cursor: duckdb.DuckDBPyConnection, sql: str, clusters: Sequence[str] | None, limits: QueryLimits
+) -> QueryResult:
+    """One SELECT over the readable tables, of `clusters` only unless that is None; raises QueryFailed.
+
+    The cursor must be fresh: views that hide the rows of others are made in it, under the names of the tables. The
+    guard refuses qualified names, so nothing reaches around them.
+    """
+    try:
+        checked = check_sql(cursor, sql, TABLES)
+    except SqlRefused as error:
+        raise QueryFailed("sql_refused", str(error)) from None
+    if clusters is not None:
+        if checked.text.startswith("EXPLAIN ANALYZE"):
+            raise QueryFailed("sql_refused", "EXPLAIN ANALYZE counts rows of other clusters; use EXPLAIN")
+        hide_other_clusters(cursor, clusters)
+    return run_query(cursor, checked.text, [], limits)
+
+
+def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[str]) -> None:
+    """In this cursor every readable table shows the rows of `clusters` only."""
+    row = cursor.execute("SELECT current_database()").fetchone()
+    database = str(row[0] if row else "").replace('"', '""')
+    wanted = ", ".join("'" + cluster.replace("'", "''") + "'" for cluster in clusters) or "NULL"
+    for table in TABLES:
+        source = f'"{database}".main.{table}'
+        # names come from the schema and from the operator's own file, quoted; views cannot bind values
+        cursor.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM {source} WHERE cluster_id IN ({wanted})")

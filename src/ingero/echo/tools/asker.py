@@ -1,0 +1,189 @@
+"""What every question works with: the store, who asks, the window, and answers that say what they leave out."""
+
+import functools
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from ingero.config.loader import parse_duration_s
+from ingero.config.rates import RateTable
+from ingero.echo.access import Key
+from ingero.echo.audit import Entry
+from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreApi, StoreRestarting
+from ingero.errors import StoreError, Unavailable
+from ingero.transport.tools import ToolRefused
+
+MAX_ANSWER_BYTES: Final = 1 << 20
+QUESTION_SECONDS: Final = 10.0
+MAX_CLUSTERS_NAMED: Final = 20
+ALL_TIME: Final = "all"
+PREFIX: Final = "fleet.cluster."
+_STATUS: Final = {"sql_refused": 400, "bad_sql": 400, "timeout": 504, "out_of_memory": 400}
+
+_ONE_CLUSTER: Final = "Cluster to look at. May be left out when this token sees only one."
+ClusterId = Annotated[str, Meta(description=_ONE_CLUSTER, max_length=256)] | None
+Window = Annotated[
+    str,
+    Meta(
+        description="How far back to look, by time of arrival: 10m, 1h, 2d, or all.",
+        pattern=r"^(all|([0-9]+(\.[0-9]+)?(ms|s|m|h|d|w))+)$",
+        max_length=32,
+    ),
+]
+Limit = Annotated[int, Meta(description="Most rows to return.", ge=1, le=1000)]
+Json = dict[str, Any]
+
+
+class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What most questions take."""
+
+    cluster_id: ClusterId = None
+    window: Window = "1h"
+
+
+class Answered(msgspec.Struct, kw_only=True):
+    """What most answers carry. Read `notes` first: they say what is missing and how to narrow the question."""
+
+    cluster_id: str
+    window: str
+    truncated: bool = False
+    notes: list[str] = []
+
+
+class Store(StoreApi, Protocol):
+    """The store with what it has applied so far."""
+
+    applied_seq: int
+
+
+@dataclass(slots=True)
+class Asker:
+    """One caller with one question."""
+
+    store: Store
+    key: Key
+    rates: RateTable
+    entry: Entry = field(default_factory=lambda: Entry(""))
+    now_s: Callable[[], float] = time.time
+
+    def since_us(self, window: str) -> int:
+        """Start of the window in microseconds; everything for `all`."""
+        if window == ALL_TIME:
+            return 0
+        try:
+            seconds = parse_duration_s(window)
+        except ValueError as error:
+            raise ToolRefused("bad_argument", f"window: {error}") from None
+        return max(0, int((self.now_s() - seconds) * 1e6))
+
+    async def cluster(self, wanted: str | None, window: str) -> str:
+        """The cluster to answer for; refuses one outside the caller's scope."""
+        if wanted is not None:
+            self.entry.clusters.append(wanted)
+            if not self.key.may_see(wanted):
+                raise ToolRefused(
+                    "tenant_scoped_bearer_refused",
+                    f"this token may not see cluster {wanted!r}; /api/v2/whoami lists what it may see",
+                    status=403,
+                )
+            return wanted
+        names = sorted(self.key.clusters) if self.key.clusters is not None else await self._known(window)
+        if len(names) == 1:
+            self.entry.clusters.append(names[0])
+            return names[0]
+        if not names:
+            raise ToolRefused("no_data", f"nothing arrived in the window {window}; try a longer one", status=404)
+        listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (", …" if len(names) > MAX_CLUSTERS_NAMED else "")
+        raise ToolRefused("cluster_required", f"say which cluster_id: {listed}")
+
+    async def _known(self, window: str) -> list[str]:
+        sql = "SELECT DISTINCT cluster_id FROM events WHERE received_ts >= make_timestamp($1) ORDER BY 1 LIMIT 100"
+        return [row[0] for row in (await self.query(sql, [self.since_us(window)])).rows]
+
+    async def query(self, sql: str, params: list[Any], rows: int = 1000) -> QueryResult:
+        """A statement of ours."""
+        return await self.store.query(sql, params, self._limits(rows))
+
+    async def columns(self, sql: str, params: list[Any], rows: int) -> dict[str, "Column"]:
+        """A statement of ours whose answer is computed with."""
+        return unpack(await self.store.columns(sql, params, self._limits(rows)))
+
+    def _limits(self, rows: int) -> QueryLimits:
+        return QueryLimits(rows=rows, size_bytes=MAX_ANSWER_BYTES, seconds=QUESTION_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array; with `values` it holds positions in them, -1 for none."""
+
+    data: np.ndarray[Any, Any]
+    values: list[str] | None = None
+
+
+def unpack(result: ColumnResult) -> dict[str, Column]:
+    """Arrays from the wire, writable."""
+    return {
+        name: Column(np.frombuffer(packed.data, packed.kind).copy(), packed.values)
+        for name, packed in result.columns.items()
+    }
+
+
+def records(result: QueryResult) -> list[Json]:
+    """Rows by column name."""
+    return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+
+
+def iso(seconds: float) -> str:
+    """Unix seconds as UTC text."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def parse_time_ns(text: str, name: str) -> int:
+    """RFC 3339 (UTC without an offset) or Unix seconds, with nanoseconds; refuses anything else by argument name."""
+    match = re.fullmatch(r"(.*?)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?", text)
+    try:
+        if re.fullmatch(r"\d{1,12}(\.\d+)?", text):
+            return int(float(text) * 1e9)
+        assert match is not None
+        moment = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00"))
+        return int(moment.timestamp()) * 10**9 + int(float(match[2] or 0) * 1e9)
+    except (ValueError, OverflowError):
+        hint = "write 2026-11-15T05:00:00Z or Unix seconds"
+        raise ToolRefused("bad_argument", f"{name}: {text!r} is not a time; {hint}") from None
+
+
+QuestionType = TypeVar("QuestionType")
+AnswerType = TypeVar("AnswerType", bound=msgspec.Struct)
+
+
+def question(
+    answer: Callable[[Asker, QuestionType], Awaitable[AnswerType]],
+) -> Callable[[Asker, QuestionType], Awaitable[AnswerType]]:
+    """What goes wrong in the store becomes a refusal that says what to do; what went right is counted for the audit."""
+
+    name = PREFIX + answer.__name__
+
+    @functools.wraps(answer)
+    async def asked(asker: Asker, wanted: QuestionType) -> AnswerType:
+        asker.entry.tool = name
+        try:
+            found = await answer(asker, wanted)
+        except QueryFailed as error:
+            raise ToolRefused(error.code, str(error), _STATUS.get(error.code, 400)) from None
+        except StoreRestarting as error:
+            raise ToolRefused("store_restarting", str(error), 503, max(1, round(error.retry_after_s))) from None
+        except (StoreError, Unavailable) as error:
+            raise ToolRefused("store_failed", str(error), 503, 5) from None
+        lists = (getattr(found, field) for field in found.__struct_fields__ if field != "notes")
+        rows = next((value for value in lists if isinstance(value, list)), [])
+        asker.entry.tool, asker.entry.rows = name, len(rows)
+        return found
+
+    return asked

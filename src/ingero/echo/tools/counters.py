@@ -1,0 +1,226 @@
+"""Running totals as growth: memory copies, kernel launches, memory fragmentation. Totals are never summed.
+
+Growth of a series is what it gained from point to point; after a restart of its sender the new total counts from zero.
+Without a restart that is the largest minus the smallest value of the window.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ingero.contract import names
+from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, question, records
+
+MEMCPY_TOTALS: Final = ("gpu.memcpy.bytes_total", names.MEMCPY_BYTES_TOTAL)
+MEMFRAG_TOTAL: Final = "gpu.memfrag.ioctl_event_total"
+FRAGMENTATION: Final = "gpu.memory.fragmentation_estimate"
+LAUNCH_HISTOGRAMS: Final = "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
+_SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
+_STEPS: Final = f"""WITH points AS (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
+  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND list_contains($3::VARCHAR[], metric_name)
+    AND cumulative_value IS NOT NULL AND ts IS NOT NULL),
+steps AS (SELECT *, total - lag(total) OVER series AS gain, (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS s
+  FROM points WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)),
+growth AS (SELECT {_SERIES}, CASE WHEN gain < 0 THEN total ELSE gain END AS step, s FROM steps
+  WHERE gain IS NOT NULL)"""
+_MEMCPY: Final = f"""{_STEPS} SELECT node_id, coalesce(attrs->>'$."{names.MEMCPY_DIRECTION}"', attrs->>'$.direction',
+    'unknown') AS direction, sum(step) AS bytes, sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s,
+  quantile_cont(step / s, 0.5) FILTER (s > 0) AS p50, quantile_cont(step / s, 0.99) FILTER (s > 0) AS p99,
+  max(step / s) FILTER (s > 0) AS highest
+FROM growth GROUP BY 1, 2 ORDER BY bytes DESC"""
+_LAUNCHES: Final = f"""{_STEPS} SELECT node_id, sum(step) AS launches,
+  sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
+FROM growth GROUP BY 1 ORDER BY launches DESC"""
+_MEMFRAG: Final = f"""{_STEPS} SELECT node_id,
+  coalesce(attrs->>'$.cmd', attrs->>'$."ingero.memfrag.cmd"', 'unknown') AS cmd, sum(step) AS events,
+  sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
+FROM growth GROUP BY 1, 2 ORDER BY events DESC"""
+_LATEST: Final = """SELECT node_id, arg_max(value_double, ts) FROM events WHERE cluster_id = $1
+  AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL GROUP BY 1 ORDER BY 2 DESC"""
+_HISTOGRAMS: Final = """SELECT metric_name, node_id, count(*) AS points, arg_max(detail, ts) AS detail FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND kind = 'histogram' AND starts_with(metric_name, $3)
+GROUP BY 1, 2 ORDER BY 1, 2"""
+
+
+class MemcpyQuestion(Asked, kw_only=True):
+    """How much the GPUs copy."""
+
+    limit: Limit = 50
+
+
+class MemcpyDirection(msgspec.Struct):
+    """Copies of one node in one direction: h2d, d2h, d2d, h2h or unknown."""
+
+    node_id: str | None
+    direction: str
+    bytes: int
+    bytes_per_s: float | None
+    p50_bytes_per_s: float | None
+    p99_bytes_per_s: float | None
+    max_bytes_per_s: float | None
+
+
+class MemcpyAnswer(Answered, kw_only=True):
+    """`totals` adds up nodes by direction; `copies` has the busiest first."""
+
+    copies: list[MemcpyDirection]
+    totals: dict[str, int]
+
+
+@question
+async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> MemcpyAnswer:
+    """Bytes copied by the GPUs of each node and direction, with rates and their percentiles.
+
+    A node that copies far more between host and device than its peers feeds its GPUs too slowly or spills memory.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    found = records(await asker.query(_MEMCPY, [cluster, asker.since_us(asked.window), list(MEMCPY_TOTALS)], 10_000))
+    totals: dict[str, int] = {}
+    for row in found:
+        totals[row["direction"]] = totals.get(row["direction"], 0) + int(row["bytes"])
+    copies = [
+        MemcpyDirection(
+            row["node_id"],
+            row["direction"],
+            int(row["bytes"]),
+            *(_rate(row[name]) for name in ("per_s", "p50", "p99", "highest")),
+        )
+        for row in found[: asked.limit]
+    ]
+    cut, notes = _cut(len(found), asked.limit, MEMCPY_TOTALS[0])
+    return MemcpyAnswer(
+        cluster_id=cluster, window=asked.window, truncated=cut, notes=notes, copies=copies, totals=totals
+    )
+
+
+class LaunchQuestion(Asked, kw_only=True):
+    """How many kernels start."""
+
+    limit: Limit = 50
+
+
+class NodeLaunches(msgspec.Struct):
+    """Kernel launches of one node in the window."""
+
+    node_id: str | None
+    launches: int
+    launches_per_s: float | None
+
+
+class LaunchHistogram(msgspec.Struct):
+    """Shape of launches on one node: the newest buckets it sent."""
+
+    metric_name: str
+    node_id: str | None
+    points: int
+    bounds: list[float]
+    counts: list[int]
+
+
+class LaunchAnswer(Answered, kw_only=True):
+    """`histograms` holds threads per block and grid sizes where agents send them."""
+
+    nodes: list[NodeLaunches]
+    total: int
+    histograms: list[LaunchHistogram]
+
+
+@question
+async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAnswer:
+    """Kernel launches per node and their rate; threads per block and grid sizes where agents send histograms.
+
+    A node that launches fewer kernels per second than its peers in the same job is starved by its host.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    since_us = asker.since_us(asked.window)
+    found = records(await asker.query(_LAUNCHES, [cluster, since_us, [names.KERNEL_LAUNCH_TOTAL]], 10_000))
+    shapes = records(await asker.query(_HISTOGRAMS, [cluster, since_us, LAUNCH_HISTOGRAMS], asked.limit + 1))
+    cut, notes = _cut(max(len(found), len(shapes)), asked.limit, names.KERNEL_LAUNCH_TOTAL)
+    return LaunchAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=cut,
+        notes=notes,
+        nodes=[NodeLaunches(r["node_id"], int(r["launches"]), _rate(r["per_s"])) for r in found[: asked.limit]],
+        total=sum(int(row["launches"]) for row in found),
+        histograms=[_histogram(row) for row in shapes[: asked.limit]],
+    )
+
+
+class MemfragQuestion(Asked, kw_only=True):
+    """Where GPU memory is fragmented."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Most rows to return.")] = 20
+
+
+class MemfragCommand(msgspec.Struct):
+    """Driver calls of one kind."""
+
+    cmd: str
+    events: int
+
+
+class MemfragNode(msgspec.Struct):
+    """One node: driver calls that grow or move GPU memory, and the fragmentation it last estimated."""
+
+    node_id: str | None
+    events: int
+    events_per_s: float | None
+    commands: list[MemfragCommand]
+    fragmentation: float | None
+
+
+class MemfragAnswer(Answered, kw_only=True):
+    """The busiest node first."""
+
+    nodes: list[MemfragNode]
+    total: int
+
+
+@question
+async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswer:
+    """Nodes whose GPU memory fragments: driver memory calls per node and command, the busiest first.
+
+    A rank that stalls at a steady period often sits on the node at the top of this list.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    params: list[Any] = [cluster, asker.since_us(asked.window)]
+    rows = records(await asker.query(_MEMFRAG, [*params, [MEMFRAG_TOTAL]], 10_000))
+    estimate = dict((await asker.query(_LATEST, [*params, FRAGMENTATION], 10_000)).rows)
+    nodes: dict[str | None, MemfragNode] = {}
+    for row in rows:
+        node = nodes.setdefault(
+            row["node_id"], MemfragNode(row["node_id"], 0, None, [], estimate.pop(row["node_id"], None))
+        )
+        node.events += int(row["events"])
+        node.events_per_s = _rate((node.events_per_s or 0.0) + (row["per_s"] or 0.0))
+        node.commands.append(MemfragCommand(row["cmd"], int(row["events"])))
+    found = sorted(nodes.values(), key=lambda node: (-node.events, node.node_id or ""))
+    found += [MemfragNode(node_id, 0, None, [], value) for node_id, value in estimate.items()]
+    cut, notes = _cut(len(found), asked.limit, MEMFRAG_TOTAL)
+    return MemfragAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=cut,
+        notes=notes,
+        nodes=found[: asked.limit],
+        total=sum(node.events for node in found),
+    )
+
+
+def _cut(found: int, limit: int, metric: str) -> tuple[bool, list[str]]:
+    if not found:
+        return False, [f"no growth of {metric} in the window: it needs two points of a series; try a longer window"]
+    return found > limit, [f"{found - limit} more rows; raise limit"] if found > limit else []
+
+
+def _rate(value: float | str | None) -> float | None:
+    return round(value, 3) if isinstance(value, float | int) else None
+
+
+def _histogram(row: Json) -> LaunchHistogram:
+    detail = msgspec.json.decode(row["detail"]) if row["detail"] else {}
+    bounds = [float(bound) for bound in detail.get("bounds", [])]
+    counts = [int(count) for count in detail.get("counts", [])]
+    return LaunchHistogram(row["metric_name"], row["node_id"], row["points"], bounds, counts)

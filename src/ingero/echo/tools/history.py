@@ -1,0 +1,239 @@
+"""What happened, in order: events of a node or metric, and the stream of anomalies. Cursors resume without a gap.
+
+A cursor names a generation: requests up to the number applied when its first page was asked. Inside a generation rows
+come in order of time; when it is read to the end, the next cursor begins the generation of what arrived since. So
+late arrivals are neither lost nor do they disturb pages already read.
+"""
+
+import base64
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+from ingero.contract import names
+from ingero.echo.tools.asker import Answered, Asked, Asker, ClusterId, Json, Limit, parse_time_ns, question, records
+from ingero.transport.tools import ToolRefused
+
+Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
+Time = Annotated[str, Meta(description="RFC 3339 (UTC) or Unix seconds.", max_length=40)] | None
+Name = Annotated[str, Meta(max_length=256)] | None
+_COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind, coalesce(value_double, value_int) AS value,
+  cumulative_value, unit, causal_chain_id, attrs, detail"""
+_STRAGGLER_SPANS: Final = "'ingero.detection.straggler', 'ingero.detection.degradation'"
+_ANOMALIES: Final = f"""SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
+  state AS severity, concat_ws(': ', class, evidence) AS summary, next AS advice, episode AS id FROM verdicts
+UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain', severity, summary, root_cause,
+  chain_id FROM causal_chains
+UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NULL,
+  concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold', attrs->>'$.dominant_signal'), NULL,
+  attrs->>'$."{names.EVENT_ID}"'
+  FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
+
+_FIRST: Final = "SELECT min(seq) FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
+
+
+class HistoryQuestion(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}
+):
+    """Events of a cluster, filtered."""
+
+    cluster_id: ClusterId = None
+    node_id: Name = None
+    metric_name: Name = None
+    causal_chain_id: Name = None
+    rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    since: Time = None
+    until: Time = None
+    limit: Limit = 100
+    cursor: Cursor = None
+
+
+class HistoryEvent(msgspec.Struct, omit_defaults=True):
+    """One event; `cumulative_value` is a running total, never sum it."""
+
+    ts: str | None
+    metric_name: str | None
+    kind: str | None = None
+    node_id: str | None = None
+    rank: int | None = None
+    job_id: str | None = None
+    start_ts: str | None = None
+    value: float | str | None = None
+    cumulative_value: float | str | None = None
+    unit: str | None = None
+    causal_chain_id: str | None = None
+    attrs: Json = {}
+    detail: Json = {}
+
+
+class HistoryAnswer(msgspec.Struct, kw_only=True):
+    """`more`: another page follows of what was there at the first; `next_cursor` goes on, later also to what is new."""
+
+    cluster_id: str
+    events: list[HistoryEvent]
+    total: int
+    truncated: bool
+    more: bool
+    next_cursor: str
+    notes: list[str] = []
+
+
+@question
+async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
+    """Events in order of time, filtered by node, metric, rank, causal chain and time; page on with next_cursor.
+
+    Start narrow: a node and a metric. `total` counts all that match. A cursor never skips or repeats an event, and one
+    from the last page picks up what arrives later.
+    """
+    cluster = await asker.cluster(asked.cluster_id, "all")
+    at = _decode(asked.cursor, asker.store.applied_seq)
+    where: list[str] = ["cluster_id = $1"]
+    params: list[Any] = [cluster]
+    for column, value in (
+        ("node_id", asked.node_id),
+        ("metric_name", asked.metric_name),
+        ("causal_chain_id", asked.causal_chain_id),
+        ("rank", asked.rank),
+    ):
+        if value is not None:
+            params.append(value)
+            where.append(f"{column} = ${len(params)}")
+    for operator, name, text in ((">=", "from", asked.since), ("<", "to", asked.until)):
+        if text is not None:
+            params.append(parse_time_ns(text, name))
+            where.append(f"ts {operator} make_timestamp_ns(${len(params)})")
+    found, total = await _page(asker, "events", " AND ".join(where), params, at, asked.limit, _COLUMNS)
+    events = [msgspec.convert({**row, **_objects(row)}, HistoryEvent) for row in found.rows]
+    more = found.more
+    notes = [f"{total} events match; page on with next_cursor, or narrow by metric_name, node_id, from and to"] * more
+    return HistoryAnswer(
+        cluster_id=cluster,
+        events=events,
+        total=total,
+        truncated=more,
+        more=more,
+        next_cursor=found.cursor,
+        notes=notes,
+    )
+
+
+class AnomaliesQuestion(Asked, kw_only=True):
+    """The stream of anomalies."""
+
+    node_id: Name = None
+    limit: Limit = 100
+    cursor: Cursor = None
+
+
+class Anomaly(msgspec.Struct, omit_defaults=True):
+    """`kind` is verdict, causal_chain or straggler_event; `severity` is the verdict's state or the chain's severity."""
+
+    ts: str | None
+    kind: str
+    node_id: str | None = None
+    rank: int | None = None
+    severity: str | None = None
+    summary: str | None = None
+    advice: str | None = None
+    id: str | None = None
+
+
+class AnomaliesAnswer(Answered, kw_only=True):
+    """`total` counts what this cursor has before it."""
+
+    anomalies: list[Anomaly]
+    total: int
+    more: bool
+    next_cursor: str
+
+
+@question
+async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
+    """Everything that was reported as wrong, in order: verdicts of Fleet, causal chains of agents, straggler events.
+
+    Keep next_cursor and ask again to follow the stream: nothing is skipped or repeated. The window applies to the
+    first page only.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    at = _decode(asked.cursor, asker.store.applied_seq)
+    params: list[Any] = [cluster]
+    where = "cluster_id = $1"
+    if asked.cursor is None:
+        ((first,),) = (await asker.query(_FIRST, [cluster, asker.since_us(asked.window)])).rows
+        at = _Place(max(at.low, (first or 1) - 1), at.high)
+    if asked.node_id is not None:
+        params.append(asked.node_id)
+        where += f" AND node_id = ${len(params)}"
+    columns = "ts, kind, node_id, rank, severity, summary, advice, id"
+    found, total = await _page(asker, f"({_ANOMALIES})", where, params, at, asked.limit, columns)
+    return AnomaliesAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=found.more,
+        notes=["page on with next_cursor, or name a node_id"] * found.more,
+        anomalies=[msgspec.convert(row, Anomaly) for row in found.rows],
+        total=total,
+        more=found.more,
+        next_cursor=found.cursor,
+    )
+
+
+class _Place(msgspec.Struct, array_like=True):
+    """Requests after `low` up to `high`; rows after the last one given."""
+
+    low: int
+    high: int
+    at_ns: int = -1
+    seq: int = 0
+    idx: int = 0
+
+
+class _Page(msgspec.Struct):
+    rows: list[Json]
+    more: bool
+    cursor: str
+
+
+async def _page(
+    asker: Asker, source: str, where: str, params: list[Any], at: _Place, limit: int, columns: str
+) -> tuple[_Page, int]:
+    if at.high <= at.low:  # the generation before was read to its end: begin the next one
+        at = _Place(at.low, asker.store.applied_seq)
+    where = f"{where} AND ts IS NOT NULL AND seq > {at.low} AND seq <= {at.high}"
+    after = "" if at.at_ns < 0 else f" AND (ts, seq, idx) > (make_timestamp_ns({at.at_ns}), {at.seq}, {at.idx})"
+    ((total,),) = (await asker.query(f"SELECT count(*) FROM {source} WHERE {where}", params)).rows
+    found = await asker.query(
+        f"SELECT epoch_ns(ts) AS _at, seq AS _seq, idx AS _idx, {columns} FROM {source} WHERE {where}{after} "
+        f"ORDER BY ts, seq, idx LIMIT {limit + 1}",
+        params,
+        limit + 1,
+    )
+    rows = records(found)
+    more = len(rows) > limit or found.truncated
+    rows = rows[:limit]
+    place = _Place(at.high, at.high)
+    if more and rows:
+        last = rows[-1]
+        place = _Place(at.low, at.high, last["_at"], last["_seq"], last["_idx"])
+    return _Page(rows, more, _encode(place)), total
+
+
+def _objects(row: Json) -> Json:
+    return {name: msgspec.json.decode(row[name]) if row[name] else {} for name in ("attrs", "detail")}
+
+
+def _encode(place: _Place) -> str:
+    return base64.urlsafe_b64encode(msgspec.msgpack.encode(place)).decode().rstrip("=")
+
+
+def _decode(cursor: str | None, applied: int) -> _Place:
+    if cursor is None:
+        return _Place(0, applied)
+    try:
+        place = msgspec.msgpack.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=_Place)
+        if min(place.low, place.high, place.seq, place.idx) >= 0 and -(2**62) < place.at_ns < 2**62:
+            return place
+    except (ValueError, msgspec.DecodeError):
+        pass
+    raise ToolRefused("bad_cursor", "the cursor is not one of ours; leave it out to begin anew")

@@ -1,0 +1,193 @@
+"""Collectives rolled up: which operation, which rank, how late, how fast."""
+
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from ingero.core.collectives import Collectives, Floats, Ints
+from ingero.core.waiting import find_late
+from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
+from ingero.echo.tools.records import Records, load_records
+
+
+class NcclQuestion(Asked, kw_only=True):
+    """How the collectives of a cluster are doing."""
+
+    op: Annotated[str, Meta(description="Only this operation, for example AllReduce.", max_length=64)] | None = None
+    limit: Limit = 20
+
+
+class OpRollup(msgspec.Struct):
+    """One operation over all ranks. Bandwidth is message size over the time of the rank that waited least."""
+
+    op: str
+    collectives: int
+    records: int
+    ranks: int
+    bytes: int
+    p50_ms: float
+    p99_ms: float
+    waited_rank_seconds: float
+    gigabytes_per_s: float | None
+
+
+class RankRollup(msgspec.Struct):
+    """One rank in one operation. `late_times` counts collectives in which the others clearly waited for it."""
+
+    op: str
+    node_id: str | None
+    rank: int | None
+    collectives: int
+    bytes: int
+    lateness_p50_ms: float | None
+    lateness_max_ms: float | None
+    peer_lag_p50_ms: float | None
+    late_times: int
+    caused_rank_seconds: float
+
+
+class LateRank(msgspec.Struct):
+    """The rank that the others wait for; `period` is the number of operations from one stall to the next."""
+
+    node_id: str | None
+    rank: int | None
+    job_id: str | None
+    times: int
+    lateness_ms: float
+    share_of_waiting: float
+    period: int | None
+
+
+class NcclAnswer(Answered, kw_only=True):
+    """Operations first, then ranks by the waiting they caused. `late` is null when nobody stands out."""
+
+    ops: list[OpRollup]
+    ranks: list[RankRollup]
+    late: LateRank | None
+    records: int
+    incomplete_collectives: int
+
+
+@question
+async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
+    """NCCL collectives by operation and rank: bytes, bandwidth, lateness, and the rank that the others wait for.
+
+    A late rank shows the shortest time inside a collective, because it does not wait; lateness turns that round, so
+    positive means late. `late` names the rank to look at and, when its stalls repeat, their period.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    loaded = await load_records(asker, cluster, asked.window)
+    if loaded is None:
+        return NcclAnswer(
+            cluster_id=cluster,
+            window=asked.window,
+            notes=[f"no collective arrived in the window {asked.window}; agents send them with the NCCL plugin"],
+            ops=[],
+            ranks=[],
+            late=None,
+            records=0,
+            incomplete_collectives=0,
+        )
+    ops = [rollup for code in range(len(loaded.collectives.ops)) if (rollup := _op(loaded, code, asked.op)) is not None]
+    ranks = sorted(_ranks(loaded, asked.op), key=lambda rank: (-rank.caused_rank_seconds, rank.op, rank.rank or 0))
+    missing = len(np.unique(loaded.waiting.groups[~loaded.waiting.lag.is_quorate]))
+    notes = list(loaded.notes)
+    if missing:
+        notes.append(f"{missing} collectives lack the records of most ranks and count in bytes only")
+    if len(ranks) > asked.limit:
+        notes.append(f"{len(ranks) - asked.limit} more rows of ranks; name an op or raise limit")
+    return NcclAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=len(ranks) > asked.limit or bool(loaded.notes),
+        notes=notes,
+        ops=sorted(ops, key=lambda op: -op.waited_rank_seconds),
+        ranks=ranks[: asked.limit],
+        late=_late(loaded),
+        records=len(loaded.collectives),
+        incomplete_collectives=missing,
+    )
+
+
+def _op(loaded: Records, code: int, wanted: str | None) -> OpRollup | None:
+    c, waiting = loaded.collectives, loaded.waiting
+    rows = np.flatnonzero(c.op == code)
+    if not len(rows) or not _is_wanted(c.ops[code], wanted):
+        return None
+    duration = _duration_ms(loaded)[rows]
+    moved = (c.size_bytes[rows] > 0) & (waiting.lag.transfer_ms[rows] > 0)
+    speed = c.size_bytes[rows][moved] / waiting.lag.transfer_ms[rows][moved] / 1e6
+    return OpRollup(
+        op=c.ops[code],
+        collectives=len(np.unique(waiting.groups[rows])),
+        records=len(rows),
+        ranks=len(np.unique(c.who[rows])),
+        bytes=_bytes(c, rows),
+        p50_ms=round(float(np.median(duration)), 6),
+        p99_ms=round(float(np.percentile(duration, 99)), 6),
+        waited_rank_seconds=round(float(np.nansum(waiting.wait_ms[rows])) / 1e3, 6),
+        gigabytes_per_s=round(float(np.median(speed)), 6) if len(speed) else None,
+    )
+
+
+def _ranks(loaded: Records, wanted: str | None) -> list[RankRollup]:
+    c, waiting = loaded.collectives, loaded.waiting
+    total_wait = np.zeros(int(waiting.groups.max(initial=-1)) + 1)
+    np.add.at(total_wait, waiting.groups, np.nan_to_num(waiting.wait_ms))
+    caused = np.where(waiting.is_last, total_wait[waiting.groups], 0.0) / 1e3
+    rollups = []
+    key = c.op.astype(np.int64) * (len(c.recorders) + 1) + c.who
+    for rows in _split(key):
+        op, who = c.ops[c.op[rows[0]]], c.recorders[c.who[rows[0]]]
+        if not _is_wanted(op, wanted):
+            continue
+        rollups.append(
+            RankRollup(
+                op=op,
+                node_id=who.node,
+                rank=who.global_rank,
+                collectives=len(rows),
+                bytes=_bytes(c, rows),
+                lateness_p50_ms=_known(waiting.lateness_ms[rows], 50),
+                lateness_max_ms=_known(waiting.lateness_ms[rows], 100),
+                peer_lag_p50_ms=_known(waiting.lag.peer_lag_ms[rows], 50),
+                late_times=int(waiting.is_last[rows].sum()),
+                caused_rank_seconds=round(float(caused[rows].sum()), 6),
+            )
+        )
+    return rollups
+
+
+def _late(loaded: Records) -> LateRank | None:
+    late = find_late(loaded.collectives, loaded.waiting)
+    if late is None:
+        return None
+    who = loaded.collectives.recorders[late.who]
+    lateness, share = round(late.lateness_ms, 3), round(late.share, 4)
+    return LateRank(who.node, who.global_rank, who.job, late.times, lateness, share, late.period)
+
+
+def _split(key: Ints) -> list[np.ndarray[Any, Any]]:
+    """Row numbers by key."""
+    order = np.argsort(key, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+
+
+def _is_wanted(op: str, wanted: str | None) -> bool:
+    return wanted is None or op.lower() == wanted.lower().removeprefix("nccl")
+
+
+def _bytes(c: Collectives, rows: np.ndarray[Any, Any]) -> int:
+    return int(np.maximum(c.size_bytes[rows], 0).sum())
+
+
+def _duration_ms(loaded: Records) -> Floats:
+    own = loaded.collectives.duration_ns / 1e6
+    return np.where(loaded.collectives.is_gpu_timed | np.isnan(loaded.duration_ms), own, loaded.duration_ms)
+
+
+def _known(values: Floats, percentile: float) -> float | None:
+    known = values[~np.isnan(values)]
+    return round(float(np.percentile(known, percentile)), 6) if len(known) else None

@@ -1,0 +1,110 @@
+"""Which nodes differ from their peers in any metric."""
+
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from ingero.contract import names
+from ingero.core.robust import MAD_TO_SIGMA, median_and_mad
+from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question, records
+
+MAX_NODES: Final = 20_000
+SPREAD_FLOOR: Final = 0.01  # of the median: peers that agree to the last digit do not make a hair an outlier
+MIN_NODES: Final = 3
+_VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean, min(value_double) AS low,
+  max(value_double) AS high,
+  max(cumulative_value) - min(cumulative_value) AS increase, (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds
+FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL
+  AND (value_double IS NOT NULL OR cumulative_value IS NOT NULL) GROUP BY node_id"""
+_NAMES: Final = """SELECT metric_name, count(DISTINCT node_id) FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1"""
+
+
+class OutliersQuestion(Asked, kw_only=True):
+    """Which nodes differ in a metric."""
+
+    metric: Annotated[str, Meta(description="Metric to compare.", min_length=1, max_length=256)] = names.HEALTH_SCORE
+    k: Annotated[float, Meta(description="How many robust standard deviations make an outlier.", ge=1, le=20)] = 3.0
+    limit: Limit = 20
+
+
+class OutlierNode(msgspec.Struct):
+    """`z` is the distance from the peers' median in robust standard deviations, negative below it."""
+
+    node_id: str
+    value: float
+    z: float
+    points: int
+    low: float | None
+    high: float | None
+
+
+class OutliersAnswer(Answered, kw_only=True):
+    """Nodes beyond `k`, the farthest first. `value` is the mean, or growth per second for a running total."""
+
+    outliers: list[OutlierNode]
+    metric: str
+    unit: str
+    nodes: int
+    median: float | None
+    mad: float | None
+
+
+@question
+async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersAnswer:
+    """Which nodes differ from their peers in one metric, ranked by robust z-score.
+
+    Use it when nobody is below the health line but the job is slow, with metrics such as
+    ingero.node.throughput_ratio, ingero.node.memory_headroom or gpu.memcpy.bytes_total. Running totals are compared by
+    their growth per second.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    params = [cluster, asker.since_us(asked.window)]
+    found = await asker.query(_VALUES, [*params, asked.metric], MAX_NODES)
+    rows = records(found)
+    is_total = any(row["increase"] is not None and row["mean"] is None for row in rows)
+    values = [_value(row, is_total) for row in rows]
+    known = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
+    notes = [] if len(known) >= MIN_NODES else await _too_few(asker, params, asked.metric, len(known))
+    outliers: list[OutlierNode] = []
+    centre = mad = None
+    if len(known) >= MIN_NODES:
+        centre, mad = median_and_mad([value for _, value in known])
+        spread = max(MAD_TO_SIGMA * mad, SPREAD_FLOOR * abs(centre), float(np.finfo(float).tiny))
+        outliers = [
+            OutlierNode(
+                row["node_id"], value, round((value - centre) / spread, 3), row["points"], row["low"], row["high"]
+            )
+            for row, value in known
+            if abs(value - centre) > asked.k * spread
+        ]
+        outliers.sort(key=lambda outlier: (-abs(outlier.z), outlier.node_id))
+    if len(outliers) > asked.limit:
+        notes.append(f"{len(outliers) - asked.limit} more nodes differ; raise limit or k")
+    return OutliersAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=len(outliers) > asked.limit or found.truncated,
+        notes=notes,
+        outliers=outliers[: asked.limit],
+        metric=asked.metric,
+        unit="per second" if is_total else "value",
+        nodes=len(known),
+        median=centre,
+        mad=mad,
+    )
+
+
+def _value(row: dict[str, float | None], is_total: bool) -> float | None:
+    increase, seconds = row["increase"], row["seconds"]
+    if not is_total:
+        return row["mean"]
+    return increase / seconds if increase is not None and seconds else None
+
+
+async def _too_few(asker: Asker, params: list[object], metric: str, nodes: int) -> list[str]:
+    there = [f"{name} ({count} nodes)" for name, count in (await asker.query(_NAMES, params, 12)).rows]
+    listed = ", ".join(there) or "none at all"
+    return [f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: {listed}"]

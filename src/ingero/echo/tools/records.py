@@ -1,0 +1,85 @@
+"""Collective records of a window as columns, matched across ranks: what the NCCL and cost questions compute with."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ingero.core.collectives import Collectives, Floats, Ints, Recorder, from_columns
+from ingero.core.waiting import Waiting, measure_waiting
+from ingero.echo.tools.asker import Asker, Column
+
+MAX_RECORDS: Final = 200_000
+_WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
+_EXTENT: Final = f"SELECT count(*), min(seq) {_WHERE}"
+_FROM_SEQ: Final = f"SELECT approx_quantile(seq, $3) {_WHERE}"
+_COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank, nranks,
+  coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns, stream, lateness_ms,
+  coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model, epoch_ns(ts) AS end_ns,
+  coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms
+{_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL AND nranks IS NOT NULL"""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """`price_code` points into `prices`: provider and GPU model of the rank that recorded a row."""
+
+    collectives: Collectives
+    waiting: Waiting
+    duration_ms: Floats
+    price_code: Ints
+    prices: list[tuple[str, str]]
+    total: int
+    notes: list[str]
+
+
+async def load_records(asker: Asker, cluster: str, window: str) -> Records | None:
+    """The newest records of the window; None when there are none."""
+    params: list[Any] = [cluster, asker.since_us(window)]
+    ((total, first),) = (await asker.query(_EXTENT, params)).rows
+    if not total:
+        return None
+    notes = []
+    if total > MAX_RECORDS:
+        share = 1.0 - MAX_RECORDS / total
+        first = int((await asker.query(_FROM_SEQ, [*params, share])).rows[0][0])
+        notes.append(f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter window for all")
+    columns = await asker.columns(_COLUMNS, [*params, first], MAX_RECORDS + MAX_RECORDS // 10)
+    if not len(columns["rank"].data):
+        return None
+    return await asyncio.to_thread(_measure, columns, int(total), notes)
+
+
+def _measure(columns: dict[str, Column], total: int, notes: list[str]) -> Records:
+    who, recorders = _recorders(columns)
+    data = {
+        "who": who,
+        "comm": columns["comm"].data,
+        "seq": columns["comm_seq"].data,
+        "op": columns["op_type"].data,
+        "size_bytes": columns["bytes"].data,
+        **{name: columns[name].data for name in ("rank", "nranks", "peer", "start_ns", "end_ns", "stream")},
+        "gpu_duration_ns": columns["gpu_duration_ns"].data,
+    }
+    collectives = from_columns(data, columns["op_type"].values or [], recorders)
+    price_code, prices = _pairs(columns["provider"], columns["gpu_model"])
+    waiting = measure_waiting(collectives, columns["lateness_ms"].data)
+    return Records(collectives, waiting, columns["duration_ms"].data, price_code, prices, total, notes)
+
+
+def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:
+    job, node, rank = columns["job_id"], columns["node_id"], columns["global_rank"].data
+    table = np.stack([job.data, node.data, rank], axis=1)
+    distinct, codes = np.unique(table, axis=0, return_inverse=True)
+    recorders = [Recorder(_named(job, int(j)), _named(node, int(n)), None if r < 0 else int(r)) for j, n, r in distinct]
+    return codes.reshape(-1), recorders
+
+
+def _pairs(left: Column, right: Column) -> tuple[Ints, list[tuple[str, str]]]:
+    distinct, codes = np.unique(np.stack([left.data, right.data], axis=1), axis=0, return_inverse=True)
+    return codes.reshape(-1), [(_named(left, int(a)) or "", _named(right, int(b)) or "") for a, b in distinct]
+
+
+def _named(column: Column, code: int) -> str | None:
+    return (column.values or [])[code] if code >= 0 else None

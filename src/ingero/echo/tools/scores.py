@@ -1,0 +1,69 @@
+"""Health scores of a cluster and the line between healthy and slow: Fleet's own where it reports, else the formula."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ingero.contract import names
+from ingero.core.threshold import SERVED_MAX, ThresholdPolicy, clamp_raw, compute_threshold
+from ingero.echo.tools.asker import Asker, records
+
+MAX_NODES: Final = 20_000
+FLEET_GAUGES: Final = ("threshold", "median", "mad", "quorum_met", "active_nodes", "idle_nodes", "panic_mode")
+_NAMES: Final = ", ".join(f"'{name}'" for name in (names.HEALTH_SCORE, *(f"ingero_fleet_{g}" for g in FLEET_GAUGES)))
+_LATEST: Final = f"""SELECT metric_name, node_id, arg_max(value_double, ts) AS value,
+  epoch_us(max(received_ts)) AS seen_us, epoch_us(max(ts)) AS at_us,
+  arg_max(attrs, ts)->>'$."{names.NODE_STATE}"' AS state
+FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name IN ({_NAMES})
+  AND value_double IS NOT NULL GROUP BY metric_name, node_id"""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScore:
+    """Where a node stands; `score` is 0 to 1, higher is healthier."""
+
+    node_id: str
+    score: float
+    state: str
+    at_us: int
+    seen_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """All nodes of a cluster and their line. `threshold` is None while there is no score."""
+
+    nodes: tuple[NodeScore, ...]
+    threshold: float | None
+    threshold_source: str
+    median: float | None
+    mad: float | None
+    fleet: dict[str, float]
+    truncated: bool
+
+
+async def load_scores(asker: Asker, cluster: str, window: str, policy: ThresholdPolicy | None = None) -> Scores:
+    """The latest score of every node in the window."""
+    policy = policy or ThresholdPolicy()
+    found = await asker.query(_LATEST, [cluster, asker.since_us(window)], MAX_NODES)
+    nodes, fleet = [], {}
+    for row in records(found):
+        if row["metric_name"] != names.HEALTH_SCORE:
+            fleet[row["metric_name"].removeprefix("ingero_fleet_")] = float(row["value"])
+        elif row["node_id"] is not None:
+            state = row["state"] or "unknown"
+            nodes.append(NodeScore(row["node_id"], float(row["value"]), state, row["at_us"], row["seen_us"]))
+    values = [node.score for node in nodes if node.state in ("active", "unknown")]
+    stats = compute_threshold(values, policy) if values else None
+    threshold, source = fleet.get("threshold"), "fleet"
+    if threshold is None and stats is not None:
+        line = min(clamp_raw(stats.value, policy), stats.median - policy.min_gap)
+        threshold, source = min(max(line, policy.min), SERVED_MAX), "computed"
+    return Scores(
+        tuple(sorted(nodes, key=lambda node: (node.score, node.node_id))),
+        threshold,
+        source if threshold is not None else "none",
+        fleet.get("median", stats.median if stats else None),
+        fleet.get("mad", stats.mad if stats else None),
+        fleet,
+        found.truncated,
+    )

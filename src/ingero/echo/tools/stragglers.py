@@ -1,0 +1,202 @@
+"""Who is slow: Fleet's verdicts, scores below the line, and ranks the others wait for, as one ranked list."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from ingero.contract import names
+from ingero.core.waiting import find_late
+from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
+from ingero.echo.tools.records import load_records
+from ingero.echo.tools.scores import Scores, load_scores
+
+_STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3}
+_BELOW_LINE: Final = "below_threshold"
+_BELOW: Final = 1  # a score below the line ranks after a verdict and before a suspicion
+_VERDICTS: Final = """SELECT * EXCLUDE (seq, idx, received_ts), epoch_us(since) AS since_us FROM verdicts
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1 ORDER BY ts DESC"""
+_SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
+  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = '{names.HEALTH_SCORE}'
+    AND list_contains($4::VARCHAR[], node_id)),
+healthy AS (SELECT node_id, max(ts) AS at FROM scores WHERE value_double >= $3 GROUP BY node_id)
+SELECT s.node_id, epoch_us(min(s.ts)) FROM scores AS s LEFT JOIN healthy AS h USING (node_id)
+WHERE h.at IS NULL OR s.ts > h.at GROUP BY s.node_id"""
+
+
+class StragglersQuestion(Asked, kw_only=True):
+    """Which nodes are slow."""
+
+    limit: Limit = 20
+
+
+class Straggler(msgspec.Struct, omit_defaults=True):
+    """One slow node or rank; `reasons` says what it rests on: verdict, score, lateness."""
+
+    node_id: str
+    state: str
+    rank: int | None = None
+    reasons: list[str] = []
+    score: float | None = None
+    gap: float | None = None
+    since: str | None = None
+    cause: str | None = None
+    excess: float | None = None
+    lateness_ms: float | None = None
+    period: int | None = None
+    usd_per_hour: float | None = None
+    confidence: float | None = None
+    evidence: str = ""
+    next: str = ""
+
+
+class StragglersAnswer(Answered, kw_only=True):
+    """Ranked, the worst first; an empty list with a threshold means that nobody is slow."""
+
+    stragglers: list[Straggler]
+    nodes: int
+    threshold: float | None
+    threshold_source: str
+    median: float | None
+
+
+@question
+async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> StragglersAnswer:
+    """Which nodes slow this cluster down, the worst first.
+
+    Ask this right after the summary. Each row carries what it rests on: Fleet's verdict (cause, cost, what to do), a
+    health score below the cluster's line, or collectives in which the others waited for a rank. The first row is the
+    node to open next.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    scores = await load_scores(asker, cluster, asked.window)
+    ranking = _Ranking()
+    notes = await _add_verdicts(asker, cluster, asked.window, ranking)
+    await _add_scores(asker, cluster, asked.window, scores, ranking)
+    notes += await _add_lateness(asker, cluster, asked.window, ranking)
+    ordered = ranking.ordered()
+    if not scores.nodes:
+        notes.append(f"no health score arrived in the window {asked.window}: only verdicts and collectives were used")
+    if scores.threshold_source == "computed":
+        notes.append("Fleet reported no threshold here: the line was computed from the latest scores")
+    if len(ordered) > asked.limit:
+        notes.append(f"{len(ordered) - asked.limit} more are slow; raise limit to see them")
+    return StragglersAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=len(ordered) > asked.limit or scores.truncated,
+        notes=notes,
+        stragglers=ordered[: asked.limit],
+        nodes=len(scores.nodes),
+        threshold=scores.threshold,
+        threshold_source=scores.threshold_source,
+        median=scores.median,
+    )
+
+
+@dataclass(slots=True)
+class _Ranking:
+    """Slow ones by node and rank; what speaks about a node joins what speaks about its ranks."""
+
+    found: dict[tuple[str, int | None], tuple[int, Straggler]] = field(default_factory=dict)
+
+    def add(self, place: int, node: str, rank: int | None, **facts: Any) -> None:
+        """Add facts about a node; the lowest place counts."""
+        key = next((k for k in self.found if k[0] == node and (rank is None or k[1] in (rank, None))), (node, rank))
+        before, straggler = self.found.get(key, (place, Straggler(node, _BELOW_LINE, rank)))
+        reasons = [*straggler.reasons, facts.pop("reason")]
+        kept = {name: value for name, value in facts.items() if value is not None and not _has(straggler, name)}
+        self.found[key] = (min(place, before), msgspec.structs.replace(straggler, reasons=reasons, **kept))
+
+    def ordered(self) -> list[Straggler]:
+        """The worst first."""
+        ranked = sorted(
+            self.found.values(),
+            key=lambda item: (
+                item[0],
+                -len(item[1].reasons),
+                -(item[1].usd_per_hour or 0.0),
+                -(item[1].gap or 0.0),
+                -(item[1].excess or 0.0),
+                item[1].node_id,
+            ),
+        )
+        return [_with_next(straggler) for _, straggler in ranked]
+
+
+def _has(straggler: Straggler, name: str) -> bool:
+    return getattr(straggler, name) not in (None, "", _BELOW_LINE)
+
+
+def _with_next(straggler: Straggler) -> Straggler:
+    if straggler.next:
+        return straggler
+    advice = f"open {straggler.node_id}: `ingero explain --nodes {straggler.node_id}:8080` says why"
+    return msgspec.structs.replace(straggler, next=advice)
+
+
+async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranking) -> list[str]:
+    notes = []
+    for row in records(await asker.query(_VERDICTS, [cluster, asker.since_us(window)])):
+        if row["state"] == "fleet_event":
+            notes.append(
+                f"the whole fleet slowed down together at {row['ts']}: {row['evidence'] or 'no node to blame'}"
+            )
+        if row["state"] == "not_sure":
+            notes.append(f"not sure about {row['node_id']}: {row['evidence']}")
+        if row["state"] not in _STATES or row["node_id"] is None:
+            continue
+        ranking.add(
+            _STATES[row["state"]],
+            row["node_id"],
+            row["rank"],
+            reason="verdict",
+            state=row["state"],
+            since=None if row["since_us"] is None else iso(row["since_us"] / 1e6),
+            cause=row["class"],
+            **{name: row[name] for name in ("excess", "period", "usd_per_hour", "confidence", "evidence", "next")},
+        )
+    return notes
+
+
+async def _add_scores(asker: Asker, cluster: str, window: str, scores: Scores, ranking: _Ranking) -> None:
+    threshold = scores.threshold
+    if threshold is None:
+        return
+    below = [node for node in scores.nodes if node.score < threshold and node.state in ("active", "unknown")]
+    wanted = [node.node_id for node in below]
+    rows = (await asker.query(_SINCE, [cluster, asker.since_us(window), threshold, wanted], len(wanted) + 1)).rows
+    since = dict(rows) if below else {}
+    for node in below:
+        ranking.add(
+            _BELOW,
+            node.node_id,
+            None,
+            reason="score",
+            score=round(node.score, 6),
+            gap=round(threshold - node.score, 6),
+            since=iso(since[node.node_id] / 1e6) if node.node_id in since else None,
+            evidence=f"score {node.score:.3f}, line {threshold:.3f}, median {scores.median or 0:.3f}",
+        )
+
+
+async def _add_lateness(asker: Asker, cluster: str, window: str, ranking: _Ranking) -> list[str]:
+    loaded = await load_records(asker, cluster, window)
+    if loaded is None:
+        return []
+    late = find_late(loaded.collectives, loaded.waiting)
+    if late is None:
+        return []
+    recorder = loaded.collectives.recorders[late.who]
+    every = f", every {late.period} operations" if late.period else ""
+    ranking.add(
+        _BELOW,
+        recorder.node or "unknown",
+        recorder.global_rank,
+        reason="lateness",
+        lateness_ms=round(late.lateness_ms, 3),
+        period=late.period,
+        evidence=f"the others waited {late.lateness_ms:.1f} ms for it in {late.times} collectives{every}",
+    )
+    return loaded.notes

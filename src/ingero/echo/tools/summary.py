@@ -1,0 +1,119 @@
+"""The state of one cluster on one page: where every investigation begins."""
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from ingero.echo.tools.asker import Answered, Asked, Asker, iso, question, records
+from ingero.echo.tools.scores import load_scores
+from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
+
+SILENT_S: Final = 60.0
+TOP: Final = 5
+_EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes, count(DISTINCT metric_name) AS metrics,
+  epoch_us(max(received_ts)) AS newest_us, min(seq) AS first_seq,
+  count(DISTINCT causal_chain_id) AS chains
+FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
+_CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause FROM causal_chains
+WHERE cluster_id = $1 AND seq >= $2
+ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC"""
+
+
+class SummaryQuestion(Asked, kw_only=True):
+    """How a cluster is doing."""
+
+
+class ChainNews(msgspec.Struct):
+    """One causal chain that an agent reported."""
+
+    chain_id: str | None
+    node_id: str | None
+    severity: str | None
+    summary: str | None
+    root_cause: str | None
+
+
+class SlowNode(msgspec.Struct):
+    """One of the worst nodes; `find_stragglers` says more."""
+
+    node_id: str
+    state: str
+    evidence: str
+
+
+class SummaryAnswer(Answered, kw_only=True):
+    """Counts are of the window. `silent` nodes were seen in it, but not in its last minute."""
+
+    nodes: int
+    scored_nodes: int
+    active: int
+    idle: int
+    calibrating: int
+    silent: int
+    events: int
+    metrics: int
+    chain_ids: int
+    newest_event: str | None
+    threshold: float | None
+    threshold_source: str
+    quorum_met: bool | None
+    median: float | None
+    mad: float | None
+    straggler_count: int
+    stragglers: list[SlowNode]
+    chains: list[ChainNews]
+    next: str
+
+
+@question
+async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
+    """How this cluster is doing: nodes, the healthy line, the slow ones, what agents reported. Ask this first.
+
+    `next` says which question to ask after it.
+    """
+    cluster = await asker.cluster(asked.cluster_id, asked.window)
+    since_us = asker.since_us(asked.window)
+    (extent,) = records(await asker.query(_EXTENT, [cluster, since_us]))
+    scores = await load_scores(asker, cluster, asked.window)
+    slow = await find_stragglers(asker, StragglersQuestion(cluster_id=cluster, window=asked.window, limit=1000))
+    chains = records(await asker.query(_CHAINS, [cluster, extent["first_seq"] or 0], TOP + 1))
+    newest_us = extent["newest_us"]
+    is_silent = [newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes]
+    states = Counter(node.state for node, silent in zip(scores.nodes, is_silent, strict=True) if not silent)
+    quorum = scores.fleet.get("quorum_met")
+    return SummaryAnswer(
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=slow.truncated or len(chains) > TOP,
+        notes=[*slow.notes, *([] if extent["events"] else [f"nothing arrived in the window {asked.window}"])],
+        nodes=extent["nodes"],
+        scored_nodes=len(scores.nodes),
+        active=states["active"],
+        idle=states["idle"],
+        calibrating=states["calibrating"],
+        silent=sum(is_silent),
+        events=extent["events"],
+        metrics=extent["metrics"],
+        chain_ids=extent["chains"],
+        newest_event=None if newest_us is None else iso(newest_us / 1e6),
+        threshold=scores.threshold,
+        threshold_source=scores.threshold_source,
+        quorum_met=None if quorum is None else bool(quorum),
+        median=scores.median,
+        mad=scores.mad,
+        straggler_count=len(slow.stragglers),
+        stragglers=[SlowNode(found.node_id, found.state, found.evidence) for found in slow.stragglers[:TOP]],
+        chains=[msgspec.convert(chain, ChainNews) for chain in chains[:TOP]],
+        next=_next(slow.stragglers[0].node_id if slow.stragglers else None, bool(chains), bool(extent["events"])),
+    )
+
+
+def _next(slowest: str | None, has_chains: bool, has_events: bool) -> str:
+    if slowest is not None:
+        return f"fleet.cluster.find_stragglers says why {slowest} is slow and what it costs"
+    if has_chains:
+        return "nobody is slow against the others; fleet.cluster.anomalies lists what agents reported"
+    if has_events:
+        return "nobody is slow; fleet.cluster.find_outlier_nodes compares any other metric across nodes"
+    return "ask again with a longer window, or check that agents push and Fleet forwards"

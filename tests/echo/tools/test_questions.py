@@ -1,0 +1,277 @@
+"""Every question against a store with known answers, over HTTP as users ask it."""
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.echo.questions_data import (
+    SECOND,
+    START_NS,
+    collective_bodies,
+    collectives,
+    gauge,
+    log,
+    metrics,
+    score,
+    total,
+    verdict,
+)
+from tests.echo.service import RunningEcho
+
+from ingero.contract import names
+from ingero.core.cost import idle_cost
+
+H100 = "NVIDIA H100 80GB HBM3"
+STALLS = {step: {5: 290.0} for step in range(3, 100, 14)}
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
+    with RunningEcho(tmp_path_factory.mktemp("echo"), bearer_rate=10_000, bearer_burst=100_000) as running:
+        for body in bodies():
+            assert running.send(body).status == 200
+        for body in logs():
+            assert running.send(body, "logs").status == 200
+        yield running
+
+
+def bodies() -> Iterator[bytes]:
+    for number in range(8):
+        values = [0.92, 0.92, 0.92] if number != 5 else [0.93, 0.41, 0.40]
+        yield score("prod", f"gpu-{number}", values)
+    fleet = {"threshold": 0.88, "median": 0.92, "mad": 0.01, "quorum_met": 1.0}
+    yield metrics("prod", None, [gauge(f"ingero_fleet_{name}", [value]) for name, value in fleet.items()])
+    for number in range(6):
+        yield score("lone", f"n{number}", [0.9 if number != 2 else 0.2])
+    yield from collective_bodies("barrier", collectives(100, 8, STALLS, skew_ms={2: 40.0, 5: -25.0}))
+    yield from collective_bodies("gpu", collectives(60, 8, {s: {3: 30.0} for s in range(60)}, is_gpu_timed=True))
+    yield from collective_bodies("even", collectives(40, 8, {}))
+    yield from collective_bodies("paid", collectives(1, 64, {0: {41: 80.0}}))
+    for rank in range(64):
+        what = {"ingero_provider": "lambda", "ingero_gpu_model": H100}
+        yield metrics("paid", f"node-{rank:02d}", [gauge("up", [1.0])], **what)
+    for node, pace in (("a", 100), ("b", 10)):
+        h2d = {names.MEMCPY_DIRECTION: "h2d"}
+        yield metrics(
+            "totals",
+            node,
+            [
+                total("gpu.memcpy.bytes_total", [pace * i + 7 for i in range(11)], h2d),
+                total("gpu.memcpy.bytes_total", [500, 600, 50, 80], {names.MEMCPY_DIRECTION: "d2h"}),
+                total(names.KERNEL_LAUNCH_TOTAL, [1000 + 50 * pace * i for i in range(5)]),
+                total("gpu.memfrag.ioctl_event_total", [0, pace * 3], {"cmd": "0x2a"}),
+                gauge("gpu.memory.fragmentation_estimate", [pace / 1000]),
+            ],
+        )
+
+
+def logs() -> Iterator[bytes]:
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "suspect", excess=0.1), 1)
+    facts = {"class": "compute", "excess": 0.31, "usd_per_hour": 12.5, "evidence": "+31 %", "next": "drain gpu-5"}
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "straggler", rank=40, **facts), 2)
+    yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "resolved", "e2"), 3)
+    chain = {"id": "c-1", "severity": "HIGH", "summary": "cudaStreamSync slow", "root_cause": "backup on 4 cores"}
+    yield log("prod", "gpu-5", names.CAUSAL_CHAIN_EVENT, chain, 4)
+
+
+def test_f081_the_planted_straggler_is_first_with_all_that_is_known(echo: RunningEcho) -> None:
+    answer = echo.answer("find_stragglers", cluster_id="prod", window="all")
+    (found,) = answer["stragglers"]
+    assert (found["node_id"], found["state"], found["rank"]) == ("gpu-5", "straggler", 40)
+    assert found["reasons"] == ["verdict", "score"]
+    assert (found["score"], found["gap"], found["usd_per_hour"]) == (0.40, 0.48, 12.5)
+    assert (found["cause"], found["next"]) == ("compute", "drain gpu-5")
+    assert (answer["threshold"], answer["threshold_source"], answer["nodes"]) == (0.88, "fleet", 8)
+
+
+def test_without_fleet_the_line_is_computed_and_said(echo: RunningEcho) -> None:
+    answer = echo.answer("find_stragglers", cluster_id="lone")
+    assert [found["node_id"] for found in answer["stragglers"]] == ["n2"]
+    assert answer["stragglers"][0]["since"] == "2025-11-15T01:00:00.000Z"
+    assert answer["threshold_source"] == "computed"
+    assert "Fleet reported no threshold here" in answer["notes"][0]
+
+
+def test_f087_the_summary_counts_like_sql(echo: RunningEcho) -> None:
+    answer = echo.answer("summary", cluster_id="prod")
+    sql = "SELECT count(*), count(DISTINCT node_id), count(DISTINCT metric_name) FROM events WHERE cluster_id = 'prod'"
+    ((events, nodes, kinds),) = echo.sql(sql).json["data"]["rows"]
+    assert (answer["events"], answer["nodes"], answer["metrics"]) == (events, nodes, kinds)
+    assert (answer["active"], answer["silent"], answer["quorum_met"], answer["median"]) == (8, 0, True, 0.92)
+    assert [slow["node_id"] for slow in answer["stragglers"]] == ["gpu-5"]
+    assert [chain["root_cause"] for chain in answer["chains"]] == ["backup on 4 cores"]
+    assert answer["next"] == "fleet.cluster.find_stragglers says why gpu-5 is slow and what it costs"
+
+
+def test_outliers_are_ranked_and_totals_compared_by_growth(echo: RunningEcho) -> None:
+    found = echo.answer("find_outlier_nodes", cluster_id="lone")["outliers"]
+    assert [(outlier["node_id"], outlier["value"]) for outlier in found] == [("n2", 0.2)]
+    few = echo.answer("find_outlier_nodes", cluster_id="totals", metric=names.KERNEL_LAUNCH_TOTAL)
+    assert (few["unit"], few["nodes"], few["outliers"]) == ("per second", 2, [])
+    assert "only 2 nodes report" in few["notes"][0]
+
+
+def test_f108_f109_the_late_rank_and_its_period_are_named(echo: RunningEcho) -> None:
+    """Rank 5 comes 290 ms late every 14 steps; the nodes' clocks differ by more than some lateness."""
+    began = time.monotonic()
+    answer = echo.answer("nccl_summary", cluster_id="barrier")
+    assert time.monotonic() - began < 3, "F112"
+    late = answer["late"]
+    assert (late["node_id"], late["rank"], late["times"], late["period"]) == ("node-05", 5, len(STALLS), 14)
+    assert late["lateness_ms"] == pytest.approx(290, abs=1)
+    (op,) = answer["ops"]
+    assert (op["op"], op["collectives"], op["records"], op["ranks"]) == ("AllReduce", 100, 800, 8), "F110"
+    assert op["bytes"] == 800 << 20, "F089"
+    assert op["gigabytes_per_s"] == pytest.approx((1 << 20) / 10e-3 / 1e9, rel=1e-3)
+    assert answer["ranks"][0]["rank"] == 5
+    assert answer["ranks"][0]["caused_rank_seconds"] == pytest.approx(7 * 0.290 * len(STALLS), rel=0.01)
+    (straggler,) = echo.answer("find_stragglers", cluster_id="barrier")["stragglers"]
+    assert (straggler["node_id"], straggler["rank"], straggler["period"]) == ("node-05", 5, 14)
+
+
+def test_gpu_timed_lateness_needs_no_clock_and_nobody_is_named_without_cause(echo: RunningEcho) -> None:
+    late = echo.answer("nccl_summary", cluster_id="gpu")["late"]
+    assert (late["rank"], late["lateness_ms"], late["period"]) == (3, pytest.approx(30, abs=0.01), None)
+    even = echo.answer("nccl_summary", cluster_id="even")
+    assert even["late"] is None
+    assert even["ops"][0]["waited_rank_seconds"] == 0
+    assert echo.answer("nccl_summary", cluster_id="even", op="ncclAllGather")["ops"] == []
+    assert "no collective arrived" in echo.answer("nccl_summary", cluster_id="prod")["notes"][0]
+
+
+def test_f111_a_stall_is_answered_within_two_seconds_of_its_last_event(echo: RunningEcho) -> None:
+    records = collectives(20, 8, {step: {6: 120.0} for step in range(20)})
+    for body in collective_bodies("fresh", records):
+        echo.send(body)
+    began = time.monotonic()
+    assert echo.answer("find_stragglers", cluster_id="fresh")["stragglers"][0]["rank"] == 6
+    assert time.monotonic() - began < 2
+
+
+def test_f092_cost_is_the_formula_at_the_rate_of_the_table(echo: RunningEcho) -> None:
+    """V8: 63 ranks x 0.080 s x 2.49 an hour."""
+    expected = idle_cost(0.080, 63, 2.49)
+    answer = echo.answer("get_cost", cluster_id="paid")
+    assert answer["amount"] == pytest.approx(expected, rel=1e-6)
+    assert expected == pytest.approx(0.003486, abs=1e-9)
+    (row,) = answer["rows"]
+    assert (row["name"], row["collectives"]) == ("node-41", 1)
+    assert row["waited_gpu_seconds"] == pytest.approx(63 * 0.080)
+    assert (answer["unpriced_gpu_seconds"], answer["currency"]) == (0, "USD")
+    by_op = echo.answer("get_cost", cluster_id="paid", group_by="op", usd_per_gpu_hour=10, gpus_per_rank=2)
+    assert by_op["rows"][0]["name"] == "AllReduce"
+    assert by_op["amount"] == pytest.approx(idle_cost(0.080, 63, 10, 2))
+    unknown = echo.answer("get_cost", cluster_id="barrier")
+    assert (unknown["amount"], unknown["rows"][0]["amount"]) == (0, None), "unknown is not free"
+    assert unknown["unpriced_gpu_seconds"] == pytest.approx(7 * 0.290 * len(STALLS), rel=0.01)
+    assert "some GPUs have no rate" in unknown["notes"][0]
+    assert echo.answer("get_cost", cluster_id="prod")["open_episodes_usd_per_hour"] == 12.5
+
+
+def test_f090_memory_copies_are_the_growth_of_totals(echo: RunningEcho) -> None:
+    answer = echo.answer("memcpy_bandwidth_summary", cluster_id="totals")
+    found = {(row["node_id"], row["direction"]): row for row in answer["copies"]}
+    assert found["a", "h2d"]["bytes"] == 1000, "max minus min"
+    assert found["a", "h2d"]["bytes_per_s"] == found["a", "h2d"]["p99_bytes_per_s"] == 100
+    assert found["a", "d2h"]["bytes"] == 100 + 50 + 30, "a restart counts from zero"
+    assert answer["totals"] == {"h2d": 1100, "d2h": 360}
+
+
+def test_f091_launches_and_fragmentation_have_the_busiest_first(echo: RunningEcho) -> None:
+    launches = echo.answer("kernel_launch_summary", cluster_id="totals")
+    assert [(n["node_id"], n["launches"]) for n in launches["nodes"]] == [("a", 20_000), ("b", 2_000)]
+    assert (launches["total"], launches["nodes"][0]["launches_per_s"]) == (22_000, 5_000)
+    hot = echo.answer("memfrag_hotspots", cluster_id="totals")
+    assert [(n["node_id"], n["events"], n["fragmentation"]) for n in hot["nodes"]] == [("a", 300, 0.1), ("b", 30, 0.01)]
+    assert hot["nodes"][0]["commands"] == [{"cmd": "0x2a", "events": 300}]
+
+
+def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[list[Any], str]:
+    """All pages that are there now, and the cursor after them."""
+    found: list[Any] = []
+    for _ in range(1000):
+        page = echo.answer(tool, **arguments)
+        found += page[rows]
+        arguments["cursor"] = page["next_cursor"]
+        if not page["more"]:
+            return found, page["next_cursor"]
+    raise AssertionError("the pages never end")
+
+
+def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) -> None:
+    """F109: the stalls read from history lie 14 steps apart. Late arrivals come with the next generation."""
+    asked = {"cluster_id": "barrier", "metric_name": names.COLLECTIVE_DURATION_MS, "rank": 5, "limit": 7}
+    first = echo.answer("event_history", **asked)
+    assert (first["total"], first["more"], len(first["events"])) == (100, True, 7)
+    echo.send(collective_bodies("barrier", collectives(3, 8, {}))[0])  # older than most pages still to come
+    found, cursor = read_on(echo, "event_history", "events", **asked)
+    times = [event["ts"] for event in found]
+    assert len(times) == 103, "the first page was asked again, after the arrival"
+    assert times == sorted(times)
+    rest, after = read_on(echo, "event_history", "events", **{**asked, "cursor": first["next_cursor"]})
+    assert len(rest) == 93, "its own generation"
+    later, after = read_on(echo, "event_history", "events", **{**asked, "cursor": after})
+    assert len(later) == 3, "then what came meanwhile"
+    assert echo.answer("event_history", **{**asked, "cursor": cursor})["events"] == []
+    echo.send(collective_bodies("barrier", collectives(2, 8, {}, transfer_ms=11.0))[0])
+    assert len(echo.answer("event_history", **{**asked, "cursor": after})["events"]) == 2
+    short = [int(event["attrs"]["nccl.seq"]) for event in found if event["value"] == 10.0]
+    stalls = sorted({seq for seq in short if seq in STALLS})
+    assert {b - a for a, b in itertools.pairwise(stalls)} == {14}
+
+
+def test_event_history_filters_by_time(echo: RunningEcho) -> None:
+    base = {"cluster_id": "prod", "node_id": "gpu-5", "metric_name": names.HEALTH_SCORE}
+    second = START_NS // SECOND + 1
+    found = echo.answer("event_history", **base, **{"from": str(second), "to": "2025-11-15T01:00:02Z"})
+    assert [event["value"] for event in found["events"]] == [0.41]
+    refused = echo.ask("event_history", cluster_id="prod", **{"from": "yesterday"})
+    assert (refused.status, refused.code) == (400, "bad_argument")
+    assert echo.ask("event_history", cluster_id="prod", cursor="AAAA").code == "bad_cursor"
+
+
+def test_f088_anomalies_are_ordered_and_resume(echo: RunningEcho) -> None:
+    found, cursor = read_on(echo, "anomalies", "anomalies", cluster_id="prod", limit=1, window="all")
+    assert [(a["kind"], a.get("severity")) for a in found] == [
+        ("verdict", "suspect"),
+        ("verdict", "straggler"),
+        ("verdict", "resolved"),
+        ("causal_chain", "HIGH"),
+    ]
+    echo.send(
+        log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "not_sure", "e3", evidence="two peers"), 9), "logs"
+    )
+    (later,) = echo.answer("anomalies", cluster_id="prod", cursor=cursor)["anomalies"]
+    assert (later["node_id"], later["severity"], later["summary"]) == ("gpu-6", "not_sure", "two peers")
+
+
+def test_a_cluster_must_be_named_when_there_are_several(echo: RunningEcho) -> None:
+    refused = echo.ask("summary")
+    assert (refused.status, refused.code) == (400, "cluster_required")
+    assert "barrier" in refused.json["error"]["message"]
+    assert "raise limit" in echo.answer("nccl_summary", cluster_id="barrier", limit=2)["notes"][-1]
+    assert echo.answer("nccl_summary", cluster_id="barrier", limit=2)["truncated"] is True
+
+
+def test_f086_every_answer_fits_its_published_schema(echo: RunningEcho) -> None:
+    listed = echo.get("/api/v2/tools/list").json["data"]["tools"]
+    assert len(listed) == 11
+    for tool in listed:
+        arguments = {"sql": "SELECT 1 AS x"} if tool["name"].endswith("run_analysis") else {"cluster_id": "prod"}
+        jsonschema.Draft202012Validator(tool["input_schema"]).validate(arguments)
+        jsonschema.Draft202012Validator(tool["output_schema"]).validate(echo.answer(tool["name"], **arguments))
+        assert len(tool["description"]) > 60
+
+
+def test_answers_are_bounded(echo: RunningEcho, tmp_path: Path) -> None:
+    wide = echo.sql("SELECT range AS i, concat('x', range) FROM range(20000)", limit=10_000)
+    assert (len(wide.json["data"]["rows"]), wide.json["data"]["truncated"]) == (10_000, True)
+    assert wide.json["data"]["notes"] == ["cut off: aggregate, filter by received_ts or node_id, or raise limit"]
+    for rows, limit, truncated in ((1001, 1000, True), (1000, 1000, False)):
+        found = echo.sql(f"SELECT * FROM range({rows})", limit=limit).json["data"]
+        assert (len(found["rows"]), found["truncated"]) == (1000, truncated), "V10c"
+    assert echo.sql("SELECT 1", limit=10_001).code == "bad_argument"
