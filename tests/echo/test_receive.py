@@ -11,6 +11,7 @@ from tests.echo.samples import metrics_body
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_body import Encoding
+from ingero.echo.access import Key
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.receive import Receiver
 from ingero.transport.otlp_http import Inbound
@@ -30,7 +31,7 @@ def inbound(body: bytes, wait: bool = False) -> Inbound:
 
 
 async def test_replies_of_the_receiver(engine: Engine) -> None:
-    receiver = Receiver(engine, lambda header: header == "Bearer good")
+    receiver = Receiver(engine, lambda header: Key("k", b"d") if header == "Bearer good" else None)
     stranger = Inbound(MetricsRequest, metrics_body(), Encoding.PROTOBUF, None, None)
     assert (await receiver.receive_http(stranger)).status == 401
     assert (await receiver.receive_grpc(inbound(b"\xff"))).status == 400
