@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -66,9 +66,10 @@ def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[in
     process.communicate()
 
 
-def wait_for(frames_of, wanted: int) -> list[PythonFrame]:
+def wait_for(frames_of: Callable[[], list[PythonFrame]], wanted: list[PythonFrame]) -> list[PythonFrame]:
+    """Read until the process has arrived where it sleeps."""
     end = time.monotonic() + 5
-    while len(frames := frames_of()) < wanted and time.monotonic() < end:
+    while (frames := frames_of()) != wanted and time.monotonic() < end:
         time.sleep(0.01)
     return frames
 
@@ -77,12 +78,9 @@ def test_frames_have_file_function_and_current_line(sleeper) -> None:
     minor, pid, tid, script = sleeper
     python = find_python(pid)
     assert python is not None and python.minor == minor
-    main = wait_for(lambda: python.stack(pid), 3)
-    assert main == [
-        PythonFrame(script, "inner", 13),
-        PythonFrame(script, "outer", 7),
-        PythonFrame(script, "<module>", 25),
-    ]
+    sleeping = [("inner", 13), ("outer", 7), ("<module>", 25)]
+    expected = [PythonFrame(script, function, line) for function, line in sleeping]
+    assert wait_for(lambda: python.stack(pid), expected) == expected
     second = python.stack(tid)
     own = [frame for frame in second if frame.file == script]
     assert own[-1] == PythonFrame(script, "fetch", 20)
