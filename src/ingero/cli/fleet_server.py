@@ -45,9 +45,16 @@ def _endpoint_options(command: Any) -> Any:
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@click.option("--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`.")
 @_endpoint_options
 def fleet(
-    path: Path | None, check: bool, print_config: bool, as_json: bool, log_level: str, **endpoints: str | None
+    path: Path | None,
+    check: bool,
+    print_config: bool,
+    as_json: bool,
+    log_level: str,
+    record_inputs: Path | None,
+    **endpoints: str | None,
 ) -> int:
     """Compare the nodes of each cluster and answer every push with the line between healthy and slow.
 
@@ -57,6 +64,10 @@ def fleet(
     for name, value in endpoints.items():
         if value is not None:
             config = _override(config, name, value)
+    if record_inputs is not None:
+        mapping = to_mapping(config)
+        mapping["processors"]["ingero"]["verdict"]["record_inputs"] = str(record_inputs)
+        config = load_text(FleetConfig, json.dumps(mapping), f"--record-inputs {record_inputs}")
     if print_config:
         _print_config(config, as_json)
         return 0

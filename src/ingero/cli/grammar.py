@@ -48,4 +48,5 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("nodes", "Across nodes and files", "list, trust and check the nodes a fan-out asks", "ingero.cli.nodes:command"),
     ("merge", "Across nodes and files", "trace databases of several nodes into one file", "ingero.cli.merge:command"),
     ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.rates:command"),
+    ("replay", "Find the slow one", "what Fleet decided, decided again, with the reasons", "ingero.cli.replay:command"),
 )

@@ -94,6 +94,8 @@ class VerdictConfig:
     enabled: bool = True
     rates_file: Path | None = None
     providers_file: Path | None = None
+    record_inputs: Path | None = None
+    record_max_bytes: int = setting(256 << 20, size=True, range=(1 << 20, None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

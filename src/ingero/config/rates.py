@@ -67,6 +67,14 @@ def load_rates(override: Path | None = None) -> RateTable:
     return shipped if override is None else shipped.overridden_by(read_rates(override))
 
 
+def encode_rates(table: RateTable) -> bytes:
+    """The table as YAML that `parse_rates` reads."""
+    fields = ("currency_name", "currency_symbol", "as_of", "fallback_rate")
+    plain: dict[str, Any] = {name: getattr(table, name) for name in fields}
+    plain["providers"] = {name: dict(rates) for name, rates in table.providers.items()}
+    return yaml.safe_dump(plain).encode()
+
+
 def read_rates(path: Path) -> RateTable:
     """One file, validated."""
     try:

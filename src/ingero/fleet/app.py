@@ -14,7 +14,7 @@ from typing import Any
 
 from ingero.config.fleet import FleetConfig, ForwardExporterConfig, ListenerTlsConfig
 from ingero.config.providers import load_providers
-from ingero.config.rates import load_rates
+from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import Family, render
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
@@ -27,8 +27,10 @@ from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_fa
 from ingero.fleet.metrics import cluster_families, own_series, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver, Sink, TokenGate
+from ingero.fleet.replay import encode_one
 from ingero.fleet.series import ReceivedSeries
 from ingero.fleet.verdicts import VerdictDesk, verdict_logs
+from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
@@ -81,15 +83,13 @@ class FleetService:
         self._tasks: list[asyncio.Task[None]] = []
         self.receiver = Receiver(self.processor)
         self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
-        self.verdicts = VerdictDesk(
-            load_rates(settings.verdict.rates_file),
-            load_providers(settings.verdict.providers_file),
-            max_clusters=settings.max_clusters,
-        )
-        if settings.verdict.enabled:
-            self.processor.on_measurements = lambda request, cluster, now_s: self.verdicts.take(
-                request, cluster, now_s + self._unix_offset_s
-            )
+        rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
+        self.verdicts = VerdictDesk(rates, load_providers(verdict.providers_file), max_clusters=settings.max_clusters)
+        self._inputs: InputLog | None = None
+        if verdict.record_inputs is not None:
+            self._inputs = InputLog(verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes)
+        if verdict.enabled:
+            self.processor.on_measurements = self._measured
             self.receiver.verdict_text = self.verdicts.text
 
     # --- Start -----------------------------------------------------------------------------------------------------
@@ -212,9 +212,25 @@ class FleetService:
                 self._warned_defaulted = True
                 log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
 
+    def _measured(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
+        self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
+        self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
+
+    def _record(self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes) -> None:
+        if self._inputs is None:
+            return
+        try:
+            self._inputs.write(kind, at_s, cluster, body())
+        except OSError as error:
+            self._inputs = None
+            log.error("recording_stopped", extra={"why": str(error)})
+
     def _judge(self, now_s: float) -> None:
         """One tick of the verdict engines; what changed is logged and goes where received logs go."""
+        self._record(TICK, now_s)
         changed = self.verdicts.tick(now_s)
+        for cluster, verdict in changed:
+            self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
         if not changed:
             return
         for cluster, verdict in changed:
@@ -268,6 +284,8 @@ class FleetService:
         await asyncio.gather(*(forwarder.stop() for forwarder in self._forwarders))
         await asyncio.gather(*(backend.close() for backend in self._backends))
         await self._close_listeners()
+        if self._inputs is not None:
+            self._inputs.close()
         log.info("fleet_stopped")
 
     async def _close_listeners(self) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.verdict.channels import MAX_SHIFT
-from ingero.core.verdict.policy import BIAS_CAP, SCALE_FLOOR, VerdictPolicy, decision_bar, drift_allowance
+from ingero.core.verdict.policy import BIAS_CAP, CLIP, SCALE_FLOOR, VerdictPolicy, decision_bar, drift_allowance
 from ingero.core.verdict.samples import Index
 from ingero.core.verdict.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
@@ -37,12 +37,16 @@ def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     history = rows.history[members, :length].astype(np.float64)
     known = ~np.isnan(history)
     history = np.where(known, history, np.nanmedian(history, axis=1, keepdims=True))  # left out under suspicion
-    bias, first = np.median(history, axis=1), rows.settled[members] == 0
+    middle, scale = np.median(history, axis=1), qn(thinned(history))
+    spread = CLIP * np.maximum(scale, SCALE_FLOOR)
+    # the clipped mean, because the CUSUM adds up clipped values: with skewed noise it is not the median
+    bias = middle + np.clip(history - middle[:, None], -spread[:, None], spread[:, None]).mean(axis=1)
+    first = rows.settled[members] == 0
     kept = first | (np.abs(bias - rows.raw_bias[members]) <= MAX_SHIFT)
     rows.settled[members] = length
     chosen = members[kept]
     rows.raw_bias[chosen] = bias[kept]
-    rows.own_scale[chosen] = qn(thinned(history[kept]))
+    rows.own_scale[chosen] = scale[kept]
     rows.correlation[chosen] = autocorrelation(history[kept])
 
 
@@ -56,7 +60,7 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     doubt = (1 + 3 * raw) / count + 1 / np.sqrt(count * len(everyone))  # bias and standard error of a short record
     correlation = float(np.clip(raw + doubt, 0.0, MAX_CORRELATION))
     rows.scale[everyone] = scale
-    rows.k[everyone] = drift_allowance(scale, policy)
+    rows.k[everyone] = drift_allowance(scale, rows.settled[everyone].astype(np.float64), correlation, policy)
     rows.bar[everyone] = decision_bar(
         rows.k[everyone],
         rows.settled[everyone].astype(np.float64),

@@ -12,7 +12,7 @@ STALL_MIN = 0.08  # a stall adds at least this share to a step
 STALL_USUAL = 0.004  # stalls per step that nobody is blamed for
 STALL_RATIO = 10.0  # how much more often a staller stalls
 STALL_BAR = 9.0
-STALL_MEMORY = 1 / 500  # of the running rate of stalls, per step
+STALL_USUAL_MAX = 0.09
 FROZEN = 8 * HISTORY
 MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
 CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
@@ -57,21 +57,22 @@ def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
     rows.recent[members, rows.seen[members] % RECENT] = excess
 
 
-def learn(rows: MemberRows, members: Index, residual: Column) -> None:
-    """Add to the history the baseline is made of; samples under suspicion are left out.
+def learn(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column) -> None:
+    """Add to the history the baseline is made of; samples under suspicion or during a fleet event are left out.
 
     When the history is full, the bias alone goes on as a clipped mean until it is FROZEN, because a hundredth of it
     decides how often a healthy member is suspected in a day.
     """
     place = rows.seen[members]
-    calm = ~(rows.cusum[members] > 0.3 * rows.bar[members])
+    calm = ~(rows.cusum[members] > 0.3 * rows.bar[members]) & np.isnan(cohorts.reason_since[rows.cohort[members]])
+    calm |= rows.settled[members] == 0
     room = (place < HISTORY) & calm
     rows.history[members[room], place[room]] = residual[room]
     late = calm & (place >= HISTORY) & (place < FROZEN)
     if late.any():
         chosen, seen = members[late], place[late]
         scale = rows.scale[chosen]
-        move = np.clip(residual[late] - rows.bias[chosen], -3 * scale, 3 * scale) / (seen + 1)
+        move = np.clip(residual[late] - rows.bias[chosen], -CLIP * scale, CLIP * scale) / (seen + 1)
         shift = np.clip(rows.shift[chosen] + move, -MAX_SHIFT, MAX_SHIFT)
         rows.bias[chosen] += shift - rows.shift[chosen]
         rows.shift[chosen] = shift
@@ -87,9 +88,9 @@ def stall_update(
     stalled = excess > bar
     onset = stalled & ~rows.is_stalled[members]
     rows.is_stalled[members] = stalled
-    rate = rows.stall_rate[members]
-    rows.stall_rate[members] = rate + STALL_MEMORY * (onset - rate)
-    usual = np.clip(2 * segment_median(rows.cohort[members], rate), STALL_USUAL, 0.05)
+    rows.stall_steps[members] += 1
+    typical = segment_median(rows.cohort[members], rows.onset_count[members].astype(np.float64))
+    usual = np.clip(2 * (typical + 1) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX)
     often = STALL_RATIO * usual
     gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - often) / (1 - usual)))
     rows.stall[members] = np.clip(rows.stall[members] + gain, 0.0, CAP * STALL_BAR)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import STALL_BAR, recent_effect
-from ingero.core.verdict.episodes import describe_fleet, describe_member
+from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
 from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT, State
@@ -104,7 +104,8 @@ class Docket:
         alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
         plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
-        return np.asarray((rows.channel[:size] != FAST) | plain | lasting, bool)
+        stands = effect >= error_bars(rows, np.arange(size))
+        return np.asarray((rows.channel[:size] != FAST) | (stands & (plain | lasting)), bool)
 
     def _is_calm(self, effect: Column) -> Mask:
         rows, size = self._state.rows, self._state.rows.size

@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict import baseline
+from ingero.core.verdict.channels import recent_effect
 from ingero.core.verdict.decide import Docket
 from ingero.core.verdict.intake import MIN_PEERS, SMOOTH, take_frame, take_loose
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import UNNUMBERED, Column, FrameBuffer, SampleBatch, select
-from ingero.core.verdict.table import Member, State
+from ingero.core.verdict.table import STRAGGLER, Member, State
 
 ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past
 MIN_WAIT_S = 2.0  # for the peers of a step
@@ -23,6 +24,17 @@ class EngineCounters:
 
     refused_members: int = 0
     too_few_peers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one member stands: its excess over its baseline, its channel in bars, and why it is not blamed."""
+
+    node: str
+    rank: int | None
+    excess: float
+    bars: float
+    reason: str
 
 
 class VerdictEngine:
@@ -92,6 +104,31 @@ class VerdictEngine:
         listed = np.flatnonzero((rows.settled[:size] > 0) & ~alone & (bias > np.maximum(rows.scale[:size], 0.01)))
         order = listed[np.argsort(-bias[listed], kind="stable")]
         return [(self.state.members[index], float(np.expm1(bias[index]))) for index in order]
+
+    def standings(self, verdict: Verdict) -> list[Standing]:
+        """How everybody in the cohort of a verdict stands now; the one it is about is left out."""
+        keys = [member.key[1:] for member in self.state.members]
+        about = ((verdict.job or ""), verdict.node, -1 if verdict.rank is None else verdict.rank)
+        if about not in keys:
+            return []
+        index = keys.index(about)
+        rows = self.state.rows
+        peers = self.state.of_cohort(int(rows.cohort[index]))
+        effects = recent_effect(rows, peers)
+        return [self._standing(int(p), float(e)) for p, e in zip(peers, effects, strict=True) if p != index]
+
+    def _standing(self, index: int, effect: float) -> Standing:
+        rows, member = self.state.rows, self.state.members[index]
+        bars = float(rows.cusum[index] / rows.bar[index]) if rows.settled[index] else 0.0
+        if not rows.settled[index]:
+            reason = "still learning what is normal for it"
+        elif rows.state[index] == STRAGGLER:
+            reason = "is blamed, too"
+        elif bars > 1:
+            reason = "over the bar, but the effect is too small or keeps nobody waiting"
+        else:
+            reason = "below the bar: as fast as its peers"
+        return Standing(member.node, member.rank, 0.0 if np.isinf(effect) else float(np.expm1(effect)), bars, reason)
 
     def _heard(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
         seen = self.state.rows.last_seen[: self.state.rows.size]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
-from ingero.core.verdict.samples import Index
+from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import (
     ALARM_FRAMES,
     CHRONIC,
@@ -44,7 +44,7 @@ def describe_member(state: State, index: int, peers: Index) -> Verdict:
     """The verdict on one member as a straggler; the caller sets another state where it applies."""
     rows, member = state.rows, state.members[index]
     channel = int(rows.channel[index])
-    error = error_bar(rows, index)
+    error = float(error_bars(rows, np.array([index]))[0])
     cause = CauseClass.STALL if channel == STALL else cause_of(rows, index, peers)
     period = stall_period(rows, index) if channel == STALL else None
     excess = _excess(rows, index, channel)
@@ -88,10 +88,10 @@ def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) 
     )
 
 
-def error_bar(rows: MemberRows, index: int) -> float:
+def error_bars(rows: MemberRows, members: Index) -> Column:
     """Two standard errors of the mean of the last residuals."""
-    correlation = min(max(float(rows.correlation[index]), 0.0), 0.9)
-    return 2 * float(rows.scale[index]) * math.sqrt((1 + correlation) / (1 - correlation) / RECENT)
+    correlation = np.clip(rows.correlation[members], 0.0, 0.9)
+    return np.asarray(2 * rows.scale[members] * np.sqrt((1 + correlation) / (1 - correlation) / RECENT), np.float64)
 
 
 def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:

@@ -12,6 +12,7 @@ MIN_COVERAGE = 0.6
 COMMON_RISE = 0.15  # of the cohort's median own time over what it was
 COMMON_HOLD_S = 30.0
 CONFIRM_S = 8.0  # a reason lasts this long before it is news; nobody is blamed meanwhile
+STAY = 0.8  # of the share that began it: a guard does not flap
 HOLD_S = 10.0  # a guard outlives its reason by this much
 
 
@@ -21,7 +22,8 @@ def judge(
     """The guard of every cohort, and whether its members may not be blamed now; counts are members per cohort."""
     size = cohorts.size
     share = np.divide(moving, judged, out=np.zeros(size), where=judged > 0)
-    together = (share > policy.guard_share) & (moving >= 2)
+    line = np.where(cohorts.guard[:size] == TOGETHER, STAY * policy.guard_share, policy.guard_share)
+    together = (share > line) & (moving >= 2)
     coverage = live < MIN_COVERAGE * cohorts.expected[:size]
     high = cohorts.level[:size] - cohorts.usual[:size] > np.log1p(COMMON_RISE)
     since = cohorts.high_since[:size]

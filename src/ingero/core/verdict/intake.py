@@ -103,6 +103,6 @@ def _sample(state: State, members: Index) -> None:
     rows.count[members] = 0.0
     warm = rows.settled[members] > 0
     fast_update(rows, members[warm], residual[warm])
-    learn(rows, members, residual)
+    learn(rows, state.cohorts, members, residual)
     rows.seen[members] += 1
     rows.quiet[members] += 1

@@ -11,6 +11,7 @@ Column = NDArray[np.float64]
 
 CLIP = 4.0  # one sample never counts for more than four scales
 K_MAX = 1.5
+BASELINE_ERRORS = 3.0  # standard errors
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
 SAFETY = 1.75  # real tails are heavier than the normal ones of the formula
@@ -49,9 +50,15 @@ def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
         raise ConfigError(f"verdict.{key}: {value} is out of range; allowed: {allowed}")
 
 
-def drift_allowance(scale: Column, policy: VerdictPolicy) -> Column:
-    """k of the CUSUM: half the effect we look for, in scales."""
-    return np.minimum(policy.min_effect / (2 * scale), K_MAX)
+def drift_allowance(scale: Column, history: Column, correlation: float, policy: VerdictPolicy) -> Column:
+    """k of the CUSUM: half the effect we look for, in scales, and never less than the baseline may be wrong by."""
+    doubt = BASELINE_ERRORS * inflation_of(correlation) / np.sqrt(history)
+    return np.minimum(np.maximum(policy.min_effect / (2 * scale), doubt), K_MAX)
+
+
+def inflation_of(correlation: float) -> float:
+    """How much wider a mean of autocorrelated samples spreads than one of independent ones."""
+    return float(np.sqrt((1 + correlation) / (1 - correlation)))
 
 
 def decision_bar(
@@ -68,7 +75,5 @@ def decision_bar(
     for _ in range(3):
         reach = np.log(2 * k**2 * run + 1 + reach)
     plain = np.maximum(reach / (2 * k) - SIEGMUND_OVERSHOOT, 1.0)
-    inflation = np.sqrt((1 + correlation) / (1 - correlation))
-    return np.asarray(
-        SAFETY * plain * (1 + SMALL_COHORT / members) * (1 + SHORT_HISTORY / history) * inflation, np.float64
-    )
+    widened = plain * (1 + SMALL_COHORT / members) * (1 + SHORT_HISTORY / history)
+    return np.asarray(SAFETY * widened * inflation_of(correlation), np.float64)

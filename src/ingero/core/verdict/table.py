@@ -100,7 +100,7 @@ class MemberRows(Rows):
     span: Column
     is_stalled: NDArray[np.bool_]
     stall: Column
-    stall_rate: Column
+    stall_steps: Column  # watched so far
     stall_size: Column
     onsets: NDArray[np.int64]
     onset_count: NDArray[np.int64]
@@ -114,7 +114,7 @@ class MemberRows(Rows):
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
-        zeros += ["stall", "stall_rate", "stall_size", "since"]
+        zeros += ["stall", "stall_steps", "stall_size", "since"]
         unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd")
         counters = ("seen", "settled", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}

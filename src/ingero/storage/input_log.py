@@ -1,0 +1,98 @@
+"""What Fleet decided on, kept in files: every measurement, every tick and every verdict, in order, bounded.
+
+A frame is its length (4 bytes) and a MessagePack array: kind, Unix seconds, cluster, body. A file that was cut off by a
+crash ends with its last whole frame.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ingero.errors import ForeignFile, StoreError
+
+MAGIC = b"INGEROIN\x01"
+PUSH, TICK, VERDICT, RATES = "push", "tick", "verdict", "rates"
+_LENGTH = struct.Struct(">I")
+MAX_FRAME = 64 << 20
+
+
+class Entry(NamedTuple):
+    """One thing that happened; `body` is an OTLP request, a verdict as JSON, or empty."""
+
+    kind: str
+    at_s: float
+    cluster: str
+    body: bytes
+
+
+class InputLog:
+    """Appends to numbered files and removes the oldest beyond the bound; `removed` counts them."""
+
+    def __init__(self, folder: Path, rates: bytes = b"", max_bytes: int = 256 << 20, files: int = 8) -> None:
+        self.removed = 0
+        self._folder, self._rates = folder, rates
+        self._per_file, self._files = max_bytes // files, files
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise StoreError(f"cannot record inputs in {folder}: {error.strerror}") from None
+        existing = list_files(folder)
+        self._number = int(existing[-1].stem.split("-")[1]) if existing else 0
+        self._written = 0
+        self._open_next()
+
+    def write(self, kind: str, at_s: float, cluster: str = "", body: bytes = b"") -> None:
+        """Append one frame; a disk that is full stops the recording, not Fleet: OSError is the caller's to count."""
+        frame = msgspec.msgpack.encode([kind, at_s, cluster, body])
+        if self._written + len(frame) > self._per_file:
+            self._file.close()
+            self._open_next()
+        self._file.write(_LENGTH.pack(len(frame)) + frame)
+        self._written += len(frame) + _LENGTH.size
+        if kind == TICK:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._file.close()
+
+    def _open_next(self) -> None:
+        self._number += 1
+        path = self._folder / f"inputs-{self._number:08d}.rec"
+        self._file = path.open("wb")
+        path.chmod(0o600)
+        self._file.write(MAGIC)
+        self._written = len(MAGIC)
+        if self._rates:
+            frame = msgspec.msgpack.encode([RATES, 0.0, "", self._rates])
+            self._file.write(_LENGTH.pack(len(frame)) + frame)
+        for old in list_files(self._folder)[: -self._files]:
+            old.unlink(missing_ok=True)
+            self.removed += 1
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Recorded files, oldest first."""
+    return sorted(folder.glob("inputs-*.rec"))
+
+
+def read_inputs(folder: Path) -> Iterator[Entry]:
+    """Every whole frame of every file, in order."""
+    paths = list_files(folder)
+    if not paths:
+        raise ForeignFile(f"{folder} holds no recorded inputs; Fleet writes them with --record-inputs DIR")
+    for path in paths:
+        data = path.read_bytes()
+        if not data.startswith(MAGIC):
+            raise ForeignFile(f"{path} is not a recording of this version")
+        place = len(MAGIC)
+        while place + _LENGTH.size <= len(data):
+            (length,) = _LENGTH.unpack_from(data, place)
+            place += _LENGTH.size
+            if length > MAX_FRAME or place + length > len(data):
+                break
+            yield Entry(*msgspec.msgpack.decode(data[place : place + length], type=tuple[str, float, str, bytes]))
+            place += length
