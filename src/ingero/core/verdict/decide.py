@@ -104,6 +104,9 @@ class Docket:
         alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
         plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
+        lasting &= (
+            rows.scale[:size] <= self._policy.min_effect
+        )  # else work varies by more than the effect: data imbalance
         stands = effect >= error_bars(rows, np.arange(size))
         return np.asarray((rows.channel[:size] != FAST) | (stands & (plain | lasting)), bool)
 

@@ -10,7 +10,7 @@ from ingero.errors import ConfigError
 Column = NDArray[np.float64]
 
 CLIP = 4.0  # one sample never counts for more than four scales
-K_MAX = 1.5
+K_MIN, K_MAX = 0.5, 1.5  # in noise wider than the effect, only what stands out by a whole scale is looked for
 BASELINE_ERRORS = 3.0  # standard errors
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
@@ -53,7 +53,7 @@ def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
 def drift_allowance(scale: Column, history: Column, correlation: float, policy: VerdictPolicy) -> Column:
     """k of the CUSUM: half the effect we look for, in scales, and never less than the baseline may be wrong by."""
     doubt = BASELINE_ERRORS * inflation_of(correlation) / np.sqrt(history)
-    return np.minimum(np.maximum(policy.min_effect / (2 * scale), doubt), K_MAX)
+    return np.clip(np.maximum(policy.min_effect / (2 * scale), doubt), K_MIN, K_MAX)
 
 
 def inflation_of(correlation: float) -> float:

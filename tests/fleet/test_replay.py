@@ -1,0 +1,79 @@
+"""Recorded inputs give the same verdicts byte for byte, with reasons for everybody else."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fleet.test_verdicts import START_S, own_time_push
+
+from ingero.cli.dispatch import run
+from ingero.config.rates import encode_rates, load_rates
+from ingero.contract.otlp_codec import encode_protobuf
+from ingero.errors import ForeignFile
+from ingero.fleet.replay import encode_one, replay
+from ingero.fleet.verdicts import VerdictDesk
+from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, read_inputs
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A job of four ranks of which one turns 20 % slower, as Fleet records it."""
+    folder = tmp_path / "inputs"
+    log = InputLog(folder, encode_rates(load_rates()))
+    desk, rng = VerdictDesk(load_rates()), np.random.default_rng(5)
+    for second in range(140):
+        for rank in range(4):
+            own = 500 * (1.2 if rank == 2 and second > 110 else 1.0) * float(np.exp(rng.normal(0, 0.005)))
+            request = own_time_push(f"n{rank}", rank, second, own)
+            log.write(PUSH, START_S + second, "c", encode_protobuf(request))
+            desk.take(request, "c", START_S + second)
+        log.write(TICK, START_S + second)
+        for cluster, verdict in desk.tick(START_S + second):
+            log.write(VERDICT, START_S + second, cluster, encode_one(verdict))
+    log.close()
+    return folder
+
+
+def test_replay_says_the_same_and_why_the_others_were_not_blamed(recorded: Path) -> None:
+    result = replay(recorded)
+    assert result.is_same
+    assert [(each.verdict.node, str(each.verdict.state)) for each in result.verdicts] == [("n2", "straggler")]
+    assert {standing.reason for standing in result.verdicts[0].peers} == {"below the bar: as fast as its peers"}
+    assert len(result.verdicts[0].peers) == 3
+
+
+def test_the_command_shows_one_episode(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    episode = replay(recorded).verdicts[0].verdict.episode
+    assert run(["replay", episode, "--dir", str(recorded)]) == 0
+    shown = capsys.readouterr().out
+    assert "below the bar" in shown
+    assert "every verdict came out the same" in shown
+    assert run(["replay", str(recorded), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["same"] is True
+    assert run(["replay", "0" * 16, "--dir", str(recorded)]) == 1
+
+
+def test_a_recorded_verdict_that_does_not_come_out_again_is_reported(recorded: Path) -> None:
+    log = InputLog(recorded)
+    log.write(VERDICT, START_S, "c", b'{"episode":"x","state":"straggler","node":"n9","since":1.0}')
+    log.close()
+    assert [verdict.node for verdict in replay(recorded).missing] == ["n9"]
+
+
+def test_files_are_bounded_and_a_cut_file_ends_with_its_last_whole_frame(tmp_path: Path) -> None:
+    log = InputLog(tmp_path, max_bytes=8000, files=4)
+    for number in range(100):
+        log.write(PUSH, float(number), "c", b"x" * 500)
+    log.close()
+    assert len(list_files(tmp_path)) == 4
+    assert log.removed > 0
+    last = list_files(tmp_path)[-1]
+    before = len(list(read_inputs(tmp_path)))
+    last.write_bytes(last.read_bytes()[:-3])
+    assert len(list(read_inputs(tmp_path))) == before - 1
+
+
+def test_a_folder_without_recordings_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(ForeignFile, match="--record-inputs"):
+        list(read_inputs(tmp_path))
