@@ -40,7 +40,9 @@ def test_a_bomb_is_refused_before_it_fills_memory() -> None:
     assert len(decompress(gzip.compress(bytes(1_000_000)), "gzip", limit_bytes=1_000_000)) == 1_000_000
 
 
-@pytest.mark.parametrize("body", [b"not gzip", gzip.compress(b"cut short", mtime=0)[:-3], gzip.compress(b"a", mtime=0) + b"tail"])
+@pytest.mark.parametrize(
+    "body", [b"not gzip", gzip.compress(b"cut short", mtime=0)[:-3], gzip.compress(b"a", mtime=0) + b"tail"]
+)
 def test_broken_compression_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedPush):
         decompress(body, "gzip")
