@@ -3,17 +3,20 @@
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
 
 from ingero.agent.brain import Brain, BrainPolicy
-from ingero.agent.push import LoopSettings, PushLoop
+from ingero.agent.push import LoopSettings, PushLoop, jittered
 from ingero.agent.signals import Observation, SignalSource, StubSource
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_codec import decode_json
+from ingero.contract.straggler import Straggle, decode_line
 from ingero.contract.types import DetectionMode, Identity
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.baseline import BaselinePolicy
@@ -30,6 +33,9 @@ from ingero.transport.uds import LineServer
 INTERVAL_S = 0.03
 LINE = {names.THRESHOLD_HEADER: "0.80", names.QUORUM_HEADER: "true"}
 BASELINE = BaselinePolicy(warmup_samples=2)
+LOST = Straggle(
+    pid=42, throughput_drop_pct=87.8, sched_switch_count=20, preempting_pids=[7], timestamp_ns=1, sustained=False
+)
 
 
 class Recorded:
@@ -234,3 +240,68 @@ async def test_a_hanging_source_is_a_failed_look_and_not_a_hanging_agent() -> No
         assert loop.counters.failed_looks == 1
         release.set()
         await loop._shut_down()
+
+
+async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_agent(caplog: Any) -> None:
+    class Moody(Recorded):
+        def read(self, now_ns: int) -> Observation | None:
+            if len(self.rates) == 3:
+                self.rates.pop()
+                raise RuntimeError("out of order")
+            return super().read(now_ns)
+
+    async with scripted_fleet() as fleet:
+        loop = make_loop(fleet.url, Moody(*[100] * 6))
+
+        async def broken(*_: object, **__: object) -> object:
+            raise RuntimeError("no client")
+
+        loop._client.push = broken  # type: ignore[assignment] # on purpose
+        await loop.run(asyncio.Event())
+    assert (loop.counters.ticks, loop.counters.failed_looks) == (6, 1)
+    assert set(loop.counters.pushes) == {"transport"}
+    assert not loop.brain.is_reachable
+    assert {record.problem for record in caplog.records if record.message == "look_failed"} == {
+        "RuntimeError: out of order"
+    }
+
+
+async def test_a_process_that_lost_its_cpu_is_told_on_the_socket(tmp_path: Path) -> None:
+    class Preempted(Recorded):
+        def read(self, now_ns: int) -> Observation | None:
+            look = super().read(now_ns)
+            return look and replace(look, straggles=(LOST,))
+
+    socket = LineServer(tmp_path / "run" / "s.sock")
+    await socket.start()
+    reader, writer = await asyncio.open_unix_connection(socket.path)
+    await until(lambda: socket.consumers == 1)
+    loop = make_loop("http://127.0.0.1:1", Preempted(100), socket=socket)
+    loop.brain.identity = Identity(node="n1", cluster="c", rank=0, world_size=2)
+    await loop.run(asyncio.Event())
+    await socket.close()
+    lines = (await reader.read()).splitlines()
+    writer.close()
+    assert [decode_line(line) for line in lines] == [msgspec.structs.replace(LOST, rank=0, world_size=2)]
+    assert loop.counters.straggles == 1
+
+
+def test_jitter_vector_88() -> None:
+    chance = random.Random(88)
+    draws = [jittered(0.1, 0.2, chance) for _ in range(1000)]
+    assert 0.08 <= min(draws) < 0.085
+    assert 0.115 < max(draws) <= 0.12
+
+
+async def test_a_poll_told_to_come_back_at_once_still_takes_a_breath() -> None:
+    """`Retry-After: 0` with 429 must not become a loop without a pause."""
+    async with scripted_fleet() as fleet:
+        fleet.answer = lambda _: Answer(429, {"Retry-After": "0"})
+        loop = make_loop("http://127.0.0.1:1", StubSource(), poll_url=fleet.url)
+        stop = asyncio.Event()
+        running = asyncio.create_task(loop.run(stop))
+        await until(lambda: loop.counters.polls["rate_limited"] >= 1)
+        await until(lambda: loop.counters.ticks >= 20)
+        stop.set()
+        await running
+        assert loop.counters.polls["rate_limited"] <= 2

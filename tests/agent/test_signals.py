@@ -10,6 +10,7 @@ from ingero.agent.counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.gpu import GpuInfo, GpuMemory, parse_memory, parse_names, parse_throttle
 from ingero.agent.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.health import CgroupTotals
+from ingero.contract.straggler import Straggle
 from ingero.core.score import Signals
 from ingero.core.throttle import ThrottleReason
 from ingero.errors import MalformedInput, StoreError, Unavailable
@@ -181,6 +182,33 @@ def test_counters_add_every_bucket_once_bug_overcount(database: Path) -> None:
         assert counters.read(NOW_NS + later_s * 10**9) == expected
     put(database, "event_aggregates_5s", (NOW_NS + 60 * 10**9, 1, 3, 100, 5, 0, 0))
     assert counters.read(NOW_NS + 90 * 10**9)[0].launches == 80
+
+
+def test_a_process_that_lost_its_cpu_is_found_in_the_buckets(database: Path) -> None:
+    trace, second_ns = source(database, now_ns=NOW_NS), 10**9
+    for bucket in range(6):
+        launches, switches = (100, 200) if bucket == 5 else (1000, 3)
+        at_ns = NOW_NS + bucket * 5 * second_ns
+        put(database, "event_aggregates_5s", (at_ns, 1, 3, 42, launches, 0, 0), (at_ns, 3, 1, 42, switches, 9, 0))
+    with sqlite3.connect(database) as connection:
+        connection.executemany(
+            "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, arg0, arg1) "
+            "VALUES (?, ?, 42, 42, 3, 1, ?, 0, ?)",
+            [
+                (f"n1:{other}", NOW_NS + 26 * second_ns, took, other)
+                for other, took in ((7, 10), (9, 90), (42, 99), (0, 99))
+            ],
+        )
+    connection.close()
+    found = [trace.read(NOW_NS + later * second_ns).straggles for later in (15, 20, 25, 30, 35, 40, 41)]
+    assert found[:5] == [()] * 5
+    assert found[5] == (
+        Straggle(
+            pid=42, throughput_drop_pct=90.0, sched_switch_count=200, preempting_pids=[9, 7],
+            timestamp_ns=NOW_NS + 30 * second_ns, sustained=False,
+        ),
+    )  # fmt: skip
+    assert found[6] == ()  # each bucket speaks once
 
 
 def test_copies_keep_the_direction_where_it_was_recorded(database: Path) -> None:

@@ -10,6 +10,7 @@ from tests.fleet.test_receive import PB, post
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import encode_protobuf
 from ingero.errors import Unavailable
+from ingero.fleet import app
 from ingero.fleet.app import FleetService
 
 
@@ -163,3 +164,23 @@ async def test_rate_of_ticks_serves_every_second() -> None:
         async with asyncio.timeout(5):
             while fleet.processor.counters.ticks < 2:
                 await asyncio.sleep(0.05)
+
+
+async def test_a_second_that_fails_is_counted_and_the_next_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "TICK_S", 0.01)
+    async with running() as fleet:
+        troubles = [RuntimeError("defect")]
+        tick = fleet.processor.tick
+
+        def moody(now_s: float) -> None:
+            if troubles:
+                raise troubles.pop()
+            tick(now_s)
+
+        fleet.processor.tick = moody  # type: ignore[method-assign] # on purpose
+        before = fleet.processor.counters.ticks
+        async with asyncio.timeout(5):
+            while troubles or fleet.processor.counters.ticks < before + 3:
+                await asyncio.sleep(0.01)
+        assert fleet.failed_ticks == 1
+        assert b"ingero_fleet_failed_ticks_total 1" in await fleet._render_own()

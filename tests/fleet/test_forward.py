@@ -10,6 +10,7 @@ from tests.fleet.test_receive import JSON, PB, post
 from ingero.contract import otlp
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import decode_protobuf
+from ingero.errors import AuthError
 from ingero.fleet.forward import Busy, Forwarder, ForwardPolicy, Refused, forward_families
 from ingero.fleet.processor import Taken
 
@@ -146,3 +147,16 @@ async def test_dead_backend_never_slows_a_push() -> None:
         assert target.queued <= 10
         assert target.counters.dropped["queue_full"] >= 30
         target.policy = ForwardPolicy(max_elapsed_s=0.0)
+
+
+async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(caplog: pytest.LogCaptureFixture) -> None:
+    target = forwarder(Backend(RuntimeError("defect"), AuthError("cannot read token file")))
+    target.start()
+    for node in ("a", "b"):
+        offer(target, node)
+        async with asyncio.timeout(5):
+            while target.counters.sent + target.counters.dropped["failed"] < (1 if node == "a" else 2):
+                await asyncio.sleep(0.01)
+    await target.stop()
+    assert (target.counters.sent, target.counters.dropped["failed"], target.counters.retries) == (1, 1, 1)
+    assert "export_failed" in caplog.text

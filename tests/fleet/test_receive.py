@@ -10,6 +10,10 @@ from tests.shared_data import shared
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_body import Encoding, PartialSuccess, decode_response, encode_response
+from ingero.fleet import series
+from ingero.fleet.processor import Taken
+from ingero.fleet.series import ReceivedSeries
+from ingero.transport.otlp_http import push_protocol
 
 PB = {"Content-Type": names.PROTOBUF_TYPE}
 JSON = {"Content-Type": names.JSON_TYPE}
@@ -215,3 +219,21 @@ async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
         assert straggling.count(True) == 5
         assert not straggling[-1]
         assert fleet.receiver.items == {"TracesRequest": 1}
+
+
+def test_long_queries_are_not_remembered() -> None:
+    """Who pushes decides how long a query is; remembering them would let one sender fill the memory."""
+    protocol = push_protocol(lambda *_: b"")
+    named = protocol._named_cluster  # type: ignore[attr-defined] # of the short cut
+    assert named(b"cluster_id=a", None) == "a"
+    assert named(b"cluster_id=b&" + b"x=1&" * 1000, None) == "b"
+    assert set(protocol._clusters) == {b"", b"cluster_id=a"}  # type: ignore[attr-defined] # of the short cut
+
+
+def test_kept_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MAX_KEPT_BODIES", 100)
+    kept = ReceivedSeries(60.0, 1000)
+    for number in range(1000):
+        kept.offer(MetricsRequest, b"", Encoding.PROTOBUF, Taken("c", f"n{number}"))
+        assert len(kept._kept) <= 100
+    assert kept.dropped_bodies >= 900

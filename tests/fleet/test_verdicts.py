@@ -139,3 +139,15 @@ def test_points_that_cannot_be_read_are_counted_and_the_rest_is_used() -> None:
     desk.take(both, "c", START_S)
     desk.take(both, "another", START_S)
     assert (desk.counters.malformed, desk.counters.own_times, desk.counters.refused_clusters) == (1, 1, 1)
+
+
+def test_clusters_that_fell_silent_are_forgotten() -> None:
+    desk = VerdictDesk(max_clusters=1)
+    desk.take(own_time_push("n1", 0, 1, 500.0), "old", START_S)
+    desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S)
+    assert (list(desk.clusters), desk.counters.refused_clusters) == (["old"], 1)
+    desk.tick(START_S + 3600)
+    assert list(desk.clusters) == ["old"]
+    desk.tick(START_S + 3601)
+    desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S + 3601)
+    assert list(desk.clusters) == ["new"]

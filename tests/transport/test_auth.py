@@ -38,7 +38,10 @@ def test_token_file_must_be_private_and_hold_one_word(tmp_path: Path) -> None:
     with pytest.raises(AuthError, match="is empty"):
         read_token_file(path)
     path.write_text("a b")
-    with pytest.raises(AuthError, match="more than one word"):
+    with pytest.raises(AuthError, match="one word"):
+        read_token_file(path)
+    path.write_text("schlüssel")  # no header can carry it
+    with pytest.raises(AuthError, match="ASCII"):
         read_token_file(path)
     with pytest.raises(AuthError, match="not a regular file"):
         read_token_file(tmp_path)

@@ -4,6 +4,7 @@ import contextlib
 import email.utils
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.modes import PushOutcome
 from ingero.errors import ConfigError
+from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushReply, parse_retry_after
 from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
@@ -306,3 +308,31 @@ async def test_grpc_nobody_there() -> None:
     client = GrpcPush(endpoint, "c", "n", ClientOptions(timeout_s=0.5), GrpcPems(), random.Random(1))
     assert (await client.push(REQUEST, retry=False)).outcome is PushOutcome.TRANSPORT
     await client.close()
+
+
+async def test_grpc_names_that_are_no_metadata_travel_in_the_body_alone() -> None:
+    """Metadata is ASCII; a cluster called zürich must not stop the push."""
+    async with grpc_pair() as (service, client):
+        odd = GrpcPush(client._endpoint, "zürich", "日本-1", ClientOptions(timeout_s=2.0), GrpcPems(), random.Random(1))
+        assert (await odd.push(REQUEST)).outcome is PushOutcome.OK
+        assert names.CLUSTER_HEADER not in service.metadata
+        await odd.close()
+
+
+async def test_a_rotated_token_is_used_without_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.touch(mode=0o600)
+    path.write_text("first")
+    options = ClientOptions(timeout_s=2.0, token=RotatingToken(path))
+    async with scripted_fleet() as fleet, grpc_pair() as (service, channel):
+        http = HttpPush(parse_endpoint(fleet.url), "c", "n", options, random.Random(1))
+        grpc_client = GrpcPush(channel._endpoint, "c", "n", options, GrpcPems(), random.Random(1))
+        seen = []
+        for content in ("first", "second", ""):  # an empty file is being written just now: the last good one counts
+            path.write_text(content)
+            await http.push(REQUEST)
+            await grpc_client.push(REQUEST)
+            seen += [fleet.requests[-1][0].headers["Authorization"], service.metadata["authorization"]]
+        await http.close()
+        await grpc_client.close()
+    assert seen == ["Bearer first"] * 2 + ["Bearer second"] * 4

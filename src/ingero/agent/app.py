@@ -27,7 +27,7 @@ from ingero.core.modes import ModePolicy
 from ingero.errors import ConfigError
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import home
-from ingero.transport.auth import token_from
+from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, threshold_url
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
 from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
@@ -260,9 +260,10 @@ def _brain_policy(config: IngeroConfig) -> BrainPolicy:
 def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
     fleet = config.fleet
     tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    token = token_from(fleet.token_file, TOKEN_VARIABLE)
-    headers = dict(fleet.headers) | ({"Authorization": f"Bearer {token}"} if token else {})
-    return ClientOptions(timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=headers)
+    token = RotatingToken(fleet.token_file) if fleet.token_file else lambda: os.environ.get(TOKEN_VARIABLE)
+    return ClientOptions(
+        timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=fleet.headers, token=token
+    )
 
 
 def _pems(config: IngeroConfig) -> GrpcPems:

@@ -1,4 +1,5 @@
-"""Running totals per cgroup: every bucket of the trace database is added once, when it is complete."""
+"""Running totals per cgroup and processes that lost their CPU: every bucket of the trace database is read once, when
+it is complete."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -6,6 +7,8 @@ from dataclasses import dataclass, field
 
 from ingero.contract.events import MemcpyKind
 from ingero.contract.health import CgroupTotals
+from ingero.contract.straggler import Straggle
+from ingero.core.straggle import Activity, StraggleWatch, check_straggle
 from ingero.storage.aggregates import SHORT_BUCKET_NS, ProcessTotals, TraceReader
 
 SETTLE_NS = 2 * SHORT_BUCKET_NS  # the writer flushes a bucket after it is over
@@ -23,11 +26,14 @@ class _Totals:
 
 
 class CgroupCounters:
-    """Totals since the agent started. `evicted` counts cgroups that were forgotten to stay within bounds."""
+    """Totals since the agent started. `evicted` counts cgroups that were forgotten to stay within bounds, `straggles`
+    are the processes found slow by the last read."""
 
     def __init__(self, reader: TraceReader, cgroup_of: Callable[[int], str], now_ns: int) -> None:
         self.since_ns = now_ns
         self.evicted = 0
+        self.straggles: tuple[Straggle, ...] = ()
+        self._watch = StraggleWatch()
         self._reader = reader
         self._cgroup_of = cgroup_of
         self._next_bucket_ns = now_ns - now_ns % SHORT_BUCKET_NS
@@ -38,10 +44,13 @@ class CgroupCounters:
         """Add the buckets that became complete and return all totals, sorted. Raises StoreError."""
         end_ns = now_ns - SETTLE_NS
         end_ns -= end_ns % SHORT_BUCKET_NS
+        self.straggles = ()
         if end_ns > self._next_bucket_ns:
-            for row in self._reader.processes(self._next_bucket_ns, end_ns):
+            rows = self._reader.processes(self._next_bucket_ns, end_ns)
+            for row in rows:
                 self._add(row)
-            self._next_bucket_ns = end_ns
+            begin_ns, self._next_bucket_ns = self._next_bucket_ns, end_ns
+            self.straggles = self._check_straggle(rows, begin_ns, end_ns)
         return tuple(
             CgroupTotals(
                 cgroup_hash=name,
@@ -50,6 +59,21 @@ class CgroupCounters:
                 memcpy_bytes=dict(totals.memcpy_bytes),
             )
             for name, totals in sorted(self._totals.items())
+        )
+
+    def _check_straggle(self, rows: list[ProcessTotals], begin_ns: int, end_ns: int) -> tuple[Straggle, ...]:
+        activity = {row.pid: Activity(row.launches, row.switches) for row in rows}
+        self._watch, found = check_straggle(self._watch, activity, end_ns / 1e9)
+        return tuple(
+            Straggle(
+                pid=each.pid,
+                throughput_drop_pct=round(each.drop_percent, 4),
+                sched_switch_count=each.switches,
+                preempting_pids=self._reader.preemptors(each.pid, begin_ns, end_ns),
+                timestamp_ns=end_ns,
+                sustained=each.sustained,
+            )
+            for each in found
         )
 
     def _add(self, row: ProcessTotals) -> None:

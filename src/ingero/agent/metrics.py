@@ -62,6 +62,7 @@ def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
         *_delivery_families(loop, node),
         *_counter_families(loop, socket),
         counter("ingero_agent_episodes_total", "Times this node was named", [((), counters.episodes)]),
+        counter("ingero_agent_straggles_total", "Times a process was found without CPU", [((), counters.straggles)]),
     ]  # fmt: skip
 
 

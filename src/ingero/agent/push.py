@@ -6,15 +6,18 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from ingero.agent.brain import Brain, Thought
 from ingero.agent.messages import Emission
 from ingero.agent.signals import Observation, SignalSource
 from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
-from ingero.contract.straggler import SocketLine, encode_line, verdict_line
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.baseline import is_warm
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 
 TICK_JITTER = 0.10
 POLL_JITTER = 0.20
+MIN_POLL_WAIT_S = 1.0  # whatever Retry-After says: `0` must not become a loop without a pause
 HEARTBEAT_S = 10.0
 CHECKPOINT_S = 60.0
 WARN_EVERY_S = 300.0  # per reason
@@ -52,6 +56,7 @@ class LoopCounters:
     polls: Counter[str] = field(default_factory=Counter)  # by outcome, and "suspended"
     rejected_points: int = 0
     episodes: int = 0
+    straggles: int = 0  # lines about processes that lost their CPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,7 @@ class PushLoop:
         self.counters.ticks += 1
         for gpu, reasons in look.throttle.items():
             self.throttle.look(gpu, reasons)
+        self._tell_straggles(look.straggles)
         self._judge()  # what the last push left open, because its reply is still on the way
         now_s = time.monotonic()
         thought = self.brain.observe(look, now_s, time.time_ns())
@@ -142,7 +148,7 @@ class PushLoop:
         while not await _stopped_within(stop, due_s - time.monotonic()):
             if not await self.tick() or (limit is not None and self.counters.ticks >= limit):
                 return
-            due_s += interval_s * self._chance.uniform(1 - TICK_JITTER, 1 + TICK_JITTER)
+            due_s += jittered(interval_s, TICK_JITTER, self._chance)
             if due_s < time.monotonic():
                 self.counters.late_ticks += 1
                 due_s = time.monotonic()
@@ -154,7 +160,11 @@ class PushLoop:
             self._looking = asyncio.create_task(asyncio.to_thread(self._source.read, now_ns))
         await asyncio.wait({self._looking}, timeout=max(self._settings.push_interval_s, 1.0))
         if self._looking.done():
-            look, self._looking = self._looking.result(), None
+            try:
+                look = self._looking.result()
+            except Exception as error:  # noqa: BLE001 - whatever a source does costs one look, not the agent
+                look = Observation(at_s=now_ns / 1e9, launches=None, problem=f"{type(error).__name__}: {error}")
+            self._looking = None
         else:
             look = Observation(at_s=now_ns / 1e9, launches=None, problem="reading the signals takes too long")
         if look is not None and look.launches is None:
@@ -173,16 +183,22 @@ class PushLoop:
         return True
 
     async def _push(self, report: HealthReport) -> None:
-        reply = await self._client.push(health_request(self.brain.identity, report))
+        reply = await self._post(health_request(self.brain.identity, report))
         self._absorb(reply)
         self._judge()
         if reply.outcome is not PushOutcome.OK:
             return
         for episode, event in list(self._events.items()):
-            outcome = (await self._client.push(event_request(self.brain.identity, event), retry=False)).outcome
+            outcome = (await self._post(event_request(self.brain.identity, event), retry=False)).outcome
             self.counters.events[outcome.value] += 1
             if self._events.get(episode) is event:  # one attempt each; a newer one waits for the next push
                 del self._events[episode]
+
+    async def _post(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
+        try:
+            return await self._client.push(request, retry=retry)
+        except Exception as error:  # noqa: BLE001 - whatever a client does costs one push, not the agent
+            return PushReply(outcome=PushOutcome.TRANSPORT, detail=f"{type(error).__name__}: {error}")
 
     def _judge(self) -> None:
         thought = self.brain.judge(time.monotonic(), time.time_ns())
@@ -243,6 +259,12 @@ class PushLoop:
             log.info("straggler_resolved", extra=facts | {"reason": thought.closing.value})
         self._emit(thought.emission)
 
+    def _tell_straggles(self, found: Sequence[Straggle]) -> None:
+        identity = self.brain.identity
+        for line in found:
+            self.counters.straggles += 1
+            self._say(msgspec.structs.replace(line, rank=identity.rank, world_size=identity.world_size))
+
     def _emit(self, emission: Emission) -> None:
         self._say(emission.line)
         self._keep_event(emission.event)
@@ -267,7 +289,7 @@ class PushLoop:
         wait_s: float | None = None
         interval_s = self._settings.poll_interval_s
         while not await _stopped_within(
-            stop, wait_s if wait_s is not None else interval_s * self._chance.uniform(1 - POLL_JITTER, 1 + POLL_JITTER)
+            stop, jittered(interval_s, POLL_JITTER, self._chance) if wait_s is None else max(wait_s, MIN_POLL_WAIT_S)
         ):
             wait_s = None
             fresh_s = self.brain.policy.modes.fresh_max_age_s(self.brain.backoff_s)
@@ -312,7 +334,7 @@ class PushLoop:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 for event in self._events.values():
-                    await self._client.push(event_request(self.brain.identity, event), retry=False)
+                    await self._post(event_request(self.brain.identity, event), retry=False)
         if self._side_tasks:
             await asyncio.wait(self._side_tasks, timeout=FAREWELL_S)
         await self._save()
@@ -336,6 +358,11 @@ class PushLoop:
         if now_s - self._warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S:
             self._warned_s[name] = now_s
             log.warning(name, extra=facts)
+
+
+def jittered(interval_s: float, share: float, chance: random.Random) -> float:
+    """The interval, longer or shorter by up to a share of it, so that agents started together drift apart."""
+    return interval_s * chance.uniform(1 - share, 1 + share)
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:

@@ -12,6 +12,7 @@ from ingero.agent import proc
 from ingero.agent.counters import CgroupCounters
 from ingero.agent.gpu import GpuInfo, Gpus
 from ingero.contract.health import CgroupTotals
+from ingero.contract.straggler import Straggle
 from ingero.core.score import NO_SIGNALS, Signals
 from ingero.core.throttle import ThrottleReason, decode_throttle
 from ingero.errors import MalformedInput, StoreError, Unavailable
@@ -35,6 +36,7 @@ class Observation:
     throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
+    straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
 
 
 class SignalSource(Protocol):
@@ -160,6 +162,7 @@ class TraceSource:
             ),
             totals=cgroups,
             totals_since_ns=self._counters.since_ns,
+            straggles=self._counters.straggles,
         )
 
     def close(self) -> None:

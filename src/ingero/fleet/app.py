@@ -80,6 +80,7 @@ class FleetService:
         self._plaintext: list[str] = []
         self._ready = False
         self._warned_defaulted = False
+        self.failed_ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.receiver = Receiver(self.processor)
         self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
@@ -205,9 +206,11 @@ class FleetService:
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.processor.tick(time.monotonic())
-            self._judge(time.monotonic() + self._unix_offset_s)
-            self.receiver.second_passed()
+            try:
+                self._tick(time.monotonic())
+            except Exception:  # one bad second must not end all later ones
+                self.failed_ticks += 1
+                log.exception("tick_failed")
             if self.processor.counters.defaulted and not self._warned_defaulted:
                 self._warned_defaulted = True
                 log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
@@ -224,6 +227,11 @@ class FleetService:
         except OSError as error:
             self._inputs = None
             log.error("recording_stopped", extra={"why": str(error)})
+
+    def _tick(self, now_s: float) -> None:
+        self.receiver.second_passed()
+        self.processor.tick(now_s)
+        self._judge(now_s + self._unix_offset_s)
 
     def _judge(self, now_s: float) -> None:
         """One tick of the verdict engines; what changed is logged and goes where received logs go."""
@@ -256,7 +264,7 @@ class FleetService:
         return render(
             cluster_families(self.processor)
             + self.verdicts.families()
-            + service_families(self.receiver, len(self._plaintext), exporters)
+            + service_families(self.receiver, len(self._plaintext), self.failed_ticks, exporters)
         )
 
     def reload(self) -> None:

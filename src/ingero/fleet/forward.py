@@ -17,7 +17,7 @@ from ingero.contract.exposition import Family, counter, gauge
 from ingero.contract.otlp import Kind, count_items
 from ingero.contract.otlp_body import Encoding, decode
 from ingero.contract.otlp_codec import encode_protobuf
-from ingero.errors import MalformedPush, Unavailable
+from ingero.errors import IngeroError, MalformedPush, Unavailable
 from ingero.fleet.processor import Taken
 
 BATCH_REQUESTS = 256
@@ -61,7 +61,7 @@ class ForwardCounters:
     retries: int = 0
     rejected_items: int = 0
     dropped: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("queue_full", "refused", "gave_up", "malformed"), 0)
+        default_factory=lambda: dict.fromkeys(("queue_full", "refused", "gave_up", "malformed", "failed"), 0)
     )
 
 
@@ -148,15 +148,20 @@ class Forwarder:
                 log.warning("export_refused", extra={"exporter": self.name, "why": str(error)})
                 self.counters.dropped["refused"] += count
                 return
-            except Busy as error:
+            except IngeroError as error:  # busy, or a token file that cannot be read just now
                 if time.monotonic() - began_s + wait_s > self.policy.max_elapsed_s:
                     log.warning("export_gave_up", extra={"exporter": self.name, "why": str(error)})
                     self.counters.dropped["gave_up"] += count
                     return
                 self.counters.retries += 1
                 pause_s = wait_s * self._chance.uniform(0.5, 1.5)
-                await asyncio.sleep(max(pause_s, min(error.retry_after_s or 0.0, self.policy.max_s)))
+                wished_s = getattr(error, "retry_after_s", None) or 0.0
+                await asyncio.sleep(max(pause_s, min(wished_s, self.policy.max_s)))
                 wait_s = min(wait_s * 1.5, self.policy.max_s)
+            except Exception:  # a batch that cannot be sent must not hold up all later ones
+                log.exception("export_failed", extra={"exporter": self.name})
+                self.counters.dropped["failed"] += count
+                return
             else:
                 self.counters.sent += count
                 return

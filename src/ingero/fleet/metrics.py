@@ -59,7 +59,9 @@ def cluster_families(processor: FleetProcessor) -> list[Family]:
     return [*families, gauge("ingero_fleet_panic_reason", "Why a cluster is in panic, while it is", panics)]
 
 
-def service_families(receiver: Receiver, plaintext_listeners: int, exporters: Iterable[Family]) -> list[Family]:
+def service_families(
+    receiver: Receiver, plaintext_listeners: int, failed_ticks: int, exporters: Iterable[Family]
+) -> list[Family]:
     """What the push path counted, and what each exporter did."""
     counters = receiver.processor.counters
     return [
@@ -89,6 +91,7 @@ def service_families(receiver: Receiver, plaintext_listeners: int, exporters: It
         _total("ingero_fleet_clock_skewed_total", "Reports stamped over a minute off our clock", counters.skewed),
         _total("ingero_fleet_forgotten_nodes_total", "Silent nodes dropped", counters.forgotten),
         _total("ingero_fleet_ticks_total", "Recomputations of what is served", counters.ticks),
+        _total("ingero_fleet_failed_ticks_total", "Recomputations that failed; see the log", failed_ticks),
         _total("ingero_fleet_recomputes_total", "Steps of the smoothed threshold", counters.recomputes),
         counter(
             "ingero_fleet_received_items_total",

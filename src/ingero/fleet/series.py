@@ -27,6 +27,7 @@ from ingero.errors import MalformedPush
 from ingero.fleet.processor import Taken
 
 MAX_KEPT_BYTES: Final = 64 << 20
+MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
 MAX_BODY_BYTES: Final = 256 << 10  # a larger body holds events (collectives), which are not for scraping
 _SLICE: Final = 100  # bodies decoded between two looks at the sockets
 _RESOURCE_LABELS: Final = {
@@ -72,7 +73,7 @@ class ReceivedSeries:
         before = self._kept.get(key)
         self._kept_bytes += len(body) if before is None else len(body) - len(before[1])
         self._kept[key] = (time.monotonic(), body, encoding)
-        if self._kept_bytes > MAX_KEPT_BYTES:
+        if self._kept_bytes > MAX_KEPT_BYTES or len(self._kept) > MAX_KEPT_BODIES:
             self._make_room()
 
     def _make_room(self) -> None:

@@ -35,6 +35,7 @@ from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch
 from ingero.core.verdict.table import Member
 
+FORGET_AFTER_S = 3600.0  # a cluster without measurements for this long is over
 RESOLVED_FOR_S = 60.0  # a resolved verdict is still told for this long: an agent may push once a minute
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
 Who = tuple[str, str | None, int | None]  # node, job, rank
@@ -45,6 +46,7 @@ class ClusterDesk:
     """One cluster: its engine, its matcher and what waits for the next tick."""
 
     engine: VerdictEngine
+    heard_s: float = 0.0
     matcher: CollectiveMatcher = field(default_factory=CollectiveMatcher)
     members: dict[Who, int] = field(default_factory=dict)
     streams: dict[int, RankStream] = field(default_factory=dict)
@@ -91,6 +93,7 @@ class VerdictDesk:
                 self.counters.refused_clusters += 1
                 return
             desk = self.clusters[cluster] = ClusterDesk(VerdictEngine(self._policy))
+        desk.heard_s = now_s
         for measured in read_measurements(request):
             self.counters.malformed += measured.malformed
             member = self._member(desk, cluster, measured.resource, now_s)
@@ -100,6 +103,8 @@ class VerdictDesk:
     def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
         """One second of every cluster: (cluster, verdict) for everything that is new or changed."""
         changed = []
+        for cluster in [name for name, desk in self.clusters.items() if now_s - desk.heard_s > FORGET_AFTER_S]:
+            del self.clusters[cluster]
         for cluster, desk in self.clusters.items():
             self._judge_collectives(desk, now_s)
             news = desk.engine.tick(now_s)

@@ -28,6 +28,7 @@ class ProcessTotals:
 
     pid: int
     launches: int
+    switches: int
     stall_ns: int
     copied_bytes: int
     directed_bytes: dict[int, int]
@@ -57,6 +58,7 @@ class TraceReader:
         sql = f"""
             SELECT pid,
                    coalesce(sum(CASE WHEN {_is_one_of(LAUNCH_OPS)} THEN count END), 0),
+                   coalesce(sum(CASE WHEN {_is_one_of([SCHED_SWITCH])} THEN count END), 0),
                    coalesce(sum(CASE WHEN {_is_one_of([SCHED_SWITCH])} THEN sum_dur END), 0),
                    coalesce(sum(CASE WHEN {_is_one_of(MEMCPY_OPS)} THEN sum_arg0 END), 0)
             FROM event_aggregates_5s WHERE bucket >= ? AND bucket < ? GROUP BY pid
@@ -66,10 +68,19 @@ class TraceReader:
             directed.setdefault(pid, {})[direction] = size
         return [
             ProcessTotals(
-                pid=pid, launches=launches, stall_ns=stall, copied_bytes=copied, directed_bytes=directed.get(pid, {})
+                pid=pid,
+                launches=launches,
+                switches=switches,
+                stall_ns=stall,
+                copied_bytes=copied,
+                directed_bytes=directed.get(pid, {}),
             )
-            for pid, launches, stall, copied in self._query(sql, (first_bucket_ns, end_ns))
+            for pid, launches, switches, stall, copied in self._query(sql, (first_bucket_ns, end_ns))
         ]
+
+    def preemptors(self, pid: int, first_bucket_ns: int, end_ns: int) -> list[int]:
+        """Who ran instead of a process, longest first, as far as its switches were kept as rows. Raises StoreError."""
+        return [other for (other,) in self._query(_PREEMPTORS_SQL, (first_bucket_ns, end_ns, pid, pid))]
 
     def close(self) -> None:
         if self._connection is not None:
@@ -106,6 +117,13 @@ def _is_one_of(keys: Iterable[OpKey]) -> str:
     return "(" + " OR ".join(f"(source = {source:d} AND op = {op:d})" for source, op in sorted(keys)) + ")"
 
 
+MAX_PREEMPTORS = 8
+# arg1 of a switch is the process that ran next; 0 is the idle task
+_PREEMPTORS_SQL = f"""
+    SELECT arg1 FROM events
+    WHERE timestamp >= ? AND timestamp < ? AND pid = ? AND {_is_one_of([SCHED_SWITCH])} AND arg1 > 0 AND arg1 <> ?
+    GROUP BY arg1 ORDER BY sum(duration) DESC, arg1 LIMIT {MAX_PREEMPTORS}
+"""
 # arg1 of a copy is its direction only for cudaMemcpy and cudaMemcpyAsync
 _DIRECTIONS_SQL = f"""
     SELECT pid, arg1, sum(arg0) FROM events

@@ -1,5 +1,6 @@
 """Bearer tokens: where they come from, how they are read off a request, how they are compared."""
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -46,8 +47,8 @@ def read_token_file(path: Path) -> str:
     token = data.decode("utf-8", errors="replace").strip()
     if not token:
         raise AuthError(f"token file {path} is empty; `openssl rand -hex 32 > {path}` makes a token")
-    if any(character.isspace() or not character.isprintable() for character in token):
-        raise AuthError(f"token file {path} holds more than one word; it must hold just the token")
+    if not token.isascii() or any(character.isspace() or not character.isprintable() for character in token):
+        raise AuthError(f"token file {path} must hold just the token: one word of ASCII characters")
     return token
 
 
@@ -56,6 +57,19 @@ def token_from(file: Path | None, variable: str) -> str | None:
     if file is not None:
         return read_token_file(file)
     return os.environ.get(variable) or None
+
+
+class RotatingToken:
+    """The token in a file as it is now; the last good one while the file cannot be read. Raises AuthError at first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = read_token_file(path)
+
+    def __call__(self) -> str:
+        with contextlib.suppress(AuthError):
+            self._last = read_token_file(self._path)
+        return self._last
 
 
 def check_private_file(path: Path, what: str) -> None:

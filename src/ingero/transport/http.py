@@ -18,6 +18,8 @@ from ingero.errors import ConfigError, Unavailable
 BACKLOG = 4096
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
 DRAIN_S = 5.0
+REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
+MAX_HEAD_BYTES = 64 * 1024
 log = logging.getLogger(__name__)
 
 
@@ -86,6 +88,52 @@ def _listening() -> Iterator[tuple[str, int]]:
                     yield fields[9], int(fields[1].rsplit(":", 1)[1], 16)
 
 
+class TimedProtocol(HttpToolsProtocol):
+    """uvicorn's own, for peers that are not trusted: it would wait for ever for a request, and read headers without
+    end."""
+
+    _patience: asyncio.TimerHandle | None = None
+    _is_in_head = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._expect_request()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response("The headers are too large.")
+
+    def on_message_begin(self) -> None:
+        self._is_in_head, self._head_bytes = True, 0
+        self._expect_request()
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop_expecting()
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_expecting()
+        super().connection_lost(exc)
+
+    def _expect_request(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(REQUEST_S, self.transport.close)
+
+    def _stop_expecting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
 class _QuietServer(uvicorn.Server):
     """Leaves signals to the service that owns several of these."""
 
@@ -102,7 +150,7 @@ class HttpListener:
         app: Any,
         listener: socket.socket,
         tls: ssl.SSLContext | None = None,
-        protocol: type[HttpToolsProtocol] = HttpToolsProtocol,
+        protocol: type[TimedProtocol] = TimedProtocol,
     ) -> None:
         config = uvicorn.Config(
             app,

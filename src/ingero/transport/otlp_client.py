@@ -6,7 +6,7 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,18 +45,30 @@ class PushReply:
     rejected_points: int = 0
 
 
+def no_token() -> None:
+    """Stands in where no token is asked for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How to connect; headers go with every request."""
+    """How to connect; headers go with every request, and so does the token as it is at that moment."""
 
     timeout_s: float
     tls: ssl.SSLContext | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    token: Callable[[], str | None] = no_token
 
     def __post_init__(self) -> None:
         for name, value in self.headers.items():
             if re.search(r"[\r\n\0]", name + value):
                 raise ConfigError(f"header {name!r} contains a line break")
+            if not (name + value).isascii():
+                raise ConfigError(f"header {name!r} must be ASCII")
+
+    def request_headers(self) -> dict[str, str]:
+        """What goes with the next request."""
+        token = self.token()
+        return dict(self.headers) | ({"Authorization": f"Bearer {token}"} if token else {})
 
 
 class PushClient(Protocol):
@@ -98,7 +110,7 @@ class HttpPush:
             await self._session.close()
 
     async def _post(self, url: URL, body: bytes, encoding: Encoding) -> PushReply:
-        headers = {"Content-Type": encoding.value, **self._options.headers}
+        headers = {"Content-Type": encoding.value, **self._options.request_headers()}
         try:
             async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:
                 reply = await response.content.read(MAX_REPLY_BYTES + 1)

@@ -39,11 +39,8 @@ class GrpcPush:
         self._pems = pems
         self._options = options
         self._chance = chance
-        self._metadata = (
-            (names.CLUSTER_HEADER, cluster),
-            (names.NODE_QUERY.replace("_", "-"), node),
-            *((name.lower(), value) for name, value in options.headers.items()),
-        )
+        about = ((names.CLUSTER_HEADER, cluster), (names.NODE_QUERY.replace("_", "-"), node))
+        self._about = tuple((name, value) for name, value in about if value.isascii())  # the body has them all
         self._channel: Any = None
         self._export: Any = None
 
@@ -64,7 +61,7 @@ class GrpcPush:
 
         if self._channel is None:
             self._connect(grpc)
-        call = self._export(body, timeout=self._options.timeout_s, metadata=self._metadata)
+        call = self._export(body, timeout=self._options.timeout_s, metadata=self._metadata())
         try:
             answer = await call
             outcome, detail = PushOutcome.OK, ""
@@ -84,6 +81,9 @@ class GrpcPush:
             found.get(names.QUORUM_METADATA),
             found.get(names.VERDICT_METADATA),
         )
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        return (*self._about, *((name.lower(), value) for name, value in self._options.request_headers().items()))
 
     def _connect(self, grpc: Any) -> None:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_retries", 0))

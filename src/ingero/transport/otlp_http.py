@@ -14,7 +14,6 @@ from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, WAIT_HEADER
 from ingero.contract.otlp import Kind
@@ -29,10 +28,12 @@ from ingero.contract.otlp_body import (
 )
 from ingero.contract.push_request import read_request
 from ingero.errors import MalformedPush, TooLarge
+from ingero.transport.http import TimedProtocol
 
 Headers = Iterable[tuple[str, str]]
 GRPC_CODES = {400: 3, 401: 16, 413: 8, 415: 3, 429: 8, 503: 14}
 _MAX_CACHED_NAMES = 16384
+_MAX_CACHED_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +136,16 @@ async def _read(request: Request, limit_bytes: int) -> bytes:
 Answer = Callable[[bytes, Encoding, str | None, bytes | None, bytes], bytes]
 
 
-def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[HttpToolsProtocol]:
+def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[TimedProtocol]:
     """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date header)`."""
     clusters: dict[bytes, str | None] = {b"": None}  # by query
 
     def named_cluster(query: bytes, header: bytes | None) -> str | None:
-        if len(clusters) >= _MAX_CACHED_NAMES:
-            clusters.clear()
-        named = clusters[query] = cluster_of(query.decode("ascii"), None)
+        named = cluster_of(query.decode("ascii"), None)
+        if len(query) <= _MAX_CACHED_QUERY_BYTES:
+            if len(clusters) >= _MAX_CACHED_NAMES:
+                clusters.clear()
+            clusters[query] = named
         return named if named or not header else header.decode("latin-1")
 
     class PushProtocol(_Push):
@@ -154,7 +157,7 @@ def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[
     return PushProtocol
 
 
-class _Push(HttpToolsProtocol):
+class _Push(TimedProtocol):
     """Looks at each segment that begins a request; see the module's docstring."""
 
     _answer: Answer
@@ -171,6 +174,8 @@ class _Push(HttpToolsProtocol):
             super().data_received(data)
             return
         self._unset_keepalive_if_required()
+        if self._patience is not None:
+            self._stop_expecting()
         is_json, query, header, authorization, body = plain
         cluster = self._clusters.get(query)
         if cluster is None and (query or header):

@@ -47,7 +47,7 @@ class ThresholdPoll:
         """One question; redirects are refused, bodies capped."""
         if self._session is None:
             self._session = open_session(self._options)
-        headers = {"Accept": JSON_TYPE, **self._options.headers}
+        headers = {"Accept": JSON_TYPE, **self._options.request_headers()}
         try:
             async with self._session.get(self._url, headers=headers, allow_redirects=False) as response:
                 body = b""

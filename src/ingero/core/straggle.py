@@ -1,0 +1,93 @@
+"""A process that launches less than usual while others take its CPU, seen from inside its own node."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+ALPHA: Final = 0.2  # of the newest launch rate in the baseline
+MIN_SAMPLES: Final = 3
+MIN_DROP: Final = 0.30  # of the usual launch rate
+MIN_SWITCHES_PER_S: Final = 5.0
+FORGET_AFTER: Final = 30  # checks in a row without work
+MAX_PROCESSES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one process did since the last check."""
+
+    launches: int
+    switches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Straggle:
+    """A process that lost its CPU; `sustained` from the second check on."""
+
+    pid: int
+    drop_percent: float
+    switches: int
+    sustained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    samples: int = 0
+    baseline: float = 0.0  # launches per second
+    triggered: bool = False
+    idle_checks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StraggleWatch:
+    """What is known after a check; `checked_s` is when it was."""
+
+    checked_s: float | None = None
+    processes: Mapping[int, _Process] | None = None
+
+
+def check_straggle(
+    watch: StraggleWatch, activity: Mapping[int, Activity], now_s: float
+) -> tuple[StraggleWatch, list[Straggle]]:
+    """One check over all processes. The first only arms, and so does one after the clock stepped back: without a span
+    of time there is no rate."""
+    known = dict(watch.processes or {})
+    elapsed_s = 0.0 if watch.checked_s is None else now_s - watch.checked_s
+    found: list[Straggle] = []
+    for pid in sorted({*known, *(pid for pid, each in activity.items() if each.launches > 0)}):
+        process, seen = known.get(pid, _Process()), activity.get(pid, Activity(0, 0))
+        if elapsed_s <= 0:
+            known[pid] = _Process()
+            continue
+        process, straggle = _check(process, seen, elapsed_s, pid)
+        if straggle is not None:
+            found.append(straggle)
+        known[pid] = process
+        if process.idle_checks >= FORGET_AFTER:
+            del known[pid]
+    while len(known) > MAX_PROCESSES:
+        del known[max(known, key=lambda pid: known[pid].idle_checks)]
+    return StraggleWatch(now_s, known), found
+
+
+def _check(process: _Process, seen: Activity, elapsed_s: float, pid: int) -> tuple[_Process, Straggle | None]:
+    rate, is_disturbed = seen.launches / elapsed_s, seen.switches / elapsed_s >= MIN_SWITCHES_PER_S
+    if seen.launches == 0 and not is_disturbed:
+        return replace(process, triggered=False, idle_checks=process.idle_checks + 1), None  # rest is not slowness
+    if not is_disturbed:
+        process = replace(process, triggered=False)
+    is_young = process.samples < MIN_SAMPLES
+    if is_young:
+        process = _fold(process, rate)
+    is_slow = process.samples >= MIN_SAMPLES and rate < process.baseline * (1 - MIN_DROP)
+    if is_disturbed and (process.triggered or is_slow):
+        drop = max(1 - rate / process.baseline, 0.0) * 100
+        straggle = Straggle(pid, drop, seen.switches, process.triggered)
+        return replace(process, triggered=True, idle_checks=0), straggle
+    return replace(process if is_young else _fold(process, rate), idle_checks=0), None
+
+
+def _fold(process: _Process, rate: float) -> _Process:
+    """One more sample; the first is the baseline."""
+    baseline = rate if process.samples == 0 else ALPHA * rate + (1 - ALPHA) * process.baseline
+    return replace(process, samples=process.samples + 1, baseline=baseline)

@@ -1,0 +1,93 @@
+"""Listeners and peers that are not well-behaved: requests that never end, heads without end."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ingero.transport import http
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.otlp_http import push_protocol
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+PUSH = (
+    b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+)  # fmt: skip
+
+
+async def hello(_: Request) -> Response:
+    return PlainTextResponse("hello")
+
+
+@contextlib.asynccontextmanager
+async def listening() -> AsyncIterator[HttpListener]:
+    protocol = push_protocol(lambda *_: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    listener = HttpListener(Starlette(routes=[Route("/", hello)]), bind("127.0.0.1:0"), protocol=protocol)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.stop()
+        listener.listener.close()
+
+
+async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(*http.parse_endpoint(listener.address))
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"", b"\r\n", b"GE", b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"],
+)
+@pytest.mark.parametrize("before", [b"", WHOLE, PUSH])
+async def test_a_request_that_does_not_end_is_ended(
+    begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.1)
+    async with listening() as listener:
+        reader, writer = await connect(listener)
+        if before:
+            writer.write(before)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        if begun.strip() or not before:  # a rested connection is the business of keep-alive
+            writer.write(begun)
+            async with asyncio.timeout(5):
+                while await reader.read(100):
+                    pass
+                while listener.connections:
+                    await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_a_whole_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_S", 0.05)
+    async with listening() as listener:
+        reader, writer = await connect(listener)
+        for request in (PUSH, WHOLE, PUSH):
+            writer.write(request)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            with contextlib.suppress(TimeoutError):
+                while await asyncio.wait_for(reader.read(100), 0.12):  # idle for longer than a request may take
+                    pass
+        writer.close()
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with listening() as listener:
+        reader, writer = await connect(listener)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                writer.write(b"a" * 4096)
+                await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            assert b"400 Bad Request" in await asyncio.wait_for(reader.read(200), 5)
+        async with asyncio.timeout(5):
+            while listener.connections:
+                await asyncio.sleep(0.01)
+        writer.close()
