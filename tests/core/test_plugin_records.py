@@ -73,3 +73,20 @@ def test_the_true_offset_lies_within_the_error(offset, delays):
         np.abs(columns.end_ns - [EPOCH + i * 10**10 + q + r for i, (q, r, _) in enumerate(delays)])
         <= clock.error_ns + 1
     ).all()
+
+
+def test_a_queue_that_is_always_deep_does_not_loosen_the_clock():
+    """Everything is enqueued 250 ms ahead; the offset still is known to some microseconds."""
+    rows = [
+        {
+            "enqueue_ns": EPOCH + at,
+            "gpu_start_ns": 7 + at + 250_000_000,
+            "gpu_stop_ns": 7 + at + 251_000_000,
+            "host_stop_ns": EPOCH + at + 251_000_000 + heard,
+            "flags": FLAG_GPU_TIMED,
+        }
+        for at, heard in ((0, 900_000), (10**9, 30_000), (2 * 10**9, 80_000))
+    ]
+    clock = fit_gpu_clock(records(rows))
+    assert abs(clock.offset_ns - (EPOCH - 7)) <= 20_000
+    assert clock.error_ns > 200_000_000  # what causality alone proves

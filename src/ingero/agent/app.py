@@ -14,12 +14,13 @@ from pathlib import Path
 
 from ingero.agent import identity as who
 from ingero.agent.brain import Brain, BrainPolicy
-from ingero.agent.collective_export import CollectiveExporter
+from ingero.agent.collective_feed import CollectiveFeed, RingFeed, TableFeed
+from ingero.agent.collectives import LiveCollectives
 from ingero.agent.gpu import Gpus
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.spans import EpisodeSpans
-from ingero.config.ingero import TOKEN_VARIABLE, IngeroConfig, trace_database
+from ingero.config.ingero import TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.health import StragglerEvent
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle
@@ -97,7 +98,7 @@ class Agent:
         self._spans = self._make_spans()
         self.socket: LineServer | None = None
         self.loop: PushLoop | None = None
-        self.collectives: CollectiveExporter | None = None
+        self.collectives: LiveCollectives | None = None
         self.metrics_address: str | None = None
 
     def _make_client(self, endpoint: Endpoint) -> PushClient:
@@ -139,30 +140,42 @@ class Agent:
                 opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
-            exporting = self._export_collectives(opened, stop)
+            measuring = self._measure_collectives(loop, opened, stop)
             self._log_start()
             await loop.run(stop)
-            await exporting
+            await measuring
 
-    def _export_collectives(self, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> Awaitable[None]:
-        """NCCL records follow the trace database to Fleet over a connection of their own: they never delay a score."""
-        if self.options.stub or self.options.replay is not None:
+    def _measure_collectives(
+        self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
+    ) -> Awaitable[None]:
+        """Own time and collectives of the ranks here go to Fleet over a connection of their own."""
+        feeds = self._collective_feeds()
+        if not feeds:
             return asyncio.sleep(0)
         fleet = self.config.fleet
         assert fleet.endpoint is not None
-        endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
-        client = self._make_client(endpoint)
+        client = self._make_client(parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol))
         opened.push_async_callback(client.close)
-        path = trace_database(config=self.config)
-        self.collectives = CollectiveExporter(path, client, self.identity, fleet.push_interval_s)
+        self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear)
         return asyncio.create_task(self.collectives.run(stop))
+
+    def _collective_feeds(self) -> list[CollectiveFeed]:
+        """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for."""
+        chosen = self.config.signals.collectives
+        if chosen is CollectivesFrom.OFF or self.options.stub or self.options.replay or self.options.source:
+            return []
+        table = TableFeed(trace_database(config=self.config), with_plugin=chosen is CollectivesFrom.DB)
+        if chosen is CollectivesFrom.DB:
+            return [table]
+        rings = RingFeed(self.identity.node)
+        return [rings] if chosen is CollectivesFrom.RINGS else [rings, table]
 
     async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
         """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""
         from ingero.agent.metrics import metrics_app  # noqa: PLC0415 - see above
         from ingero.transport.http import HttpListener, bind  # noqa: PLC0415 - see above
 
-        listener = HttpListener(metrics_app(loop, self.socket), bind(address))
+        listener = HttpListener(metrics_app(loop, self.socket, lambda: self.collectives), bind(address))
         await listener.start()
         self.metrics_address = listener.address
         return listener.stop

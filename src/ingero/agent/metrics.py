@@ -2,12 +2,14 @@
 
 import math
 import time
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ingero.agent.collectives import LiveCollectives
 from ingero.agent.push import PushLoop
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
 from ingero.contract.types import DetectionMode, NodeState
@@ -17,7 +19,7 @@ from ingero.core.throttle import ThrottleReason
 from ingero.transport.uds import LineServer
 
 
-def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
+def agent_families(loop: PushLoop, socket: LineServer | None, live: LiveCollectives | None = None) -> list[Family]:
     """Everything an agent knows about itself. What was not measured is left out."""
     brain, counters = loop.brain, loop.counters
     node: Labels = (("cluster_id", brain.identity.cluster), ("node_id", brain.identity.node))
@@ -63,7 +65,28 @@ def agent_families(loop: PushLoop, socket: LineServer | None) -> list[Family]:
         *_counter_families(loop, socket),
         counter("ingero_agent_episodes_total", "Times this node was named", [((), counters.episodes)]),
         counter("ingero_agent_straggles_total", "Times a process was found without CPU", [((), counters.straggles)]),
+        *(_collective_families(live) if live is not None else ()),
     ]  # fmt: skip
+
+
+def _collective_families(live: LiveCollectives) -> list[Family]:
+    """What was measured of the ranks on this node, and what did not travel."""
+    counters = live.counters
+    unsent = {"dropped": counters.dropped, "rejected": counters.rejected, "thinned": counters.thinned}
+    sent = {"collective": counters.collectives, "own_time": counters.own_times}
+    return [
+        gauge("ingero_agent_ranks", "Ranks whose collectives are measured here", [((), len(live.ranks))]),
+        gauge("ingero_agent_rank_points_queued", "Points that wait for Fleet", [((), live.queued_points)]),
+        _by("ingero_agent_collectives_total", "Collectives read, by source", "source", counters.records),
+        counter(
+            "ingero_agent_collectives_lost_total",
+            "Collectives that were gone before they were read",
+            [((), sum(feed.lost for feed in live.feeds))],
+        ),
+        _by("ingero_agent_rank_points_total", "Points sent, by kind", "kind", sent),
+        _by("ingero_agent_rank_points_unsent_total", "Points that did not travel, by reason", "reason", unsent),
+        _by("ingero_agent_rank_pushes_total", "Pushes of ranks by outcome", "outcome", counters.pushes),
+    ]
 
 
 def _delivery_families(loop: PushLoop, node: Labels) -> list[Family]:
@@ -97,6 +120,7 @@ def _counter_families(loop: PushLoop, socket: LineServer | None) -> list[Family]
         counter("ingero_agent_failed_reads_total", "Looks at the signals that failed", [((), counters.failed_looks)]),
         _by("ingero_agent_pushes_total", "Pushes by outcome", "outcome", counters.pushes),
         _by("ingero_agent_skipped_pushes_total", "Pushes left out, by reason", "reason", counters.skipped_pushes),
+        _by("ingero_agent_verdicts_total", "Verdicts that were news, by state", "state", counters.verdicts),
         _by("ingero_agent_events_total", "Straggler events pushed, by outcome", "outcome", counters.events),
         _by("ingero_agent_threshold_headers_total", "Replies by what their headers were", "delivery", counters.headers),
         _by("ingero_agent_polls_total", "Threshold polls by outcome", "outcome", counters.polls),
@@ -124,11 +148,13 @@ def _by(name: str, help: str, label: str, counts: dict[str, int]) -> Family:
     return counter(name, help, [(((label, key),), count) for key, count in sorted(counts.items())])
 
 
-def metrics_app(loop: PushLoop, socket: LineServer | None) -> Starlette:
+def metrics_app(
+    loop: PushLoop, socket: LineServer | None, live: Callable[[], LiveCollectives | None] = lambda: None
+) -> Starlette:
     """`/metrics` for Prometheus and `/healthz` for a supervisor."""
 
     async def metrics(_: Request) -> Response:
-        return Response(render(agent_families(loop, socket)), media_type=CONTENT_TYPE)
+        return Response(render(agent_families(loop, socket, live())), media_type=CONTENT_TYPE)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")

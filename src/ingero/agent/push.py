@@ -17,7 +17,7 @@ from ingero.agent.messages import Emission
 from ingero.agent.signals import Observation, SignalSource
 from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.otlp import MetricsRequest
-from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
+from ingero.contract.straggler import SocketLine, Straggle, encode_line, rfc3339, verdict_line
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.baseline import is_warm
@@ -52,6 +52,7 @@ class LoopCounters:
     pushes: Counter[str] = field(default_factory=Counter)  # by outcome
     skipped_pushes: Counter[str] = field(default_factory=Counter)  # by reason
     events: Counter[str] = field(default_factory=Counter)  # by outcome
+    verdicts: Counter[str] = field(default_factory=Counter)  # news, by state
     headers: Counter[str] = field(default_factory=Counter)  # by delivery
     polls: Counter[str] = field(default_factory=Counter)  # by outcome, and "suspended"
     rejected_points: int = 0
@@ -87,7 +88,6 @@ class PushLoop:
         self.brain = brain
         self.counters = LoopCounters()
         self.throttle = ThrottleEdges()
-        self.verdicts: dict[str, Verdict] = {}  # by episode
         self._source = source
         self._client = client
         self._settings = settings
@@ -100,6 +100,7 @@ class PushLoop:
         self._looking: asyncio.Task[Observation | None] | None = None
         self._not_before_s = 0.0
         self._events: dict[str, StragglerEvent] = {}  # by episode, the latest
+        self._heard: dict[str, Verdict] = {}  # by episode, the latest word on each, resolved ones too
         self._mode: DetectionMode | None = None
         self._warned_s: dict[str, float] = {}
 
@@ -228,19 +229,41 @@ class PushLoop:
             self._warn("push_partly_rejected", now_s, detail=reply.detail[:MAX_DETAIL], points=reply.rejected_points)
         if reply.delivery.value == "rejected":
             self._warn("threshold_rejected", now_s)
-        for verdict in reply.verdicts:
-            self._keep_verdict(verdict)
+        self.hear(reply.verdicts)
 
-    def _keep_verdict(self, verdict: Verdict) -> None:
-        if self.verdicts.get(verdict.episode) == verdict:
-            return
-        self._say(verdict_line(verdict, self.brain.identity.cluster, time.time_ns()))
-        log.info("verdict", extra={"episode": verdict.episode, "state": verdict.state.value, "rank": verdict.rank})
-        self.verdicts.pop(verdict.episode, None)
-        if verdict.state is not VerdictState.RESOLVED:
-            self.verdicts[verdict.episode] = verdict
-            while len(self.verdicts) > MAX_VERDICTS:
-                del self.verdicts[next(iter(self.verdicts))]
+    def hear(self, verdicts: Sequence[Verdict]) -> None:
+        """What Fleet decided about this node and its ranks. Every change goes to the socket, news also to the log."""
+        for verdict in verdicts:
+            before = self._heard.pop(verdict.episode, None)
+            self._heard[verdict.episode] = verdict
+            if before != verdict:
+                self._say(verdict_line(verdict, self.brain.identity.cluster, time.time_ns()))
+                if before is None or (before.state, before.cause) != (verdict.state, verdict.cause):
+                    self._log_verdict(verdict)
+        while len(self._heard) > MAX_VERDICTS:
+            del self._heard[next(iter(self._heard))]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Open ones, by episode."""
+        return {episode: one for episode, one in self._heard.items() if one.state is not VerdictState.RESOLVED}
+
+    def _log_verdict(self, verdict: Verdict) -> None:
+        self.counters.verdicts[verdict.state.value] += 1
+        level = logging.WARNING if verdict.state is VerdictState.STRAGGLER else logging.INFO
+        facts = {
+            "state": verdict.state.value,
+            "node": verdict.node,
+            "rank": verdict.rank,
+            "class": verdict.cause.value,
+            "excess": verdict.excess,
+            "error": verdict.error,
+            "since": rfc3339(int(verdict.since * 1e9)),
+            "episode": verdict.episode,
+            "evidence": verdict.evidence,
+            "next": verdict.next_step,
+        }
+        log.log(level, "verdict", extra={key: value for key, value in facts.items() if value not in (None, "")})
 
     def _tell(self, thought: Thought) -> None:
         """The same message on all channels: socket and log now, Fleet with the push, tracing on its own."""

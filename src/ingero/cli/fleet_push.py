@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ingero.config.ingero import IngeroConfig, load_ingero
+from ingero.config.ingero import CollectivesFrom, IngeroConfig, load_ingero
 from ingero.config.loader import check_limits, parse_duration_s
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
@@ -73,6 +73,11 @@ LOCAL = _options(
     click.option("--signal-db-path", type=FILE, help="Trace database.  [default: ~/.ingero/ingero.db]"),
     click.option("--signal-window", type=Duration(), help="[default: 60s]"),
     click.option("--signal-num-gpus", type=click.IntRange(0), help="0 asks the driver."),
+    click.option(
+        "--collectives",
+        type=click.Choice([c.value for c in CollectivesFrom]),
+        help="Where collectives of the ranks here are read.  [default: auto, rings and database]",
+    ),
     click.option("--warmup-samples", type=click.IntRange(0), help="Samples before a node counts.  [default: 30]"),
     click.option("--otlp-enabled", is_flag=True, default=None, help="Send a span per episode."),
     click.option("--otlp-endpoint", metavar="HOST:PORT|URL", help="Where spans go, over HTTP."),
@@ -137,6 +142,9 @@ def apply_flags(config: IngeroConfig, flags: dict[str, Any]) -> IngeroConfig:
         fleet = replace(fleet, protocol=Protocol(given["fleet_protocol"]))
     if "fleet_detection_mode" in given:
         fleet = replace(fleet, detection_mode=DetectionMode(given["fleet_detection_mode"]))
+    signals = _replaced(config.signals, given, window_s="signal_window", num_gpus="signal_num_gpus")
+    if "collectives" in given:
+        signals = replace(signals, collectives=CollectivesFrom(given["collectives"]))
     return replace(
         config,
         fleet=fleet,
@@ -144,7 +152,7 @@ def apply_flags(config: IngeroConfig, flags: dict[str, Any]) -> IngeroConfig:
         remediate=_replaced(
             config.remediate, given, enabled="remediate", socket="remediate_socket", gid="remediate_gid"
         ),
-        signals=_replaced(config.signals, given, window_s="signal_window", num_gpus="signal_num_gpus"),
+        signals=signals,
         otlp=_replaced(config.otlp, given, enabled="otlp_enabled", endpoint="otlp_endpoint", insecure="otlp_insecure"),
         store=_replaced(config.store, given, path="signal_db_path"),
     )

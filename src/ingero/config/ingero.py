@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from ingero.config.loader import load_file, setting
@@ -117,12 +118,22 @@ class HealthConfig:
         )
 
 
+class CollectivesFrom(StrEnum):
+    """Where `fleet-push` takes collectives from; `auto` reads rings, and probes' records from the trace database."""
+
+    AUTO = "auto"
+    RINGS = "rings"
+    DB = "db"
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalsConfig:
     """The `signals` block: how the trace database is read."""
 
     window_s: float = setting(60.0, key="window", duration=True, range=(5.0, 3600.0))
     num_gpus: int = setting(0, range=(0, 1024))
+    collectives: CollectivesFrom = CollectivesFrom.AUTO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

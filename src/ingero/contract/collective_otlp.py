@@ -57,6 +57,11 @@ def _identity(cluster: str, node: str, job: str | None, rank: int | None) -> tup
     return attributes({key: value for key, value in values.items() if value is not None})
 
 
+def duration_metric(records: Sequence[CollectiveRecord]) -> Metric:
+    """All records as one metric."""
+    return _metric([_point(record) for record in records])
+
+
 def _metric(points: Sequence[NumberPoint]) -> Metric:
     return Metric(name=names.COLLECTIVE_DURATION_MS, unit="ms", gauge=Gauge(data_points=tuple(points)))
 

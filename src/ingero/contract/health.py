@@ -78,7 +78,7 @@ _CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]  # extra att
 
 def health_request(identity: Identity, report: HealthReport) -> MetricsRequest:
     """The regular push, in the order reference agents send it."""
-    return _request(_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)])
+    return _request(identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)])
 
 
 def event_request(identity: Identity, event: StragglerEvent) -> MetricsRequest:
@@ -92,10 +92,11 @@ def event_request(identity: Identity, event: StragglerEvent) -> MetricsRequest:
     if event.event_id:
         values[names.EVENT_ID] = event.event_id
     metric = _gauge(names.STRAGGLER_EVENT, int(event.is_straggler), event.at_ns, values)
-    return _request(_resource(identity, with_provider=False), [metric])
+    return _request(identity_resource(identity, with_provider=False), [metric])
 
 
-def _resource(identity: Identity, *, with_provider: bool = True) -> Resource:
+def identity_resource(identity: Identity, *, with_provider: bool = True) -> Resource:
+    """Who speaks: a node, or one of its ranks."""
     values: dict[str, Plain] = {names.NODE_ID: identity.node, names.CLUSTER_ID: identity.cluster}
     if identity.world_size:
         values[names.WORLD_SIZE] = identity.world_size

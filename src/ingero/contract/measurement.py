@@ -1,5 +1,6 @@
 """What a push measures beside the score: own times of steps and collectives, by who measured them."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -13,10 +14,12 @@ _SOURCES: Final = {str(source): source for source in CollectiveSource}
 
 @dataclass(frozen=True, slots=True)
 class OwnTime:
-    """One step of one rank; the step is None where the sender does not number them."""
+    """One step of one rank; the step is None where the sender does not number them. Unknown times are NaN."""
 
     step: int | None
     own_ms: float
+    idle_ms: float = math.nan
+    span_ms: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,17 @@ def _points(metric: Metric) -> tuple[NumberPoint, ...]:
 
 
 def _own_time(point: NumberPoint) -> OwnTime:
-    step = plain_attributes(point.attributes).get(names.STEP)
+    values = plain_attributes(point.attributes)
+    step = values.get(names.STEP)
     value = point.as_double if point.as_double is not None else point.as_int
     if value is None:
         raise ValueError("an own time without a value")
-    return OwnTime(None if step is None else _integer(step), float(value))
+    idle, span = (_milliseconds(values.get(name)) for name in (names.STEP_IDLE_MS, names.STEP_SPAN_MS))
+    return OwnTime(None if step is None else _integer(step), float(value), idle, span)
+
+
+def _milliseconds(value: Plain) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _collective(point: NumberPoint, resource: dict[str, Plain]) -> CollectiveRecord:

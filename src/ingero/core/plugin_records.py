@@ -22,21 +22,24 @@ class GpuClock:
     error_ns: int
 
 
+HEARD_NS = 50_000  # from a stop on the GPU to the proxy's record of it, the quickest of many
 SAME_CLOCK = GpuClock(0, 0)
 
 
 def fit_gpu_clock(records: Records) -> GpuClock | None:
     """Bounds from causality: the GPU starts after the host enqueued and stops before the host hears of it.
 
-    The middle of the tightest bounds is the offset and half their distance the error, also when drift made them cross.
-    None without a timed record.
+    The offset is the middle of the tightest bounds, also when drift made them cross. Where everything is enqueued long
+    before it runs, the first bound is loose; the second never is, as NCCL's proxy hears of a stop within microseconds
+    at its best. The error reaches to the further bound. None without a timed record.
     """
     timed = records[_has(records, FLAG_GPU_TIMED)]
     if not len(timed):
         return None
     low = int((timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)).max())
     high = int((timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min())
-    return GpuClock((low + high) // 2, abs(high - low + 1) // 2)
+    offset = max((low + high) // 2, high - HEARD_NS)
+    return GpuClock(offset, max(abs(high - offset), abs(offset - low)))
 
 
 def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Collectives:

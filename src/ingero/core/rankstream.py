@@ -5,97 +5,158 @@ all-reduce, say), whose sequence number all members of its communicator share an
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ingero.contract.collective import CollectiveRecord
+from ingero.core.collectives import UNKNOWN, Collectives, Floats, Ints
 from ingero.core.owntime import find_cycle
 
 WATCHED = 1024  # collectives looked at for the pattern
 LEARN_AFTER = 48
-Signature = tuple[int, str, int]
+MAX_SIGNATURES = 4096  # kinds of collectives remembered; beyond, numbering begins anew
+Signature = tuple[int, str, int]  # communicator, operation, bytes
 
 
 @dataclass(frozen=True, slots=True)
-class StepTime:
-    """Own time of one step; `step` is -1 where no sequence number tells it. Unknown seconds are NaN."""
+class StepTimes:
+    """Own time of finished steps as columns; `step` is -1 where no sequence number tells it. Unknown seconds are NaN.
 
-    step: int
-    own_s: float
-    idle_s: float
-    span_s: float
+    `idle_s` is the part during which the next collective was not even enqueued, `span_s` the wall time of the step and
+    `end_ns` when it ended on the host's clock.
+    """
+
+    step: Ints
+    own_s: Floats
+    idle_s: Floats
+    span_s: Floats
+    end_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "StepTimes":
+        """The rows of an index, mask or slice."""
+        return StepTimes(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+NO_STEPS = StepTimes(np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64))
 
 
 class RankStream:
     """State of one rank. Feed records in any order within a batch; batches must not overlap in time."""
 
     def __init__(self) -> None:
-        self._seen: deque[Signature] = deque(maxlen=WATCHED)
-        self._anchor: Signature | None = None
-        self._per_step = 1
+        self._codes: dict[Signature, int] = {}
+        self._seen: deque[tuple[int, int]] = deque(maxlen=WATCHED)  # code and sequence number
+        self._anchor: int | None = None
+        self._place = (
+            UNKNOWN  # of the closing one among its communicator's collectives of a step; -1: any anchor closes
+        )
+        self._per_step = 1  # collectives of the anchor's communicator
         self._cycle = 1
         self._free_ns: int | None = None
         self._last_end_ns: int | None = None
-        self._own_ns = 0
-        self._idle_ns = 0
-        self._rows = 0
+        self._carry = (0.0, 0.0, 0)  # own and idle seconds and rows of the step under way
         self._is_whole = False
         self._is_timed = True
 
-    def take(self, records: list[CollectiveRecord]) -> list[StepTime]:
-        """The steps that these records complete."""
-        steps = []
-        for record in sorted(records, key=lambda r: (_entry(r), r.end_ns)):
-            signature = (record.comm, record.op, record.size_bytes)
-            self._seen.append(signature)
-            self._add(record)
-            if self._anchor is None:
-                self._learn()
-            elif signature == self._anchor and self._closes(record):
-                if self._is_whole:
-                    steps.append(self._close(record))
-                self._begin(record)
-            elif self._rows > 8 * self._cycle:  # the pattern changed: look again
-                self._anchor = None
-                self._seen.clear()
-        return steps
+    def take(self, rows: Collectives) -> StepTimes:
+        """The steps that these records of one rank complete."""
+        if not len(rows):
+            return NO_STEPS
+        entry = rows.entry_ns
+        order = np.lexsort((rows.end_ns, entry))
+        rows, entry = rows.take(order), entry[order]
+        own, idle = self._segments(rows, entry)
+        codes = self._signatures(rows)
+        if self._anchor is None:
+            self._seen.extend(zip(codes.tolist(), rows.seq.tolist(), strict=True))
+            self._learn()
+            return NO_STEPS
+        closes = codes == self._anchor
+        if self._place != UNKNOWN:
+            closes &= (rows.seq < 0) | (rows.seq % self._per_step == self._place)
+        return self._cut(rows, own, idle, np.flatnonzero(closes))
 
-    def _add(self, record: CollectiveRecord) -> None:
-        entry = _entry(record)
-        if self._free_ns is not None:
-            own = max(entry - self._free_ns, 0)
-            self._own_ns += own
-            self._idle_ns += min(max(record.start_ns - self._free_ns, 0), own)
-        self._is_timed &= record.gpu_duration_ns is not None
-        self._free_ns = record.end_ns if self._free_ns is None else max(self._free_ns, record.end_ns)
-        self._rows += 1
+    def skip(self) -> None:
+        """Records were lost: the step under way is not whole, and what comes next does not follow what came last."""
+        self._free_ns = None
+        self._is_whole = False
 
-    def _closes(self, record: CollectiveRecord) -> bool:
-        return record.seq is None or record.seq % self._per_step == self._per_step - 1
+    def _segments(self, rows: Collectives, entry: Ints) -> tuple[Floats, Floats]:
+        """Own and idle seconds before every record; overlapping collectives count once."""
+        first = entry[0] if self._free_ns is None else self._free_ns
+        latest = np.maximum.accumulate(np.concatenate(([first], rows.end_ns)))
+        free, self._free_ns = latest[:-1], int(latest[-1])
+        own = np.maximum(entry - free, 0)
+        idle = np.clip(rows.start_ns - free, 0, own)
+        return own / 1e9, idle / 1e9
 
-    def _close(self, record: CollectiveRecord) -> StepTime:
-        step = -1 if record.seq is None else record.seq // self._per_step
-        span = float("nan") if self._last_end_ns is None else (record.end_ns - self._last_end_ns) / 1e9
-        idle = self._idle_ns / 1e9 if self._is_timed else float("nan")
-        return StepTime(step, self._own_ns / 1e9, idle, span)
+    def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
+        """A code per kind of collective, the same for the life of the stream."""
+        key = np.empty(len(rows), [("comm", np.uint64), ("op", np.int16), ("size", np.int64)])
+        key["comm"], key["op"], key["size"] = rows.comm, rows.op, rows.size_bytes
+        kinds, inverse = np.unique(key, return_inverse=True)
+        if len(self._codes) > MAX_SIGNATURES:
+            self._forget()
+        codes = [
+            self._codes.setdefault((int(comm), rows.ops[op], int(size)), len(self._codes))
+            for comm, op, size in kinds.tolist()
+        ]
+        return np.array(codes, np.int64)[inverse]
 
-    def _begin(self, record: CollectiveRecord) -> None:
-        self._own_ns = self._idle_ns = self._rows = 0
-        self._is_whole, self._is_timed = True, True
-        self._last_end_ns = record.end_ns
+    def _cut(self, rows: Collectives, own: Floats, idle: Floats, ends: NDArray[np.intp]) -> StepTimes:
+        """Steps end at these rows; the first may have begun in an earlier batch, the rest waits for the next."""
+        carried_own, carried_idle, carried_rows = self._carry
+        starts = np.concatenate(([0], ends + 1))
+        tail = slice(int(starts[-1]), None)
+        timed = rows.is_gpu_timed
+        if not len(ends):
+            self._is_timed &= bool(timed.all())
+            self._carry = (carried_own + own.sum(), carried_idle + idle.sum(), carried_rows + len(rows))
+            if self._carry[2] > 8 * self._cycle:  # the pattern changed: look again
+                self._forget()
+            return NO_STEPS
+        spent = np.diff(np.cumsum(own)[ends], prepend=-carried_own)
+        waited = np.diff(np.cumsum(idle)[ends], prepend=-carried_idle)
+        untimed = np.add.reduceat(~timed, starts[:-1]) > 0
+        untimed[0] |= not self._is_timed
+        end_ns, seq = rows.end_ns[ends], rows.seq[ends]
+        before = UNKNOWN if self._last_end_ns is None else self._last_end_ns
+        span = np.diff(end_ns, prepend=before) / 1e9
+        span[0] = np.nan if self._last_end_ns is None else span[0]
+        steps = StepTimes(
+            np.where(seq < 0, UNKNOWN, seq // self._per_step),
+            spent,
+            np.where(untimed, np.nan, waited),
+            span,
+            end_ns,
+        )
+        kept = steps if self._is_whole else steps.take(slice(1, None))
+        self._carry = (float(own[tail].sum()), float(idle[tail].sum()), len(own[tail]))
+        self._is_whole, self._is_timed = True, bool(timed[tail].all())
+        self._last_end_ns = int(end_ns[-1])
+        return kept
+
+    def _forget(self) -> None:
+        self._anchor = None
+        self._codes.clear()
+        self._seen.clear()
+        self._is_whole = False
 
     def _learn(self) -> None:
         """Find the pattern and in it the rarest collective, the largest of several: the same choice on every rank."""
-        if len(self._seen) < LEARN_AFTER or len(self._seen) % 16:
+        if len(self._seen) < LEARN_AFTER:
             return
-        codes = {signature: code for code, signature in enumerate(dict.fromkeys(self._seen))}
-        cycle = find_cycle(np.array([codes[signature] for signature in self._seen]))
-        turn = Counter(list(self._seen)[-cycle:])
-        self._anchor = min(turn, key=lambda s: (turn[s], -s[2], s[1]))
-        self._per_step, self._cycle = turn[self._anchor], cycle
-        self._is_whole = False
-
-
-def _entry(record: CollectiveRecord) -> int:
-    return record.start_ns if record.gpu_duration_ns is None else record.end_ns - record.gpu_duration_ns
+        cycle = find_cycle(np.array([code for code, _ in self._seen]))
+        last = list(self._seen)[-cycle:]
+        turn = Counter(code for code, _ in last)
+        names = {code: signature for signature, code in self._codes.items()}
+        self._anchor = min(turn, key=lambda code: (turn[code], -names[code][2], names[code][1]))
+        comm = names[self._anchor][0]
+        self._per_step, self._cycle = sum(names[code][0] == comm for code, _ in last), cycle
+        places = [seq % self._per_step for code, seq in last if code == self._anchor]
+        self._place = max(places) if len(places) > 1 else UNKNOWN
+        self._carry, self._is_whole, self._is_timed = (0.0, 0.0, 0), False, True

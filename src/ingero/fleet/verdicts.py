@@ -50,6 +50,7 @@ class ClusterDesk:
     matcher: CollectiveMatcher = field(default_factory=CollectiveMatcher)
     members: dict[Who, int] = field(default_factory=dict)
     streams: dict[int, RankStream] = field(default_factory=dict)
+    self_timed: set[int] = field(default_factory=set)  # members that send own times: their collectives are samples
     records: defaultdict[int, list[CollectiveRecord]] = field(default_factory=lambda: defaultdict(list))
     pending: int = 0
     lateness_s: dict[int, float] = field(default_factory=dict)
@@ -177,10 +178,17 @@ class VerdictDesk:
         own = measured.own_times
         if own:
             self.counters.own_times += len(own)
-            steps = np.array([-1 if each.step is None else each.step for each in own])
-            late = np.full(len(own), desk.lateness_s.get(member, math.nan))
-            values = np.array([each.own_ms for each in own]) / 1e3
-            desk.engine.observe(make_batch(np.full(len(own), member), values, steps, lateness_s=late), now_s)
+            desk.self_timed.add(member)
+            columns = np.array([(each.own_ms, each.idle_ms, each.span_ms) for each in own]).T / 1e3
+            batch = make_batch(
+                np.full(len(own), member),
+                columns[0],
+                np.array([-1 if each.step is None else each.step for each in own]),
+                idle_s=columns[1],
+                span_s=columns[2],
+                lateness_s=np.full(len(own), desk.lateness_s.get(member, math.nan)),
+            )
+            desk.engine.observe(batch, now_s)
         if measured.collectives:
             room = max(MAX_PENDING - desk.pending, 0)
             taken = measured.collectives[:room]
@@ -195,7 +203,8 @@ class VerdictDesk:
             everything = [record for records in desk.records.values() for record in records]
             desk.matcher.add(from_records(everything), now_s)
             for member, records in desk.records.items():
-                self._own_times(desk, member, records, now_s)
+                if member not in desk.self_timed:
+                    self._own_times(desk, member, records, now_s)
             desk.records.clear()
             desk.pending = 0
         if len(desk.matcher):
@@ -205,14 +214,14 @@ class VerdictDesk:
         stream = desk.streams.get(member)
         if stream is None:
             stream = desk.streams[member] = RankStream()
-        steps = stream.take(records)
-        if steps:
+        steps = stream.take(from_records(records))
+        if len(steps):
             batch = make_batch(
                 np.full(len(steps), member),
-                np.array([step.own_s for step in steps]),
-                np.array([step.step for step in steps]),
-                idle_s=np.array([step.idle_s for step in steps]),
-                span_s=np.array([step.span_s for step in steps]),
+                steps.own_s,
+                steps.step,
+                idle_s=steps.idle_s,
+                span_s=steps.span_s,
                 lateness_s=np.full(len(steps), desk.lateness_s.get(member, math.nan)),
             )
             desk.engine.observe(batch, now_s)

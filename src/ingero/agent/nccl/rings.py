@@ -67,13 +67,17 @@ class _Open:
 class Rings:
     """The rings under some folders; one owner polls it. Files that are not trusted are in `refused` with the reason."""
 
-    def __init__(self, folders: tuple[Path, ...] | None = None, node: str | None = None) -> None:
+    def __init__(
+        self, folders: tuple[Path, ...] | None = None, node: str | None = None, *, remove_after_s: float = 0.0
+    ) -> None:
+        """A second reader of the same rings gives the first `remove_after_s` to read and remove those that ended."""
         self.counts = RingCounts()
         self.refused: dict[Path, str] = {}
         self._folders = folders
         self._node = node
         self._open: dict[tuple[int, int], _Open] = {}
-        self._finished: set[tuple[int, int]] = set()
+        self._finished: dict[tuple[int, int], tuple[Path, float]] = {}  # drained rings, and when they may go
+        self._remove_after_s = remove_after_s
         self._scanned_s: float | None = None
 
     def poll(self, now_s: float) -> list[RingBatch]:
@@ -81,6 +85,7 @@ class Rings:
         if self._scanned_s is None or now_s - self._scanned_s >= SCAN_INTERVAL_S:
             self._scanned_s = now_s
             self._scan()
+            self._remove_finished(now_s)
         batches = (self._drain(key, ring, now_s) for key, ring in list(self._open.items()))
         return [batch for batch in batches if batch is not None]
 
@@ -104,7 +109,7 @@ class Rings:
                 is_new = key not in self._open and key not in self._finished and path not in self.refused
                 if is_new and len(self._open) < MAX_RINGS:
                     self._adopt(path)
-        self._finished &= present
+        self._finished = {key: value for key, value in self._finished.items() if key in present}
 
     def _adopt(self, path: Path) -> None:
         try:
@@ -142,7 +147,7 @@ class Rings:
             return None
         self._count(ring)
         if is_over:
-            self._finish(key, reader)
+            self._finish(key, reader, now_s)
         elif not len(records):
             return None
         pid = ring.process.pid if ring.process else None
@@ -157,16 +162,21 @@ class Rings:
         self.counts.dropped += now.dropped - seen.dropped
         ring.seen = now
 
-    def _finish(self, key: tuple[int, int], reader: RingReader) -> None:
-        """Close and remove a drained ring; one that must stay or cannot be removed is not read again."""
-        self._finished.add(key)
-        with suppress(OSError):  # already gone, or not ours to remove
-            status = reader.path.lstat()
-            if (status.st_dev, status.st_ino) == key and not reader.path.parent.match(RUN_FOLDERS):
-                reader.path.unlink()
-                self.counts.rings_removed += 1
+    def _finish(self, key: tuple[int, int], reader: RingReader, now_s: float) -> None:
+        """Close a drained ring; it is removed when it is time, and not read again where it must stay."""
+        self._finished[key] = (reader.path, now_s + self._remove_after_s)
         reader.close()
         del self._open[key]
+        self._remove_finished(now_s)
+
+    def _remove_finished(self, now_s: float) -> None:
+        for key, (path, due_s) in self._finished.items():
+            if due_s <= now_s and not path.parent.match(RUN_FOLDERS):
+                with suppress(OSError):  # already gone, or not ours to remove
+                    status = path.lstat()
+                    if (status.st_dev, status.st_ino) == key:
+                        path.unlink()
+                        self.counts.rings_removed += 1
 
 
 def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:

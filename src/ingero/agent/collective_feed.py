@@ -1,0 +1,167 @@
+"""Where live collectives come from: the rings of the NCCL plugin, read here, or the trace database of a recorder.
+
+Reading a ring does not disturb its writer, so `ingero trace` and `ingero fleet-push` may read the same one. Removing
+the ring of a process that ended is the recorder's business first: this reader waits a minute before it does.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.nccl.rings import RingBatch, Rings
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.contract.names import RING_FOLDER_VARIABLE
+from ingero.core.collectives import SOURCES, Collectives, from_records
+from ingero.errors import IngeroError
+from ingero.storage.collective_table import follow_collectives
+
+REMOVE_AFTER_S: Final = 60.0
+MAX_ROWS_PER_ROUND: Final = 10_000
+MAX_BEHIND: Final = 100_000  # rows: older ones are of no use to a verdict about now
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankBatch:
+    """New collectives of one rank. `key` stays the same for the life of its process; `pick` makes records of rows."""
+
+    key: Hashable
+    job: str | None
+    rank: int | None
+    local_rank: int | None = None
+    world_size: int | None = None
+    collectives: Collectives
+    pick: Callable[[Rows], list[CollectiveRecord]]
+
+    @property
+    def source(self) -> CollectiveSource:
+        """Where the records come from; one source per rank."""
+        return SOURCES[int(self.collectives.source[0])]
+
+
+class CollectiveFeed(Protocol):
+    """One place collectives come from. `lost` grows when some were missed, `problem` says why nothing comes."""
+
+    lost: int
+    problem: str
+
+    def poll(self) -> list[RankBatch]: ...
+
+    def close(self) -> None: ...
+
+
+class RingFeed:
+    """The rings of the plugin on this node, in the folder the variable names or wherever processes see one."""
+
+    def __init__(self, node: str) -> None:
+        folder = os.environ.get(RING_FOLDER_VARIABLE)
+        self.rings = Rings((Path(folder),) if folder else None, node, remove_after_s=REMOVE_AFTER_S)
+        self.lost = 0
+        self.problem = ""
+        self._node = node
+
+    def poll(self) -> list[RankBatch]:
+        """Everything new in all rings."""
+        batches = [self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)]
+        self.lost = self.rings.counts.missed + self.rings.counts.torn + self.rings.counts.dropped
+        return batches
+
+    def close(self) -> None:
+        """Let go of the rings."""
+        self.rings.close()
+
+    def _rank(self, batch: RingBatch) -> RankBatch:
+        header = batch.header
+        return RankBatch(
+            key=(header.pid_namespace, header.pid, header.start_ticks),
+            job=header.job,
+            rank=header.global_rank,
+            local_rank=header.local_rank,
+            world_size=header.world_size,
+            collectives=batch.collectives,
+            pick=lambda rows: _ring_records(batch, rows, self._node),
+        )
+
+
+class TableFeed:
+    """The table `collectives` of a trace database that a recorder fills. What was there before is history, not news."""
+
+    def __init__(self, path: Path, *, with_plugin: bool) -> None:
+        self.lost = 0
+        self.problem = ""
+        self._path, self._with_plugin = path, with_plugin
+        self._after: int | None = None  # None: begin with what comes next
+
+    def poll(self) -> list[RankBatch]:
+        """New rows by rank; those of the plugin only where nobody reads the rings here."""
+        try:
+            newest, rows = follow_collectives(self._path, self._after, MAX_ROWS_PER_ROUND, MAX_BEHIND)
+        except (IngeroError, sqlite3.Error) as error:
+            self.problem = str(error)
+            return []
+        self.problem = ""
+        if self._after is None or newest < self._after:  # the file was moved aside or pruned: numbers began anew
+            self._after = newest if self._after is None else 0
+            return []
+        if not rows:
+            return []
+        self.lost += max(rows[0][0] - self._after - 1, 0)
+        self._after = rows[-1][0]
+        by_rank: dict[tuple[str | None, int | None, CollectiveSource], list[CollectiveRecord]] = {}
+        for _, record in rows:
+            if self._with_plugin or record.source is not CollectiveSource.PLUGIN:
+                by_rank.setdefault((record.job, record.global_rank, record.source), []).append(record)
+        return [_batch_of(key, records) for key, records in by_rank.items()]
+
+    def close(self) -> None:
+        """Nothing is held open between polls."""
+
+
+def _batch_of(key: tuple[str | None, int | None, CollectiveSource], records: Sequence[CollectiveRecord]) -> RankBatch:
+    return RankBatch(
+        key=key,
+        job=key[0],
+        rank=key[1],
+        collectives=from_records(records),
+        pick=lambda rows: [records[row] for row in rows.tolist()],
+    )
+
+
+def _ring_records(batch: RingBatch, rows: Rows, node: str) -> list[CollectiveRecord]:
+    """These rows of a ring as records."""
+    found, header = batch.collectives, batch.header
+    datatypes = batch.records["datatype"]
+
+    def known(column: NDArray[np.signedinteger], row: int) -> int | None:
+        value = int(column[row])
+        return None if value < 0 else value
+
+    return [
+        CollectiveRecord(
+            job=header.job,
+            node=node,
+            global_rank=header.global_rank,
+            comm=int(found.comm[row]),
+            seq=known(found.seq, row),
+            op=found.ops[int(found.op[row])],
+            rank=int(found.rank[row]),
+            nranks=int(found.nranks[row]),
+            peer=known(found.peer, row),
+            datatype=bytes(datatypes[row]).decode(errors="replace"),
+            reduce_op=None,
+            size_bytes=max(int(found.size_bytes[row]), 0),
+            start_ns=int(found.start_ns[row]),
+            end_ns=int(found.end_ns[row]),
+            gpu_duration_ns=known(found.gpu_duration_ns, row),
+            stream=known(found.stream, row),
+            source=CollectiveSource.PLUGIN,
+        )
+        for row in rows.tolist()
+    ]

@@ -1,0 +1,180 @@
+"""A synchronous job of real processes that speaks NCCL's profiler interface to the real plugin.
+
+    python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "slow": {"rank": 3, "share": 0.05}}'
+
+Compute is simulated: a rank sleeps until an absolute deadline, one own time after the barrier let it go, less the
+wake-up delay it measured at the start. Behind each step is a real barrier of all ranks. The "GPU" of a rank has a clock
+of its own. Ranks are spread evenly over `folders`, one per simulated host; `skews_ns` shifts the wall clock of each
+host where the library of `skewed_clock.c` is preloaded. A line "go" on stdin starts the slowdown, end of input ends the
+job; then one JSON line says what each rank measured.
+"""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from typing import Any
+
+PLUGIN_EVENTS = {"collective": 1 << 1, "channel": 1 << 6}
+CHANNEL_STOP = 22
+BUCKETS = (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20)  # gradient buckets, the last and largest ends a step
+WAKE_UPS = 40
+
+
+class Descriptor(ctypes.Structure):
+    """`ncclProfilerEventDescr_v5_t`, the fields of a collective; a channel's overlay the first two."""
+
+    _fields_ = [
+        ("type", ctypes.c_uint64), ("parent", ctypes.c_void_p), ("rank", ctypes.c_int), ("seq", ctypes.c_uint64),
+        ("func", ctypes.c_char_p), ("send", ctypes.c_void_p), ("recv", ctypes.c_void_p), ("count", ctypes.c_size_t),
+        ("root", ctypes.c_int), ("datatype", ctypes.c_char_p), ("channels", ctypes.c_uint8), ("warps", ctypes.c_uint8),
+        ("algo", ctypes.c_char_p), ("proto", ctypes.c_char_p), ("group", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Channel(ctypes.Structure):
+    """The same with the fields of a kernel channel, which begin where a collective's sequence number does."""
+
+    _fields_ = [
+        ("type", ctypes.c_uint64), ("parent", ctypes.c_void_p), ("rank", ctypes.c_int), ("gap", ctypes.c_uint32),
+        ("channel", ctypes.c_uint8), ("gpu_ns", ctypes.c_uint64), ("rest", ctypes.c_char * 96),
+    ]  # fmt: skip
+
+
+INIT = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
+    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
+)  # fmt: skip
+START = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+STOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+STATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
+
+
+class Profiler(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("init", INIT), ("start", START), ("stop", STOP), ("state", STATE),
+                ("finalize", STOP)]  # fmt: skip
+
+
+class Communicator:
+    """One communicator as NCCL shows it to the plugin."""
+
+    def __init__(self, library: str, comm: int, rank: int, nranks: int) -> None:
+        self.plugin = Profiler.in_dll(ctypes.CDLL(library), "ncclProfiler_v5")
+        self.context = ctypes.c_void_p()
+        mask = ctypes.c_int()
+        self.plugin.init(ctypes.byref(self.context), comm, ctypes.byref(mask), b"world", 1, nranks, rank, None)
+        assert mask.value, "the plugin made no ring"
+        self.rank, self.seq = rank, 0
+
+    def enqueue(self, count: int) -> Any:
+        """The host's call; returns the handle of the operation."""
+        event = Descriptor(
+            type=PLUGIN_EVENTS["collective"], rank=self.rank, seq=self.seq, func=b"AllReduce", count=count,
+            datatype=b"ncclBfloat16", channels=1, warps=8, algo=b"RING", proto=b"SIMPLE",
+        )  # fmt: skip
+        self.seq += 1
+        handle = ctypes.c_void_p()
+        self.plugin.start(self.context, ctypes.byref(handle), ctypes.byref(event))
+        self.plugin.stop(handle)
+        return handle
+
+    def ran(self, operation: Any, start_ns: int, stop_ns: int) -> None:
+        """What the GPU did, as NCCL's proxy thread tells it afterwards."""
+        event = Channel(type=PLUGIN_EVENTS["channel"], parent=operation, rank=self.rank, channel=0, gpu_ns=start_ns)
+        handle = ctypes.c_void_p()
+        self.plugin.start(self.context, ctypes.byref(handle), ctypes.byref(event))
+        self.plugin.state(handle, CHANNEL_STOP, ctypes.byref(ctypes.c_uint64(stop_ns)))
+        self.plugin.stop(handle)
+
+
+def sleep_until(deadline_ns: int) -> int:
+    """Returns how late it woke up."""
+    while (left := deadline_ns - time.monotonic_ns()) > 0:
+        time.sleep(left / 1e9)
+    return time.monotonic_ns() - deadline_ns
+
+
+def calibrate() -> int:
+    """Usual wake-up delay of this rank, in ns."""
+    late = []
+    for _ in range(WAKE_UPS):
+        late.append(sleep_until(time.monotonic_ns() + 20_000_000))
+    return int(statistics.median(late))
+
+
+def own_ns(job: dict[str, Any], rank: int, step: int, slowed: bool) -> int:
+    base = int(job.get("own_ms", 250) * 1e6)
+    slow = job.get("slow", {})
+    if not slowed or rank != slow.get("rank"):
+        return base
+    if "every" in slow:
+        return base + (int(slow["late_ms"] * 1e6) if step % slow["every"] == 0 else 0)
+    return int(base * (1 + slow["share"]))
+
+
+def run_rank(job: dict[str, Any], rank: int, barrier: Any, go: Any, end: Any, results: Any) -> None:
+    world, folders = job["world"], job["folders"]
+    host = rank * len(folders) // world
+    os.environ |= {
+        "INGERO_NCCL_RING_DIR": folders[host], "INGERO_JOB_ID": job["name"], "RANK": str(rank),
+        "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % (world // len(folders))),
+    }  # fmt: skip
+    if "skews_ns" in job:
+        ctypes.CDLL(job["clock"]).set_skew_ns(ctypes.c_int64(job["skews_ns"][host]))
+    comm = Communicator(job["plugin"], 0xC0FFEE, rank, world)
+    usual_late = calibrate()
+    gpu_base = random.Random(rank).randrange(10**15)
+    host_class = job.get("slow", {}).get("class") == "host"
+    late, step, began_ns, stopping = [], 0, time.monotonic_ns(), False
+    barrier.wait(30)
+    free_ns = time.monotonic_ns()
+    while not stopping:
+        operations = [] if host_class else [comm.enqueue(bucket // 2) for bucket in BUCKETS]
+        deadline = free_ns + own_ns(job, rank, step, bool(go.value))
+        late.append(sleep_until(deadline - usual_late) - usual_late)
+        operations = operations or [comm.enqueue(bucket // 2) for bucket in BUCKETS]
+        arrived_ns = time.monotonic_ns()
+        barrier.wait(30)
+        stopping = bool(end.value)  # read behind a barrier: all ranks see the same, but for the step it is set in
+        free_ns = time.monotonic_ns()
+        for number, operation in enumerate(operations):  # the first waits for all, the others follow at once
+            start = arrived_ns if number == 0 else free_ns + number * 1000
+            comm.ran(operation, gpu_base + start, gpu_base + free_ns + (number + 1) * 1000)
+        step += 1
+    took_s = (free_ns - began_ns) / 1e9
+    error_ms = statistics.median(abs(value) for value in late) / 1e6
+    results.put({"rank": rank, "steps": step, "steps_per_s": step / took_s, "wake_up_error_ms": error_ms})
+
+
+def main() -> None:
+    job = {"world": 8} | json.loads(sys.argv[1])
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(job["world"]), context.SimpleQueue()
+    go, end = context.Value("b", int(not job.get("waits", True))), context.Value("b", 0)
+    ranks = [
+        context.Process(target=run_rank, args=(job, rank, barrier, go, end, results)) for rank in range(job["world"])
+    ]
+    for rank in ranks:
+        rank.start()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            go.value = line.strip() == "go"
+        end.value = 1
+
+    threading.Thread(target=listen, daemon=True).start()
+    for rank in ranks:
+        rank.join()
+    found = []
+    while not results.empty():
+        found.append(results.get())
+    print(json.dumps(sorted(found, key=lambda each: each["rank"])), flush=True)
+
+
+if __name__ == "__main__":
+    main()
