@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
 
 from ingero.agent.brain import Brain, BrainPolicy
@@ -18,7 +19,7 @@ from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_codec import decode_json
 from ingero.contract.straggler import Straggle, decode_line
 from ingero.contract.types import DetectionMode, Identity
-from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState, encode_verdicts
 from ingero.core.baseline import BaselinePolicy
 from ingero.core.classifier import ClassifierPolicy
 from ingero.core.lifecycle import LifecyclePolicy
@@ -187,8 +188,37 @@ async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path
         states = [json.loads(line)["state"] for line in sent if b'"verdict"' in line]
         assert states == ["suspect", "straggler"]
         assert [json.loads(line)["type"] for line in loop.snapshot()] == ["verdict"]
-        fleet.answer = lambda _: Answer(headers=verdict(VerdictState.RESOLVED))
         assert len(loop.verdicts) == 1
+        assert loop.counters.verdicts == {"suspect": 1, "straggler": 1}
+
+
+async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fleet repeats a resolved verdict for a minute; figures that move a little are for the socket alone."""
+    slow = Verdict(
+        episode="e", state=VerdictState.STRAGGLER, node="n1", rank=5, since=1.0, excess=0.05, error=0.01,
+        cause=CauseClass.HOST, next_step="look at the host",
+    )  # fmt: skip
+    over = msgspec.structs.replace(slow, state=VerdictState.RESOLVED)
+    socket = LineServer(tmp_path / "s.sock")
+    sent: list[bytes] = []
+    socket.send = sent.append  # type: ignore[method-assign] # what the socket is given
+    loop = make_loop("http://127.0.0.1:1", Recorded(), socket=socket)
+    with caplog.at_level("INFO"):
+        for verdict in (slow, slow, msgspec.structs.replace(slow, excess=0.051), over, over, over):
+            loop.hear([verdict])
+    assert [(json.loads(line)["state"], json.loads(line)["excess"]) for line in sent] == [
+        ("straggler", 0.05), ("straggler", 0.051), ("resolved", 0.05)
+    ]  # fmt: skip
+    first, last = caplog.records
+    assert (first.levelname, last.levelname) == ("WARNING", "INFO")
+    told = {key: getattr(first, key) for key in ("node", "rank", "class", "excess", "since", "next")}
+    assert told == {
+        "node": "n1", "rank": 5, "class": "host", "excess": 0.05, "since": "1970-01-01T00:00:01.000000000Z",
+        "next": "look at the host",
+    }  # fmt: skip
+    assert loop.verdicts == {}
 
 
 async def test_a_failed_look_pushes_nothing() -> None:

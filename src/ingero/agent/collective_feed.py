@@ -4,6 +4,7 @@ Reading a ring does not disturb its writer, so `ingero trace` and `ingero fleet-
 the ring of a process that ended is the recorder's business first: this reader waits a minute before it does.
 """
 
+import math
 import os
 import sqlite3
 import time
@@ -62,7 +63,11 @@ class RingFeed:
 
     def __init__(self, node: str) -> None:
         folder = os.environ.get(RING_FOLDER_VARIABLE)
-        self.rings = Rings((Path(folder),) if folder else None, node, remove_after_s=REMOVE_AFTER_S)
+        self.rings = (
+            Rings((Path(folder),), node, remove_after_s=math.inf)  # a folder somebody chose is theirs to clean
+            if folder
+            else Rings(None, node, remove_after_s=REMOVE_AFTER_S)
+        )
         self.lost = 0
         self.problem = ""
         self._node = node

@@ -9,6 +9,7 @@ import click
 
 from ingero.cli.fleet_http import fleet_json
 from ingero.cli.table import coloured, print_json, printable, render_table
+from ingero.cli.verdict_text import ago, verdict_table
 
 DEFAULT_FLEET = "http://127.0.0.1:8080"
 WATCH_S = 2.0
@@ -22,8 +23,9 @@ WATCH_S = 2.0
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
 def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_json: bool, ca_cert: Path | None) -> int:
-    """Who is slow now: score, threshold, since when, in which mode, and how many nodes are heard.
+    """Who is slow now: which rank of which node, why, by how much, since when, what it costs and what to do.
 
+    Verdicts come from own time between collectives. Below them, nodes whose score is under the threshold.
     Exit status 0: nobody is slow; 1: somebody is. A token comes from $INGERO_FLEET_TOKEN.
 
     \b
@@ -42,7 +44,7 @@ def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_jso
                 print("\x1b[H\x1b[2J", end="")
             _show(clusters, show_all, fleet)
         if not watch:
-            return 1 if any(node["straggler"] for c in clusters for node in c["nodes"]) else 0
+            return 1 if any(_is_slow(cluster) for cluster in clusters) else 0
         sys.stdout.flush()
         try:
             time.sleep(WATCH_S)
@@ -61,11 +63,19 @@ def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:
         )
         slow = [node for node in nodes if node["straggler"]]
         shown = nodes if show_all else slow or [node for node in nodes if node["state"] == "silent"]
+        verdicts = cluster.get("verdicts", [])
+        if verdicts:
+            print(verdict_table(verdicts, time.time()))
         if shown:
             print(_table(shown, cluster["threshold"]))
-        if not slow:
+        if not _is_slow(cluster):
             print(coloured("nobody is slow", "32"))
         print()
+
+
+def _is_slow(cluster: dict[str, Any]) -> bool:
+    named = any(v["state"] == "straggler" and not v.get("silenced") for v in cluster.get("verdicts", []))
+    return named or any(node["straggler"] for node in cluster["nodes"])
 
 
 def _headline(cluster: dict[str, Any]) -> str:
@@ -87,7 +97,7 @@ def _table(nodes: list[dict[str, Any]], threshold: float | None) -> str:
             "SLOW" if node["straggler"] else node["state"],
             "–" if node["score"] is None else f"{node['score']:.3f}",
             "–" if not threshold else f"{threshold:.3f}",
-            "" if node["straggler_for_s"] is None else _ago(node["straggler_for_s"]),
+            "" if node["straggler_for_s"] is None else ago(node["straggler_for_s"]),
             node["mode"] or "–",
             f"{node['last_push_s_ago']:.0f} s ago",
             (node.get("silenced") or ""),
@@ -95,9 +105,3 @@ def _table(nodes: list[dict[str, Any]], threshold: float | None) -> str:
         for node in nodes
     ]
     return render_table(("node", "state", "score", "threshold", "since", "mode", "last push", ""), rows)
-
-
-def _ago(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

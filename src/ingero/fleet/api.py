@@ -15,6 +15,7 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
+from ingero.contract.verdict import Verdict
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver, TokenGate
 from ingero.fleet.roster import NodeRow
@@ -54,7 +55,9 @@ def guarded(gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]])
     return check
 
 
-def threshold_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
+def threshold_app(
+    processor: FleetProcessor, gate: TokenGate, verdicts: Callable[[str], list[Verdict]] = lambda _: []
+) -> Starlette:
     """What agents ask when a push brought no threshold back."""
 
     async def threshold(request: Request) -> Response:
@@ -64,7 +67,11 @@ def threshold_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
     async def status(request: Request) -> Response:
         now_s = time.monotonic()
         clusters = [
-            {**_cluster(name, cluster), "nodes": _nodes(cluster, now_s, processor.policy.ttl_s)}
+            {
+                **_cluster(name, cluster),
+                "nodes": _nodes(cluster, now_s, processor.policy.ttl_s),
+                "verdicts": verdicts(name),
+            }
             for name, cluster in sorted(processor.clusters.items())
         ]
         return _json({"clusters": clusters})

@@ -119,6 +119,11 @@ class VerdictDesk:
         desk = self.clusters.get(cluster)
         return desk.texts.get(node, "") if desk is not None else ""
 
+    def told(self, cluster: str) -> list[Verdict]:
+        """Open verdicts of a cluster and those that were resolved a moment ago."""
+        desk = self.clusters.get(cluster)
+        return [] if desk is None else [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
+
     def families(self) -> list[Family]:
         """Open verdicts and lag as Prometheus reads them."""
         open_now = [(c, v) for c, desk in sorted(self.clusters.items()) for v in desk.engine.current()]
