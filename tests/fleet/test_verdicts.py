@@ -1,9 +1,12 @@
 """Own times and collectives pushed into Fleet come back as verdicts: in the reply, as log records, as series."""
 
 import json
+import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ingero.config.rates import parse_rates
 from ingero.contract import names
@@ -151,3 +154,49 @@ def test_clusters_that_fell_silent_are_forgotten() -> None:
     desk.tick(START_S + 3601)
     desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S + 3601)
     assert list(desk.clusters) == ["new"]
+
+
+whole = st.sampled_from([0, 1, 2, 7, -1, -4, 2**20, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)])
+odd = whole | st.sampled_from([math.nan, math.inf, -1.0, 1e308, "", "7", "1e3", "0123456789abcdef", "x" * 300, True])
+NCCL = (names.NCCL_RANK, names.NCCL_NRANKS, names.NCCL_SEQ, names.NCCL_PEER, names.NCCL_BYTES, names.NCCL_STREAM)
+points = st.builds(
+    lambda given, value, start, end: NumberPoint(
+        attributes=attributes({names.NCCL_OP: "ncclAllReduce", names.NCCL_COMM: "0123456789abcdef", **given}),
+        as_double=value,
+        start_time_unix_nano=start,
+        time_unix_nano=end,
+    ),
+    st.dictionaries(
+        st.sampled_from(
+            (*NCCL, names.NCCL_GPU_DURATION_NS, names.STEP, names.STEP_IDLE_MS, names.STEP_SPAN_MS, names.NCCL_COMM)
+        ),
+        odd,
+    ),
+    st.sampled_from([0.0, 5.0, -1.0, 1e308, math.nan, math.inf]),
+    *[st.sampled_from([0, 1, 1_794_709_947_235_694_698, 2**63, 2**64 - 1])] * 2,
+)
+pushes = st.builds(
+    lambda name, found, rank: MetricsRequest(
+        (
+            ResourceMetrics(
+                resource=Resource(attributes=attributes({names.NODE_ID: "n", names.RANK: rank})),
+                scope_metrics=(ScopeMetrics(metrics=(Metric(name=name, gauge=Gauge(data_points=tuple(found))),)),),
+            ),
+        )
+    ),
+    st.sampled_from([names.COLLECTIVE_DURATION_MS, names.STEP_OWN_TIME_MS]),
+    st.lists(points, min_size=1, max_size=3),
+    whole,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(pushes, min_size=1, max_size=4))
+def test_whatever_is_pushed_the_desk_goes_on(hostile: list[MetricsRequest]) -> None:
+    """One number out of range once stopped every later tick, and a communicator of 2^31 ranks took 16 GB."""
+    desk = VerdictDesk()
+    for second, push in enumerate(hostile):
+        desk.take(push, "c", START_S + second)
+        desk.tick(START_S + second)
+    for second in range(10, 14):
+        desk.tick(START_S + second)

@@ -40,6 +40,12 @@ DATATYPE_BYTES = {
 }  # fmt: skip
 NCCL_DATATYPES = tuple(DATATYPE_BYTES)  # index = ncclDataType_t
 NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")  # index = ncclRedOp_t
+MAX_RANKS = 1 << 20  # of one communicator: more is not a cluster but a wrong number, and costs memory per rank
+_RANGES = {
+    "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS, "nranks": MAX_RANKS + 1,
+    "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62, "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62,
+    "stream": 1 << 63,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +91,14 @@ def canonical_op(name: str) -> str:
     plain = name.rsplit(":", 1)[-1].removeprefix("nccl").replace("_", "").lower()
     plain = {"bcast": "broadcast"}.get(plain, plain)
     return next((op for op in COLLECTIVE_OPS if op.lower() == plain), name)
+
+
+def checked(record: CollectiveRecord) -> CollectiveRecord:
+    """The record itself; raises ValueError for a number out of range or an end before the start."""
+    for name, bound in _RANGES.items():
+        value = getattr(record, name)
+        if value is not None and not 0 <= value < bound:
+            raise ValueError(f"{name} is {value}")
+    if record.end_ns < record.start_ns:
+        raise ValueError(f"it ends at {record.end_ns}, before it was enqueued at {record.start_ns}")
+    return record

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, decode_comm
+from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, checked, decode_comm
 from ingero.contract.otlp import Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
 
+_MAX_STEP: Final = 2**63 - 1
 _SOURCES: Final = {str(source): source for source in CollectiveSource}
 
 
@@ -45,8 +46,8 @@ def read_measurements(request: MetricsRequest) -> Iterator[Measured]:
                     if metric.name == names.STEP_OWN_TIME_MS:
                         own.append(_own_time(point))
                     elif metric.name == names.COLLECTIVE_DURATION_MS:
-                        collectives.append(_collective(point, resource))
-                except (KeyError, TypeError, ValueError):
+                        collectives.append(checked(_collective(point, resource)))
+                except (KeyError, TypeError, ValueError, OverflowError):
                     malformed += 1
         if own or collectives or malformed:
             yield Measured(resource, tuple(own), tuple(collectives), malformed)
@@ -62,14 +63,19 @@ def _own_time(point: NumberPoint) -> OwnTime:
     values = plain_attributes(point.attributes)
     step = values.get(names.STEP)
     value = point.as_double if point.as_double is not None else point.as_int
-    if value is None:
-        raise ValueError("an own time without a value")
+    if value is None or not (math.isfinite(value) and value >= 0):
+        raise ValueError("an own time is a number of milliseconds")
+    number = _maybe(step)
+    if number is not None and not 0 <= number <= _MAX_STEP:
+        raise ValueError(f"step {number} is out of range")
     idle, span = (_milliseconds(values.get(name)) for name in (names.STEP_IDLE_MS, names.STEP_SPAN_MS))
-    return OwnTime(None if step is None else _integer(step), float(value), idle, span)
+    return OwnTime(number, float(value), idle, span)
 
 
 def _milliseconds(value: Plain) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    if isinstance(value, int | float) and math.isfinite(value) and value >= 0:
+        return float(value)
+    return math.nan
 
 
 def _collective(point: NumberPoint, resource: dict[str, Plain]) -> CollectiveRecord:
@@ -79,7 +85,7 @@ def _collective(point: NumberPoint, resource: dict[str, Plain]) -> CollectiveRec
     return CollectiveRecord(
         job=_text(resource.get(names.JOB_ID)),
         node=_text(resource.get(names.NODE_ID)),
-        global_rank=None if rank is None else _integer(rank),
+        global_rank=_maybe(rank),
         comm=(decode_comm(comm) if isinstance(comm, str) else _integer(comm)) & 0xFFFFFFFFFFFFFFFF,
         seq=_maybe(values.get(names.NCCL_SEQ)),
         op=canonical_op(str(values[names.NCCL_OP])),

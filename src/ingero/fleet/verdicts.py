@@ -205,13 +205,13 @@ class VerdictDesk:
     def _judge_collectives(self, desk: ClusterDesk, now_s: float) -> None:
         """Lag of finished collectives; own time of finished steps."""
         if desk.pending:
-            everything = [record for records in desk.records.values() for record in records]
-            desk.matcher.add(from_records(everything), now_s)
-            for member, records in desk.records.items():
+            taken = dict(desk.records)
+            desk.records.clear()  # first: what cannot be judged must not be tried again every second
+            desk.pending = 0
+            desk.matcher.add(from_records([record for records in taken.values() for record in records]), now_s)
+            for member, records in taken.items():
                 if member not in desk.self_timed:
                     self._own_times(desk, member, records, now_s)
-            desk.records.clear()
-            desk.pending = 0
         if len(desk.matcher):
             self._measure(desk, now_s)
 

@@ -4,9 +4,15 @@ import csv
 import io
 from pathlib import Path
 
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, decode_comm
+from ingero.contract.collective import (
+    DATATYPE_BYTES,
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    checked,
+    decode_comm,
+)
 from ingero.errors import MalformedInput
-from ingero.importers.bounds import checked
 
 REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op
+from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, checked
 from ingero.core.hang import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
-from ingero.importers.bounds import checked
 
 MAX_ENTRIES = 2_000_000
 MAX_RANKS = 1 << 20

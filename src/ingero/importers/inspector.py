@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, decode_comm
+from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, checked, decode_comm
 from ingero.errors import MalformedInput
-from ingero.importers.bounds import checked
 
 MAX_OBJECTS = 5_000_000
 
