@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,23 @@ def test_exempted_lines_say_why() -> None:
         if bare.search(line)
     ]
     assert offenders == []
+
+
+def test_f158_decisions_need_the_standard_library_and_a_short_list() -> None:
+    """`core` and `contract` run wherever Python and these four run."""
+    allowed = {*sys.stdlib_module_names, "ingero", "numpy", "msgspec", "google", "opentelemetry"}
+    foreign = {
+        f"{module.relative_to(SOURCE)}: {name}"
+        for layer in ("core", "contract")
+        for module in (SOURCE / layer).rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text()))
+        for name in _imported(node)
+        if name.partition(".")[0] not in allowed
+    }
+    assert foreign == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module else []

@@ -29,6 +29,7 @@ def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> No
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:
+    """F020: three nodes under simulated load reach quorum, well within two minutes."""
     with DemoCluster(["n1", "n2", "n3"]) as cluster:
         url = f"http://{cluster.addresses['threshold']}"
         cluster.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, 60)

@@ -1,0 +1,69 @@
+"""Where nothing could be compiled, everything does the same, only slower."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
+FLEET = """
+from ingero.contract.push_request import read_request
+from ingero.core.threshold import ThresholdPolicy
+from ingero.contract.otlp_body import Encoding
+from ingero.fleet.processor import FleetProcessor
+from tests.fleet.pushes import as_json, protobuf
+fleet = FleetProcessor(ThresholdPolicy())
+for i in range(6):
+    fleet.push(protobuf(f"p{i}", 0.9 + i / 100), Encoding.PROTOBUF, None, 0.0, 0)
+    fleet.push(as_json(f"j{i}", 0.9 + i / 100), Encoding.JSON, "train", 0.0, 0)
+fleet.push(protobuf("bad", 7.0), Encoding.PROTOBUF, None, 0.0, 0)
+fleet.tick(1.0)
+head = b"POST /v1/metrics HTTP/1.1\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}"
+print(fleet.served("train"), fleet.counters, tuple(read_request(head)))
+print([fleet.clusters["train"].roster.row(node, 1.0) for node in sorted(fleet.clusters["train"].roster.rows)])
+"""
+COLUMNS = """
+from ingero.contract.otlp_columns import IS_COMPILED, new_columns
+from ingero.contract.otlp_rows import Signal
+from tests.contract.test_otlp_columns import rows_of
+from tests.fleet.pushes import protobuf
+columns = new_columns()
+for i in range(6):
+    columns.add(Signal.METRICS, protobuf(f"n{i}", 0.9 + i / 100, sent_ns=i), i, 99)
+print(rows_of(columns.take()))
+print(IS_COMPILED, file=sys.stderr)
+"""
+EXPORT = """
+from ingero.__main__ import main
+main(["export", "--format", sys.argv[1], "-d", sys.argv[2], "-o", sys.argv[3]])
+"""
+
+
+def run(script: str, *arguments: str, hidden: bool) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", (HIDE if hidden else "import sys\n") + script, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_pure_and_compiled_service_agree() -> None:
+    pure, compiled = (run(FLEET, hidden=hidden).stdout for hidden in (True, False))
+    assert "quorum_met=True" in pure
+    assert pure == compiled
+
+
+def test_pure_and_compiled_columns_agree() -> None:
+    pure, compiled = (run(COLUMNS, hidden=hidden) for hidden in (True, False))
+    assert pure.stderr == "False\n"
+    assert pure.stdout == compiled.stdout
+    assert pure.stdout.count("ingero.node.health_score") >= 6
+
+
+def test_pure_and_compiled_exports_agree(tmp_path: Path) -> None:
+    run("from ingero.__main__ import main\nmain(['demo', '--write-samples', sys.argv[1]])", str(tmp_path), hidden=True)
+    sample = next(tmp_path.glob("*.db"))
+    for kind in ("perfetto", "perfetto-proto"):
+        digests = set()
+        for hidden in (True, False):
+            to = tmp_path / f"{kind}-{hidden}"
+            run(EXPORT, kind, str(sample), str(to), hidden=hidden)
+            digests.add(hashlib.sha256(to.read_bytes()).hexdigest())
+        assert len(digests) == 1, kind
