@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 READERS: Final = 4
 MAX_WAITING_QUERIES: Final = 32
 OPEN_RETRY_S: Final = 10.0  # the process before us may still be dying
+LITTLE_LEFT: Final = 0.15  # of the address space: a query that leaves less behind would let the next load fail
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -93,6 +94,7 @@ class _Service:
         self._loader = loader
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
+        self._leaving = threading.Lock()  # taken by the question that used up this process, never given back
 
     def run(self) -> int:
         while True:
@@ -110,6 +112,7 @@ class _Service:
                 self._readers.submit(self._answer, message)
 
     def _answer(self, ask: Ask) -> None:
+        before = self._loader.address_space_left()
         try:
             answer = self._loader.answer(ask)
         except Exception as error:  # the boundary of a question: the asker learns what went wrong
@@ -117,10 +120,16 @@ class _Service:
             answer = Answer(ask.id, error="internal", message=f"{type(error).__name__}: {error}")
         finally:
             self._waiting.release()
-        self._channel.send(answer)
-        if answer.error in ("out_of_memory", "store_failed"):
+        after = self._loader.address_space_left()
+        is_swollen = ask.what == "sql" and after < LITTLE_LEFT and before - after > LITTLE_LEFT
+        is_fatal = is_swollen or answer.error in ("out_of_memory", "store_failed")
+        if is_fatal and self._leaving.acquire(blocking=False):
+            self._channel.send(answer)
             time.sleep(0.05)  # let the answer leave
             os._exit(REPLACE_ME)
+        if answer.error and self._leaving.locked():  # memory was used up by somebody else's question
+            answer = Answer(ask.id, error="busy", message="it is being replaced")
+        self._channel.send(answer)
 
 
 if __name__ == "__main__":

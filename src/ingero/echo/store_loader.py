@@ -14,7 +14,7 @@ import msgspec
 
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
-from ingero.echo.store_query import run_columns, run_query
+from ingero.echo.store_query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store_sql import run_user_sql
 from ingero.echo.store_wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
@@ -125,7 +125,7 @@ class Loader:
                     loaded = self._store.load(frames)
             except duckdb.Error as error:
                 text = str(error).splitlines()[0]
-                if isinstance(error, duckdb.FatalException | duckdb.InternalException | duckdb.OutOfMemoryException):
+                if isinstance(error, duckdb.FatalException | duckdb.InternalException) or is_out_of_memory(error):
                     raise
                 log.warning("load_failed reason=%r", text)
                 self._report(trouble=f"cannot write the database: {text}")
@@ -184,6 +184,14 @@ class Loader:
             return Answer(ask.id, error=error.code, message=str(error))
         except IngeroError as error:
             return Answer(ask.id, error="refused", message=str(error))
+        except duckdb.Error as error:
+            if not is_out_of_memory(error):
+                raise
+            return Answer(ask.id, error="out_of_memory", message=str(error).splitlines()[0])
+
+    def address_space_left(self) -> float:
+        """Share of the limit that is still free; what a query took does not always come back."""
+        return 1.0 - _pages(0) / self._settings.address_space_bytes
 
     def _query(self, args: dict[str, Any]) -> QueryResult:
         return run_query(self._reader(), args["sql"], args["params"], msgspec.convert(args["limits"], QueryLimits))
@@ -209,7 +217,7 @@ class Loader:
                 applied_seq=self._store.applied_seq,
                 rows=self._store.row_counts(),
                 database_bytes=self._store.used_bytes(),
-                resident_bytes=_resident_bytes(),
+                resident_bytes=_pages(1),
                 loaded_events=self._progress.events,
                 duplicate_requests=self._progress.duplicates,
                 deleted_rows=self._progress.deleted,
@@ -229,5 +237,6 @@ def _now_us() -> int:
     return time.time_ns() // 1000
 
 
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _pages(field: int) -> int:
+    """Bytes of this process: field 0 is its address space, 1 what is resident."""
+    return int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,10 @@
 """One read-only query inside the store process: bounded in time, rows and bytes, answered in JSON values."""
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -16,24 +17,16 @@ from ingero.echo.store_api import ColumnResult, PackedColumn, QueryFailed, Query
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63
+_MEMORY_SIGNS: Final = ("failed to allocate", "bad_alloc", "cannot allocate", "worker thread", "start new thread")
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
     """Run one statement in a read-only transaction; raises QueryFailed."""
     started = time.perf_counter()
-    watchdog = threading.Timer(limits.seconds, cursor.interrupt)
-    watchdog.daemon = True
-    cursor.execute("BEGIN TRANSACTION READ ONLY")
-    watchdog.start()
-    try:
+    with _bounded(cursor, limits):
         reader = cursor.execute(sql, params).fetch_record_batch(_BATCH_ROWS)
         types = [str(column[1]) for column in cursor.description or []]
         rows, truncated = _read(reader, limits)
-    except (duckdb.Error, pa.ArrowException, MemoryError) as error:
-        raise _explain(error, limits) from None
-    finally:
-        watchdog.cancel()
-        _end(cursor)
     elapsed_ms = (time.perf_counter() - started) * 1e3
     return QueryResult(
         columns=list(reader.schema.names), types=types, rows=rows, truncated=truncated, elapsed_ms=elapsed_ms
@@ -42,20 +35,27 @@ def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], li
 
 def run_columns(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
     """Like `run_query`, for arithmetic: whole columns, text as codes into a short list; at most `limits.rows` rows."""
+    with _bounded(cursor, limits):
+        table = cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params).to_arrow_table()
+        kept = table.slice(0, limits.rows)
+        columns = {name: _packed(kept.column(name)) for name in kept.column_names}
+    return ColumnResult(columns=columns, rows=kept.num_rows, truncated=table.num_rows > limits.rows)
+
+
+@contextlib.contextmanager
+def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator[None]:
+    """A read-only transaction that is interrupted after its time; what fails in it is explained."""
     watchdog = threading.Timer(limits.seconds, cursor.interrupt)
     watchdog.daemon = True
     cursor.execute("BEGIN TRANSACTION READ ONLY")
-    watchdog.start()
     try:
-        table = cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params).to_arrow_table()
-    except (duckdb.Error, pa.ArrowException, MemoryError) as error:
+        watchdog.start()
+        yield
+    except (duckdb.Error, pa.ArrowException, MemoryError, RuntimeError) as error:
         raise _explain(error, limits) from None
     finally:
         watchdog.cancel()
         _end(cursor)
-    kept = table.slice(0, limits.rows)
-    columns = {name: _packed(kept.column(name)) for name in kept.column_names}
-    return ColumnResult(columns=columns, rows=kept.num_rows, truncated=table.num_rows > limits.rows)
 
 
 def _packed(column: pa.ChunkedArray) -> PackedColumn:
@@ -94,11 +94,17 @@ def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[
     return rows, False
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """True when the process has used up what it may; DuckDB, Arrow and threads each say it in their own way."""
+    text = str(error).lower()
+    return isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(sign in text for sign in _MEMORY_SIGNS)
+
+
 def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
     text = str(error).split("\n\n")[0].strip() or type(error).__name__
     if isinstance(error, duckdb.InterruptException):
         return QueryFailed("timeout", f"the query took longer than {limits.seconds:g} s; narrow it in time or rows")
-    if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or "failed to allocate" in text.lower():
+    if is_out_of_memory(error):
         return QueryFailed(
             "out_of_memory", "the query needs more memory than the store may use; aggregate or narrow it"
         )

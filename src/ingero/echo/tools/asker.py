@@ -176,6 +176,8 @@ def question(
         try:
             found = await answer(asker, wanted)
         except QueryFailed as error:
+            if error.code == "out_of_memory" and not hasattr(wanted, "sql"):  # ours are small: somebody else's was not
+                raise ToolRefused("store_restarting", "the store process is restarting; ask again", 503, 2) from None
             raise ToolRefused(error.code, str(error), _STATUS.get(error.code, 400)) from None
         except StoreRestarting as error:
             raise ToolRefused("store_restarting", str(error), 503, max(1, round(error.retry_after_s))) from None

@@ -1,0 +1,166 @@
+"""SQL of strangers, end to end: refused, or bounded; blind to other tenants; never at the cost of what is stored."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.echo.questions_data import score
+from tests.echo.service import TOKEN, Reply, RunningEcho
+from tests.echo.test_sqlguard import REFUSED
+
+from ingero.echo.tools import analysis
+
+TEAM_A = "team-a-token-0123456789abcdef"
+ACL = f"""
+- key_name: team-a
+  token: {TEAM_A}
+  allowed_clusters: ["a's", a2]
+"""
+BOMBS = [
+    "SELECT max(length(s)) FROM (WITH RECURSIVE t(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM t) SELECT s FROM t)",
+    "SELECT printf('%1500000000d', 1)",
+    "SELECT format('{:>1500000000}', 'x')",
+    "SELECT len(range(1000000000))",
+    "SELECT list(a.range || b.range) FROM range(30000) a, range(30000) b",
+    "SELECT length(string_agg(md5(range::VARCHAR), ',')) FROM range(200000000)",
+    "SELECT length(array_to_string(list_transform(range(100000000), x -> 'long text ' || x), ','))",
+    "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range % 7 = b.range % 11",
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t",
+    "SELECT a.range FROM range(100000000) a, range(100000000) b ORDER BY hash(a.range, b.range)",
+    "SELECT json_group_array(md5(range::VARCHAR)) FROM range(100000000)",
+    "SELECT map_from_entries(list((range, range))) FROM range(100000000)",
+]
+
+
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
+    folder = tmp_path_factory.mktemp("sql")
+    (folder / "acl.yaml").write_text(ACL)
+    (folder / "acl.yaml").chmod(0o600)
+    settings = {"bearer_rate": 10_000, "bearer_burst": 100_000, "store_memory": 2 << 30, "store_threads": 1}
+    with RunningEcho(folder, bearer_acl_file=folder / "acl.yaml", **settings) as running:
+        for cluster in ("a's", "a2", "b"):
+            for node in range(3):
+                assert running.send(score(cluster, f"{cluster}-{node}", [0.9, 0.8])).status == 200
+        yield running
+
+
+def retried(echo: RunningEcho, sql: str, token: str = TOKEN) -> Reply:
+    """As a polite caller asks: again after Retry-After."""
+    until = time.monotonic() + 20
+    while (reply := echo.sql(sql, token)).status == 503 and time.monotonic() < until:
+        assert int(reply.headers["retry-after"]) >= 1
+        time.sleep(0.1)
+    return reply
+
+
+def test_f122_f123_every_escape_is_refused_end_to_end(echo: RunningEcho) -> None:
+    assert len(REFUSED) > 100
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(echo.sql, REFUSED))
+    let_in = [(sql[:80], reply.status) for sql, reply in zip(REFUSED, replies, strict=True) if reply.status != 400]
+    assert let_in == []
+    assert {reply.code for reply in replies} <= {"sql_refused", "bad_argument"}
+    assert echo.sql("SELECT count(*) FROM events").json["data"]["rows"] == [[18]]
+
+
+@pytest.mark.parametrize("sql", BOMBS, ids=lambda sql: sql[:50])
+def test_bombs_are_bounded_and_the_store_is_back_in_seconds(
+    echo: RunningEcho, sql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "SECONDS", 1.5)
+    reply = echo.sql(sql)
+    assert (reply.status, reply.code) in (
+        (400, "out_of_memory"),
+        (400, "bad_sql"),
+        (504, "timeout"),
+        (503, "store_restarting"),
+    )
+    again = retried(echo, "SELECT count(*), count(DISTINCT node_id) FROM events")
+    assert again.json["data"]["rows"] == [[18, 9]], "nothing is lost"
+
+
+def test_others_are_told_to_retry_while_the_store_is_replaced(echo: RunningEcho) -> None:
+    retried(echo, "SELECT 1")
+    statuses = set()
+    with ThreadPoolExecutor(4) as pool:
+        bomb = pool.submit(echo.sql, "SELECT printf('%1500000000d', 1)")
+        until = time.monotonic() + 20
+        while time.monotonic() < until and (not bomb.done() or 503 not in statuses):
+            reply = echo.ask("summary", cluster_id="b")
+            statuses.add(reply.status)
+            if reply.status == 503:
+                assert reply.code == "store_restarting"
+                assert int(reply.headers["retry-after"]) >= 1
+    assert statuses <= {200, 503}
+    assert bomb.result().code in ("out_of_memory", "store_restarting")
+    assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]]
+
+
+SCOPED = [
+    ("SELECT DISTINCT cluster_id FROM events ORDER BY 1", [["a's"], ["a2"]]),
+    ("SELECT count(*) FROM events", [[12]]),
+    ("SELECT count(*) FROM events WHERE cluster_id = 'b'", [[0]]),
+    ("SELECT count(*) FROM events e JOIN events f ON true WHERE f.cluster_id = 'b'", [[0]]),
+    ("SELECT count(*) FROM (SELECT * FROM events UNION ALL SELECT * FROM events)", [[24]]),
+    ("WITH x AS (SELECT * FROM events) SELECT count(*) FROM x WHERE node_id LIKE 'b%'", [[0]]),
+    ("SELECT (SELECT max(node_id) FROM events)", [["a2-2"]]),
+    ("SELECT count(*) FROM node_metrics WHERE cluster_id = 'b'", [[0]]),
+    ("SELECT count(*) FROM counter_steps WHERE cluster_id = 'b'", [[0]]),
+    ("SELECT count(*) FROM verdicts", [[0]]),
+]
+
+
+@pytest.mark.parametrize(("sql", "rows"), SCOPED, ids=lambda value: str(value)[:40])
+def test_f094_a_scoped_bearer_sees_its_clusters_only(echo: RunningEcho, sql: str, rows: list[object]) -> None:
+    reply = retried(echo, sql, TEAM_A)
+    assert reply.status == 200, reply.body
+    assert reply.json["data"]["rows"] == rows
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM main.events",
+        "SELECT * FROM echo.main.events",
+        'SELECT * FROM "echo"."events"',
+        "SELECT * FROM temp.events",
+        "SELECT * FROM node_metric_parts",
+        "SELECT * FROM information_schema.tables",
+        "SELECT * FROM query_table('echo.main.events')",
+        "SELECT sql FROM duckdb_views()",
+        "EXPLAIN ANALYZE SELECT count(*) FROM events",
+        "CREATE OR REPLACE TEMP VIEW events AS SELECT 1",
+        "DROP VIEW events",
+    ],
+)
+def test_a_scoped_bearer_cannot_reach_around_its_views(echo: RunningEcho, sql: str) -> None:
+    reply = echo.sql(sql, TEAM_A)
+    assert (reply.status, reply.code) == (400, "sql_refused")
+
+
+def test_scoped_statistics_do_not_leak(echo: RunningEcho) -> None:
+    for sql in ("SUMMARIZE events", "DESCRIBE events", "EXPLAIN SELECT * FROM events", "SELECT * FROM events"):
+        reply = echo.sql(sql, TEAM_A)
+        assert reply.status == 200, reply.body
+        assert b'"b-0"' not in reply.body
+        assert b'"b"' not in reply.body
+    assert echo.sql("SELECT count(*) FROM events").json["data"]["rows"] == [[18]], "views of a scope stay with it"
+
+
+def test_v23_tools_and_senders_are_scoped_alike(echo: RunningEcho, tmp_path: Path) -> None:
+    refused = echo.ask("summary", TEAM_A, cluster_id="b")
+    assert (refused.status, refused.code) == (403, "tenant_scoped_bearer_refused")
+    assert echo.ask("summary", TEAM_A, cluster_id="a2").json["data"]["nodes"] == 3
+    assert echo.ask("summary", cluster_id="b").status == 200
+    listed = echo.ask("summary", TEAM_A)
+    assert (listed.code, "b" in listed.json["error"]["message"].split()) == ("cluster_required", False)
+    assert echo.send(score("b", "intruder", [0.1]), token=TEAM_A).status == 403
+    assert echo.send(score("a2", "a2-0", [0.7]), token=TEAM_A).status == 200
+    assert echo.sql("SELECT count(*) FROM events WHERE node_id = 'intruder'").json["data"]["rows"] == [[0]]
+    who = echo.get("/api/v2/whoami", TEAM_A)
+    assert who.json["data"]["allowed_clusters"] == ["a's", "a2"]
+    assert b"team-a" not in who.body
+    assert echo.get("/metrics", TEAM_A).status == 403
