@@ -60,10 +60,18 @@ async def call(
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(asked.input)) or "none"
         raise ToolRefused("bad_argument", f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}")
     try:
-        question = msgspec.convert(dict(arguments), asked.input, strict=not lax)
+        question = msgspec.convert(_whole_numbers(arguments), asked.input, strict=not lax)
     except msgspec.ValidationError as error:
         raise ToolRefused("bad_argument", f"{asked.name}: {error}") from None
     return typing.cast(msgspec.Struct, await asked.answer(context, question))
+
+
+def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON Schema calls 5.0 an integer, and so do we."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in arguments.items()
+    }
 
 
 def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:

@@ -227,7 +227,7 @@ def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) 
 def test_event_history_filters_by_time(echo: RunningEcho) -> None:
     base = {"cluster_id": "prod", "node_id": "gpu-5", "metric_name": names.HEALTH_SCORE}
     second = START_NS // SECOND + 1
-    found = echo.answer("event_history", **base, **{"from": str(second), "to": "2025-11-15T01:00:02Z"})
+    found = echo.answer("event_history", **base, **{"from": second, "to": "2025-11-15T01:00:02Z"})
     assert [event["value"] for event in found["events"]] == [0.41]
     refused = echo.ask("event_history", cluster_id="prod", **{"from": "yesterday"})
     assert (refused.status, refused.code) == (400, "bad_argument")

@@ -1,7 +1,6 @@
 """What every question works with: the store, who asks, the window, and answers that say what they leave out."""
 
 import functools
-import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ QUESTION_SECONDS: Final = 10.0
 MAX_CLUSTERS_NAMED: Final = 20
 ALL_TIME: Final = "all"
 PREFIX: Final = "fleet.cluster."
+_LAST_NS: Final = 2**62
 _STATUS: Final = {"sql_refused": 400, "bad_sql": 400, "timeout": 504, "out_of_memory": 400}
 
 _ONE_CLUSTER: Final = "Cluster to look at. May be left out when this token sees only one."
@@ -86,7 +86,7 @@ class Asker:
     async def cluster(self, wanted: str | None, window: str) -> str:
         """The cluster to answer for; refuses one outside the caller's scope."""
         if wanted is not None:
-            self.entry.clusters.append(wanted)
+            self._note(wanted)
             if not self.key.may_see(wanted):
                 raise ToolRefused(
                     "tenant_scoped_bearer_refused",
@@ -96,12 +96,16 @@ class Asker:
             return wanted
         names = sorted(self.key.clusters) if self.key.clusters is not None else await self._known(window)
         if len(names) == 1:
-            self.entry.clusters.append(names[0])
+            self._note(names[0])
             return names[0]
         if not names:
             raise ToolRefused("no_data", f"nothing arrived in the window {window}; try a longer one", status=404)
         listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (", …" if len(names) > MAX_CLUSTERS_NAMED else "")
         raise ToolRefused("cluster_required", f"say which cluster_id: {listed}")
+
+    def _note(self, cluster: str) -> None:
+        if cluster not in self.entry.clusters:
+            self.entry.clusters.append(cluster)
 
     async def _known(self, window: str) -> list[str]:
         sql = "SELECT DISTINCT cluster_id FROM events WHERE received_ts >= make_timestamp($1) ORDER BY 1 LIMIT 100"
@@ -145,18 +149,10 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def parse_time_ns(text: str, name: str) -> int:
-    """RFC 3339 (UTC without an offset) or Unix seconds, with nanoseconds; refuses anything else by argument name."""
-    match = re.fullmatch(r"(.*?)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)?", text)
-    try:
-        if re.fullmatch(r"\d{1,12}(\.\d+)?", text):
-            return int(float(text) * 1e9)
-        assert match is not None
-        moment = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00"))
-        return int(moment.timestamp()) * 10**9 + int(float(match[2] or 0) * 1e9)
-    except (ValueError, OverflowError):
-        hint = "write 2026-11-15T05:00:00Z or Unix seconds"
-        raise ToolRefused("bad_argument", f"{name}: {text!r} is not a time; {hint}") from None
+def unix_ns(moment: datetime | float) -> int:
+    """Nanoseconds of a time (UTC without an offset) or of Unix seconds, kept within reach of a timestamp."""
+    seconds = moment if isinstance(moment, float | int) else moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    return max(-_LAST_NS, min(_LAST_NS, round(seconds * 1e6) * 1000))
 
 
 QuestionType = TypeVar("QuestionType")

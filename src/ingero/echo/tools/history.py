@@ -6,17 +6,18 @@ late arrivals are neither lost nor do they disturb pages already read.
 """
 
 import base64
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from ingero.contract import names
-from ingero.echo.tools.asker import Answered, Asked, Asker, ClusterId, Json, Limit, parse_time_ns, question, records
+from ingero.echo.tools.asker import Answered, Asked, Asker, ClusterId, Json, Limit, question, records, unix_ns
 from ingero.transport.tools import ToolRefused
 
 Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
-Time = Annotated[str, Meta(description="RFC 3339 (UTC) or Unix seconds.", max_length=40)] | None
+Time = Annotated[datetime | float, Meta(description="RFC 3339 (UTC without an offset) or Unix seconds.")] | None
 Name = Annotated[str, Meta(max_length=256)] | None
 _COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind, coalesce(value_double, value_int) AS value,
   cumulative_value, unit, causal_chain_id, attrs, detail"""
@@ -99,9 +100,9 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
         if value is not None:
             params.append(value)
             where.append(f"{column} = ${len(params)}")
-    for operator, name, text in ((">=", "from", asked.since), ("<", "to", asked.until)):
-        if text is not None:
-            params.append(parse_time_ns(text, name))
+    for operator, moment in ((">=", asked.since), ("<", asked.until)):
+        if moment is not None:
+            params.append(unix_ns(moment))
             where.append(f"ts {operator} make_timestamp_ns(${len(params)})")
     found, total = await _page(asker, "events", " AND ".join(where), params, at, asked.limit, _COLUMNS)
     events = [msgspec.convert({**row, **_objects(row)}, HistoryEvent) for row in found.rows]
@@ -236,4 +237,4 @@ def _decode(cursor: str | None, applied: int) -> _Place:
             return place
     except (ValueError, msgspec.DecodeError):
         pass
-    raise ToolRefused("bad_cursor", "the cursor is not one of ours; leave it out to begin anew")
+    raise ToolRefused("bad_cursor", "the cursor is not one of ours; leave it out to begin anew", status=404)
