@@ -1,6 +1,8 @@
 """What every question works with: the store, who asks, the window, and answers that say what they leave out."""
 
+import calendar
 import functools
+import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,7 +26,10 @@ QUESTION_SECONDS: Final = 10.0
 MAX_CLUSTERS_NAMED: Final = 20
 ALL_TIME: Final = "all"
 PREFIX: Final = "fleet.cluster."
-_LAST_NS: Final = 2**62
+TIME_PATTERN: Final = (
+    r"^((?:19|20|21)[0-9]{2})-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9])"
+    r"(\.[0-9]{1,9})?(Z|[+-][01][0-9]:[0-5][0-9])?$"
+)
 _STATUS: Final = {"sql_refused": 400, "bad_sql": 400, "timeout": 504, "out_of_memory": 400}
 
 _ONE_CLUSTER: Final = "Cluster to look at. May be left out when this token sees only one."
@@ -149,10 +154,16 @@ def iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def unix_ns(moment: datetime | float) -> int:
-    """Nanoseconds of a time (UTC without an offset) or of Unix seconds, kept within reach of a timestamp."""
-    seconds = moment if isinstance(moment, float | int) else moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-    return max(-_LAST_NS, min(_LAST_NS, round(seconds * 1e6) * 1000))
+def unix_ns(moment: str | float) -> int:
+    """Nanoseconds of a time that matches TIME_PATTERN, or of Unix seconds; 30 February is 2 March."""
+    if isinstance(moment, float | int):
+        return round(moment * 1e6) * 1000
+    match = re.search(TIME_PATTERN, moment)
+    assert match is not None, "the schema let it through"
+    seconds = calendar.timegm(tuple(int(match[i]) for i in range(1, 7)))
+    if match[8] not in (None, "Z"):
+        seconds -= int(match[8][0] + "1") * (int(match[8][1:3]) * 3600 + int(match[8][4:6]) * 60)
+    return seconds * 10**9 + int((match[7] or ".0")[1:].ljust(9, "0"))
 
 
 QuestionType = TypeVar("QuestionType")

@@ -6,18 +6,32 @@ late arrivals are neither lost nor do they disturb pages already read.
 """
 
 import base64
-from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from ingero.contract import names
-from ingero.echo.tools.asker import Answered, Asked, Asker, ClusterId, Json, Limit, question, records, unix_ns
+from ingero.echo.tools.asker import (
+    TIME_PATTERN,
+    Answered,
+    Asked,
+    Asker,
+    ClusterId,
+    Json,
+    Limit,
+    question,
+    records,
+    unix_ns,
+)
 from ingero.transport.tools import ToolRefused
 
 Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
-Time = Annotated[datetime | float, Meta(description="RFC 3339 (UTC without an offset) or Unix seconds.")] | None
+Time = (
+    Annotated[str, Meta(description="RFC 3339, UTC without an offset.", pattern=TIME_PATTERN, max_length=40)]
+    | Annotated[float, Meta(description="Unix seconds.", ge=0, le=4e9)]
+    | None
+)
 Name = Annotated[str, Meta(max_length=256)] | None
 _COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind, coalesce(value_double, value_int) AS value,
   cumulative_value, unit, causal_chain_id, attrs, detail"""
