@@ -73,6 +73,7 @@ crash-echo: $(READY) ## kill -9 Echo and its store process 20 times under load; 
 .PHONY: bench-echo
 bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per bar
 	$(BIN)/python -m bench.echo_ingest
+
 .PHONY: bench-ebpf
 bench-ebpf: $(READY) ## what tracing costs here: ns per call, agent CPU per event, loss, start-up, memory (root)
 	$(BIN)/python bench/ebpf_overhead.py
