@@ -10,7 +10,7 @@ from tests.fleet.test_receive import PB, post
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import encode_protobuf
 from ingero.errors import Unavailable
-from ingero.fleet import app
+from ingero.fleet import api, app
 from ingero.fleet.app import FleetService
 
 
@@ -184,3 +184,22 @@ async def test_a_second_that_fails_is_counted_and_the_next_one_counts(monkeypatc
                 await asyncio.sleep(0.01)
         assert fleet.failed_ticks == 1
         assert b"ingero_fleet_failed_ticks_total 1" in await fleet._render_own()
+
+
+async def test_looking_at_a_large_cluster_leaves_room_for_pushes() -> None:
+    async with running() as fleet:
+        for number in range(1000):
+            fleet.processor.take(health(f"n{number}", 0.9), "train", time.monotonic(), 0)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        rows = await api._nodes(fleet.processor.clusters["train"], time.monotonic(), 50.0)
+        counting.cancel()
+        assert len(rows) == 1000
+        assert turns >= 5

@@ -1,5 +1,6 @@
 """The pages beside the OTLP listeners: threshold by GET, diagnostics, health, metrics."""
 
+import asyncio
 import html
 import time
 from collections.abc import Awaitable, Callable
@@ -22,6 +23,7 @@ from ingero.fleet.roster import NodeRow
 from ingero.transport.otlp_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
+_SLICE = 200
 _encode = msgspec.json.Encoder().encode
 
 
@@ -69,7 +71,7 @@ def threshold_app(
         clusters = [
             {
                 **_cluster(name, cluster),
-                "nodes": _nodes(cluster, now_s, processor.policy.ttl_s),
+                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s),
                 "verdicts": verdicts(name),
             }
             for name, cluster in sorted(processor.clusters.items())
@@ -96,7 +98,7 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
         if cluster is None:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
             return _json({"error": f"no cluster {name!r}; known: {known}"}, 404)
-        rows = _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
+        rows = await _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
         return _json(
             {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
         )
@@ -127,9 +129,15 @@ def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _nodes(cluster: Cluster, now_s: float, ttl_s: float) -> list[dict[str, Any]]:
-    listed = sorted(cluster.roster.rows)[:MAX_LISTED_NODES]
-    return [_node(cluster, cluster.roster.row(node, now_s), ttl_s) for node in listed]
+async def _nodes(cluster: Cluster, now_s: float, ttl_s: float) -> list[msgspec.Raw]:
+    """Encoded one by one, with pauses: looking at a large cluster must not hold up the pushes of its nodes."""
+    rows = []
+    for number, node in enumerate(sorted(cluster.roster.rows)[:MAX_LISTED_NODES], 1):
+        if node in cluster.roster.rows:  # nobody forgot it during a pause
+            rows.append(msgspec.Raw(_encode(_node(cluster, cluster.roster.row(node, now_s), ttl_s))))
+        if number % _SLICE == 0:
+            await asyncio.sleep(0)
+    return rows
 
 
 def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:

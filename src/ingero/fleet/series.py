@@ -29,7 +29,7 @@ from ingero.fleet.processor import Taken
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
 MAX_BODY_BYTES: Final = 256 << 10  # a larger body holds events (collectives), which are not for scraping
-_SLICE: Final = 100  # bodies decoded between two looks at the sockets
+_SLICE: Final = 50  # bodies decoded between two looks at the sockets
 _RESOURCE_LABELS: Final = {
     names.NODE_ID: "node_id",
     names.CLUSTER_ID: "cluster_id",
@@ -102,14 +102,15 @@ class ReceivedSeries:
                 continue
             total = self._add(request, cluster, families, total)
         self.series = total
-        lines: list[str] = []
+        pieces: list[bytes] = []
         for name, (kind, help, samples) in sorted(families.items()):
             if not samples:
                 continue
-            lines.append(f"# HELP {name} {help}\n# TYPE {name} {kind}")
-            lines += [f"{name}{tail} {value}" for tail, (_, value) in sorted(samples.items())]
-        lines.append("")
-        return "\n".join(lines).encode()
+            lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
+            lines += [f"{name}{tail} {samples[tail][1]}\n" for tail in sorted(samples)]
+            pieces.append("".join(lines).encode())
+            await asyncio.sleep(0)
+        return b"".join(pieces)
 
     def _add(
         self,
