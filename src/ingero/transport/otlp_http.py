@@ -33,6 +33,7 @@ from ingero.transport.http import TimedProtocol
 Headers = Iterable[tuple[str, str]]
 GRPC_CODES = {400: 3, 401: 16, 413: 8, 415: 3, 429: 8, 503: 14}
 _MAX_CACHED_NAMES = 16384
+_JSON, _PROTOBUF = Encoding.JSON, Encoding.PROTOBUF  # looked up with every push
 _MAX_CACHED_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
 
 
@@ -173,23 +174,19 @@ class _Push(TimedProtocol):
         if plain is None or len(plain[4]) > self._max_body_bytes:
             super().data_received(data)
             return
-        self._unset_keepalive_if_required()
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._patience is not None:
             self._stop_expecting()
         is_json, query, header, authorization, body = plain
         cluster = self._clusters.get(query)
         if cluster is None and (query or header):
             cluster = self._named_cluster(query, header)
-        defaults = self.server_state.default_headers
-        reply = self._answer(
-            body,
-            Encoding.JSON if is_json else Encoding.PROTOBUF,
-            cluster,
-            authorization,
-            defaults[0][1] if defaults else b"",
-        )
-        self.transport.write(reply)
-        self.server_state.total_requests += 1
+        state = self.server_state
+        defaults = state.default_headers
+        date = defaults[0][1] if defaults else b""
+        self.transport.write(self._answer(body, _JSON if is_json else _PROTOBUF, cluster, authorization, date))
+        state.total_requests += 1
         self._last_push_s = self.loop.time()
         if self._idle_check is None:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
