@@ -50,6 +50,11 @@ probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and a
 	$(BIN)/python -m ingero.agent.probes.build
 	$(BIN)/python -m ingero.agent.nccl.build
 
+.PHONY: wheelhouse
+wheelhouse: ## what the GPU tests carry to a machine that cannot install anything: wheels and a slim NCCL
+	$(PYTHON) tests/hardware/prepare_wheels.py wheelhouse
+	test -f wheelhouse/libnccl.so.2.xz || $(PYTHON) tests/hardware/prepare_nccl.py wheelhouse
+
 .PHONY: bench-plugin
 bench-plugin: $(READY) ## what the NCCL plugin adds to a collective, in nanoseconds
 	$(BIN)/python bench/nccl_plugin.py

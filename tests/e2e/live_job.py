@@ -1,12 +1,12 @@
 """A synchronous job of real processes that speaks NCCL's profiler interface to the real plugin.
 
-    python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "slow": {"rank": 3, "share": 0.05}}'
+    python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "plugin": "…/libnccl-profiler-ingero.so"}'
 
 Compute is simulated: a rank sleeps until an absolute deadline, one own time after the barrier let it go, less the
 wake-up delay it measured at the start. Behind each step is a real barrier of all ranks. The "GPU" of a rank has a clock
 of its own. Ranks are spread evenly over `folders`, one per simulated host; `skews_ns` shifts the wall clock of each
-host where the library of `skewed_clock.c` is preloaded. A line "go" on stdin starts the slowdown, end of input ends the
-job; then one JSON line says what each rank measured.
+host where the library of `skewed_clock.c` is preloaded. Lines on stdin are JSON: the slowdown in force from now on, or
+`{}` for none; end of input ends the job, and then one JSON line says what each rank measured.
 """
 
 import ctypes
@@ -107,17 +107,26 @@ def calibrate() -> int:
     return int(statistics.median(late))
 
 
-def own_ns(job: dict[str, Any], rank: int, step: int, slowed: bool) -> int:
-    base = int(job.get("own_ms", 250) * 1e6)
-    slow = job.get("slow", {})
-    if not slowed or rank != slow.get("rank"):
-        return base
-    if "every" in slow:
-        return base + (int(slow["late_ms"] * 1e6) if step % slow["every"] == 0 else 0)
-    return int(base * (1 + slow["share"]))
+class Slowdown(ctypes.Structure):
+    """What is slow now, in memory that all ranks see: `share` of own time, or `late_ms` every so many steps."""
+
+    _fields_ = [("rank", ctypes.c_int), ("share", ctypes.c_double), ("every", ctypes.c_int),
+                ("late_ms", ctypes.c_double), ("on_host", ctypes.c_bool)]  # fmt: skip
+
+    def set(self, slow: dict[str, Any]) -> None:
+        self.rank = -1
+        self.share, self.every, self.late_ms = slow.get("share", 0.0), slow.get("every", 0), slow.get("late_ms", 0.0)
+        self.on_host = slow.get("class") == "host"
+        self.rank = slow.get("rank", -1)
+
+    def extra_ns(self, rank: int, step: int, own_ns: int) -> int:
+        if rank != self.rank:
+            return 0
+        late_ms = self.late_ms if self.every and step % self.every == 0 else 0.0
+        return int(own_ns * self.share + late_ms * 1e6)
 
 
-def run_rank(job: dict[str, Any], rank: int, barrier: Any, go: Any, end: Any, results: Any) -> None:
+def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, results: Any) -> None:
     world, folders = job["world"], job["folders"]
     host = rank * len(folders) // world
     os.environ |= {
@@ -129,15 +138,16 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, go: Any, end: Any, re
     comm = Communicator(job["plugin"], 0xC0FFEE, rank, world)
     usual_late = calibrate()
     gpu_base = random.Random(rank).randrange(10**15)
-    host_class = job.get("slow", {}).get("class") == "host"
+    own_ns = int(job["own_ms"] * 1e6)
     late, step, began_ns, stopping = [], 0, time.monotonic_ns(), False
     barrier.wait(30)
     free_ns = time.monotonic_ns()
     while not stopping:
-        operations = [] if host_class else [comm.enqueue(bucket // 2) for bucket in BUCKETS]
-        deadline = free_ns + own_ns(job, rank, step, bool(go.value))
-        late.append(sleep_until(deadline - usual_late) - usual_late)
-        operations = operations or [comm.enqueue(bucket // 2) for bucket in BUCKETS]
+        extra_ns = slow.extra_ns(rank, step, own_ns)
+        if slow.on_host:  # the host is busy with something else before it enqueues
+            sleep_until(free_ns + extra_ns)
+        operations = [comm.enqueue(bucket // 2) for bucket in BUCKETS]
+        late.append(sleep_until(free_ns + own_ns + extra_ns - usual_late) - usual_late)
         arrived_ns = time.monotonic_ns()
         barrier.wait(30)
         stopping = bool(end.value)  # read behind a barrier: all ranks see the same, but for the step it is set in
@@ -152,19 +162,20 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, go: Any, end: Any, re
 
 
 def main() -> None:
-    job = {"world": 8} | json.loads(sys.argv[1])
+    job = {"world": 8, "own_ms": 250} | json.loads(sys.argv[1])
     context = multiprocessing.get_context("fork")
     barrier, results = context.Barrier(job["world"]), context.SimpleQueue()
-    go, end = context.Value("b", int(not job.get("waits", True))), context.Value("b", 0)
+    slow, end = context.Value(Slowdown, lock=False), context.Value("b", 0)
+    slow.set({})
     ranks = [
-        context.Process(target=run_rank, args=(job, rank, barrier, go, end, results)) for rank in range(job["world"])
+        context.Process(target=run_rank, args=(job, rank, barrier, slow, end, results)) for rank in range(job["world"])
     ]
     for rank in ranks:
         rank.start()
 
     def listen() -> None:
         for line in sys.stdin:
-            go.value = line.strip() == "go"
+            slow.set(json.loads(line))
         end.value = 1
 
     threading.Thread(target=listen, daemon=True).start()

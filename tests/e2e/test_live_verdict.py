@@ -45,6 +45,7 @@ class Job:
     ranks: subprocess.Popen[str]
     agents: list[subprocess.Popen[str]]
     logs: list[Path]
+    slow: dict[str, Any]
     began_s: float = 0.0
     seen: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     measured: list[dict[str, Any]] = field(default_factory=list)
@@ -95,7 +96,7 @@ def tell_story(jobs: dict[str, Job], api: str, metrics: str) -> None:
     watch_until(jobs, api, time.monotonic() + WARM_UP_S, everybody_named=False)
     for job in jobs.values():
         job.began_s = time.monotonic()
-        job.ranks.stdin.write("go\n")
+        job.ranks.stdin.write(json.dumps(job.slow) + "\n")
         job.ranks.stdin.flush()
     watch_until(jobs, api, time.monotonic() + NAMED_WITHIN_S + 5, everybody_named=True)
     time.sleep(2.0)  # the next push brings the verdict to the agents
@@ -150,7 +151,7 @@ def start_job(
     """Eight ranks, evenly on as many simulated hosts as there are skews, with an agent on each."""
     shared_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     rings = [running.enter_context(tempfile.TemporaryDirectory(dir=shared_memory)) for _ in skews_ns]
-    job = {"name": name, "folders": rings, "slow": slow, "own_ms": OWN_MS, "plugin": str(PLUGIN)}
+    job = {"name": name, "folders": rings, "own_ms": OWN_MS, "plugin": str(PLUGIN)}
     if clock is not None:
         job |= {"skews_ns": skews_ns, "clock": str(clock)}
     preload = {} if clock is None else {"LD_PRELOAD": str(clock)}
@@ -165,7 +166,7 @@ def start_job(
         ]  # fmt: skip
         environment = preload | {"SKEW_NS": str(skew_ns), "INGERO_NCCL_RING_DIR": ring}
         agents.append(start(running, folder / f"agent{host}", command, environment))
-    return Job(name, ranks, agents, [folder / f"agent{host}" for host in range(len(rings))])
+    return Job(name, ranks, agents, [folder / f"agent{host}" for host in range(len(rings))], slow)
 
 
 def start(
