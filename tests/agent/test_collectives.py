@@ -9,7 +9,7 @@ import pytest
 from tests.agent.nccl.ring_model import ModelRing
 
 from ingero.agent import collectives as live_module
-from ingero.agent.collective_feed import RankBatch, RingFeed, TableFeed
+from ingero.agent.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
 from ingero.agent.collectives import LiveCollectives, choose_rows
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
@@ -19,7 +19,7 @@ from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives import from_records
 from ingero.core.modes import PushOutcome
-from ingero.storage.collective_table import add_collectives
+from ingero.storage.collective_table import add_collectives, read_waits
 from ingero.storage.trace_db import TraceDb
 from ingero.transport.otlp_client import PushReply
 
@@ -214,10 +214,34 @@ def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: 
     assert everything.poll() == probes.poll() == []
     new = [record(seq) for seq in range(1, 5)] + [record(seq, 3, CollectiveSource.EBPF) for seq in range(1, 5)]
     add_collectives(path, "n", new)
-    assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(2, "nccl-plugin"), (3, "ebpf")]
+    assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(2, "nccl-plugin")]
+    assert probes.poll() == []  # what probes saw waits a round for the waits that tell its end
+    assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(3, "ebpf")]
     (batch,) = probes.poll()
     assert batch.pick(np.array([1, 3])) == [new[5], new[7]]
     assert everything.poll() == probes.poll() == []
+
+
+def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> None:
+    """Own time without the plugin: from the end of the wait to the next enqueue, on the host's clock."""
+    first, second, third = (
+        replace(record(seq), source=CollectiveSource.EBPF, start_ns=at, end_ns=at + 10, gpu_duration_ns=None)
+        for seq, at in enumerate((1000, 2000, 3000))
+    )
+    waits = [(500, 5000), (1100, 1400), (1500, 1600), (2100, 3100), (3200, 9000)]
+    found = end_by_waits([third, first, second], 9500, waits, 7)
+    assert found == [(7, replace(first, end_ns=1400)), (7, second), (7, replace(third, end_ns=9000))]
+    assert end_by_waits([third], 8000, waits, 7) == [(7, third)]  # it was still waiting when the next one came
+
+
+def test_waits_are_read_for_the_processes_asked_about(path: Path) -> None:
+    with TraceDb(path, "n") as db:
+        rows = [(1, 5, 42, 1000, 300), (4, 8, 42, 900, 50), (1, 5, 43, 1000, 1), (1, 3, 42, 1200, 9), (1, 6, 42, 10, 5)]
+        db.connection.executemany(
+            "INSERT INTO events (source, op, pid, timestamp, duration, tid) VALUES (?, ?, ?, ?, ?, 1)", rows
+        )
+        db.connection.commit()
+    assert read_waits(path, [42, 44], 500, 100) == {42: [(900, 950), (1000, 1300)], 44: []}
 
 
 def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -> None:

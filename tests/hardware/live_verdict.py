@@ -152,6 +152,7 @@ class Story:
         self.job, self.services, self.out = job, services, out
         self.problems: list[str] = []
         self.blamed: dict[int | None, dict[str, Any]] = {}
+        self.told: dict[str, dict[str, Any]] = {}
         self.history = (out / "verdicts.jsonl").open("w")
 
     def tell(self) -> None:
@@ -198,7 +199,9 @@ class Story:
             if not self.job.is_running():
                 raise SystemExit(f"the job ended too soon; see {self.out}")
             for verdict in self.services.verdicts():
-                self.history.write(json.dumps({"at": time.time()} | verdict) + "\n")
+                if self.told.get(verdict["episode"]) != verdict:
+                    self.told[verdict["episode"]] = verdict
+                    self.history.write(json.dumps({"at": time.time()} | verdict) + "\n")
                 if verdict["state"] == "straggler":
                     self.blamed[verdict.get("rank")] = verdict
             if is_enough():

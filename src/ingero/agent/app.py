@@ -25,7 +25,7 @@ from ingero.contract.health import StragglerEvent
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle
 from ingero.core.modes import ModePolicy
-from ingero.errors import ConfigError
+from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import home
 from ingero.transport.auth import RotatingToken
@@ -156,7 +156,7 @@ class Agent:
         assert fleet.endpoint is not None
         client = self._make_client(parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol))
         opened.push_async_callback(client.close)
-        self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear)
+        self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear, _gpu_model)
         return asyncio.create_task(self.collectives.run(stop))
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
@@ -255,6 +255,13 @@ class Agent:
                 await self._spans.push_spans(request)
 
         return export
+
+
+def _gpu_model() -> str | None:
+    try:
+        return Gpus().info().model
+    except Unavailable:
+        return None
 
 
 def _brain_policy(config: IngeroConfig) -> BrainPolicy:

@@ -8,8 +8,9 @@ import math
 import os
 import sqlite3
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,11 +22,14 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.collectives import SOURCES, Collectives, from_records
 from ingero.errors import IngeroError
-from ingero.storage.collective_table import follow_collectives
+from ingero.storage.collective_table import follow_collectives, read_waits
 
 REMOVE_AFTER_S: Final = 60.0
 MAX_ROWS_PER_ROUND: Final = 10_000
 MAX_BEHIND: Final = 100_000  # rows: older ones are of no use to a verdict about now
+MAX_WAITS: Final = 50_000  # read in one round
+MAX_NS: Final = 2**63 - 1
+RankKey = tuple[str | None, int | None, int, CollectiveSource]  # job, global rank, process, source
 Rows = NDArray[np.intp]
 
 
@@ -96,13 +100,19 @@ class RingFeed:
 
 
 class TableFeed:
-    """The table `collectives` of a trace database that a recorder fills. What was there before is history, not news."""
+    """The table `collectives` of a trace database that a recorder fills. What was there before is history, not news.
+
+    Probes see a collective being enqueued, not its end. It ended when the first wait for the GPU that the process began
+    afterwards was over, if that was before the next collective. For those waits to be recorded, too, such records are
+    held back for one round.
+    """
 
     def __init__(self, path: Path, *, with_plugin: bool) -> None:
         self.lost = 0
         self.problem = ""
         self._path, self._with_plugin = path, with_plugin
         self._after: int | None = None  # None: begin with what comes next
+        self._held: list[tuple[int, CollectiveRecord]] = []
 
     def poll(self) -> list[RankBatch]:
         """New rows by rank; those of the plugin only where nobody reads the rings here."""
@@ -115,21 +125,61 @@ class TableFeed:
         if self._after is None or newest < self._after:  # the file was moved aside or pruned: numbers began anew
             self._after = newest if self._after is None else 0
             return []
-        if not rows:
-            return []
-        self.lost += max(rows[0][0] - self._after - 1, 0)
-        self._after = rows[-1][0]
-        by_rank: dict[tuple[str | None, int | None, CollectiveSource], list[CollectiveRecord]] = {}
-        for _, record in rows:
-            if self._with_plugin or record.source is not CollectiveSource.PLUGIN:
-                by_rank.setdefault((record.job, record.global_rank, record.source), []).append(record)
+        if rows:
+            self.lost += max(rows[0][0] - self._after - 1, 0)
+            self._after = rows[-1][0]
+        timed = [(pid, record) for _, pid, record in rows if record.source is not CollectiveSource.EBPF]
+        if not self._with_plugin:
+            timed = [(pid, record) for pid, record in timed if record.source is not CollectiveSource.PLUGIN]
+        seen = [(pid, record) for _, pid, record in rows if record.source is CollectiveSource.EBPF]
+        ready, self._held = self._held, seen
+        by_rank: dict[RankKey, list[CollectiveRecord]] = {}
+        for pid, record in [*timed, *self._ended(ready, seen)]:
+            by_rank.setdefault((record.job, record.global_rank, pid, record.source), []).append(record)
         return [_batch_of(key, records) for key, records in by_rank.items()]
+
+    def _ended(
+        self, ready: list[tuple[int, CollectiveRecord]], later: list[tuple[int, CollectiveRecord]]
+    ) -> list[tuple[int, CollectiveRecord]]:
+        """What probes saw, with the end that waits of the process tell."""
+        if not ready:
+            return []
+        since_ns = min(record.start_ns for _, record in ready)
+        try:
+            waits = read_waits(self._path, {pid for pid, _ in ready}, since_ns, MAX_WAITS)
+        except (IngeroError, sqlite3.Error) as error:
+            self.problem = str(error)
+            return ready
+        return [
+            pair
+            for pid in sorted(waits)
+            for pair in end_by_waits(
+                [record for owner, record in ready if owner == pid],
+                min((record.start_ns for owner, record in later if owner == pid), default=MAX_NS),
+                waits[pid],
+                pid,
+            )
+        ]
 
     def close(self) -> None:
         """Nothing is held open between polls."""
 
 
-def _batch_of(key: tuple[str | None, int | None, CollectiveSource], records: Sequence[CollectiveRecord]) -> RankBatch:
+def end_by_waits(
+    records: Sequence[CollectiveRecord], next_ns: int, waits: Sequence[tuple[int, int]], pid: int
+) -> list[tuple[int, CollectiveRecord]]:
+    """Records of one process, each ending with the first wait begun after it and over before the next one."""
+    ordered = sorted(records, key=lambda record: record.start_ns)
+    starts = [start for start, _ in waits]
+    found = []
+    for record, limit in zip(ordered, [*(each.start_ns for each in ordered[1:]), next_ns], strict=True):
+        at = bisect_left(starts, record.start_ns)
+        ended = at < len(waits) and record.end_ns < waits[at][1] <= limit
+        found.append((pid, replace(record, end_ns=waits[at][1]) if ended else record))
+    return found
+
+
+def _batch_of(key: RankKey, records: Sequence[CollectiveRecord]) -> RankBatch:
     return RankBatch(
         key=key,
         job=key[0],

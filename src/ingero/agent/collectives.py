@@ -80,11 +80,13 @@ class LiveCollectives:
         client: Client,
         identity: Identity,
         on_verdicts: Callable[[Sequence[Verdict]], None],
+        gpu_model: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.counters = LiveCounters()
         self.feeds = feeds
         self.ranks: dict[Hashable, _Rank] = {}
         self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
+        self._gpu_model = gpu_model
         self._queue: deque[RankReport] = deque()
         self._not_before_s = 0.0
         self._lost = [0] * len(feeds)
@@ -96,6 +98,7 @@ class LiveCollectives:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stopped; reading happens in a thread, so that a slow disk cannot hold up the loop."""
+        self._identity = replace(self._identity, gpu_model=await asyncio.to_thread(self._gpu_model))
         due_s = time.monotonic()
         while not stop.is_set():
             try:

@@ -107,6 +107,7 @@ def identity_resource(identity: Identity, *, with_provider: bool = True) -> Reso
         names.LOCAL_RANK: identity.local_rank,
         names.JOB_ID: identity.job,
         names.ROLE: identity.role,
+        names.GPU_MODEL: identity.gpu_model,
         names.PROVIDER: identity.provider if with_provider else None,
     }
     return Resource(

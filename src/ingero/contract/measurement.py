@@ -21,6 +21,7 @@ class OwnTime:
     own_ms: float
     idle_ms: float = math.nan
     span_ms: float = math.nan
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,13 @@ class Measured:
     own_times: tuple[OwnTime, ...]
     collectives: tuple[CollectiveRecord, ...]
     malformed: int
+
+    @property
+    def source(self) -> str:
+        """Where own times come from or can be made of; empty where the sender does not say."""
+        if self.own_times:
+            return self.own_times[0].source
+        return str(self.collectives[0].source) if self.collectives else ""
 
 
 def read_measurements(request: MetricsRequest) -> Iterator[Measured]:
@@ -69,7 +77,8 @@ def _own_time(point: NumberPoint) -> OwnTime:
     if number is not None and not 0 <= number <= _MAX_STEP:
         raise ValueError(f"step {number} is out of range")
     idle, span = (_milliseconds(values.get(name)) for name in (names.STEP_IDLE_MS, names.STEP_SPAN_MS))
-    return OwnTime(number, float(value), idle, span)
+    source = str(values.get(names.SOURCE, ""))
+    return OwnTime(number, float(value), idle, span, source if source in _SOURCES else "")
 
 
 def _milliseconds(value: Plain) -> float:

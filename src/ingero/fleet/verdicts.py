@@ -19,7 +19,6 @@ from ingero.contract.otlp import (
     LogRecord,
     LogsRequest,
     MetricsRequest,
-    Plain,
     Resource,
     ResourceLogs,
     ScopeLogs,
@@ -57,6 +56,13 @@ class ClusterDesk:
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # by node
+    sources: dict[Who, str] = field(default_factory=dict)
+
+    def source_of(self, who: Who, measured: Measured) -> str:
+        """Where the own times of a member come from: what it says with them, else what its collectives say."""
+        if measured.own_times or who not in self.sources:
+            self.sources[who] = measured.source
+        return self.sources[who]
 
 
 @dataclass(slots=True)
@@ -97,7 +103,7 @@ class VerdictDesk:
         desk.heard_s = now_s
         for measured in read_measurements(request):
             self.counters.malformed += measured.malformed
-            member = self._member(desk, cluster, measured.resource, now_s)
+            member = self._member(desk, cluster, measured, now_s)
             if member is not None:
                 self._observe(desk, member, measured, now_s)
 
@@ -154,7 +160,8 @@ class VerdictDesk:
         ]
 
     # --- Intake ----------------------------------------------------------------------------------------------------
-    def _member(self, desk: ClusterDesk, cluster: str, resource: dict[str, Plain], now_s: float) -> int | None:
+    def _member(self, desk: ClusterDesk, cluster: str, measured: Measured, now_s: float) -> int | None:
+        resource = measured.resource
         node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
         rank = resource.get(names.RANK, resource.get(names.NODE_RANK))
         if not isinstance(node, str) or not node:
@@ -171,6 +178,7 @@ class VerdictDesk:
             job=who[1],
             gpu_model=model,
             role=str(resource.get(names.ROLE) or ""),
+            source=desk.source_of(who, measured),
             gpus=gpus if who[2] is None and isinstance(gpus, int) and gpus > 0 else 1,
             usd_per_gpu_hour=self._rates.find(found, model) if self._rates is not None else None,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.contract.events import SYNC_OPS
 from ingero.errors import StoreError
 from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row, connect_readonly
 
@@ -47,9 +48,9 @@ def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
 
 def follow_collectives(
     path: Path, after: int | None, limit: int, max_behind: int
-) -> tuple[int, list[tuple[int, CollectiveRecord]]]:
-    """(newest number, rows after `after` with their numbers): at most `limit`, none further back than `max_behind`.
-    None asks for the newest number only."""
+) -> tuple[int, list[tuple[int, int, CollectiveRecord]]]:
+    """(newest number, rows after `after` with their numbers and processes): at most `limit`, none further back than
+    `max_behind`. None asks for the newest number only."""
     connection = connect_readonly(path)
     try:
         newest = int(connection.execute("SELECT coalesce(max(id), 0) FROM collectives").fetchone()[0])
@@ -57,10 +58,29 @@ def follow_collectives(
             return newest, []
         columns = ", ".join(COLLECTIVE_COLUMNS[:-1])
         rows = connection.execute(
-            f"SELECT id, {columns} FROM collectives WHERE id > ? ORDER BY id LIMIT ?",
+            f"SELECT id, pid, {columns} FROM collectives WHERE id > ? ORDER BY id LIMIT ?",
             (max(after, newest - max_behind), limit),
         )
-        return newest, [(row[0], _record(row[1:])) for row in rows]
+        return newest, [(row[0], row[1] or 0, _record(row[2:])) for row in rows]
+    finally:
+        connection.close()
+
+
+def read_waits(path: Path, pids: Iterable[int], since_ns: int, limit: int) -> dict[int, list[tuple[int, int]]]:
+    """(start, end) of every wait for a stream, event or device since then, by process and in order of time."""
+    wanted = sorted(set(pids))
+    connection = connect_readonly(path)
+    try:
+        ops = " OR ".join("(source = ? AND op = ?)" for _ in SYNC_OPS)
+        rows = connection.execute(
+            f"SELECT pid, timestamp, timestamp + duration FROM events WHERE timestamp >= ? AND ({ops}) "
+            f"AND pid IN ({', '.join('?' * len(wanted))}) ORDER BY timestamp LIMIT ?",
+            (since_ns, *(number for op in sorted(SYNC_OPS) for number in op), *wanted, limit),
+        )
+        found: dict[int, list[tuple[int, int]]] = {pid: [] for pid in wanted}
+        for pid, start, end in rows:
+            found[pid].append((start, end))
+        return found
     finally:
         connection.close()
 

@@ -138,10 +138,13 @@ class Docket:
                 before = self.open.pop(index)
                 evidence = "no data any more" if gone[index] else "back among its peers"
                 verdict = msgspec.structs.replace(before, state=VerdictState.RESOLVED, evidence=evidence, next_step="")
+            elif code == RECOVERING:  # cause and size stay those of the slow time
+                verdict = msgspec.structs.replace(self.open[index], state=VerdictState.RECOVERING)
+                self.open[index] = verdict
             else:
                 verdict = self._describe(index)
-                state = {SUSPECT: VerdictState.SUSPECT, RECOVERING: VerdictState.RECOVERING}.get(code, verdict.state)
-                verdict = msgspec.structs.replace(verdict, state=state)
+                if code == SUSPECT:
+                    verdict = msgspec.structs.replace(verdict, state=VerdictState.SUSPECT)
                 self.open[index] = verdict
             changed.append(verdict)
         return changed

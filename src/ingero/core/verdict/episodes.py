@@ -6,6 +6,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
@@ -64,9 +65,16 @@ def describe_member(state: State, index: int, peers: Index) -> Verdict:
         peers=len(peers),
         usd_per_hour=_price(rows, index, peers, excess, period),
         confidence=_confidence(excess, error),
-        evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period),
+        evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period) + _measured_by(member.source),
         next_step=NEXT_STEP[cause],
     )
+
+
+def _measured_by(source: str) -> str:
+    """Which source it was, and what the better one would add."""
+    if source == CollectiveSource.EBPF:
+        return " (host time between probes and waits for the GPU; the NCCL plugin would see the GPU's own)"
+    return f" ({source})" if source else ""
 
 
 def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) -> Verdict:

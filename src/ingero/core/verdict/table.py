@@ -31,13 +31,14 @@ class Member:
     workload: str = ""
     gpu_model: str = ""
     role: str = ""
+    source: str = ""  # of its own times; those of another source measure something else
     gpus: int = 1
     usd_per_gpu_hour: float | None = None
 
     @property
-    def cohort(self) -> tuple[str, str, str, str, str]:
+    def cohort(self) -> tuple[str, ...]:
         """Whom it is compared with."""
-        return (self.cluster, self.job or "", self.workload, self.gpu_model, self.role)
+        return (self.cluster, self.job or "", self.workload, self.gpu_model, self.role, self.source)
 
     @property
     def key(self) -> tuple[str, str, str, int]:
