@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ingero.cli.dispatch import run_click
+from ingero.cli.echo_ask import ask, mcp
 from ingero.config.echo import EchoConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.errors import ConfigError
@@ -207,6 +208,10 @@ def demo_command(target: Path, as_json: bool) -> int:
     return 0
 
 
+echo.add_command(ask)
+echo.add_command(mcp)
+
+
 def _print(as_json: bool, document: dict[str, Any], text: str) -> None:
     click.echo(json.dumps(document, indent=2) if as_json else text)
 
@@ -214,3 +219,7 @@ def _print(as_json: bool, document: dict[str, Any], text: str) -> None:
 def main() -> int:
     """Console script."""
     return run_click(echo, sys.argv[1:], "ingero-echo")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -48,5 +48,6 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "a timeline for Perfetto: JSON or native packets",
         "ingero.cli.export:command",
     ),
+    ("up", "Operate", "Fleet and Echo on this machine, watched over", "ingero.cli.up:command"),
     ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.rates:command"),
 )

@@ -26,10 +26,11 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.echo.access import Access, Key, RateLimit
 from ingero.echo.audit import AuditTrail, Entry
 from ingero.echo.engine import Engine
-from ingero.echo.investigate import INSTRUCTIONS, investigate_text, read_schema
+from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
 from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
+from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
 from ingero.transport.tools import ToolRefused
 from ingero.transport.tools_http import REQUEST_ID_HEADER, json_response, list_tools, refusal, request_id, tool_endpoint
 
@@ -90,8 +91,8 @@ class QuestionApi:
             name="ingero-echo",
             tools=TOOLS,
             context_of=self._asker,
-            prompts=[McpPrompt("investigate", "Find the node and rank that slow a cluster down", investigate_text)],
-            resources=[McpResource("echo://schema", "schema", "Tables and columns", "text/markdown", read_schema)],
+            prompts=[McpPrompt("investigate", "Find the node and rank that slow a cluster down", _investigate)],
+            resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
             instructions=INSTRUCTIONS,
         )
         self._mcp = http_manager(surface.server())
@@ -243,6 +244,10 @@ def _named(endpoint: Callable[[Request], Any], name: str) -> Callable[[Request],
         return response
 
     return named
+
+
+async def _investigate(asker: Asker) -> str:
+    return await investigate_text(lambda: find_stragglers(asker, StragglersQuestion(limit=1)))
 
 
 async def _versions(_: Request) -> Response:
