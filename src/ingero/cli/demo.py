@@ -1,5 +1,6 @@
 """`ingero demo`: a slow node being found, on this machine, without GPU, root or configuration."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage")
 SLOW_LEVEL = 0.3
 RAMP_S = 10.0
 OUTAGE_S = 6.0
+ECHO_PATIENCE_S = 15.0
 
 
 @dataclass
@@ -33,10 +35,13 @@ class Story:
     mode: str | None = None
     wrongly_named: list[str] = field(default_factory=list)
     modes_seen: list[str] = field(default_factory=list)
+    asks_echo: bool = False
     echo_answer: str | None = None
 
     @property
     def is_right(self) -> bool:
+        if self.asks_echo and self.echo_answer != self.straggler:
+            return False
         return self.named_after_s is not None and self.recovered_after_s is not None and not self.wrongly_named
 
 
@@ -45,6 +50,7 @@ class Story:
 @click.option("--straggler", metavar="NAME", help="Node to slow down.  [default: gpu-node-03]")
 @click.option("--push-interval", default="1s", show_default=True, help="Agents push this often; 5s in production.")
 @click.option("--scenario", type=click.Choice(SCENARIOS), default="sudden", show_default=True)
+@click.option("--echo", "with_echo", is_flag=True, help="Fleet forwards to an Echo, which must name the same node.")
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, until Ctrl-C.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option(
@@ -55,7 +61,7 @@ class Story:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the samples and scenarios.")
 def command(
-    nodes: int, straggler: str | None, push_interval: str, scenario: str, keep: bool, as_json: bool,
+    nodes: int, straggler: str | None, push_interval: str, scenario: str, with_echo: bool, keep: bool, as_json: bool,
     no_gpu: str | None, write_samples: Path | None, seed: int,
 ) -> int:  # fmt: skip
     """Start Fleet and simulated nodes as real processes, slow one node, and show it being named.
@@ -67,6 +73,7 @@ def command(
     Examples:
       ingero demo
       ingero demo --scenario fleet-outage
+      ingero demo --echo
       ingero demo --nodes 8 --straggler gpu-node-05 --json
       ingero demo --no-gpu incident
       ingero demo --write-samples samples/
@@ -86,7 +93,7 @@ def command(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--push-interval") from None
     say = _quiet if as_json else _say
-    return _run(names, Story(chosen, interval_s), scenario, keep, as_json, say)
+    return _run(names, Story(chosen, interval_s, asks_echo=with_echo), scenario, keep, as_json, say)
 
 
 def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:
@@ -95,9 +102,12 @@ def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: boo
     say(f"starting Fleet and {len(names)} simulated nodes (pushes every {story.push_interval_s:g} s instead of 5 s,")
     say("warm-up of 5 samples instead of 30, quorum of 3 nodes instead of 5)")
     began = time.monotonic()
-    with DemoCluster(names, story.push_interval_s) as cluster:
+    with contextlib.ExitStack() as stack:
+        echo = stack.enter_context(_echo(say)) if story.asks_echo else None
+        forward = {"exporters": echo.exporter(), "pipeline": "prometheus, otlp"} if echo else {}
+        cluster = stack.enter_context(DemoCluster(names, story.push_interval_s, **forward))
         try:
-            _play(cluster, story, scenario, say, began)
+            _play(cluster, echo, story, scenario, say, began)
         except IngeroError as error:
             say(f"the demo did not get to its end: {error}")
         status = cluster.status()
@@ -113,7 +123,14 @@ def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: boo
     return 0 if story.is_right else 1
 
 
-def _play(cluster: Any, story: Story, scenario: str, say: Callable[[str], None], began: float) -> None:
+def _echo(say: Callable[[str], None]) -> Any:
+    from ingero.sim.echo import DemoEcho
+
+    say("starting Echo, which keeps what Fleet hears")
+    return DemoEcho()
+
+
+def _play(cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], began: float) -> None:
     patience_s = 20 + 12 * story.push_interval_s
     everybody = len(cluster.node_names)
     ready = cluster.wait_for(
@@ -128,11 +145,11 @@ def _play(cluster: Any, story: Story, scenario: str, say: Callable[[str], None],
         _outage(cluster, story, say, patience_s)
     for round_ in range(2 if scenario == "recover" else 1):
         again = " again" if round_ else ""
-        _slow_and_recover(cluster, story, scenario, say, patience_s, again)
+        _slow_and_recover(cluster, echo, story, scenario, say, patience_s, again)
 
 
 def _slow_and_recover(
-    cluster: Any, story: Story, scenario: str, say: Callable[[str], None], patience_s: float, again: str
+    cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], patience_s: float, again: str
 ) -> None:
     over_s = RAMP_S if scenario == "gradual" else 0.0
     injected = time.monotonic()
@@ -149,6 +166,8 @@ def _slow_and_recover(
         f"T+{story.named_after_s:4.1f} s  straggler: {who}   score {node.score:.3f} < threshold {named.threshold:.3f}, "
         f"mode {node.mode}"
     )
+    if echo is not None:
+        _ask_echo(echo, story, say)
     cluster.slow(story.straggler, 1.0)
     restored = time.monotonic()
     say(f"\n         {story.straggler} is back at full speed")
@@ -156,6 +175,15 @@ def _slow_and_recover(
     story.recovered_after_s = time.monotonic() - restored
     story.wrongly_named += [name for name in calm.stragglers if name != story.straggler]
     say(f"T+{story.recovered_after_s:4.1f} s  resolved: nobody is slow")
+
+
+def _ask_echo(echo: Any, story: Story, say: Callable[[str], None]) -> None:
+    from ingero.sim.cluster import CLUSTER
+
+    found = echo.stragglers(CLUSTER, story.straggler, ECHO_PATIENCE_S)
+    story.echo_answer = found[0]["node_id"] if found else None
+    evidence = found[0]["evidence"] if found else "nobody yet"
+    say(f"         Echo, asked for fleet.cluster.find_stragglers: {story.echo_answer or '–'}   {evidence}")
 
 
 def _outage(cluster: Any, story: Story, say: Callable[[str], None], patience_s: float) -> None:
@@ -204,6 +232,7 @@ def _result(story: Story, scenario: str) -> dict[str, Any]:
         "threshold": story.threshold,
         "mode": story.mode,
         "wrongly_named": story.wrongly_named,
+        **({"echo_answer": story.echo_answer} if story.asks_echo else {}),
         "push_interval_s": story.push_interval_s,
     }
 

@@ -18,7 +18,7 @@ from ingero.transport.tools import by_name, call, parse_pairs
 URL_VARIABLE = "INGERO_ECHO_URL"
 CA_VARIABLE = "INGERO_ECHO_CA"
 PREFIX = "fleet.cluster."
-WIDEST_CELL = 60
+WIDEST_CELL = 100
 
 
 def _connection_options(command: Any) -> Any:
@@ -117,7 +117,9 @@ def mcp(**where: Any) -> int:
 def to_text(answer: dict[str, Any]) -> str:
     """Facts first, then one table per list, then what to know about it."""
     facts = [
-        (name, _cell(value)) for name, value in answer.items() if not isinstance(value, list) and value is not None
+        (name, value if isinstance(value, str) else _cell(value))
+        for name, value in answer.items()
+        if not isinstance(value, list) and value is not None
     ]
     lines = [render_table(("", ""), facts).split("\n", 2)[2]] if facts else []
     if "columns" in answer:  # SQL: rows belong to their columns

@@ -1,8 +1,10 @@
 """`ingero up`: Fleet and Echo for one machine, watched over: Fleet forwards what it hears to Echo."""
 
 import asyncio
+import ctypes
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 HEALTHY_S = 60.0  # a child that lived this long starts again without a long pause
 STOP_S = 30.0
+PR_SET_PDEATHSIG = 1
 MAX_LINE_BYTES = 64 * 1024
 # flag -> (who, the flag of that service, default port)
 PORTS = {
@@ -102,7 +105,11 @@ class Child:
         """Start it and wait until it says where it listens; raises Unavailable with the end of its log."""
         with self.log_file.open("ab") as errors:
             self.process = await asyncio.create_subprocess_exec(
-                *self.command(), stdout=asyncio.subprocess.PIPE, stderr=errors, limit=MAX_LINE_BYTES
+                *self.command(),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                limit=MAX_LINE_BYTES,
+                preexec_fn=_leave_with_parent,
             )
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
@@ -141,6 +148,12 @@ class Child:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
+
+
+def _leave_with_parent() -> None:
+    """In the child: Ctrl-C at the terminal is for us, we pass it on in order; if we are killed, it ends, too."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:

@@ -1,0 +1,88 @@
+"""A real Echo beside a simulated cluster: its own process, a folder of its own, on loopback."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ingero.errors import Unavailable
+from ingero.transport.auth import read_token_file
+from ingero.transport.echo_client import EchoClient
+from ingero.transport.tools import ToolRefused
+
+POLL_S: Final = 0.2
+STOP_S: Final = 15.0
+
+
+@dataclass
+class DemoEcho:
+    """`with DemoEcho() as echo:` serves until the end of the block, then removes what it kept."""
+
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-echo-")))
+    addresses: dict[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "ingero.cli.echo_server", "serve", "--json", "--create-certificate"]
+        command += ["--db-path", str(self._database), "--log-level", "warning"]
+        for name in ("otlp", "otlp-http", "mcp", "health"):
+            command += [f"--{name}-addr", "127.0.0.1:0"]
+        with (self.folder / "echo.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            said = (self.folder / "echo.log").read_text().strip()[-500:]
+            self.__exit__()
+            raise Unavailable(f"Echo did not start: {said}; is it installed? `pip install 'ingero[echo]'`")
+        self.addresses = json.loads(line)["addresses"]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.communicate(timeout=STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def _database(self) -> Path:
+        return self.folder / "echo.db"
+
+    @property
+    def client(self) -> EchoClient:
+        """Speaks to it with the token and certificate it made."""
+        token = read_token_file(self._database.with_name("echo.db.token"))
+        return EchoClient(f"https://{self.addresses['mcp']}", token, self.folder / "echo.db.tls" / "server.crt")
+
+    def exporter(self) -> str:
+        """The lines of Fleet's file that send everything here."""
+        document = {
+            "endpoint": self.addresses["grpc"],
+            "tls": {"ca_file": str(self.folder / "echo.db.tls" / "server.crt")},
+            "token_file": str(self._database.with_name("echo.db.token")),
+        }
+        return f"  otlp: {json.dumps(document)}\n"
+
+    def stragglers(self, cluster: str, expected: str, within_s: float) -> list[dict[str, Any]]:
+        """What find_stragglers says, asked until `expected` is first or time is up."""
+        until = time.monotonic() + within_s
+        found: list[dict[str, Any]] = []
+        while True:
+            try:
+                found = self.client.ask("fleet.cluster.find_stragglers", {"cluster_id": cluster})["stragglers"]
+            except (ToolRefused, Unavailable):
+                found = []
+            if (found and found[0]["node_id"] == expected) or time.monotonic() > until:
+                return found
+            time.sleep(POLL_S)
