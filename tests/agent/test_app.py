@@ -3,6 +3,8 @@
 import ast
 import asyncio
 import contextlib
+import os
+import signal
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -129,6 +131,17 @@ async def test_no_listening_port_and_no_socket_unless_asked_f062_f066(tmp_path: 
             assert listening_inodes() == before
             assert one.socket is None
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_signals_end_an_agent_in_order(number: signal.Signals) -> None:
+    async with scripted_fleet() as fleet:
+        one = agent(fleet.url)
+        running = asyncio.create_task(one.run())
+        await until(lambda: bool(fleet.requests))
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(running, 10)
+        asyncio.get_running_loop().remove_signal_handler(number)
 
 
 async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:

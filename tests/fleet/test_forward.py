@@ -11,7 +11,7 @@ from ingero.contract import otlp
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import decode_protobuf
 from ingero.errors import AuthError
-from ingero.fleet.forward import Busy, Forwarder, ForwardPolicy, Refused, forward_families
+from ingero.fleet.forward import Busy, DebugSink, Forwarder, ForwardPolicy, Refused, forward_families
 from ingero.fleet.processor import Taken
 
 TAKEN = Taken("", "")
@@ -54,6 +54,15 @@ async def test_requests_of_both_encodings_travel_as_one_batch() -> None:
     nodes = [otlp.plain_attributes(r.resource.attributes)["ingero.node.id"] for r in request.resource_metrics]
     assert nodes == ["a", "b"]
     assert target.counters.sent == 2
+
+
+def test_debug_lines_say_how_many_and_never_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """It sits in the push path: what the push was taken for must not become an error afterwards."""
+    caplog.set_level("INFO")
+    sink = DebugSink("normal")
+    for body in (protobuf("a", 0.9), b"\xff\xff"):
+        sink.offer(otlp.MetricsRequest, body, Encoding.PROTOBUF, TAKEN)
+    assert [getattr(record, "items", None) for record in caplog.records] == [1, None]
 
 
 async def test_full_queue_drops_the_oldest_and_counts() -> None:

@@ -295,6 +295,10 @@ def _pems(config: IngeroConfig) -> GrpcPems:
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # a closed terminal is no reason to leave without a word
         loop.add_signal_handler(number, stop.set)
     return stop

@@ -111,8 +111,10 @@ def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
     from ingero.fleet.app import FleetService, serve
 
     set_up_logging(log_level)
-    for noisy in ("uvicorn", "uvicorn.error", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(
+        logging.ERROR
+    )  # whoever sends garbage must not fill the log; replies are counted
 
     def started(service: FleetService) -> None:
         if as_json:

@@ -56,6 +56,10 @@ class _Secured:
         if self.context is not None and self.tls is not None:
             server_context(self.tls.files())  # complains about a bad file before the good one is let go
             self.context.load_cert_chain(self.tls.cert_file, self.tls.key_file)
+            if self.tls.client_ca_file is not None:
+                self.context.load_verify_locations(
+                    self.tls.client_ca_file
+                )  # adds; what it replaces stays until a restart
 
 
 class FleetService:

@@ -215,5 +215,6 @@ class DebugSink:
             return
         fields: dict[str, object] = {"kind": kind.__name__, "size_bytes": len(body), "encoding": encoding.name}
         if self.verbosity != "basic":
-            fields["items"] = count_items(decode(kind, body, encoding))
+            with contextlib.suppress(MalformedPush):  # it was taken; what it holds is only shown here
+                fields["items"] = count_items(decode(kind, body, encoding))
         log.info("debug_export", extra=fields)
