@@ -32,6 +32,7 @@ demo: $(READY) ## start a small simulated cluster, slow one node, show it being 
 test: $(READY) ## run every test that this machine can run; what was skipped and why is printed at the end
 	$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
+	bench/peers/perfetto.sh
 	$(BIN)/pytest -n $(WORKERS) -rs
 
 .PHONY: check
@@ -68,7 +69,7 @@ bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry 
 	$(BIN)/python bench/fleet_vs_collector.py
 
 .PHONY: peers
-peers: ## build the Go programs that tests and benchmarks run beside us (minutes; kept in ~/.cache/ingero/peers)
+peers: ## install what tests and benchmarks run beside us: Collector, Perfetto (minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
 
 .PHONY: crash-echo

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the Go peers that tests and benchmarks run beside us, once, into a cache folder. Each is a few minutes on one core.
+# Installs the peers that tests and benchmarks run beside us, once, into a cache folder. Those in Go take a few minutes each.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${INGERO_PEERS:-$HOME/.cache/ingero/peers}
+"$here/perfetto.sh"
 command -v go >/dev/null || { echo "go is not installed: peers cannot be built, tests that need them skip" >&2; exit 1; }
 mkdir -p "$cache/src"
 cache=$(cd "$cache" && pwd)

@@ -35,7 +35,8 @@ _CLEARED, _NEEDS_STATE = 1, 2
 
 def json_process(track: int, name: str) -> bytes:
     """The metadata element that names a process track."""
-    return msgspec.json.encode({"name": "process_name", "ph": "M", "ts": 0, "pid": track, "args": {"name": name}})
+    element = {"name": "process_name", "ph": "M", "ts": 0, "pid": track, "args": {"name": _whole(name)}}
+    return msgspec.json.encode(element)
 
 
 def json_head(name: str, category: str) -> bytes:
@@ -49,16 +50,25 @@ def json_chain(
     """A causal chain as a marker across all tracks, coloured by severity."""
     return msgspec.json.encode(
         {
-            "name": f"{severity}: {summary}",
+            "name": _whole(f"{severity}: {summary}"),
             "cat": CHAIN_CATEGORY,
             "ph": "i",
             "ts": at_ns // 1000,
             "pid": track,
             "s": "g",
             "cname": SEVERITY_COLOUR.get(severity.upper(), "grey"),
-            "args": {"severity": severity, "root_cause": root_cause, "recommendations": "; ".join(recommendations)},
+            "args": {
+                "severity": _whole(severity),
+                "root_cause": _whole(root_cause),
+                "recommendations": _whole("; ".join(recommendations)),
+            },
         }
     )
+
+
+def _whole(text: str) -> str:
+    """Without lone surrogates, which JSON in a database can spell and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
 
 
 def _json_slices(
