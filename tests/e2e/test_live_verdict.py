@@ -138,7 +138,9 @@ def wait_until(condition: Callable[[], bool], bound_s: float = 60.0) -> None:
 
 
 def start_fleet(running: contextlib.ExitStack, log: Path) -> dict[str, str]:
-    ports = [f"--{name}=127.0.0.1:{free_port()}" for name in ("http", "agent", "admin", "health", "metrics")]
+    ports = [
+        f"--{name}=127.0.0.1:{free_port()}" for name in ("http", "agent", "admin", "health", "metrics", "prometheus")
+    ]
     fleet = start(running, log, [str(BIN / "ingero-fleet"), *ports, "--grpc=off", "--json"])
     addresses: dict[str, str] = json.loads(fleet.stdout.readline())["addresses"]
     return addresses

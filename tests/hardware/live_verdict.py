@@ -36,6 +36,7 @@ PHASES = (  # what is slow, who, which class is right
     ("rank 3: 5 % more work on the GPU", {"rank": 3, "gpu": 0.05}, 3, "compute"),
     ("rank 5: 2 ms a step on the host", {"rank": 5, "host_s": 0.002}, 5, "host"),
 )
+RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 3.5\nproviders: {onprem: {none: 1}}\n"  # per GPU hour
 DRY_SLOW = {3: {"rank": 3, "share": 0.05}, 5: {"rank": 5, "share": 0.10, "class": "host"}}
 
 
@@ -99,12 +100,15 @@ class Services:
     def __init__(self, rings: Path, out: Path) -> None:
         self.out = out
         self.logs: list[IO[bytes]] = []
-        names = ("http", "agent", "admin", "health", "metrics")
+        names = ("http", "agent", "admin", "health", "metrics", "prometheus")
         ports = {name: free_port() for name in names}
         self.api = f"http://127.0.0.1:{ports['agent']}"
         self.metrics = f"http://127.0.0.1:{ports['metrics']}/metrics"
         listeners = [f"--{name}=127.0.0.1:{port}" for name, port in ports.items()]
-        self.fleet = self._start("fleet", ["-m", "ingero.cli.fleet_server", "--grpc=off", *listeners])
+        (out / "rates.yaml").write_text(RATES)
+        (out / "fleet.yaml").write_text(f"processors: {{ingero: {{verdict: {{rates_file: {out / 'rates.yaml'}}}}}}}\n")
+        configured = [f"--config={out / 'fleet.yaml'}", "--grpc=off", *listeners]
+        self.fleet = self._start("fleet", ["-m", "ingero.cli.fleet_server", *configured])
         self.agent = self._start(
             "agent",
             ["-m", "ingero", "fleet-push", "--fleet-endpoint", f"http://127.0.0.1:{ports['http']}", "--fleet-insecure",

@@ -258,7 +258,7 @@ class PushLoop:
             "class": verdict.cause.value,
             "excess": verdict.excess,
             "error": verdict.error,
-            "since": rfc3339(int(verdict.since * 1e9)),
+            "since": rfc3339(round(verdict.since * 1e3) * 10**6),
             "episode": verdict.episode,
             "evidence": verdict.evidence,
             "next": verdict.next_step,

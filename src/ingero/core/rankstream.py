@@ -16,6 +16,7 @@ from ingero.core.owntime import find_cycle
 WATCHED = 1024  # collectives looked at for the pattern
 LEARN_AFTER = 48
 MAX_SIGNATURES = 4096  # kinds of collectives remembered; beyond, numbering begins anew
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 Signature = tuple[int, str, int]  # communicator, operation, bytes
 
 
@@ -96,14 +97,17 @@ class RankStream:
 
     def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
         """A code per kind of collective, the same for the life of the stream."""
-        key = np.empty(len(rows), [("comm", np.uint64), ("op", np.int16), ("size", np.int64)])
-        key["comm"], key["op"], key["size"] = rows.comm, rows.op, rows.size_bytes
-        kinds, inverse = np.unique(key, return_inverse=True)
+        mixed = rows.comm ^ (rows.size_bytes.astype(np.uint64) * _MIX) ^ (rows.op.astype(np.uint64) << np.uint64(56))
+        _, first, inverse = np.unique(
+            mixed, return_index=True, return_inverse=True
+        )  # one integer sorts ten times faster
         if len(self._codes) > MAX_SIGNATURES:
             self._forget()
         codes = [
-            self._codes.setdefault((int(comm), rows.ops[op], int(size)), len(self._codes))
-            for comm, op, size in kinds.tolist()
+            self._codes.setdefault(
+                (int(rows.comm[row]), rows.ops[rows.op[row]], int(rows.size_bytes[row])), len(self._codes)
+            )
+            for row in first.tolist()
         ]
         return np.array(codes, np.int64)[inverse]
 
