@@ -27,7 +27,10 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     args = sys.argv[1:] if argv is None else argv
     if not args or args[0] in ("-h", "--help", "help"):
-        print(help_text())
+        try:
+            print(help_text(), flush=True)
+        except BrokenPipeError:  # `ingero --help | head`
+            sys.stderr.close()
         return 0
     if args[0] in ("--version", "version"):
         from importlib.metadata import version

@@ -10,6 +10,14 @@ import click
 from ingero.cli.grammar import COMMANDS
 from ingero.errors import IngeroError
 
+EXTRAS = {
+    "duckdb": "echo",
+    "pyarrow": "echo",
+    "pytz": "echo",
+    "mcp": "mcp",
+    "PIL": "all",
+}  # what a base install leaves out
+
 
 def run(args: list[str]) -> int:
     """Run the command named by the first argument."""
@@ -36,6 +44,12 @@ def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
         return error.exit_code
     except IngeroError as error:
         print(f"{prog_name}: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get(str(error.name).partition(".")[0])
+        if extra is None:
+            raise
+        print(f"{prog_name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`", file=sys.stderr)
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our pipe left: nothing to report
