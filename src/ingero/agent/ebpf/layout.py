@@ -53,7 +53,6 @@ NCCL_EVENT: Final = np.dtype(
 SLOT: Final = np.dtype(
     [
         ("calls", "<u8"),
-        ("timed", "<u8"),
         ("sum", "<u8"),
         ("max", "<u8"),
         ("failed", "<u8"),

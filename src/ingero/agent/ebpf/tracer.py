@@ -215,7 +215,7 @@ class Tracer:
             op=op,
             name=name,
             calls=int(row["calls"]),
-            timed=int(row["timed"]),
+            timed=int(row["buckets"].sum()),
             sum_ns=int(row["sum"]),
             max_ns=int(row["max"]),
             failed=int(row["failed"]),

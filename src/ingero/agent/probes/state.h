@@ -23,9 +23,8 @@ struct event {
 /* One function of one process, or one kernel event of one process. The agent maps the array: it reads the counts and
  * writes tgid, mode and thresholds in place, without a system call. tgid is the filter: a slot of another process is
  * never touched. */
-struct slot {
-  u64 calls, timed, sum, max, failed, emitted;
-  u64 slow_ns;
+struct slot { /* the head is one cache line; how many calls were timed is the sum of the buckets */
+  u64 calls, sum, max, failed, emitted, slow_ns;
   u32 tgid, mode, sample_every, time_every;
   u64 buckets[BUCKETS];
 };
@@ -78,7 +77,6 @@ INLINE u32 bucket_of(u64 value) {
 }
 
 INLINE void measure(struct slot *slot, u64 value) {
-  __sync_fetch_and_add(&slot->timed, 1);
   __sync_fetch_and_add(&slot->sum, value);
   if (value > slot->max)
     slot->max = value; /* two threads may race here: the larger of two simultaneous maxima can be missed */
