@@ -224,3 +224,16 @@ def test_short_cut_never_accepts_what_the_decoder_refuses(
 @given(requests)
 def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
     assert repr(read_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(read_push(request_))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1e308", "123456789012345678901234567890", "1e-999"])
+@pytest.mark.parametrize("place", ["asDouble", "doubleValue"])
+def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str) -> None:
+    """The short cut once failed on them instead of standing aside."""
+    body = encode_json(push([gauge(names.HEALTH_SCORE, 0.5, **{names.THRESHOLD_ATTR: 0.25})]))
+    text = body.decode().replace(
+        '"asDouble":0.5' if place == "asDouble" else '"doubleValue":0.25', f'"{place}":{number}'
+    )
+    assert number in text
+    plain = read_plain_push(text.encode(), True)
+    assert plain is None or plain == read_push(decode_json(otlp.MetricsRequest, text.encode()))

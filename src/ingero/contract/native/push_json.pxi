@@ -2,7 +2,7 @@
 # Text with escapes or outside printable ASCII, unknown fields, values of other kinds: left to the full decoder.
 
 cdef extern from "Python.h":
-    double PyOS_string_to_double(const char* text, char** end, object overflow) except? -1.0
+    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0  # NULL: infinity, no error
 
 cdef enum:
     MAX_NUMBER = 40
@@ -117,7 +117,7 @@ cdef Bytes _json_double(Bytes at, Bytes end, double* out):
         return NULL
     memcpy(digits, text.at, text.size)
     digits[text.size] = 0
-    out[0] = PyOS_string_to_double(digits, NULL, None)
+    out[0] = PyOS_string_to_double(digits, NULL, NULL)
     return at if -1e308 < out[0] < 1e308 else NULL
 
 
