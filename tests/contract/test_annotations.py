@@ -60,3 +60,9 @@ def test_long_lines_and_noise_are_refused() -> None:
     for line in (b'{"labels": {"k": "v"}' + b" " * 16384 + b"}", b"\xff\xfe", b"", b"{"):
         with pytest.raises(MalformedInput):
             decode_annotation(line)
+
+
+@pytest.mark.parametrize("line", [b'{"labels":{"k":"v"},"deep":' + b"[" * 8000, b'{"labels":{"k":"\xff"}}'])
+def test_hostile_bytes_are_refused_like_everything_else(line: bytes) -> None:
+    with pytest.raises(MalformedInput):
+        decode_annotation(line)

@@ -129,6 +129,9 @@ async def test_verdicts_come_with_the_reply_and_garbage_is_ignored() -> None:
     assert reply.verdicts == (verdict,)
     reply, _ = await reply_to(Answer(headers={names.VERDICT_HEADER: '[{"episode": 1}'}))
     assert (reply.outcome, reply.verdicts) == (PushOutcome.OK, ())
+    deep = '[{"episode":"e","state":"straggler","node":"n","since":1,"more":' + "[" * 8000
+    reply, _ = await reply_to(Answer(headers={names.VERDICT_HEADER: deep}))
+    assert (reply.outcome, reply.verdicts) == (PushOutcome.OK, ())
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,7 @@ async def test_polls(answer: Answer, expected: PollReply) -> None:
         b'{"threshold": 1e400, "quorum_met": true}',
         b'{"threshold": 0.9, "quorum_met": true' + b" " * 9000 + b"}",
         b"not json",
+        b'{"deep":' + b"[" * 8000,
     ],
 )
 async def test_bug_an_answer_without_both_keys_is_no_threshold(body: bytes) -> None:

@@ -57,7 +57,7 @@ def decode_annotation(line: bytes) -> Annotation:
         raise MalformedInput(f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
         found = _DECODER.decode(line)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedInput(f"not an annotation: {error}") from None
     if found.v != PROTOCOL:
         raise MalformedInput(f"protocol {found.v} is not spoken here, only {PROTOCOL}")

@@ -72,7 +72,7 @@ def decode_answer(body: bytes) -> tuple[Delivery, ServedThreshold | None]:
     """The same rules as for headers, with both keys required; 0 without quorum is Fleet's cold start, not an error."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Delivery.REJECTED, None
     if answer.threshold == 0.0 and not answer.quorum_met:
         return Delivery.HIT, COLD_START

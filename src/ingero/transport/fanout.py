@@ -213,7 +213,7 @@ async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
 def _error_text(text: str) -> str:
     try:
         return str(msgspec.json.decode(text)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError):
+    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
         return " ".join(text.split())
 
 

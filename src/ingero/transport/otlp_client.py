@@ -185,7 +185,7 @@ def with_delivery(reply: PushReply, threshold: str | None, quorum: str | None, v
     delivery, served = decode_headers(threshold, quorum)
     try:
         found = tuple(decode_verdicts(verdicts)) if verdicts else ()
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         found = ()
     return PushReply(
         outcome=reply.outcome,
