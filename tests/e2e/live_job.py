@@ -3,7 +3,7 @@
     python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "plugin": "…/libnccl-profiler-ingero.so"}'
 
 Compute is simulated: a rank sleeps until an absolute deadline, one own time after the barrier let it go, less the
-wake-up delay it measured at the start. Behind each step is a real barrier of all ranks. The "GPU" of a rank has a clock
+delay its wake-ups had lately. Behind each step is a real barrier of all ranks. The "GPU" of a rank has a clock
 of its own. Ranks are spread evenly over `folders`, one per simulated host; `skews_ns` shifts the wall clock of each
 host where the library of `skewed_clock.c` is preloaded. Lines on stdin are JSON: the slowdown in force from now on, or
 `{}` for none; end of input ends the job, and then one JSON line says what each rank measured.
@@ -18,12 +18,13 @@ import statistics
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
 PLUGIN_EVENTS = {"collective": 1 << 1, "channel": 1 << 6}
 CHANNEL_STOP = 22
 BUCKETS = (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20)  # gradient buckets, the last and largest ends a step
-WAKE_UPS = 40
+WAKE_UPS = 21  # the calibration follows the last ones
 
 
 class Descriptor(ctypes.Structure):
@@ -99,12 +100,19 @@ def sleep_until(deadline_ns: int) -> int:
     return time.monotonic_ns() - deadline_ns
 
 
-def calibrate() -> int:
-    """Usual wake-up delay of this rank, in ns."""
-    late = []
-    for _ in range(WAKE_UPS):
-        late.append(sleep_until(time.monotonic_ns() + 20_000_000))
-    return int(statistics.median(late))
+class Alarm:
+    """Wakes up at a deadline, less the delay that wake-ups had lately."""
+
+    def __init__(self) -> None:
+        self.delays: deque[int] = deque(maxlen=WAKE_UPS)
+        for _ in range(WAKE_UPS):
+            self.delays.append(sleep_until(time.monotonic_ns() + 20_000_000))
+
+    def wait_for(self, deadline_ns: int) -> int:
+        """Returns how far off it woke up."""
+        usual = int(statistics.median(self.delays))
+        self.delays.append(sleep_until(deadline_ns - usual))
+        return self.delays[-1] - usual
 
 
 class Slowdown(ctypes.Structure):
@@ -136,7 +144,7 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, 
     if "skews_ns" in job:
         ctypes.CDLL(job["clock"]).set_skew_ns(ctypes.c_int64(job["skews_ns"][host]))
     comm = Communicator(job["plugin"], 0xC0FFEE, rank, world)
-    usual_late = calibrate()
+    alarm = Alarm()
     gpu_base = random.Random(rank).randrange(10**15)
     own_ns = int(job["own_ms"] * 1e6)
     late, step, began_ns, stopping = [], 0, time.monotonic_ns(), False
@@ -147,7 +155,7 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, 
         if slow.on_host:  # the host is busy with something else before it enqueues
             sleep_until(free_ns + extra_ns)
         operations = [comm.enqueue(bucket // 2) for bucket in BUCKETS]
-        late.append(sleep_until(free_ns + own_ns + extra_ns - usual_late) - usual_late)
+        late.append(alarm.wait_for(free_ns + own_ns + extra_ns))
         arrived_ns = time.monotonic_ns()
         barrier.wait(30)
         stopping = bool(end.value)  # read behind a barrier: all ranks see the same, but for the step it is set in
@@ -157,8 +165,13 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, 
             comm.ran(operation, gpu_base + start, gpu_base + free_ns + (number + 1) * 1000)
         step += 1
     took_s = (free_ns - began_ns) / 1e9
-    error_ms = statistics.median(abs(value) for value in late) / 1e6
-    results.put({"rank": rank, "steps": step, "steps_per_s": step / took_s, "wake_up_error_ms": error_ms})
+    errors_ms = sorted(abs(value) / 1e6 for value in late)
+    results.put(
+        {
+            "rank": rank, "steps": step, "steps_per_s": step / took_s, "wake_up_error_ms": statistics.median(errors_ms),
+            "wake_up_p99_ms": errors_ms[int(0.99 * (len(errors_ms) - 1))],
+        }
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ HERE = Path(__file__).parent
 WARM_UP_S = 68.0  # 60 samples of a second behind the five that show the pace, and a little more
 NAMED_WITHIN_S = 20.0
 EXACT_MS = 2.5  # wake-up error at which 5 % of 250 ms is still measurable
+NO_STALL_MS = 15.0  # 1 % of wake-ups may be this far off; more often, and a rank really stalls
 SKEW_NS = 5_000_000_000
 OWN_MS = 250
 PLUGIN = FOLDER / platform.machine() / LIBRARY
@@ -54,11 +55,14 @@ class Job:
     def stragglers(self) -> list[tuple[float, dict[str, Any]]]:
         return [(at_s, verdict) for at_s, verdict in self.seen if verdict["state"] == "straggler"]
 
+    def logged(self) -> str:
+        return "".join(log.read_text() for log in self.logs)
+
     def is_exact(self) -> bool:
         """Did this machine wake the ranks up exactly enough to tell 5 %?"""
-        worst = max(each["wake_up_error_ms"] for each in self.measured)
-        print(f"{self.name}: wake-up error {worst:.2f} ms; verdicts {self.summary()}")
-        return worst <= EXACT_MS
+        usual, worst = (max(each[key] for each in self.measured) for key in ("wake_up_error_ms", "wake_up_p99_ms"))
+        print(f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts {self.summary()}")
+        return bool(usual <= EXACT_MS and worst <= NO_STALL_MS)
 
     def summary(self) -> list[tuple[float, int, str, str, float]]:
         first: dict[str, tuple[float, int, str, str, float]] = {}
@@ -99,7 +103,8 @@ def tell_story(jobs: dict[str, Job], api: str, metrics: str) -> None:
         job.ranks.stdin.write(json.dumps(job.slow) + "\n")
         job.ranks.stdin.flush()
     watch_until(jobs, api, time.monotonic() + NAMED_WITHIN_S + 5, everybody_named=True)
-    time.sleep(2.0)  # the next push brings the verdict to the agents
+    named = [job for job in jobs.values() if job.stragglers()]
+    wait_until(lambda: all("state=straggler" in job.logged() for job in named))  # the next push brings it
     screen = subprocess.run(
         [str(BIN / "ingero"), "status", "--fleet", api], capture_output=True, text=True, check=False
     )
@@ -238,8 +243,8 @@ def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_pe
 def test_agents_and_status_say_what_fleet_decided(jobs: dict[str, Job]) -> None:
     """The verdict comes back in the reply of the same push: one line in the log of the agent concerned."""
     for job in jobs.values():
-        for at_s, verdict in job.stragglers()[:1]:
-            lines = [line for log in job.logs for line in log.read_text().splitlines() if " verdict " in line]
-            assert [line for line in lines if f"rank={verdict['rank']}" in line and "state=straggler" in line], at_s
+        for _, verdict in job.stragglers()[:1]:
+            lines = [line for line in job.logged().splitlines() if " verdict " in line and "state=straggler" in line]
+            assert [line for line in lines if f"rank={verdict['rank']}" in line and verdict["episode"] in line]
             assert verdict["episode"] in job.said
-            assert verdict["next"] in job.said
+            assert "    next: " in job.said

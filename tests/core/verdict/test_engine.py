@@ -274,3 +274,28 @@ def test_duplicates_and_strangers_are_counted_not_used() -> None:
 def test_settings_out_of_range_name_the_key() -> None:
     with pytest.raises(ConfigError, match=r"verdict\.guard_share: 0\.7 is out of range"):
         VerdictPolicy(guard_share=0.7)
+
+
+def test_a_host_that_always_was_slower_to_enqueue_is_not_the_cause_of_a_slow_gpu() -> None:
+    """What a GPU waits for its host differs from rank to rank; only a change says host."""
+    engine = VerdictEngine()
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    own = np.exp(slowed())
+    idle = 0.10 + 0.04 * (members == 3)
+    said = []
+    for second in range(len(own)):
+        engine.observe(make_batch(members, own[second], np.full(8, second), idle_s=idle), START_S + second)
+        said += engine.tick(START_S + second)
+    (named,) = {(verdict.rank, verdict.cause) for verdict in said if verdict.state is VerdictState.STRAGGLER}
+    assert named == (3, CauseClass.COMPUTE)
+
+
+def test_a_recovering_rank_keeps_the_cause_and_size_of_its_slow_time() -> None:
+    own = slowed(seconds=330)
+    own[230:, 3] -= np.log1p(0.05)
+    said = [verdict for _, verdict in run(own) if verdict.rank == 3]
+    slow = [verdict for verdict in said if verdict.state is VerdictState.STRAGGLER][-1]
+    over = [verdict for verdict in said if verdict.state in (VerdictState.RECOVERING, VerdictState.RESOLVED)]
+    assert len(over) == 2
+    assert {verdict.cause for verdict in over} == {slow.cause}
+    assert min(verdict.excess for verdict in over) > 0.02

@@ -109,7 +109,7 @@ def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     own = rows.own[np.append(peers, index)][:, window]
     if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
         return CauseClass.UNKNOWN
-    idle_excess = float(np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]))
+    idle_excess = float(np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.usual_idle[index]))
     own_excess = float(np.nanmean(own[-1]) - np.nanmedian(own[:-1]))
     return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
 

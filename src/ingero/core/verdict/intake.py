@@ -5,12 +5,14 @@ from numpy.typing import NDArray
 
 from ingero.core.verdict.channels import fast_update, learn, peer_median, stall_update
 from ingero.core.verdict.samples import Column, Frame, Index, SampleBatch, latest, select
-from ingero.core.verdict.table import FRAMES, State
+from ingero.core.verdict.table import FRAMES, HEALTHY, State
 
 SAMPLE_S = 1.0  # steps are averaged into samples of about this long
 PACE_S = 5.0  # watched before that number is chosen
 MIN_PEERS = 3
 SMOOTH = 0.2
+SLOWLY = 0.02
+CALM = 0.1  # of the bar: above it a member may be slow already
 
 
 def take_frame(state: State, frame: Frame, now_s: float) -> int:
@@ -50,6 +52,7 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s
     rows.own[members, rows.frames[members] % FRAMES] = batch.own_s
     rows.idle[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
+    _follow_idle(state, batch, cohort)
     for column, value in ((rows.late, batch.lateness_s), (rows.span, batch.span_s)):
         column[members] = _follow(column[members], value)
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
@@ -64,10 +67,23 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s
     return dropped
 
 
-def _follow(before: Column, value: Column) -> Column:
+def _follow(before: Column, value: Column, smooth: float = SMOOTH) -> Column:
     """A running mean that starts with the first known value and skips unknown ones."""
-    moved = np.where(np.isnan(before), value, before + SMOOTH * (value - before))
+    moved = np.where(np.isnan(before), value, before + smooth * (value - before))
     return np.where(np.isnan(value), before, moved)
+
+
+def _follow_idle(state: State, batch: SampleBatch, cohort: Index) -> None:
+    """What a member's GPU waits for its host beyond the peers, learnt while the member is above suspicion."""
+    rows = state.rows
+    known = np.isfinite(batch.idle_s)
+    if not known.any():
+        return
+    members, idle = batch.member[known], batch.idle_s[known]
+    beyond = idle - peer_median(cohort[known], idle)
+    calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.bar[members])
+    members, beyond = members[calm], beyond[calm]
+    rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
 
 def _advance_cohorts(state: State, cohort: Index, middle: Column, now_s: float) -> None:

@@ -97,6 +97,7 @@ class MemberRows(Rows):
     raised_frame: NDArray[np.int64]  # when the episode began
     held: Column  # last log own time of an unnumbered member
     idle: Column
+    usual_idle: Column  # seconds above the peers' median while nothing was wrong: hosts differ by nature
     late: Column
     span: Column
     is_stalled: NDArray[np.bool_]
@@ -116,7 +117,7 @@ class MemberRows(Rows):
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
         zeros += ["stall", "stall_steps", "stall_size", "since"]
-        unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd")
+        unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle")
         counters = ("seen", "settled", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
