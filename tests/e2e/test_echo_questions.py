@@ -132,7 +132,7 @@ def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) ->
         assert up.stdout is not None
         where = json.loads(up.stdout.readline())
         body = score("home", "gpu-0", [0.9])
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         push(where["fleet"]["http"], body)
         token = read_token_file(tmp_path / "data" / "echo.db.token")
         client = EchoClient(f"https://{where['echo']['mcp']}", token, tmp_path / "data" / "echo.db.tls" / "server.crt")

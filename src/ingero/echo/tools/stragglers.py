@@ -71,15 +71,7 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     scores = await load_scores(asker, cluster, asked.window)
-    ranking = _Ranking()
-    notes = await _add_verdicts(asker, cluster, asked.window, ranking)
-    await _add_scores(asker, cluster, asked.window, scores, ranking)
-    notes += await _add_lateness(asker, cluster, asked.window, ranking)
-    ordered = ranking.ordered()
-    if not scores.nodes:
-        notes.append(f"no health score arrived in the window {asked.window}: only verdicts and collectives were used")
-    if scores.threshold_source == "computed":
-        notes.append("Fleet reported no threshold here: the line was computed from the latest scores")
+    ordered, notes = await rank_stragglers(asker, cluster, asked.window, scores)
     if len(ordered) > asked.limit:
         notes.append(f"{len(ordered) - asked.limit} more are slow; raise limit to see them")
     return StragglersAnswer(
@@ -93,6 +85,19 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
         threshold_source=scores.threshold_source,
         median=scores.median,
     )
+
+
+async def rank_stragglers(asker: Asker, cluster: str, window: str, scores: Scores) -> tuple[list[Straggler], list[str]]:
+    """All that are slow, the worst first, and what to know about the list."""
+    ranking = _Ranking()
+    notes = await _add_verdicts(asker, cluster, window, ranking)
+    await _add_scores(asker, cluster, window, scores, ranking)
+    notes += await _add_lateness(asker, cluster, window, ranking)
+    if not scores.nodes:
+        notes.append(f"no health score arrived in the window {window}: only verdicts and collectives were used")
+    if scores.threshold_source == "computed":
+        notes.append("Fleet reported no threshold here: the line was computed from the latest scores")
+    return ranking.ordered(), notes
 
 
 @dataclass(slots=True)
@@ -165,9 +170,11 @@ async def _add_scores(asker: Asker, cluster: str, window: str, scores: Scores, r
     if threshold is None:
         return
     below = [node for node in scores.nodes if node.score < threshold and node.state in ("active", "unknown")]
+    if not below:
+        return
     wanted = [node.node_id for node in below]
     rows = (await asker.query(_SINCE, [cluster, asker.since_us(window), threshold, wanted], len(wanted) + 1)).rows
-    since = dict(rows) if below else {}
+    since = dict(rows)
     for node in below:
         ranking.add(
             _BELOW,

@@ -7,7 +7,7 @@ import msgspec
 
 from ingero.echo.tools.asker import Answered, Asked, Asker, iso, question, records
 from ingero.echo.tools.scores import load_scores
-from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
+from ingero.echo.tools.stragglers import rank_stragglers
 
 SILENT_S: Final = 60.0
 TOP: Final = 5
@@ -76,7 +76,7 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     since_us = asker.since_us(asked.window)
     (extent,) = records(await asker.query(_EXTENT, [cluster, since_us]))
     scores = await load_scores(asker, cluster, asked.window)
-    slow = await find_stragglers(asker, StragglersQuestion(cluster_id=cluster, window=asked.window, limit=1000))
+    slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
     chains = records(await asker.query(_CHAINS, [cluster, extent["first_seq"] or 0], TOP + 1))
     newest_us = extent["newest_us"]
     is_silent = [newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes]
@@ -85,8 +85,8 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     return SummaryAnswer(
         cluster_id=cluster,
         window=asked.window,
-        truncated=slow.truncated or len(chains) > TOP,
-        notes=[*slow.notes, *([] if extent["events"] else [f"nothing arrived in the window {asked.window}"])],
+        truncated=scores.truncated or len(slow) > TOP or len(chains) > TOP,
+        notes=[*notes, *([] if extent["events"] else [f"nothing arrived in the window {asked.window}"])],
         nodes=extent["nodes"],
         scored_nodes=len(scores.nodes),
         active=states["active"],
@@ -102,10 +102,10 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
         quorum_met=None if quorum is None else bool(quorum),
         median=scores.median,
         mad=scores.mad,
-        straggler_count=len(slow.stragglers),
-        stragglers=[SlowNode(found.node_id, found.state, found.evidence) for found in slow.stragglers[:TOP]],
+        straggler_count=len(slow),
+        stragglers=[SlowNode(found.node_id, found.state, found.evidence) for found in slow[:TOP]],
         chains=[msgspec.convert(chain, ChainNews) for chain in chains[:TOP]],
-        next=_next(slow.stragglers[0].node_id if slow.stragglers else None, bool(chains), bool(extent["events"])),
+        next=_next(slow[0].node_id if slow else None, bool(chains), bool(extent["events"])),
     )
 
 
