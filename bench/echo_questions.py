@@ -58,8 +58,8 @@ def write_database(path: Path) -> None:
         count = min(1_000_000, EVENTS - start)
         connection.execute(
             f"""INSERT INTO events BY NAME SELECT i // 100 + 1 AS seq, (i % 100)::INTEGER AS idx,
-              make_timestamp_ns(now_ns - 3600000000000 + i * 3600000000000 // {EVENTS}) AS ts,
-              make_timestamp(now_ns // 1000 - 3600000000 + i * 3600000000 // {EVENTS}) AS received_ts,
+              make_timestamp_ns(now_ns - 3600000000000 + i * {3_600_000_000_000 // EVENTS}) AS ts,
+              make_timestamp(now_ns // 1000 - 3600000000 + (i * {3_600_000_000_000 // EVENTS}) // 1000) AS received_ts,
               'bench' AS cluster_id, format('node-{{:02d}}', i // 8 % {NODES}) AS node_id, name AS metric_name,
               CASE WHEN total THEN 'sum' ELSE 'gauge' END AS kind,
               CASE WHEN total THEN 'cumulative' END AS temporality,
