@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ingero.agent.aggregator import Aggregator, CountedRow
 from ingero.agent.process_info import ProcessBook
+from ingero.agent.schedstat import INSERT_SCHEDSTAT, CgroupWaits
 from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, Source
 from ingero.core.chain_finder import ChainFinder, weight
@@ -139,6 +140,7 @@ class Recorder:
         self._stats = TraceStats()
         self._finder = ChainFinder(policy.window_ns, Host(policy.cpus))
         self._aggregator = Aggregator()
+        self._waits = CgroupWaits(policy.since_ns, lambda pid: self.processes.get(pid).cgroup_id)
         self._active: set[int] = set()
         self._stack_uses: dict[StackKey, int] = {}
         self._resolved: dict[StackKey, int] = {}
@@ -238,6 +240,7 @@ class Recorder:
         if sample is not None:
             self._finder.add_sample(sample)
         self._aggregator.add_counted(counted, now_ns)
+        self._waits.add(counted)
         self._finder.host = Host(self.policy.cpus, self.processes.names())
         self.chains = self._finder.find(now_ns, self.summaries())
         self.flush(now_ns, sample)
@@ -258,6 +261,7 @@ class Recorder:
             *self._process_rows(now_ns),
             *self._chain_rows(now_ns),
             *self._aggregator.due(now_ns, is_last=is_last),
+            (INSERT_SCHEDSTAT, self._waits.due(now_ns, is_last=is_last)),
         ]
         if sample is not None:
             values = (sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb, sample.load_avg)

@@ -112,7 +112,11 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     assert connection.execute(
         "SELECT DISTINCT rank, local_rank, world_size FROM events WHERE pid = ? AND source = 1", (job.pid,)
     ).fetchall() == [(3, 1, 8)]
+    waited_ns, waits = connection.execute(
+        "SELECT sum(total_off_cpu), sum(event_count) FROM cgroup_schedstat JOIN cgroup_metadata USING (cgroup_id)"
+    ).fetchone()
     connection.close()
+    assert waits > 5 and waited_ns > 5_000_000, "half of the time the hog had the CPU"
 
 
 def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Path) -> None:
