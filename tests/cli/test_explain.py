@@ -11,7 +11,7 @@ from tests.shared_data import shared
 from ingero.cli.dispatch import run
 from ingero.storage.chain_table import UPSERT_CHAIN, chain_row, read_chains
 from ingero.storage.samples import write_samples
-from ingero.storage.trace_db import TraceDb, connect_readonly
+from ingero.storage.trace_db import TraceDb, connect_readonly, insert_sql
 
 
 @pytest.fixture(scope="module")
@@ -156,3 +156,23 @@ def test_damaged_json_in_a_chain_is_shown_as_none(tmp_path: Path, capsys: pytest
 def test_wrong_arguments_are_sentences(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", *args]) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def test_annotations_say_what_the_job_was_doing(samples: list[Path], tmp_path: Path, capsys) -> None:
+    """A span around the whole trace, and one about another process that must not show."""
+    path = tmp_path / "t.db"
+    path.write_bytes(samples[0].read_bytes())
+    db = TraceDb(path, "gpu-node-01")
+    for labels, pid in (({"epoch": "3", "phase": "train"}, 1880), ({"epoch": "9"}, 4)):
+        row = (1, json.dumps(labels), pid, 0, 1, 2**62)
+        columns = ("timestamp", "labels", "pid", "start_time", "span_start", "span_end")
+        db.write([(insert_sql("annotations", columns, "INSERT"), [row])])
+    db.close()
+    text = explain(capsys, "-d", path, "--annotations")
+    assert "  During: epoch=3, phase=train\n" in text
+    assert "epoch=9" not in text
+    found = json.loads(explain(capsys, "-d", path, "--annotations", "--json"))
+    assert {json.dumps(chain["annotations"]) for chain in found if chain.get("pid") == 1880} == {
+        '{"epoch": "3", "phase": "train"}'
+    }
+    assert "During" not in explain(capsys, "-d", path)

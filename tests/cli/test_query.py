@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,33 @@ def test_wrong_questions_are_sentences(
 ) -> None:
     assert run(["query", "-d", str(trace), *args]) in (1, 2)
     assert message in capsys.readouterr().err
+
+
+def test_rolled_files_and_annotations_go_with_filters(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.db"
+    shutil.copy(trace, path)
+    shutil.copy(trace, tmp_path / "t.20260115T120000.000000001Z-00c0ffee.db")
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM events WHERE op != 5 OR source != 1")
+    connection.execute(
+        'INSERT INTO annotations (timestamp, labels, span_start, span_end) VALUES (1, \'{"step": "7"}\', 1, ?)',
+        (2**62,),
+    )
+    connection.commit()
+    connection.close()
+    alone = json.loads(query(capsys, "-d", path, "--json", "--annotations")[0])
+    assert {row["annotations"] for row in alone} == {'{"step": "7"}'}
+    both = json.loads(query(capsys, "-d", path, "--json", "--annotations", "--include-rolled", "--limit", 10_000)[0])
+    assert len(both) > len(alone)
+    assert both[: len(alone)] == alone
+    assert {row["annotations"] for row in both[len(alone) :]} == {""}
+    out, err = query(capsys, "-d", path, "--json", "--include-rolled", "--limit", len(alone))
+    assert len(json.loads(out)) == len(alone) and "there are more" in err
+
+
+@pytest.mark.parametrize("option", ["--annotations", "--include-rolled"])
+def test_they_do_not_go_with_sql(trace: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["query", "-d", str(trace), option, "SELECT 1"]) == 2
+    assert "go with filters, not with SQL" in capsys.readouterr().err

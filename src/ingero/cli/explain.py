@@ -3,8 +3,10 @@
 import datetime
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -17,6 +19,7 @@ from ingero.contract.chain import Severity, chain_id
 from ingero.core.durations import human_duration
 from ingero.core.fixes import Host
 from ingero.core.replay import replay
+from ingero.storage.annotation_query import labels_of_chains
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import Kept, ProcessTime, kept_events, process_times
@@ -65,12 +68,13 @@ class Moment(click.ParamType[int]):
     "--replay", "again", is_flag=True, help="Derive the chains again from the events instead of reading them."
 )
 @click.option("--chains", is_flag=True, help="Recorded chains only, without the account of what was kept.")
+@click.option("--annotations", is_flag=True, help="What the job said about itself at that time (step, epoch, phase …).")
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @fleet_options("5s")
 def command(
     path: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
-    chains: bool, per_process: bool, as_json: bool, **fleet: Any,
+    chains: bool, annotations: bool, per_process: bool, as_json: bool, **fleet: Any,
 ) -> int:  # fmt: skip
     """Say what was slow, why, and what to do about it: on this machine, in a file, or on many nodes at once.
 
@@ -79,12 +83,13 @@ def command(
       ingero explain                       what happened in the last five minutes
       ingero explain -d cluster.db         a whole file, worst node first
       ingero explain -d node.db --replay   derive the chains again from the events
+      ingero explain --annotations         with step, epoch and phase of the slow call
       ingero explain --per-process --since 1h
       ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080
     """
     options = resolve_fleet(fleet, "5s", is_local=path is not None)
     if options is not None:
-        if again or last or pid or per_process or begin or end:
+        if again or last or pid or per_process or begin or end or annotations:
             raise click.UsageError(
                 "nodes show their recorded chains: only --since, --json and connection options go along"
             )
@@ -99,10 +104,12 @@ def command(
             return 0
         derived = (again or last is not None or pid > 0) and not chains
         found = _derive(connection, span, pid) if derived else read_chains(connection, span.from_ns, span.to_ns)
+        labels = labels_of_chains(connection, found) if annotations else []
         if as_json:
-            print_json([chain_json(chain) for chain in found])
+            extra = [{"annotations": own} for own in labels] or [{}] * len(found)
+            print_json([chain_json(chain) | more for chain, more in zip(found, extra, strict=True)])
             return 0
-        print_chains(found, derived=derived)
+        print_chains(found, derived=derived, labels=labels)
         if not chains:
             _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
     finally:
@@ -160,7 +167,7 @@ def chain_json(recorded: RecordedChain) -> dict[str, Any]:
     return {key: value for key, value in full.items() if value or key in always}
 
 
-def print_chains(found: list[RecordedChain], *, derived: bool) -> None:
+def print_chains(found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]] = ()) -> None:
     """Worst first: severity, node, what; then the evidence, the cause and what to do."""
     if not found:
         return
@@ -172,16 +179,18 @@ def print_chains(found: list[RecordedChain], *, derived: bool) -> None:
     nodes = len({item.node for item in found})
     how = "derived from the events" if derived else "as recorded"
     print(f"CAUSAL CHAINS - {len(found)} chain(s) from {nodes} node(s), {how}: {counts}\n")
-    for item in found:
-        print_chain(item)
+    for index, item in enumerate(found):
+        print_chain(item, labels[index] if labels else {})
 
 
-def print_chain(item: RecordedChain) -> None:
-    """One chain."""
+def print_chain(item: RecordedChain, labels: Mapping[str, str] = MappingProxyType({})) -> None:
+    """One chain, with what the job said of that time."""
     node = f" [{printable(item.node)}]" if item.node else ""
     print(f"{severity_tag(item.chain.severity)}{node} {printable(item.chain.summary)}")
     for entry in item.chain.timeline:
         print(f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}")
+    if labels:
+        print(f"  During: {', '.join(f'{key}={printable(value)}' for key, value in labels.items())}")
     print(f"  Root cause: {printable(item.chain.root_cause)}")
     if item.chain.recommendations:
         print(f"  Fix: {'; '.join(printable(line) for line in item.chain.recommendations)}")

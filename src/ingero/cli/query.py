@@ -1,11 +1,13 @@
 """`ingero query`: SQL or filters on a trace database."""
 
 import csv
+import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -13,6 +15,8 @@ from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.table import print_json, render_table
 from ingero.config.ingero import trace_database
 from ingero.config.loader import parse_duration_s
+from ingero.storage.annotation_query import labels_of
+from ingero.storage.prune import rolled_files
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
@@ -41,6 +45,8 @@ class Since(click.ParamType[float]):
 @click.option("--since", type=Since(), help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].")
 @click.option("--pid", type=int, help="Without SQL: only this process.")
 @click.option("--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.")
+@click.option("--annotations", is_flag=True, help="Without SQL: a column with what the job said about itself then.")
+@click.option("--include-rolled", is_flag=True, help="Without SQL: also the files that a recording moved aside.")
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_ROWS),
@@ -55,6 +61,8 @@ def command(
     since: float | None,
     pid: int | None,
     op: str | None,
+    annotations: bool,
+    include_rolled: bool,
     limit: int | None,
     form: str,
     as_json: bool,
@@ -66,11 +74,14 @@ def command(
     Examples:
       ingero query "SELECT source, op, count(*) AS n FROM events GROUP BY 1, 2 ORDER BY n DESC"
       ingero query --since 10m --op cudaStreamSync --limit 20
+      ingero query --since 2d --pid 4711 --include-rolled --annotations
       ingero query -d cluster.db --json "SELECT node, count(*) AS n FROM events GROUP BY node"
       ingero query --nodes gpu-node-01:8080,gpu-node-02:8080 "SELECT source, count(*) AS n FROM events GROUP BY source"
     """
     if sql is not None and (pid is not None or op is not None or since is not None):
         raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
+    if sql is not None and (annotations or include_rolled):
+        raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
     options = resolve_fleet(fleet, "5s", is_local=path is not None)
     if options is not None and sql is None and fleet["nodes"] is not None:
         raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
@@ -80,7 +91,11 @@ def command(
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = trace_database(path)
     if sql is None:
-        columns, rows, truncated = _by_filter(file, path is None, since, pid, op, limit or LOCAL_ROWS)
+        seconds = since if since is not None else 3600.0 if path is None else None
+        since_ns = 0 if seconds is None else time.time_ns() - int(seconds * 1e9)
+        wanted = EventFilter(since_ns=since_ns, pid=pid, op=op, limit=(limit or LOCAL_ROWS) + 1)
+        files = [file, *(reversed(rolled_files(file)) if include_rolled else ())]
+        columns, rows, truncated = _by_filter(files, wanted, annotations)
     else:
         timeout_s = parse_duration_s(fleet["timeout"] or LOCAL_TIMEOUT)
         result = run_query(file, sql, QueryLimits(timeout_s, limit or LOCAL_ROWS))
@@ -92,16 +107,24 @@ def command(
 
 
 def _by_filter(
-    file: Path, is_default: bool, since: float | None, pid: int | None, op: str | None, limit: int
+    files: Sequence[Path], wanted: EventFilter, annotations: bool
 ) -> tuple[list[str], Sequence[Sequence[object]], bool]:
-    seconds = since if since is not None else 3600.0 if is_default else None
-    since_ns = 0 if seconds is None else time.time_ns() - int(seconds * 1e9)
-    connection = connect_readonly(file)
-    try:
-        rows = find_events(connection, EventFilter(since_ns=since_ns, pid=pid, op=op, limit=limit + 1))
-    finally:
-        connection.close()
-    return list(EVENT_VIEW), rows[:limit], len(rows) > limit
+    """Newest first, over the newest file first; one row more than wanted says that there are more."""
+    rows: list[list[object]] = []
+    for file in files:
+        connection = connect_readonly(file)
+        try:
+            found = find_events(connection, replace(wanted, limit=wanted.limit - len(rows)))
+            if annotations:
+                labels = labels_of(connection, [(cast(int, row[2]), cast(int, row[0])) for row in found])
+                found = [[*row, json.dumps(own) if own else ""] for row, own in zip(found, labels, strict=True)]
+        finally:
+            connection.close()
+        rows += found
+        if len(rows) >= wanted.limit:
+            break
+    columns = [*EVENT_VIEW, *(["annotations"] if annotations else [])]
+    return columns, rows[: wanted.limit - 1], len(rows) >= wanted.limit
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
