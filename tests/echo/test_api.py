@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -155,6 +156,13 @@ def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(
         assert not any(secret.encode() in body for body in bodies)
         held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("token", "acl.yaml")]
         assert [path.name for path in held if secret.encode() in path.read_bytes()] == []
+
+
+def test_questions_are_counted(shared: RunningEcho) -> None:
+    shared.get("/api/v2/whoami", "wrong")
+    text = shared.get("/metrics").body.decode()
+    assert re.search(r'ingero_echo_questions_total{status="401",transport="http"} [1-9]', text)
+    assert "ingero_echo_audit_dropped_total 0\n" in text
 
 
 def test_draining_says_when_to_come_back(shared: RunningEcho) -> None:

@@ -28,7 +28,7 @@ from ingero.echo.audit import AuditTrail
 from ingero.echo.control import Control
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.ingest import MAX_REQUEST_BYTES
-from ingero.echo.metrics import ingest_families, store_families
+from ingero.echo.metrics import ingest_families, question_families, store_families
 from ingero.echo.receive import Receiver
 from ingero.echo.store_api import StoreStats
 from ingero.errors import IngeroError, StoreError
@@ -173,6 +173,7 @@ class EchoService:
         with contextlib.suppress(IngeroError, TimeoutError):
             stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
         families = ingest_families(self.engine, self.receiver, self.admission)
+        families += question_families(self.questions.replies, self.audit)
         return render(families + store_families(self.engine, stats, self._limit_bytes))
 
     def _keys(self) -> list[Key]:

@@ -1,9 +1,11 @@
 """Echo's own series, computed when scraped."""
 
+from collections.abc import Mapping
 from itertools import accumulate
 
 from ingero.contract.exposition import Family, Labels, counter, gauge
 from ingero.echo.admission import Admission
+from ingero.echo.audit import AuditTrail
 from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
 from ingero.echo.store_api import StoreStats
@@ -69,6 +71,19 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
         oldest = [(_ALL, stats.oldest_received_s)]
         families.append(gauge("ingero_echo_oldest_event_timestamp_seconds", "When the oldest event arrived", oldest))
     return families
+
+
+def question_families(replies: Mapping[tuple[str, int], int], audit: AuditTrail) -> list[Family]:
+    """The question listener and its audit trail."""
+    samples = (
+        ((("status", str(status)), ("transport", transport)), count)
+        for (transport, status), count in sorted(replies.items())
+    )
+    return [
+        counter("ingero_echo_questions_total", "Questions by transport and status", samples),
+        counter("ingero_echo_audit_rows_total", "Rows written to the audit log", [(_ALL, audit.written)]),
+        counter("ingero_echo_audit_dropped_total", "Audit rows that did not fit", [(_ALL, audit.dropped)]),
+    ]
 
 
 def _acknowledgements(receiver: Receiver) -> Family:

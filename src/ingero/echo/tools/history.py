@@ -45,7 +45,7 @@ UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NUL
   attrs->>'$."{names.EVENT_ID}"'
   FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
 
-_FIRST: Final = "SELECT min(seq) FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
+_FIRST: Final = "SELECT min(seq) FROM events WHERE received_ts >= make_timestamp($1)"
 
 
 class HistoryQuestion(
@@ -175,7 +175,7 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
     params: list[Any] = [cluster]
     where = "cluster_id = $1"
     if asked.cursor is None:
-        ((first,),) = (await asker.query(_FIRST, [cluster, asker.since_us(asked.window)])).rows
+        ((first,),) = (await asker.query(_FIRST, [asker.since_us(asked.window)])).rows
         at = _Place(max(at.low, (first or 1) - 1), at.high)
     if asked.node_id is not None:
         params.append(asked.node_id)
