@@ -189,6 +189,29 @@ def test_rotating_data_imbalance_blames_nobody() -> None:
     assert blamed(run(own)) == set()
 
 
+def _rare(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """One batch in twenty is much longer."""
+    return np.where(rng.random(shape) < 0.05, rng.exponential(0.3, shape), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_long_batches_that_go_round_blame_nobody_whatever_their_tails(seed: int, ranks: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (600, ranks)
+    for extra in (rng.exponential(0.03, shape), rng.lognormal(-2.5, 1.0, shape), _rare(rng, shape)):
+        assert blamed(run(noise(600, ranks, seed) + np.log1p(extra))) == set()
+
+
+def test_a_slow_rank_is_named_among_uneven_batches_because_it_is_slow_with_every_one() -> None:
+    rng = np.random.default_rng(12)
+    own = noise(500, 16, seed=12) + np.log1p(rng.exponential(0.10, (500, 16)))
+    own[300:, 5] += np.log(1.30)
+    said = run(own)
+    assert blamed(said) == {5}
+    assert min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20  # not before it lasted
+
+
 def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
     own = np.random.default_rng(11).normal(0, 0.005, (300, 2))
     own[200:, 1] += 0.1

@@ -11,6 +11,8 @@ from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
 
 PER_TICK = 512  # members settled in one tick: the rest waits for the next
 MAX_CORRELATION = 0.9
+UNEVEN = 0.7  # of the effect looked for: where samples spread wider, batches differ
+UNEVEN_TAIL = 0.015  # and where this share lies four scales away, they differ now and then
 SPLIT_GAP = 0.03
 SPLIT_SCALES = 2.0
 SPLIT_SHARE = 0.10  # of the members on the smaller side, and never fewer than two
@@ -47,6 +49,7 @@ def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     chosen = members[kept]
     rows.raw_bias[chosen] = bias[kept]
     rows.own_scale[chosen] = scale[kept]
+    rows.tail[chosen] = (np.abs(history - middle[:, None]) > spread[:, None]).mean(axis=1)[kept]
     rows.correlation[chosen] = autocorrelation(history[kept])
 
 
@@ -60,6 +63,7 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     doubt = (1 + 3 * raw) / count + 1 / np.sqrt(count * len(everyone))  # bias and standard error of a short record
     correlation = float(np.clip(raw + doubt, 0.0, MAX_CORRELATION))
     rows.scale[everyone] = scale
+    rows.is_uneven[everyone] = (scale > UNEVEN * policy.min_effect) | (rows.tail[everyone].mean() > UNEVEN_TAIL)
     rows.k[everyone] = drift_allowance(scale, rows.settled[everyone].astype(np.float64), correlation, policy)
     rows.bar[everyone] = decision_bar(
         rows.k[everyone],

@@ -13,9 +13,12 @@ STALL_USUAL = 0.004  # stalls per step that nobody is blamed for
 STALL_RATIO = 10.0  # how much more often a staller stalls
 STALL_BAR = 9.0
 STALL_USUAL_MAX = 0.09
+STALL_MEMORY = 0.995  # per step: rates are those of the last 200 steps or so
+STALL_ERRORS = 4.0  # standard errors between a staller and its peers
 FROZEN = 8 * HISTORY
 MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
 CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
+PERSISTENT = 28  # of the last 32 samples: chance gives that once in a billion windows, whatever the tails
 MIN_ONSETS = 4  # before a period is printed
 
 
@@ -55,6 +58,7 @@ def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
     z = np.clip(excess / rows.scale[members], -CLIP, CLIP)
     rows.cusum[members] = np.clip(rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.bar[members])
     rows.recent[members, rows.seen[members] % RECENT] = excess
+    rows.above[members] = (rows.above[members] << np.uint32(1)) | (z > rows.k[members])
 
 
 def learn(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column) -> None:
@@ -94,10 +98,24 @@ def stall_update(
     often = STALL_RATIO * usual
     gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - often) / (1 - usual)))
     rows.stall[members] = np.clip(rows.stall[members] + gain, 0.0, CAP * STALL_BAR)
+    rows.stalls[members] = rows.stalls[members] * STALL_MEMORY + onset
+    rows.watched[members] = rows.watched[members] * STALL_MEMORY + 1
     hit = members[onset]
     rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
     rows.onset_count[hit] += 1
     rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(rows.onset_count[hit], ONSETS)
+
+
+def stalls_alone(rows: MemberRows) -> NDArray[np.bool_]:
+    """Per member: does it stall clearly more often than its peers? Long batches go round and stall all alike."""
+    size = rows.size
+    cohort, stalls, watched = rows.cohort[:size], rows.stalls[:size], rows.watched[:size]
+    others = np.bincount(cohort, stalls)[cohort] - stalls
+    steps = np.bincount(cohort, watched)[cohort] - watched
+    others = np.maximum(others, 0.0)
+    likely = others + 2 * np.sqrt(others) + 1  # the most their rate may well be
+    expected = np.divide(likely * watched, steps, out=np.zeros(size), where=steps > 0.5)
+    return np.asarray(stalls >= expected + STALL_ERRORS * np.sqrt(expected), bool)
 
 
 def stall_period(rows: MemberRows, member: int) -> int | None:
@@ -112,6 +130,11 @@ def stall_period(rows: MemberRows, member: int) -> int | None:
     period = float(np.median(gaps / turns))
     spread = float(np.median(np.abs(gaps / turns - period)))
     return round(period) if period >= 2 and spread <= 0.2 * period else None
+
+
+def is_persistent(rows: MemberRows) -> NDArray[np.bool_]:
+    """The channel rose nearly always, per member: a slow node is slow with every batch, a long batch goes round."""
+    return np.asarray(np.bitwise_count(rows.above[: rows.size]) >= PERSISTENT, bool)
 
 
 def recent_effect(rows: MemberRows, members: Index) -> Column:

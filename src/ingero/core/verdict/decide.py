@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
-from ingero.core.verdict.channels import STALL_BAR, recent_effect
+from ingero.core.verdict.channels import STALL_BAR, is_persistent, recent_effect, stalls_alone
 from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
 from ingero.core.verdict.samples import Column
@@ -104,11 +104,11 @@ class Docket:
         alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
         plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
-        lasting &= (
-            rows.scale[:size] <= self._policy.min_effect
-        )  # else work varies by more than the effect: data imbalance
         stands = effect >= error_bars(rows, np.arange(size))
-        return np.asarray((rows.channel[:size] != FAST) | (stands & (plain | lasting)), bool)
+        steady = ~rows.is_uneven[:size] | is_persistent(rows)
+        channel = rows.channel[:size]
+        choices = [stands & steady & (plain | lasting), stalls_alone(rows)]
+        return np.asarray(np.select([channel == FAST, channel == STALL], choices, default=True), bool)
 
     def _is_calm(self, effect: Column) -> Mask:
         rows, size = self._state.rows, self._state.rows.size

@@ -86,12 +86,15 @@ class MemberRows(Rows):
     raw_bias: Column
     shift: Column  # of the bias since the history was full
     own_scale: Column
+    tail: Column  # share of the history far from its middle
+    is_uneven: NDArray[np.bool_]  # batches differ from rank to rank
     correlation: Column
     scale: Column
     k: Column
     bar: Column
     cusum: Column
     recent: Column
+    above: NDArray[np.uint32]  # one bit per sample, newest lowest: did the channel rise?
     own: Column
     frames: NDArray[np.int64]
     raised_frame: NDArray[np.int64]  # when the episode began
@@ -104,6 +107,8 @@ class MemberRows(Rows):
     stall: Column
     stall_steps: Column  # watched so far
     stall_size: Column
+    stalls: Column  # onsets lately, fading
+    watched: Column  # steps lately, fading alike
     onsets: NDArray[np.int64]
     onset_count: NDArray[np.int64]
     state: NDArray[np.int8]
@@ -116,16 +121,17 @@ class MemberRows(Rows):
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
-        zeros += ["stall", "stall_steps", "stall_size", "since"]
+        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "tail"]
         unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle")
         counters = ("seen", "settled", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in counters}
         fresh |= {name: np.zeros(capacity, np.int8) for name in ("state", "channel")}
-        fresh |= {name: np.zeros(capacity, bool) for name in ("is_stalled", "is_structural")}
+        fresh |= {name: np.zeros(capacity, bool) for name in ("is_stalled", "is_structural", "is_uneven")}
         fresh |= {name: np.zeros(capacity, np.intp) for name in ("cohort", "job")}
         fresh["history"] = np.full((capacity, HISTORY), np.nan, np.float32)
+        fresh["above"] = np.zeros(capacity, np.uint32)
         fresh["recent"] = np.full((capacity, RECENT), np.nan)
         fresh |= {name: np.full((capacity, FRAMES), np.nan) for name in ("own", "idle")}
         fresh["onsets"] = np.zeros((capacity, ONSETS), np.int64)
