@@ -22,7 +22,7 @@ from ingero.storage.event_schema import migrate
 
 EVENTS = int(os.environ.get("BENCH_EVENTS", "10000000"))
 RATE = int(os.environ.get("BENCH_RATE", "20000"))
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", "9"))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", "7"))
 NODES = 64
 QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("summary", {}),
@@ -99,13 +99,33 @@ def ask(address: str, name: str, arguments: dict[str, object]) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def measure(address: str) -> dict[str, float]:
-    """Median of every question."""
-    taken: dict[str, list[float]] = {name: [] for name, _ in QUESTIONS}
+def ask_all(address: str, taken: dict[str, list[float]]) -> None:
+    for name, arguments in QUESTIONS:
+        taken.setdefault(name, []).append(ask(address, name, arguments))
+
+
+def measure(echo: EchoProcess) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians idle and under load, in turns, so that whatever else this machine does falls on both alike."""
+    address, load = (
+        echo.addresses["mcp"],
+        [sys.executable, "-m", "bench.echo_questions", "load", echo.addresses["http"]],
+    )
+    idle: dict[str, list[float]] = {}
+    busy: dict[str, list[float]] = {}
+    ask_all(address, {})  # the first touches everything
     for _ in range(ROUNDS):
-        for name, arguments in QUESTIONS:
-            taken[name].append(ask(address, name, arguments))
-    return {name: float(np.median(times[1:] or times)) for name, times in taken.items()}
+        ask_all(address, idle)
+        loading = subprocess.Popen(load)
+        try:
+            time.sleep(1.5)
+            ask_all(address, busy)
+        finally:
+            loading.terminate()
+            loading.wait()
+        time.sleep(0.5)
+    return {name: float(np.median(times)) for name, times in idle.items()}, {
+        name: float(np.median(times)) for name, times in busy.items()
+    }
 
 
 def run() -> int:
@@ -114,15 +134,7 @@ def run() -> int:
         folder = Path(name)
         write_database(folder / "echo.db")
         with EchoProcess(folder, "--bearer-rate", "10000", "--bearer-burst", "100000") as echo:
-            idle = measure(echo.addresses["mcp"])
-            load = [sys.executable, "-m", "bench.echo_questions", "load", echo.addresses["http"]]
-            loading = subprocess.Popen(load)
-            try:
-                time.sleep(2)
-                busy = measure(echo.addresses["mcp"])
-            finally:
-                loading.terminate()
-                loading.wait()
+            idle, busy = measure(echo)
     rows = [(name, idle[name], busy[name], busy[name] / idle[name]) for name, _ in QUESTIONS]
     header = ("question", "idle ms", "ingesting ms", "ratio")
     print_table(

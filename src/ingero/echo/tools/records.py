@@ -70,15 +70,26 @@ def _measure(columns: dict[str, Column], total: int, notes: list[str]) -> Record
 
 def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:
     job, node, rank = columns["job_id"], columns["node_id"], columns["global_rank"].data
-    table = np.stack([job.data, node.data, rank], axis=1)
-    distinct, codes = np.unique(table, axis=0, return_inverse=True)
-    recorders = [Recorder(_named(job, int(j)), _named(node, int(n)), None if r < 0 else int(r)) for j, n, r in distinct]
-    return codes.reshape(-1), recorders
+    first, codes = _distinct(job.data, node.data, rank)
+    recorders = [
+        Recorder(_named(job, int(job.data[i])), _named(node, int(node.data[i])), None if rank[i] < 0 else int(rank[i]))
+        for i in first
+    ]
+    return codes, recorders
 
 
 def _pairs(left: Column, right: Column) -> tuple[Ints, list[tuple[str, str]]]:
-    distinct, codes = np.unique(np.stack([left.data, right.data], axis=1), axis=0, return_inverse=True)
-    return codes.reshape(-1), [(_named(left, int(a)) or "", _named(right, int(b)) or "") for a, b in distinct]
+    first, codes = _distinct(left.data, right.data)
+    return codes, [(_named(left, int(left.data[i])) or "", _named(right, int(right.data[i])) or "") for i in first]
+
+
+def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
+    """A row of every distinct combination, and for each row the number of its combination; -1 is a value, too."""
+    key = np.zeros(len(columns[0]), np.int64)
+    for column in columns:  # codes and ranks are small: the key cannot overflow
+        key = key * (int(column.max(initial=-1)) + 2) + column + 1
+    _, first, codes = np.unique(key, return_index=True, return_inverse=True)
+    return first, codes
 
 
 def _named(column: Column, code: int) -> str | None:
