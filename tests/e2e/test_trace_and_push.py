@@ -1,0 +1,59 @@
+"""F014: `ingero trace` writes and `ingero fleet-push` reads one trace database at the same time. Needs root and BPF."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agent.ebpf.conftest import HERE, compile_c
+from tests.e2e.test_fleet_push import BIN, process, until
+from tests.transport.scripted import scripted_fleet
+
+from ingero.contract.names import HEALTH_SCORE
+from ingero.storage.trace_db import connect_readonly
+
+pytestmark = [pytest.mark.e2e, pytest.mark.root]
+JOB = """
+import ctypes, sys, time
+runtime = ctypes.CDLL(sys.argv[1])
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    for _ in range(20): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)
+    runtime.cudaStreamSynchronize(None)
+    time.sleep(0.002)
+"""
+
+
+async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
+    """Both run, health comes from what was just recorded, nobody meets a lock, every row is written."""
+    if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
+        pytest.skip("tracing needs root and a kernel with BTF")
+    library = compile_c(HERE / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread")
+    db, ingero = tmp_path / "t.db", str(BIN / "ingero")
+    push = [
+        "--fleet-cluster-id", "c", "--fleet-node-id", "n1", "--fleet-push-interval", "1s", "--fleet-timeout", "1s",
+        "--signal-db-path", str(db), "--warmup-samples", "2", "--fleet-persist-path", "", "--signal-window", "10s",
+    ]  # fmt: skip
+    async with (
+        scripted_fleet() as fleet,
+        process(sys.executable, "-I", "-c", JOB, str(library)) as job,
+        process(ingero, "trace", "--pid", str(job.pid), "--db", str(db), "--record-all") as tracing,
+    ):
+        await until(db.exists)
+        async with process(ingero, "fleet-push", "--fleet-endpoint", fleet.url, *push) as pushing:
+            await until(lambda: sum(HEALTH_SCORE.encode() in body for _, body in fleet.requests) >= 4)
+            pushing.send_signal(signal.SIGTERM)
+            said = (await asyncio.wait_for(pushing.communicate(), 15))[1].decode()
+        tracing.send_signal(signal.SIGINT)
+        said += (await asyncio.wait_for(tracing.communicate(), 30))[1].decode()
+    assert (pushing.returncode, tracing.returncode) == (0, 0), said
+    assert "locked" not in said and "Traceback" not in said, said
+    connection = connect_readonly(db)
+    events, stopped = connection.execute(
+        "SELECT count(*), (SELECT max(stopped_at) FROM sessions) FROM events"
+    ).fetchone()
+    lost = connection.execute("SELECT sum(count) FROM losses WHERE place IN ('disk', 'writer_queue')").fetchone()[0]
+    connection.close()
+    assert events > 100 and stopped > 0 and lost == 0
