@@ -70,7 +70,7 @@ def _measure(columns: dict[str, Column], total: int, notes: list[str]) -> Record
 
 def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:
     job, node, rank = columns["job_id"], columns["node_id"], columns["global_rank"].data
-    first, codes = _distinct(job.data, node.data, rank)
+    first, codes = _distinct(job.data, node.data, np.unique(rank, return_inverse=True)[1])
     recorders = [
         Recorder(_named(job, int(job.data[i])), _named(node, int(node.data[i])), None if rank[i] < 0 else int(rank[i]))
         for i in first
@@ -86,7 +86,7 @@ def _pairs(left: Column, right: Column) -> tuple[Ints, list[tuple[str, str]]]:
 def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
     """A row of every distinct combination, and for each row the number of its combination; -1 is a value, too."""
     key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:  # codes and ranks are small: the key cannot overflow
+    for column in columns:  # codes count what occurs: the key cannot overflow
         key = key * (int(column.max(initial=-1)) + 2) + column + 1
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return first, codes
