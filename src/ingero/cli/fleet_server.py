@@ -46,6 +46,7 @@ def _endpoint_options(command: Any) -> Any:
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
 @click.option("--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`.")
+@click.option("--silences", type=click.Path(path_type=Path), help="Keep silences in this file over restarts.")
 @_endpoint_options
 def fleet(
     path: Path | None,
@@ -54,6 +55,7 @@ def fleet(
     as_json: bool,
     log_level: str,
     record_inputs: Path | None,
+    silences: Path | None,
     **endpoints: str | None,
 ) -> int:
     """Compare the nodes of each cluster and answer every push with the line between healthy and slow.
@@ -64,10 +66,14 @@ def fleet(
     for name, value in endpoints.items():
         if value is not None:
             config = _override(config, name, value)
-    if record_inputs is not None:
-        mapping = to_mapping(config)
-        mapping["processors"]["ingero"]["verdict"]["record_inputs"] = str(record_inputs)
-        config = load_text(FleetConfig, json.dumps(mapping), f"--record-inputs {record_inputs}")
+    for option, key, file in (
+        ("--record-inputs", "record_inputs", record_inputs),
+        ("--silences", "silences_file", silences),
+    ):
+        if file is not None:
+            mapping = to_mapping(config)
+            mapping["processors"]["ingero"]["verdict"][key] = str(file)
+            config = load_text(FleetConfig, json.dumps(mapping), f"{option} {file}")
     if print_config:
         _print_config(config, as_json)
         return 0

@@ -49,5 +49,6 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "ingero.cli.export:command",
     ),
     ("up", "Operate", "Fleet and Echo on this machine, watched over", "ingero.cli.up:command"),
+    ("silence", "Operate", "no alerts about a node or a job for a while", "ingero.cli.silence:command"),
     ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.rates:command"),
 )

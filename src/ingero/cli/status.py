@@ -75,7 +75,7 @@ def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:
 
 def _is_slow(cluster: dict[str, Any]) -> bool:
     named = any(v["state"] == "straggler" and not v.get("silenced") for v in cluster.get("verdicts", []))
-    return named or any(node["straggler"] for node in cluster["nodes"])
+    return named or any(node["straggler"] and not node.get("silenced") for node in cluster["nodes"])
 
 
 def _headline(cluster: dict[str, Any]) -> str:
@@ -100,7 +100,7 @@ def _table(nodes: list[dict[str, Any]], threshold: float | None) -> str:
             "" if node["straggler_for_s"] is None else ago(node["straggler_for_s"]),
             node["mode"] or "–",
             f"{node['last_push_s_ago']:.0f} s ago",
-            (node.get("silenced") or ""),
+            f"silenced {node['silenced']}" if node.get("silenced") else "",
         )
         for node in nodes
     ]

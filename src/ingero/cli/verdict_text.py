@@ -30,7 +30,7 @@ def _row(verdict: dict[str, Any], now_s: float) -> tuple[str, ...]:
         f"{ago(max(now_s - verdict['since'], 0.0))}",
         "" if price is None else f"${price:,.2f}/h",
         verdict["episode"],
-        f"silenced: {verdict['silenced']}" if verdict.get("silenced") else "",
+        f"silenced {verdict['silenced']}" if verdict.get("silenced") else "",
     )
 
 

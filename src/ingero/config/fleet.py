@@ -96,6 +96,7 @@ class VerdictConfig:
     providers_file: Path | None = None
     record_inputs: Path | None = None
     record_max_bytes: int = setting(256 << 20, size=True, range=(1 << 20, None))
+    silences_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ class Verdict(
     confidence: float | None = None
     evidence: str = ""
     next_step: str = ""
+    silenced: str = ""  # until when and why, where an operator silenced the node or the job
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")

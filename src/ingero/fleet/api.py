@@ -17,9 +17,12 @@ from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
 from ingero.contract.verdict import Verdict
+from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.processor import Cluster, FleetProcessor
-from ingero.fleet.receive import Receiver, TokenGate
+from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
+from ingero.fleet.silence_api import silence_routes
+from ingero.fleet.silences import Silences
 from ingero.transport.otlp_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
@@ -46,21 +49,14 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def guarded(gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
-    """An endpoint behind a listener's bearer token."""
-
-    async def check(request: Request) -> Response:
-        if gate.admits(request.headers.get("authorization")):
-            return await endpoint(request)
-        return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
-
-    return check
-
-
 def threshold_app(
-    processor: FleetProcessor, gate: TokenGate, verdicts: Callable[[str], list[Verdict]] = lambda _: []
+    processor: FleetProcessor,
+    gate: TokenGate,
+    verdicts: Callable[[str], list[Verdict]] = lambda _: [],
+    silences: Silences | None = None,
 ) -> Starlette:
-    """What agents ask when a push brought no threshold back."""
+    """What agents ask when a push brought no threshold back, and what operators ask."""
+    quiet = silences or Silences()
 
     async def threshold(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -71,7 +67,7 @@ def threshold_app(
         clusters = [
             {
                 **_cluster(name, cluster),
-                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s),
+                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, quiet),
                 "verdicts": verdicts(name),
             }
             for name, cluster in sorted(processor.clusters.items())
@@ -82,6 +78,7 @@ def threshold_app(
         routes=[
             Route("/api/v1/threshold", guarded(gate, threshold)),
             Route("/api/v1/status", guarded(gate, status)),
+            *silence_routes(quiet, gate),
         ]
     )
 
@@ -129,12 +126,15 @@ def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-async def _nodes(cluster: Cluster, now_s: float, ttl_s: float) -> list[msgspec.Raw]:
+async def _nodes(cluster: Cluster, now_s: float, ttl_s: float, silences: Silences | None = None) -> list[msgspec.Raw]:
     """Encoded one by one, with pauses: looking at a large cluster must not hold up the pushes of its nodes."""
     rows = []
     for number, node in enumerate(sorted(cluster.roster.rows)[:MAX_LISTED_NODES], 1):
         if node in cluster.roster.rows:  # nobody forgot it during a pause
-            rows.append(msgspec.Raw(_encode(_node(cluster, cluster.roster.row(node, now_s), ttl_s))))
+            row = _node(cluster, cluster.roster.row(node, now_s), ttl_s)
+            if silences is not None:
+                row["silenced"] = silences.about(cluster.name, node, row["job_id"], time.time())
+            rows.append(msgspec.Raw(_encode(row)))
         if number % _SLICE == 0:
             await asyncio.sleep(0)
     return rows

@@ -24,11 +24,13 @@ from ingero.errors import IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.backends import GrpcBackend, HttpBackend
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
+from ingero.fleet.guard import TokenGate
 from ingero.fleet.metrics import cluster_families, own_series, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
-from ingero.fleet.receive import Receiver, Sink, TokenGate
+from ingero.fleet.receive import Receiver, Sink
 from ingero.fleet.replay import encode_one
 from ingero.fleet.series import ReceivedSeries
+from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictDesk, verdict_logs
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
@@ -89,7 +91,12 @@ class FleetService:
         self.receiver = Receiver(self.processor)
         self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
-        self.verdicts = VerdictDesk(rates, load_providers(verdict.providers_file), max_clusters=settings.max_clusters)
+        self.verdicts = VerdictDesk(
+            rates,
+            load_providers(verdict.providers_file),
+            max_clusters=settings.max_clusters,
+            silences=Silences(verdict.silences_file),
+        )
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
             self._inputs = InputLog(verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes)
@@ -152,7 +159,7 @@ class FleetService:
         extension, zpages = self.config.extensions.ingero_threshold, self.config.extensions.zpages
         if "ingero_threshold" in self.config.service.extensions:
             gate = self._secure("threshold", extension.agent_endpoint, extension.tls, extension.token_file)
-            app = threshold_app(self.processor, gate.gate, self.verdicts.told)
+            app = threshold_app(self.processor, gate.gate, self.verdicts.told, self.verdicts.silences)
             await self._serve("threshold", extension.agent_endpoint, app, gate)
             gate = self._secure("admin", extension.admin_endpoint, extension.tls, extension.token_file)
             await self._serve("admin", extension.admin_endpoint, admin_app(self.processor, gate.gate), gate)
@@ -246,6 +253,7 @@ class FleetService:
             self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
         if not changed:
             return
+        changed = [(cluster, self.verdicts.silences.mark(cluster, verdict, now_s)) for cluster, verdict in changed]
         for cluster, verdict in changed:
             log.info("verdict", extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)})
         body = encode_protobuf(verdict_logs(changed, time.time_ns()))

@@ -20,8 +20,8 @@ from ingero.contract.otlp_body import Encoding, decode, encode_error, encode_res
 from ingero.contract.push import problem_with_id
 from ingero.contract.threshold import ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
+from ingero.fleet.guard import TokenGate
 from ingero.fleet.processor import FleetProcessor, Taken
-from ingero.transport.auth import parse_bearer, token_digest, tokens_equal
 from ingero.transport.otlp_http import GRPC_CODES, Inbound, Reply
 
 _UNAUTHORIZED = "a bearer token is needed"  # the same words for missing, malformed and wrong
@@ -38,26 +38,6 @@ class Sink(Protocol):
 def no_verdicts(cluster: str, node: str) -> str:
     """Stands in where no verdict engine runs."""
     return ""
-
-
-class TokenGate:
-    """One listener's bearer token; open when there is none."""
-
-    def __init__(self, token: str | None) -> None:
-        self.set(token)
-
-    def set(self, token: str | None) -> None:
-        """Replace the token, as a reload does."""
-        self._digest = None if token is None else token_digest(token)
-
-    @property
-    def is_closed(self) -> bool:
-        """True when a token is asked for."""
-        return self._digest is not None
-
-    def admits(self, authorization: str | None) -> bool:
-        """True when no token is asked for, or this is the one."""
-        return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)
 
 
 class Receiver:

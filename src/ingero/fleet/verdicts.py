@@ -33,6 +33,7 @@ from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch
 from ingero.core.verdict.table import Member
+from ingero.fleet.silences import Silences
 
 FORGET_AFTER_S = 3600.0  # a cluster without measurements for this long is over
 RESOLVED_FOR_S = 60.0  # a resolved verdict is still told for this long: an agent may push once a minute
@@ -86,9 +87,12 @@ class VerdictDesk:
         providers: ProviderLookup | None = None,
         policy: VerdictPolicy | None = None,
         max_clusters: int = 1024,
+        silences: Silences | None = None,
     ) -> None:
         self.clusters: dict[str, ClusterDesk] = {}
         self.counters = DeskCounters()
+        self.silences = silences or Silences()
+        self._now_s = 0.0  # of the last tick
         self._rates, self._providers = rates, providers or ProviderLookup()
         self._policy, self._max_clusters = policy or VerdictPolicy(), max_clusters
 
@@ -108,15 +112,16 @@ class VerdictDesk:
                 self._observe(desk, member, measured, now_s)
 
     def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
-        """One second of every cluster: (cluster, verdict) for everything that is new or changed."""
+        """One second of every cluster: (cluster, verdict) for everything that is new or changed, silenced or not."""
         changed = []
+        self._now_s = now_s
         for cluster in [name for name, desk in self.clusters.items() if now_s - desk.heard_s > FORGET_AFTER_S]:
             del self.clusters[cluster]
         for cluster, desk in self.clusters.items():
             self._judge_collectives(desk, now_s)
             news = desk.engine.tick(now_s)
             changed += [(cluster, verdict) for verdict in news]
-            self._refresh_texts(desk, news, now_s)
+            self._refresh_texts(cluster, desk, news, now_s)
         self.counters.verdicts += len(changed)
         return changed
 
@@ -128,11 +133,15 @@ class VerdictDesk:
     def told(self, cluster: str) -> list[Verdict]:
         """Open verdicts of a cluster and those that were resolved a moment ago."""
         desk = self.clusters.get(cluster)
-        return [] if desk is None else [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
+        return [] if desk is None else self._told(cluster, desk)
 
     def families(self) -> list[Family]:
         """Open verdicts and lag as Prometheus reads them."""
-        open_now = [(c, v) for c, desk in sorted(self.clusters.items()) for v in desk.engine.current()]
+        open_now = [
+            (c, self.silences.mark(c, v, self._now_s))
+            for c, desk in sorted(self.clusters.items())
+            for v in desk.engine.current()
+        ]
         told = [(_labels(c, v), v) for c, v in open_now]
         return [
             gauge("ingero_fleet_verdict", "1 for every open verdict", [(labels, 1.0) for labels, _ in told]),
@@ -257,16 +266,20 @@ class VerdictDesk:
                 desk.peer_lag_ms[member] = float(lag.peer_lag_ms[rows & lag.is_quorate].mean())
 
     # --- What is told ----------------------------------------------------------------------------------------------
-    def _refresh_texts(self, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
+    def _refresh_texts(self, cluster: str, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
         for verdict in news:
             if verdict.state is VerdictState.RESOLVED:
                 desk.resolved[verdict.episode] = (verdict, now_s)
         desk.resolved = {e: pair for e, pair in desk.resolved.items() if now_s - pair[1] <= RESOLVED_FOR_S}
         by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
-        for verdict in [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]:
+        for verdict in self._told(cluster, desk):
             if verdict.node:
                 by_node[verdict.node].append(verdict)
         desk.texts = {node: encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+
+    def _told(self, cluster: str, desk: ClusterDesk) -> list[Verdict]:
+        told = [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
+        return [self.silences.mark(cluster, verdict, self._now_s) for verdict in told]
 
     def _inputs(self) -> list[tuple[str, int]]:
         c = self.counters
@@ -323,5 +336,6 @@ def _labels(cluster: str, verdict: Verdict) -> Labels:
         ("job", verdict.job or ""),
         ("node_id", verdict.node),
         ("rank", "" if verdict.rank is None else str(verdict.rank)),
+        *((("silenced", "true"),) if verdict.silenced else ()),
         ("state", str(verdict.state)),
     )

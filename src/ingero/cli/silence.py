@@ -1,0 +1,89 @@
+"""`ingero silence`: no alerts about a node or a job for a while; it is measured and judged as before."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ingero.cli.fleet_http import fleet_json
+from ingero.cli.status import DEFAULT_FLEET
+from ingero.cli.table import print_json, printable, render_table
+from ingero.cli.verdict_text import ago
+from ingero.config.loader import parse_duration_s
+from ingero.contract.silence import LiftRequest, SilenceRequest
+from ingero.errors import ConfigError
+
+PATH = "/api/v1/silences"
+
+
+@click.command()
+@click.argument("target", metavar="NODE|JOB|list|lift")
+@click.argument("lifted", required=False, metavar="[NODE|JOB]")
+@click.option("--for", "how_long", metavar="TIME", help="How long: 30m, 2h, 1d.")
+@click.option("--why", help="The reason; others will read it.")
+@click.option("--cluster", help="Only in this cluster; otherwise in all.")
+@click.option("--fleet", default=DEFAULT_FLEET, show_default=True, metavar="URL", help="Fleet's threshold API.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
+def command(
+    target: str,
+    lifted: str | None,
+    how_long: str | None,
+    why: str | None,
+    cluster: str | None,
+    fleet: str,
+    as_json: bool,
+    ca_cert: Path | None,
+) -> int:
+    """Mute alerts about a node or a job you know about; verdicts, series and prices go on and say so.
+
+    A token comes from $INGERO_FLEET_TOKEN; without one Fleet takes silences from its own machine only.
+
+    \b
+    Examples:
+      ingero silence gpu-node-17 --for 2h --why "fan is being replaced"
+      ingero silence list
+      ingero silence lift gpu-node-17
+    """
+    if target == "list":
+        answer = fleet_json(fleet, PATH, ca_cert)
+        print_json(answer) if as_json else _show(answer["silences"])
+        return 0
+    if target == "lift":
+        if not lifted:
+            raise click.UsageError("say whose silence ends: `ingero silence lift NODE|JOB`")
+        answer = _post(fleet, f"{PATH}/lift", ca_cert, LiftRequest(target=lifted, cluster=cluster))
+        print_json(answer) if as_json else print(f"{len(answer['lifted'])} silences of {printable(lifted)} lifted")
+        return 0 if answer["lifted"] else 1
+    if lifted or not how_long or not why:
+        raise click.UsageError('say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`')
+    try:
+        for_s = parse_duration_s(how_long)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--for") from None
+    asked = SilenceRequest(target=target, for_s=for_s, why=why, cluster=cluster)
+    answer = _post(fleet, PATH, ca_cert, asked)
+    print_json(answer) if as_json else _show([answer])
+    return 0
+
+
+def _post(fleet: str, path: str, ca_cert: Path | None, asked: SilenceRequest | LiftRequest) -> Any:
+    body = msgspec.json.encode(asked)
+    try:
+        msgspec.json.decode(body, type=type(asked))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error}; a silence lasts at most 30 days, names are short and printable") from None
+    return fleet_json(fleet, path, ca_cert, body)
+
+
+def _show(silences: list[dict[str, Any]]) -> None:
+    if not silences:
+        print("nothing is silenced")
+        return
+    rows = [
+        (s["target"], s.get("cluster") or "all", f"{ago(max(s['until'] - time.time(), 0.0))} left", s["why"])
+        for s in silences
+    ]
+    print(render_table(("node or job", "cluster", "ends", "why"), rows))

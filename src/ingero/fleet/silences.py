@@ -1,0 +1,90 @@
+"""Silences: which nodes and jobs rest from alerts, until when and why; kept in a file where one is given."""
+
+import logging
+from pathlib import Path
+
+import msgspec
+
+from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
+from ingero.contract.verdict import Verdict
+from ingero.errors import ConfigError, StoreError
+from ingero.storage.private_file import replace_file
+
+MAX_SILENCES = 1000
+MAX_FILE_BYTES = 4 << 20
+log = logging.getLogger(__name__)
+
+
+class TooManySilences(StoreError):
+    """Nobody silences a thousand things on purpose."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MAX_SILENCES} silences are in force; lift some first (`ingero silence list`)")
+
+
+class Silences:
+    """All silences in force. A second one for the same target replaces the first."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._kept: dict[tuple[str, str | None], Silence] = {}
+        if path is not None and path.exists():
+            self._kept = {(each.target, each.cluster): each for each in _read(path)}
+
+    def put(self, asked: SilenceRequest, now_s: float) -> Silence:
+        """Begin one; raises StoreError when there are too many or the file cannot be written."""
+        self.expire(now_s)
+        key = (asked.target, asked.cluster)
+        if key not in self._kept and len(self._kept) >= MAX_SILENCES:
+            raise TooManySilences()
+        silence = Silence(
+            target=asked.target, cluster=asked.cluster, since=now_s, until=now_s + asked.for_s, why=asked.why
+        )
+        self._replace(self._kept | {key: silence})
+        log.info("silenced", extra={"target": silence.target, "until": silence.until})
+        return silence
+
+    def lift(self, asked: LiftRequest) -> list[Silence]:
+        """End those of a target, in one cluster or in all; returns what ended."""
+        ended = [s for s in self._kept.values() if s.target == asked.target and asked.cluster in (None, s.cluster)]
+        if ended:
+            self._replace({key: s for key, s in self._kept.items() if s not in ended})
+            log.info("silence_lifted", extra={"target": asked.target})
+        return ended
+
+    def active(self, now_s: float) -> list[Silence]:
+        """Those in force, the first to end first."""
+        return sorted((s for s in self._kept.values() if now_s < s.until), key=lambda s: (s.until, s.target))
+
+    def expire(self, now_s: float) -> None:
+        """Let go of what is over; the file follows with the next change."""
+        if any(s.until <= now_s for s in self._kept.values()):
+            self._kept = {key: s for key, s in self._kept.items() if now_s < s.until}
+
+    def about(self, cluster: str, node: str, job: str | None, now_s: float) -> str:
+        """Why a node is silenced, and until when; empty when it is not. The longest silence speaks."""
+        found = [s for s in self._kept.values() if now_s < s.until and s.covers(cluster, node, job)]
+        return max(found, key=lambda s: s.until).text if found else ""
+
+    def mark(self, cluster: str, verdict: Verdict, now_s: float) -> Verdict:
+        """The verdict as it is told: the same, but saying that it is silenced."""
+        if not self._kept:
+            return verdict
+        text = self.about(cluster, verdict.node, verdict.job, now_s)
+        return msgspec.structs.replace(verdict, silenced=text) if text else verdict
+
+    def _replace(self, kept: dict[tuple[str, str | None], Silence]) -> None:
+        if self._path is not None:
+            replace_file(self._path, msgspec.json.encode(list(kept.values())))
+        self._kept = kept
+
+
+def _read(path: Path) -> list[Silence]:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes: not a file of silences")
+        return msgspec.json.decode(path.read_bytes(), type=list[Silence])
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not a file of silences: {error}; move it away to start without") from None
