@@ -1,6 +1,5 @@
 """A silence: an operator knows about a node or a job, so alerts about it rest for a while; measurements go on."""
 
-import time
 from typing import Annotated
 
 import msgspec
@@ -38,8 +37,3 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def covers(self, cluster: str, node: str, job: str | None) -> bool:
         """Whether it is about this node, or about the job it works for."""
         return self.cluster in (None, cluster) and self.target in (node, job)
-
-    @property
-    def text(self) -> str:
-        """As tables and verdicts show it."""
-        return f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(self.until))}: {self.why}"

@@ -1,6 +1,7 @@
 """Silences: which nodes and jobs rest from alerts, until when and why; kept in a file where one is given."""
 
 import logging
+import time
 from pathlib import Path
 
 import msgspec
@@ -64,7 +65,7 @@ class Silences:
     def about(self, cluster: str, node: str, job: str | None, now_s: float) -> str:
         """Why a node is silenced, and until when; empty when it is not. The longest silence speaks."""
         found = [s for s in self._kept.values() if now_s < s.until and s.covers(cluster, node, job)]
-        return max(found, key=lambda s: s.until).text if found else ""
+        return _text(max(found, key=lambda s: s.until)) if found else ""
 
     def mark(self, cluster: str, verdict: Verdict, now_s: float) -> Verdict:
         """The verdict as it is told: the same, but saying that it is silenced."""
@@ -77,6 +78,10 @@ class Silences:
         if self._path is not None:
             replace_file(self._path, msgspec.json.encode(list(kept.values())))
         self._kept = kept
+
+
+def _text(silence: Silence) -> str:
+    return f"until {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(silence.until))}: {silence.why}"
 
 
 def _read(path: Path) -> list[Silence]:
