@@ -92,3 +92,10 @@ def test_no_command_says_what_to_write():
     done = ingero()
     assert done.returncode == 2
     assert "ingero run -- python train.py" in done.stderr
+
+
+def test_records_that_cannot_be_kept_do_not_hide_the_exit_status(tmp_path):
+    (tmp_path / "ring").symlink_to("/nowhere/ring")
+    done = ingero("--keep-rings", str(tmp_path), "--", "sh", "-c", 'echo x > "$INGERO_NCCL_RING_DIR/ring"; exit 7')
+    assert done.returncode == 7
+    assert f"not all records could be kept in {tmp_path}: No such file or directory" in done.stderr

@@ -129,8 +129,11 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
     folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=RING_FOLDER))
     try:
         status = _supervise(command, environment | {RING_FOLDER_VARIABLE: str(folder)})
-        for ring in sorted(folder.iterdir()):
-            shutil.copy2(ring, target / ring.name)
+        try:
+            for ring in sorted(folder.iterdir()):
+                shutil.copy2(ring, target / ring.name)
+        except OSError as error:  # the job's exit status matters more than its records
+            click.echo(f"ingero run: not all records could be kept in {target}: {error.strerror}", err=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return status

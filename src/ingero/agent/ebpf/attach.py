@@ -88,12 +88,16 @@ class CallPrograms:
         if self.entry is None or self.on_return is None:
             raise Unavailable("no program for function calls could be loaded")
         link = Link([])
-        for program, wanted, on_return in ((self.on_return, returns, True), (self.entry, probes, False)):
-            if wanted and self.style is ProbeStyle.PERF:
-                link.descriptors += attach_perf(program, path, wanted, pid, on_return=on_return).descriptors
-            elif wanted:
-                made = attach_multi(program, path, wanted, pid, self.style, on_return=on_return)
-                link.descriptors += made.descriptors
+        try:
+            for program, wanted, on_return in ((self.on_return, returns, True), (self.entry, probes, False)):
+                if wanted and self.style is ProbeStyle.PERF:
+                    link.descriptors += attach_perf(program, path, wanted, pid, on_return=on_return).descriptors
+                elif wanted:
+                    made = attach_multi(program, path, wanted, pid, self.style, on_return=on_return)
+                    link.descriptors += made.descriptors
+        except BaseException:
+            link.close()  # half a pair would trap for nothing until we end
+            raise
         return link
 
 

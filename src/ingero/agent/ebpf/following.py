@@ -47,6 +47,7 @@ class Follower:
             if start_time(pid) != process.started or not is_alive(pid):
                 self._drop(pid)
                 self._roots.discard(pid)
+        self._sweep_targets()
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
         for pid in list(candidates):
             if self._wanted(pid):
@@ -117,7 +118,10 @@ class Follower:
                 process.add(fresh[index], sites, self._probes.table, self._probes.calls, recordings)
             except Unavailable as refused:
                 process.failures[fresh[index].path] = str(refused)
-        self._settle_modes(process, chosen)
+        try:
+            self._settle_modes(process, chosen)
+        except Unavailable as refused:  # it ended a moment ago: the next scan drops it
+            process.failures["modes"] = str(refused)
 
     def _settle_modes(self, process: ProcessProbes, chosen: set[int]) -> None:
         """Launches of the runtime give way to a driver library that came later; returns may be out of bounds."""
@@ -137,7 +141,18 @@ class Follower:
             process.failures["kernel events"] = "no slot is free"
             return
         process.first_host_slot, process.host_slots = first, len(recordings)
-        self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+        try:
+            self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+        except Unavailable as refused:
+            process.failures["kernel events"] = str(refused)
+
+    def _sweep_targets(self) -> None:
+        """The kernel follows forks by itself; a child whose fork we never heard of must not stay when it is gone."""
+        targets = self._probes.maps["targets"]
+        for key in targets.keys():  # noqa: SIM118 - a kernel map, not a dict
+            (pid,) = struct.unpack("<I", key)
+            if pid not in self.processes and not is_alive(pid):
+                targets.delete(key)
 
     def _drop(self, pid: int) -> None:
         process = self.processes.pop(pid)

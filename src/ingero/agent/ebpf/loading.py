@@ -1,8 +1,12 @@
 """Loaded probes: object, programs, rings, slots and kernel tracepoints, with what is on, what is off and why."""
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from ingero.agent.ebpf.attach import CallPrograms
 from ingero.agent.ebpf.btf import kernel_btf
@@ -44,24 +48,42 @@ class LoadedProbes:
         if not path.exists():
             raise Unavailable(f"no probes for {MACHINE}: {path} is missing")
         self.capabilities: dict[str, Capability] = {}
-        self._links: list[Link] = []
         self._layers = policy.layers
         constants, missing = resolve_features(kernel_btf(), policy.layers)
         constants["functions"] = encode_functions(MACHINE, stacks=policy.stacks)
         self._object = ProbeObject(str(path), constants, dict(policy.ring_bytes))
+        self._opened = contextlib.ExitStack()
+        self._opened.callback(self._object.close)
+        try:
+            self._open(policy, missing)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            kernel_btf.cache_clear()  # 30 MB that nobody needs after loading
+
+    def _open(self, policy: TracePolicy, missing: Mapping[str, str]) -> None:
+        """Everything beyond the maps; each part is closed again when a later one is refused."""
         self.maps = self._object.maps
         self.table = SlotTable(self.maps["slots"])
-        self.rings = [Ring(self.maps[name], EVENT) for name in ("critical_ring", "host_ring", "calls_ring")]
-        self.nccl_ring = Ring(self.maps["nccl_ring"], NCCL_EVENT)
+        self._opened.callback(self.table.close)
+        rings = [
+            self._ring(name, NCCL_EVENT if name == "nccl_ring" else EVENT)
+            for name in ("critical_ring", "host_ring", "calls_ring", "nccl_ring")
+        ]
+        self.rings, self.nccl_ring = rings[:3], rings[3]
         self.calls = self._load_calls()
         for feature in FEATURES:
             if feature.name in policy.layers:
                 self._attach(feature, missing.get(feature.name))
-        kernel_btf.cache_clear()  # 30 MB that nobody needs after loading
         if not any(capability.on for capability in self.capabilities.values()):
             reasons = "; ".join(f"{one.name}: {one.detail}" for one in self.capabilities.values())
-            self.close()
             raise Unavailable(f"nothing can be traced here ({reasons})")
+
+    def _ring(self, name: str, record: np.dtype[np.void]) -> Ring:
+        ring = Ring(self.maps[name], record)
+        self._opened.callback(ring.close)
+        return ring
 
     def _load_calls(self) -> CallPrograms:
         style, refusals = detect_style()
@@ -99,13 +121,10 @@ class LoadedProbes:
             for link in links:
                 link.close()
             links, missing = [], f"{refused}: {feature.costs_without}"
-        self._links += links
+        for link in links:
+            self._opened.callback(link.close)
         self.capabilities[feature.name] = Capability(feature.name, missing is None, missing or "raw tracepoints")
 
     def close(self) -> None:
-        for link in self._links:
-            link.close()
-        for ring in (*self.rings, self.nccl_ring):
-            ring.close()
-        self.table.close()
-        self._object.close()
+        """Links first, maps last."""
+        self._opened.close()

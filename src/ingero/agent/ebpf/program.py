@@ -42,18 +42,19 @@ class ProbeObject:
         self._elf = ElfFile(path)
         self._symbols = list(self._elf.symbols(SHT_SYMTAB))
         self._by_name = {symbol.name: symbol for symbol in self._symbols if symbol.kind != STT_SECTION}
-        section = self._elf.section(".BTF")
-        if section is None:
-            raise Unavailable(f"{path} carries no BTF: rebuild it with `make probes`")
-        self.btf = Btf(self._elf.content(section))
-        self._fit_btf()
-        self._btf_descriptor = self._load_btf()
         self.maps: dict[str, KernelMap] = {}
         self._programs: list[int] = []
+        self._btf_descriptor: int | None = None
         try:
+            section = self._elf.section(".BTF")
+            if section is None:
+                raise Unavailable(f"{path} carries no BTF: rebuild it with `make probes`")
+            self.btf = Btf(self._elf.content(section))
+            self._fit_btf()
+            self._btf_descriptor = self._load_btf()
             self._make_maps(ring_bytes or {})
             self._make_data(constants)
-        except BpfRefused:
+        except BaseException:
             self.close()
             raise
         self._relocations = {
@@ -130,7 +131,7 @@ class ProbeObject:
                 value_size=spec.numbers.get("value_size", 0),
                 max_entries=ring_bytes.get(spec.name, spec.numbers.get("max_entries", 0)),
                 flags=spec.numbers.get("map_flags", 0),
-                types=(self._btf_descriptor, spec.key_type, spec.value_type) if with_types else (0, 0, 0),
+                types=(self._btf_descriptor or 0, spec.key_type, spec.value_type) if with_types else (0, 0, 0),
             )
 
     def _make_data(self, constants: Mapping[str, bytes]) -> None:
@@ -199,8 +200,9 @@ class ProbeObject:
             os.close(descriptor)
         for kernel_map in self.maps.values():
             kernel_map.close()
-        os.close(self._btf_descriptor)
-        self._programs, self.maps = [], {}
+        if self._btf_descriptor is not None:
+            os.close(self._btf_descriptor)
+        self._programs, self.maps, self._btf_descriptor = [], {}, None
         self._elf.close()
 
 

@@ -81,7 +81,11 @@ class Tracer:
         self._stacks.clear()
         self._ended.clear()
         self._check_clock()
-        self._follower.scan(time.monotonic())
+        try:
+            self._follower.scan(time.monotonic())
+        except BaseException:
+            self.close()
+            raise
         self._governor: Governor | None = None
         self._govern_at_s = time.monotonic() + _GOVERN_AFTER_S
 
