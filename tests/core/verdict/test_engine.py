@@ -322,3 +322,13 @@ def test_a_recovering_rank_keeps_the_cause_and_size_of_its_slow_time() -> None:
     assert len(over) == 2
     assert {verdict.cause for verdict in over} == {slow.cause}
     assert min(verdict.excess for verdict in over) > 0.02
+
+
+def test_stalls_that_begin_right_after_the_warm_up_are_named_with_their_period() -> None:
+    """A clean record of all peers counts, however short each of them is: six stalls are enough."""
+    own = np.exp(noise(200, 8, spread=0.002))
+    own[80::14, 5] += 1.0
+    (named,) = {
+        (v.rank, v.cause, v.period) for s, v in run(np.log(own)) if v.state is VerdictState.STRAGGLER and s < 170
+    }
+    assert named == (5, CauseClass.STALL, 14)

@@ -93,8 +93,7 @@ def stall_update(
     onset = stalled & ~rows.is_stalled[members]
     rows.is_stalled[members] = stalled
     rows.stall_steps[members] += 1
-    typical = segment_median(rows.cohort[members], rows.onset_count[members].astype(np.float64))
-    usual = np.clip(2 * (typical + 1) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX)
+    usual = np.clip(2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX)
     often = STALL_RATIO * usual
     gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - often) / (1 - usual)))
     rows.stall[members] = np.clip(rows.stall[members] + gain, 0.0, CAP * STALL_BAR)
@@ -104,6 +103,17 @@ def stall_update(
     rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
     rows.onset_count[hit] += 1
     rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(rows.onset_count[hit], ONSETS)
+
+
+def _typical_stalls(rows: MemberRows, members: Index) -> Column:
+    """Stalls a peer had so far: the median, or half the mean of the others where most had none yet; never quite zero.
+
+    Half, so that two who stall do not excuse each other; one stall among all peers is what a clean record still allows.
+    """
+    cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
+    count = np.bincount(cohort)[cohort]
+    others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
+    return np.asarray(np.maximum(segment_median(cohort, stalls), others / 2) + 1 / count, np.float64)
 
 
 def stalls_alone(rows: MemberRows) -> NDArray[np.bool_]:
