@@ -1,4 +1,4 @@
-"""F129, F132: real uprobes on real processes; every record is checked against what the process did."""
+"""F129: real uprobes on real processes; every record is checked against what the process did."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SLOW, bucket_floor_ns
+from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SAMPLED, FLAG_SLOW, bucket_floor_ns
 from ingero.agent.ebpf.links import ProbeStyle
 from ingero.agent.ebpf.slots import Recording
 from ingero.contract.events import Source
@@ -110,7 +110,7 @@ def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(j
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), launch_sample_every=100, slow_launch_ns=2_000_000)
     process.do(
-        "def launch(shared): rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(shared), P(0))\n"
+        "def launch(shared): rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(shared), P(0x5EED))\n"
         "[launch(0) for _ in range(1000)]\n"
         "[launch(777) for _ in range(5)]\n"
     )
@@ -126,6 +126,11 @@ def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(j
     records = tracing.of(Source.CUDA, 3)
     assert sum(records["flags"] & FLAG_SLOW > 0) >= 5
     assert 10 <= len(records) <= 40, "sampled and slow ones, not all"
+    sampled = records["flags"] & FLAG_SAMPLED > 0
+    assert set(records["arg1"][sampled].tolist()) == {0x5EED}
+    assert set(records["arg1"][~sampled].tolist()) == {0}, (
+        "its stream lies on the stack, which is read for samples only"
+    )
 
 
 def test_thresholds_change_while_the_process_runs(job, trace) -> None:

@@ -1,4 +1,4 @@
-"""F014, F142: processes and libraries that come, go, move and multiply while we trace."""
+"""F129: processes and libraries that come, go, move and multiply while we trace."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""F133, F134: scheduler, processes, memory, block I/O and TCP of traced processes, caused on purpose."""
+"""F129: scheduler, processes, memory, block I/O and TCP of traced processes, caused on purpose."""
 
 import shutil
 import subprocess

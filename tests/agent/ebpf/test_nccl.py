@@ -1,4 +1,4 @@
-"""F026, F132: NCCL calls become collective records: id, rank, sequence, bytes; a late rank shows in real processes."""
+"""F067, F068: NCCL calls become collective records: id, rank, sequence, bytes; a late rank shows in real processes."""
 
 import numpy as np
 
