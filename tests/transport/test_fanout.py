@@ -207,7 +207,7 @@ async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp
         answer = await call(by_name(AGENT_TOOLS, "query_fleet"), context, arguments)
     assert isinstance(answer, Told)
     text = answer.text or ""
-    assert re.match(r"Clock warnings:\nclock skew: ahead is (19|20)\d\d ms ahead of right", text)
+    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is (19|20)\d\d ms ahead of right", text)
     expected = {
         "chains": "Fleet Chains: 0 chain(s)", "ops": "Fleet Ops: 2 node(s)", "overview": "Fleet Overview: 2 node(s)",
         "sql": "[traced-data]right[/traced-data]|3\n[traced-data]ahead[/traced-data]|3\n2 row(s)",

@@ -3,14 +3,14 @@
 import datetime
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
 from ingero.cli.fleet_ask import closing, decode_reply, each_reply, run_until_interrupt
 from ingero.cli.fleet_options import FleetOptions
-from ingero.contract.node_api import Chains, QueryReply
+from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import (
     SliceChunk,
@@ -24,10 +24,17 @@ from ingero.core.skew import ClockOffset
 from ingero.errors import Unavailable
 from ingero.transport.fanout import NodeReply, Question
 
-_SQL = (
-    "SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, node, rank FROM events "
-    "WHERE timestamp >= {since} ORDER BY timestamp DESC"
-)
+_COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")
+_SQL = f"SELECT {', '.join(_COLUMNS)} FROM events WHERE timestamp >= {{since}} ORDER BY timestamp DESC"
+_Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Row: TypeAlias = tuple[_Int, _Int, _Int, _Int, _Int, _Int, _Int, _Int, str | None, _Int | None]
+
+
+class _Events(msgspec.Struct):
+    """Rows as a timeline needs them; a node that answers anything else is left out with a warning."""
+
+    columns: list[str]
+    rows: list[_Row]
 
 
 class NodesTimeline:
@@ -36,8 +43,9 @@ class NodesTimeline:
     def __init__(self, options: FleetOptions, since_s: float, limit: int) -> None:
         self.options = options
         self.merge = RowMerge()
+        self.merge.expect(_COLUMNS)
         self._rows: list[list[Any]] = []
-        self._chains: list[Any] = []
+        self._chains: list[tuple[ChainRow, int]] = []
         since_ns = time.time_ns() - int(since_s * 1e9)
         events = Question("/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit})
         self.offsets, self.interrupted = run_until_interrupt(each_reply(options, events, self._take_rows))
@@ -50,7 +58,7 @@ class NodesTimeline:
         self.nodes = self._read_nodes()
 
     def _take_rows(self, reply: NodeReply) -> None:
-        decoded = decode_reply(reply, msgspec.json.Decoder(QueryReply).decode, self.merge)
+        decoded = decode_reply(reply, msgspec.json.Decoder(_Events).decode, self.merge)
         if decoded is not None:
             for row in self.merge.add(reply.name, decoded.columns, decoded.rows):
                 row[8] = row[8] or reply.name
@@ -63,13 +71,18 @@ class NodesTimeline:
         self.merge.warnings += [warning for warning in noted.warnings if warning not in self.merge.warnings]
         for chain in decoded.chains if decoded else ():
             chain.node = chain.node or reply.name
-            self._chains.append(chain)
+            try:
+                moment = datetime.datetime.fromisoformat(chain.detected_at)
+            except ValueError:
+                self.merge.warnings.append(f"node {reply.name}: a chain without a time was left out")
+                continue
+            self._chains.append((chain, int(moment.timestamp()) * 1_000_000_000))
 
     def _read_nodes(self) -> list[TimelineNode]:
         ranks: dict[str, int | None] = {}
         for row in self._rows:
             ranks.setdefault(row[8], row[9])
-        for chain in self._chains:
+        for chain, _ in self._chains:
             ranks.setdefault(chain.node, None)
         return [TimelineNode(name, ranks[name]) for name in sorted(ranks)]
 
@@ -82,7 +95,7 @@ class NodesTimeline:
             columns.append([index[row[8]] for row in self._rows])
             row_numbers = np.arange(len(self._rows))
             yield writer.slices(SliceChunk(*(as_columns(column) for column in (*columns, row_numbers))))
-        yield writer.chains([_chain(chain, index[chain.node]) for chain in self._chains])
+        yield writer.chains([_chain(chain, index[chain.node], at_ns) for chain, at_ns in self._chains])
         yield writer.counters(list(self._clocks(index, self.offsets)))
         yield writer.end()
 
@@ -101,11 +114,10 @@ class NodesTimeline:
         return closing(self.options, self.merge, self.offsets, self.interrupted)
 
 
-def _chain(chain: Any, node: int) -> TimelineChain:
-    moment = datetime.datetime.fromisoformat(chain.detected_at)
+def _chain(chain: ChainRow, node: int, at_ns: int) -> TimelineChain:
     return TimelineChain(
         node=node,
-        at_ns=int(moment.timestamp()) * 1_000_000_000,
+        at_ns=at_ns,
         severity=chain.severity,
         summary=chain.summary,
         root_cause=chain.root_cause,

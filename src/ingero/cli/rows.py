@@ -60,9 +60,10 @@ class RowPrinter:
 
     def _flush_table(self) -> None:
         if self._widths is None and self._waiting:
-            columns = zip(self._header, *self._waiting, strict=True)
+            header = [printable(name) for name in self._header]
+            columns = zip(header, *self._waiting, strict=True)
             self._widths = [max(len(text) for text in column) for column in columns]
-            self._print_lines([self._header, ["-" * width for width in self._widths]])
+            self._print_lines([header, ["-" * width for width in self._widths]])
         self._print_lines(self._waiting)
         self._waiting = []
 

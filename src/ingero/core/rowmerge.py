@@ -24,14 +24,22 @@ class RowMerge:
         self.failed += 1
         self.warnings.append(f"node {node}: {reason}")
 
+    def expect(self, columns: Sequence[str]) -> None:
+        """Fix the columns beforehand, where the caller reads them by position."""
+        self._columns = list(columns)
+        self.header = list(columns) if NODE_COLUMN in columns else [NODE_COLUMN, *columns]
+
     def add(self, node: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Rows of one node in the shape of the merged table; none when its columns differ from the first answer's."""
+        if any(len(row) != len(columns) for row in rows):
+            self.fail(node, f"its rows do not have the {len(columns)} values its columns promise; left out")
+            return []
         self.answered += 1
         if not columns:
             return []
         if self._columns is None:
-            self._columns = list(columns)
-            self.header = list(columns) if NODE_COLUMN in columns else [NODE_COLUMN, *columns]
+            self.expect(columns)
+        assert self._columns is not None
         if list(columns) != self._columns:
             self.warnings.append(
                 f"node {node}: its columns ({', '.join(columns)}) differ from ({', '.join(self._columns)}); left out"

@@ -24,6 +24,7 @@ def kept_certificate(directory: Path, names: Sequence[str], now: datetime.dateti
     """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when names change."""
     cert, key = directory / "server.crt", directory / "server.key"
     now = now or datetime.datetime.now(datetime.UTC)
+    names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_one(directory / ".lock"):
         if not _still_good(cert, key, names, now):
@@ -93,7 +94,13 @@ def _key_usage() -> x509.KeyUsage:
 def _still_good(cert: Path, key: Path, names: Sequence[str], now: datetime.datetime) -> bool:
     if not (cert.exists() and key.exists()):
         return False
-    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+    try:
+        certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+        own_key = serialization.load_pem_private_key(key.read_bytes(), None).public_key()
+    except ValueError:
+        return False
+    if own_key != certificate.public_key():
+        return False  # the machine went down between writing one and the other
     renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
     return now < renew_at and set(names) <= set(names_in(cert))
 

@@ -111,8 +111,8 @@ class Fanout:
             return await self._request(node, question)
         except TimeoutError:
             return NodeReply(node, node, failure=f"no answer within {self.policy.timeout_s:g} s")
-        except aiohttp.ClientConnectorCertificateError:
-            return NodeReply(node, node, failure=await self._unknown_certificate(node))
+        except aiohttp.ClientConnectorCertificateError as error:
+            return NodeReply(node, node, failure=await self._unknown_certificate(node, error))
         except aiohttp.ServerFingerprintMismatch as error:
             return NodeReply(node, node, failure=_changed_certificate(node, error))
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
@@ -142,7 +142,7 @@ class Fanout:
                 reply = await self._request(node, Question("/api/v1/time"))
                 received = self._clock_ns()
                 samples.append(TimeSample(sent, received, _decode_time(reply.body).timestamp_ns))
-            except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError):
+            except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError, RecursionError):
                 return
         self._offsets[node] = estimate_offset(samples)
         self._measured_ns[node] = received
@@ -168,14 +168,15 @@ class Fanout:
         speaks_plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
         return not scheme and speaks_plain and (is_loopback(host) or not self.policy.require_tls)
 
-    async def _unknown_certificate(self, node: str) -> str:
+    async def _unknown_certificate(self, node: str, error: aiohttp.ClientConnectorCertificateError) -> str:
         host = split_scheme(node)[1]
         try:
             seen = await peer_fingerprint(node, self.policy.timeout_s)
-        except (OSError, TimeoutError, AuthError) as error:
-            return f"its certificate is not trusted and could not be read again: {error}"
+        except (OSError, TimeoutError, AuthError) as again:
+            return f"its certificate is not trusted and could not be read again: {again}"
         if self.policy.tls.ca is not None:
-            return f"its certificate is not from {self.policy.tls.ca} or not for this name (fingerprint {seen})"
+            why = getattr(error.certificate_error, "verify_message", "") or "it does not verify"
+            return f"its certificate is not accepted with {self.policy.tls.ca}: {why} (fingerprint {seen})"
         return (
             f"its certificate is unknown (fingerprint {seen}); compare it with what the node printed, then run "
             f"`ingero nodes trust {host}`"
@@ -222,7 +223,7 @@ def _connection_failure(error: Exception) -> str:
         return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         reason = os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
-        return f"cannot connect: {reason}"
+        return f"cannot connect: {reason or 'it hung up before TLS was agreed; we want TLS 1.3'}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
     return f"the answer broke off: {error}" if str(error) else f"the answer broke off ({type(error).__name__})"

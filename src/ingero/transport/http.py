@@ -120,6 +120,16 @@ class TimedProtocol(HttpToolsProtocol):
         self._stop_expecting()
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        """The peer does not read its answer."""
+        self._stop_expecting()
+        self._patience = self.loop.call_later(REQUEST_S, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._stop_expecting()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_expecting()
         super().connection_lost(exc)

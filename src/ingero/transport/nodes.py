@@ -21,7 +21,9 @@ class FanoutPolicy:
 
 def parse_nodes(text: str) -> list[str]:
     """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
-    inner = text.strip().removeprefix("[").removesuffix("]") if not text.strip().startswith("[::") else text
+    inner = text.strip()
+    if inner.startswith("[") and inner.endswith("]"):  # otherwise the brackets are those of an IPv6 address
+        inner = inner[1:-1]
     return list(dict.fromkeys(part.strip() for part in inner.split(",") if part.strip()))
 
 

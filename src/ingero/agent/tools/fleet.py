@@ -52,11 +52,12 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
         offsets = fanout.offsets(context.nodes)
     merge = RowMerge()
     body = {"chains": _chains, "sql": _rows, "ops": _raw, "overview": _raw}[action](replies, merge, question)
+    told = [traced(warning, LINE_BYTES) for warning in merge.warnings]  # they quote what nodes said
     if merge.is_total_failure:
-        raise ToolRefused("unavailable", "no node answered: " + "; ".join(merge.warnings), status=503)
-    skew = [f"clock skew: {warning}" for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)]
+        raise ToolRefused("unavailable", "no node answered: " + "; ".join(told), status=503)
+    skew = [f"clock skew: {traced(str(warning), LINE_BYTES)}" for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)]
     head = ["Clock warnings:", *skew, ""] if skew else []
-    warnings = [f"WARNING: {warning}" for warning in merge.warnings]
+    warnings = [f"WARNING: {warning}" for warning in told]
     text = "\n".join([*head, *warnings, PREAMBLE, *body])
     if len(text.encode()) > MAX_TEXT_BYTES:
         raise ToolRefused("too_large", "the answer is larger than 1 MiB; narrow it with since or limit", status=413)
@@ -95,15 +96,16 @@ def _chains(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) 
     chains.sort(key=lambda chain: _ORDER.get(chain.severity.upper(), 9))
     lines = [f"Fleet Chains: {len(chains)} chain(s)"]
     for chain in chains:
+        severity = chain.severity if chain.severity.upper() in _ORDER else traced(chain.severity)
         node, summary, cause = (
             traced(chain.node),
             traced(chain.summary, LINE_BYTES),
             traced(chain.root_cause, LINE_BYTES),
         )
         if question.tsc:
-            lines.append(f"[{chain.severity}] {node} | {summary} | {cause}")
+            lines.append(f"[{severity}] {node} | {summary} | {cause}")
         else:
-            lines += [f"[{chain.severity}] {node}", f"  {summary}", f"  root cause: {cause}"]
+            lines += [f"[{severity}] {node}", f"  {summary}", f"  root cause: {cause}"]
             lines += [f"  fix: {traced(line, LINE_BYTES)}" for line in chain.recommendations]
     return lines
 
@@ -113,12 +115,11 @@ def _rows(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) ->
     for reply, answer in _decoded(replies, merge, QueryReply):
         rows += merge.add(reply.name, answer.columns, answer.rows)
     cells = [[traced(value, LINE_BYTES) if isinstance(value, str) else str(value) for value in row] for row in rows]
+    header = [name if name.isidentifier() and len(name) <= 64 else traced(name) for name in merge.header]
     if question.tsc or not cells:
-        return ["|".join(merge.header), *("|".join(row) for row in cells), f"{len(rows)} row(s)"]
-    widths = [max(len(text) for text in column) for column in zip(merge.header, *cells, strict=True)]
-    lines = [
-        "  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip() for line in [merge.header, *cells]
-    ]
+        return ["|".join(header), *("|".join(row) for row in cells), f"{len(rows)} row(s)"]
+    widths = [max(len(text) for text in column) for column in zip(header, *cells, strict=True)]
+    lines = ["  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip() for line in [header, *cells]]
     return [*lines, f"{len(rows)} row(s)"]
 
 

@@ -1,0 +1,244 @@
+"""What a fan-out meets in real clusters: wrong certificates, servers that lie, many nodes, clocks beside the answer."""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.fault_proxy import FaultProxy
+from tests.storage.test_merge import database
+from tests.tls_files import Authority
+from tests.transport.test_fanout import SQL, _target, ask, node
+
+from ingero.cli.fleet_ask import ask_rows
+from ingero.cli.fleet_options import FleetOptions
+from ingero.transport.certificates import kept_certificate
+from ingero.transport.fanout import Fanout, Question
+from ingero.transport.http import HttpListener, bind
+from ingero.transport.nodes import FanoutPolicy, parse_nodes
+from ingero.transport.tls import ClientTls, ServerTls, server_context
+
+GOOD = b'{"columns":["n"],"rows":[[3]]}'
+
+
+@contextlib.asynccontextmanager
+async def raw_server(answer: bytes, *, endless: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """Answers whatever it is asked with these bytes; on request without end."""
+
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(answer)
+                await writer.drain()
+                while endless and not writer.is_closing():
+                    writer.write(b"x" * 65536)
+                    await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(reply, "127.0.0.1", 0, ssl=tls)
+    async with server:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def http(body: bytes, *headers: bytes) -> bytes:
+    lines = [b"HTTP/1.1 200 OK", b"content-length: %d" % len(body), *headers, b"", body]
+    return b"\r\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("days", "name", "other_ca", "reason"),
+    [
+        (-1, "127.0.0.1", False, "certificate has expired"),
+        (10, "10.9.8.7", False, "certificate is not valid for '127.0.0.1'"),
+        (10, "127.0.0.1", True, "certificate"),
+    ],
+)
+async def test_tls_failures_say_why(tmp_path: Path, days: int, name: str, other_ca: bool, reason: str) -> None:
+    authority = Authority.make(tmp_path / "ca")
+    trusted = Authority.make(tmp_path / "other") if other_ca else authority
+    async with node(database(tmp_path / "a.db"), tls=authority.issue(name, days=days)) as address:
+        (reply,) = await ask([address], tls=ClientTls(ca=trusted.cert))
+    failure = reply.failure or ""
+    assert failure.startswith(f"its certificate is not accepted with {trusted.cert}: ")
+    assert reason in failure
+    assert "fingerprint " in failure
+
+
+async def test_f137_client_certificate_is_wanted_and_accepted(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path / "ca")
+    own, client = authority.issue("127.0.0.1"), authority.issue("client", for_client=True)
+    stranger = Authority.make(tmp_path / "other").issue("client", for_client=True)
+    mutual = ServerTls(cert=own.cert, key=own.key, client_ca=authority.cert)
+    async with node(database(tmp_path / "a.db"), tls=mutual) as address:
+        replies = [
+            (await ask([address], tls=ClientTls(ca=authority.cert, cert=cert, key=key)))[0]
+            for cert, key in ((client.cert, client.key), (stranger.cert, stranger.key), (None, None))
+        ]
+    assert (replies[0].failure, replies[0].body) == (None, GOOD)
+    assert all(reply.failure for reply in replies[1:])
+
+
+async def test_f136_tls_12_is_refused_on_both_sides(tmp_path: Path) -> None:
+    tls = kept_certificate(tmp_path / "tls", ["127.0.0.1"])
+    old_client = ssl.create_default_context(cafile=str(tls.cert))
+    old_client.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with node(database(tmp_path / "a.db"), tls=tls) as address:
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            await asyncio.open_connection(*_target(address), ssl=old_client)
+    old_server = server_context(tls, ssl.TLSVersion.TLSv1_2)
+    old_server.maximum_version = ssl.TLSVersion.TLSv1_2
+    async with raw_server(http(GOOD), tls=old_server) as address:
+        (reply,) = await ask([address], tls=ClientTls(ca=tls.cert))
+    assert "TLS" in (reply.failure or "")
+
+
+def test_a_kept_certificate_torn_by_a_crash_is_made_again(tmp_path: Path) -> None:
+    first = kept_certificate(tmp_path / "a", ["n"])
+    other = kept_certificate(tmp_path / "b", ["n"])
+    first.key.write_bytes(other.key.read_bytes())
+    server_context(kept_certificate(tmp_path / "a", ["n"]))
+    first.cert.write_bytes(b"")
+    server_context(kept_certificate(tmp_path / "a", ["n", "n\u00f6de"]))
+    again = kept_certificate(tmp_path / "a", ["n", "n\u00f6de"]).cert.read_bytes()
+    assert kept_certificate(tmp_path / "a", ["n", "n\u00f6de"]).cert.read_bytes() == again
+
+
+HOSTILE = {
+    "not JSON": http(b"<html>"),
+    "not an object": http(b"[1,2]"),
+    "wrong types": http(b'{"columns":[1],"rows":{}}'),
+    "nested": http(b'{"columns":["n"],"rows":' + b"[" * 100_000),
+    "objects in rows": http(b'{"columns":["n"],"rows":[[{"a":1}]]}'),
+    "short row": http(b'{"columns":["n","m"],"rows":[[1,2],[1]]}'),
+    "long row": http(b'{"columns":["n"],"rows":[[1,2]]}'),
+    "row without node": http(b'{"columns":["a","node"],"rows":[[1]]}'),
+    "huge header": b"HTTP/1.1 200 OK\r\nx: " + b"a" * 200_000 + b"\r\n\r\n",
+    "many headers": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000 + b"\r\n",
+    "not HTTP": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+    "negative length": b"HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n",
+    "redirect": b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    "unknown encoding": http(b"abc", b"content-encoding: gzip"),
+}
+
+
+async def test_servers_that_lie_are_warnings_and_the_others_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        good = await stack.enter_async_context(node(database(tmp_path / "a.db")))
+        hostile = [await stack.enter_async_context(raw_server(answer)) for answer in HOSTILE.values()]
+        endless = await stack.enter_async_context(raw_server(b"HTTP/1.1 200 OK\r\n\r\n", endless=True))
+        options = FleetOptions([good, *hostile, endless], FanoutPolicy(timeout_s=20), 1000.0, False)
+        status = await asyncio.to_thread(ask_rows, options, "SELECT count(*) AS n FROM events", 10, "json")
+    captured = capsys.readouterr()
+    assert (status, msgspec.json.decode(captured.out)) == (0, [{"node": "n1", "n": 3}])
+    warned = [line for line in captured.err.splitlines() if line.startswith("WARNING: node http://127.0.0.1:")]
+    assert len(warned) == len(HOSTILE) + 1, captured.err
+    assert "larger than 32 MiB" in warned[-1]
+
+
+async def test_a_name_or_column_cannot_forge_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = b'{"columns":["\\u001b[2J","b"],"rows":[["\\u001b]0;x\\u0007",1]]}'
+    async with raw_server(http(body, b"x-ingero-node: \x1b[31mroot")) as address:
+        options = FleetOptions([address], FanoutPolicy(timeout_s=5), 1000.0, False)
+        await asyncio.to_thread(ask_rows, options, "SELECT 1", 10, "table")
+    captured = capsys.readouterr()
+    assert "\x1b" not in captured.out + captured.err
+
+
+async def test_f151_clocks_do_not_lengthen_a_question(tmp_path: Path) -> None:
+    """The answer is there before the clocks are: three looks at a clock over 100 ms each add nothing to it."""
+    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), delay_s=0.2) as proxy:
+        arrived = {}
+        for measured in (False, True):
+            async with Fanout(FanoutPolicy(timeout_s=10)) as fanout:
+                begin = time.monotonic()
+                async for reply in fanout.ask([proxy.address], SQL, measure_skew=measured):
+                    assert reply.failure is None
+                    arrived[measured] = time.monotonic() - begin
+                whole = time.monotonic() - begin
+                assert bool(fanout.offsets([proxy.address])) is measured
+    assert arrived[True] < arrived[False] * 1.1 + 0.1
+    assert whole < arrived[True] + 0.2, "three short questions on a warm connection"
+
+
+async def test_f152_sixty_nodes_in_under_five_seconds(tmp_path: Path) -> None:
+    db = database(tmp_path / "a.db")
+    tls = kept_certificate(tmp_path / "tls", ["127.0.0.1"])
+    names = [f"gpu-{i:02}" for i in range(60)]
+    nodes = [node(db, name, tls=tls) for name in names]
+    addresses = await asyncio.gather(*(one.__aenter__() for one in nodes))
+    begin = time.monotonic()
+    replies = await ask(addresses, tls=ClientTls(ca=tls.cert))
+    elapsed = time.monotonic() - begin
+    await asyncio.gather(*(one.__aexit__(None, None, None) for one in nodes))
+    assert [(reply.name, reply.failure, reply.body) for reply in replies] == [(name, None, GOOD) for name in names]
+    assert elapsed < 5.0
+
+
+@contextlib.asynccontextmanager
+async def guarded_node(db: Path) -> AsyncIterator[HttpListener]:
+    from ingero.agent.api import NodeApi, NodeGuard
+    from ingero.storage.node_view import NodeView
+
+    listener = HttpListener(NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0"))
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.stop()
+
+
+async def test_slow_and_half_open_clients_do_not_keep_a_node_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 connections that send nothing, half a header or half a body: others are answered, then they are closed."""
+    monkeypatch.setattr("ingero.transport.http.REQUEST_S", 1.0)
+    starts = [b"", b"GET /api/v1/ti", b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"]
+    async with guarded_node(database(tmp_path / "a.db")) as listener:
+        slow = [await asyncio.open_connection(*_target(listener.address)) for _ in range(200)]
+        for number, (_, writer) in enumerate(slow):
+            writer.write(starts[number % 3])
+        (reply,) = await ask([listener.address])
+        assert reply.failure is None
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(reader.read() for reader, _ in slow), return_exceptions=True)
+            while listener.connections > 1:
+                await asyncio.sleep(0.02)
+        for _, writer in slow:
+            writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingero.transport.http.REQUEST_S", 0.5)
+    sql = (
+        "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c LIMIT 9000) SELECT printf('%01000d', i) FROM c"
+    )
+    body = msgspec.json.encode({"sql": sql, "limit": 10_000})
+    async with guarded_node(database(tmp_path / "a.db")) as listener:
+        _, writer = await asyncio.open_connection(*_target(listener.address), limit=1024)
+        writer.write(b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        async with asyncio.timeout(10):
+            while not listener.connections:
+                await asyncio.sleep(0.02)
+            while listener.connections:
+                await asyncio.sleep(0.02)
+        writer.close()
+
+
+async def test_a_node_name_cannot_add_headers(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db"), "a\r\nset-cookie: x=1") as address:
+        (reply,) = await ask([address], Question("/api/v1/time"))
+    assert (reply.failure, reply.name) == (None, "a??set-cookie: x=1")
+
+
+def test_ipv6_addresses_keep_their_brackets() -> None:
+    assert parse_nodes("[fe80::1]:80,[::1]:81") == ["[fe80::1]:80", "[::1]:81"]
+    assert parse_nodes("[[::1]:80, b:1]") == ["[::1]:80", "b:1"]
