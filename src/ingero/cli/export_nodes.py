@@ -25,7 +25,10 @@ from ingero.errors import Unavailable
 from ingero.transport.fanout import NodeReply, Question
 
 _COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")
-_SQL = f"SELECT {', '.join(_COLUMNS)} FROM events WHERE timestamp >= {{since}} ORDER BY timestamp DESC"
+_SQL = (
+    "SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, node, rank FROM events "
+    "WHERE timestamp >= {since} ORDER BY timestamp DESC"
+)
 _Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Row: TypeAlias = tuple[_Int, _Int, _Int, _Int, _Int, _Int, _Int, _Int, str | None, _Int | None]
 
