@@ -1,0 +1,165 @@
+"""The command lines that people find in print, typed as printed: four nodes by name on port 8080, over TLS.
+
+They run in a network and mount namespace of their own, where the four names are loopback addresses.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.storage.test_merge import database
+
+from ingero.storage.trace_db import TraceDb
+
+pytestmark = pytest.mark.e2e
+COUNTS = {  # per node: (source, count, mean nanoseconds)
+    "gpu-node-01": ((4, 11009, 5200), (3, 847, 18_400_000)),
+    "gpu-node-02": ((4, 10892, 5100), (3, 412, 2_100_000)),
+    "gpu-node-03": ((4, 10847, 5300), (3, 398, 1_900_000)),
+    "gpu-node-04": ((4, 10901, 5000), (3, 421, 2_200_000)),
+}
+TABLE = """\
+node         source  cnt    avg_us
+-----------  ------  -----  ------
+gpu-node-01  3       847    18400
+gpu-node-01  4       11009  5.2
+gpu-node-02  3       412    2100
+gpu-node-02  4       10892  5.1
+gpu-node-03  3       398    1900
+gpu-node-03  4       10847  5.3
+gpu-node-04  3       421    2200
+gpu-node-04  4       10901  5
+"""
+CHAINS = """\
+FLEET CAUSAL CHAINS - 2 chain(s) from 4 node(s)
+
+[HIGH] [gpu-node-01] cuLaunchKernel p99=843us (63.9x p50) - 847 sched_switch events + heavy block I/O
+  Root cause: 847 sched_switch events + heavy block I/O
+  Fix: Pin training process to dedicated cores with taskset; Add nice -n 19 to background jobs
+
+[MEDIUM] [gpu-node-01] cuMemAlloc p99=932us (5.0x p50) - 855 sched_switch events + heavy block I/O
+  Root cause: 855 sched_switch events + heavy block I/O
+  Fix: Pin training process to dedicated cores with taskset
+
+"""
+SCRIPT = r"""
+set -euo pipefail
+mount --bind hosts /etc/hosts
+ip link set lo up
+ingero() { "$PYTHON" -m ingero "$@"; }
+servers=()
+trap 'kill "${servers[@]}" 2>/dev/null; wait' EXIT
+for i in 1 2 3 4; do
+  HOME=$PWD/home-$i "$PYTHON" -m ingero dashboard --addr gpu-node-0$i:8080 --db gpu-node-0$i.db >server-$i 2>&1 &
+  servers+=($!)
+done
+printf 'fleet:\n  trusted:\n' >ingero.yaml
+for i in 1 2 3 4; do
+  for _ in $(seq 200); do grep -q fingerprint server-$i && break; sleep 0.1; done
+  echo "    gpu-node-0$i:8080: \"$(sed -n 's/certificate fingerprint //p' server-$i)\"" >>ingero.yaml
+done
+ingero query --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 \
+    "SELECT node, source, count(*) as cnt, avg(duration)/1000 as avg_us
+     FROM events GROUP BY node, source" >table 2>footer
+ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 >chains
+{ echo "  nodes:"; for i in 1 2 3 4; do echo "    - gpu-node-0$i:8080"; done; } >>ingero.yaml
+ingero query --json "SELECT count(*) AS n FROM events" >configured
+ingero ask query_fleet action=chains since=5m >asked
+"""
+
+
+def make_node(folder: Path, node: str) -> None:
+    path = folder / f"{node}.db"
+    TraceDb(path, node).close()
+    with sqlite3.connect(path) as connection:
+        begin = time.time_ns()
+        for source, count, mean in COUNTS[node]:
+            connection.execute(
+                "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count) "
+                "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) "
+                "SELECT :node || ':' || (:source * 100000 + i), :begin + i, 7, 7, :source, 1, :mean, :node FROM n",
+                {"count": count, "node": node, "source": source, "begin": begin, "mean": mean},
+            )
+        if node == "gpu-node-01":
+            for severity, op, p99, ratio, switches, fixes in (
+                ("MEDIUM", "cuMemAlloc", 932, "5.0", 855, '["Pin training process to dedicated cores with taskset"]'),
+                ("HIGH", "cuLaunchKernel", 843, "63.9", 847,
+                 '["Pin training process to dedicated cores with taskset", "Add nice -n 19 to background jobs"]'),
+            ):  # fmt: skip
+                cause = f"{switches} sched_switch events + heavy block I/O"
+                connection.execute(
+                    "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
+                    "recommendations, cuda_op, cuda_p99_us, node) VALUES (?, ?, ?, ?, ?, '', ?, ?, ?, ?)",
+                    (f"{node}:{op}", begin, severity, f"{op} p99={p99}us ({ratio}x p50) - {cause}", cause, fixes, op,
+                     p99, node),
+                )  # fmt: skip
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what every printed command wrote."""
+    folder = tmp_path_factory.mktemp("printed")
+    for number, node in enumerate(COUNTS, 1):
+        make_node(folder, node)
+        (folder / f"home-{number}").mkdir()
+    hosts = ["127.0.0.1 localhost", *(f"127.0.1.{i} {node}" for i, node in enumerate(COUNTS, 1))]
+    (folder / "hosts").write_text("\n".join(hosts) + "\n")
+    if shutil.which("unshare") is None or shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("needs root, unshare and ip: the four names live in a namespace of their own")
+    if subprocess.run(["unshare", "-m", "-n", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("namespaces are not allowed on this machine")
+    own = {"PYTHON": sys.executable, "HOME": str(folder), "INGERO_CONFIG": str(folder / "ingero.yaml")}
+    done = subprocess.run(
+        ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False, capture_output=True,
+        text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr + "".join(file.read_text() for file in folder.glob("server-*"))
+    return folder
+
+
+def test_f140_table_and_footer_of_four_nodes(printed: Path) -> None:
+    assert (printed / "table").read_text() == TABLE
+    assert (printed / "footer").read_text().startswith("\n  8 rows from 4 node(s)\n")
+
+
+def test_f141_chains_of_four_nodes(printed: Path) -> None:
+    assert (printed / "chains").read_text() == CHAINS
+
+
+def test_f139_nodes_come_from_the_file_and_f154_from_the_tool(printed: Path) -> None:
+    counted = {row["node"]: row["n"] for row in json.loads((printed / "configured").read_text())}
+    assert counted == {node: sum(count for _, count, _ in sources) for node, sources in COUNTS.items()}
+    asked = (printed / "asked").read_text().replace("[traced-data]", "").replace("[/traced-data]", "")
+    assert asked.splitlines()[-3:] == [
+        "Fleet Chains: 2 chain(s)",
+        "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) - 847 sched_switch events + heavy block I/O | "
+        "847 sched_switch events + heavy block I/O",
+        "[MEDIUM] gpu-node-01 | cuMemAlloc p99=932us (5.0x p50) - 855 sched_switch events + heavy block I/O | "
+        "855 sched_switch events + heavy block I/O",
+    ]
+
+
+def test_f143_offline_merge_explain_and_export(tmp_path: Path) -> None:
+    database(tmp_path / "node-01.db", node="gpu-node-01")
+    database(tmp_path / "node-02.db", node="gpu-node-02")
+    script = (
+        'ingero() { "$PYTHON" -m ingero "$@"; }\n'
+        "set -e\n"
+        "ingero merge node-01.db node-02.db -o cluster.db\n"
+        "ingero explain -d cluster.db\n"
+        "ingero export --format perfetto -d cluster.db -o trace.json\n"
+    )
+    environment = os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "from 2 node(s)" in done.stderr
+    assert (tmp_path / "trace.json").read_text().startswith("[")
