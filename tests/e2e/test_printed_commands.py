@@ -117,8 +117,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("namespaces are not allowed on this machine")
     own = {"PYTHON": sys.executable, "HOME": str(folder), "INGERO_CONFIG": str(folder / "ingero.yaml")}
     done = subprocess.run(
-        ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False, capture_output=True,
-        text=True, timeout=120,
+        ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False,
+        capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + "".join(file.read_text() for file in folder.glob("server-*"))
     return folder

@@ -3,6 +3,8 @@
 Every answer carries the node's name, so that a client shows names rather than addresses.
 """
 
+import base64
+import hashlib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -67,7 +69,7 @@ class NodeApi:
         )
 
     async def page(self, _: Request) -> Response:
-        return HTMLResponse(files("ingero.web").joinpath("node.html").read_text(), headers=_PAGE_HEADERS)
+        return HTMLResponse(_PAGE, headers=_PAGE_HEADERS)
 
     async def time(self, _: Request) -> Response:
         return _json(TimeReply(self.now_ns()))
@@ -151,8 +153,19 @@ class NodeGuard:
         return reply
 
 
+def _inline_digest(page: str, tag: str) -> str:
+    content = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+_PAGE = files("ingero.web").joinpath("node.html").read_text()
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+    "Content-Security-Policy": (  # only the page's own script runs, whatever a traced process calls itself
+        f"default-src 'none'; connect-src 'self'; script-src 'sha256-{_inline_digest(_PAGE, 'script')}'; "
+        f"style-src 'sha256-{_inline_digest(_PAGE, 'style')}'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }

@@ -1,0 +1,46 @@
+"""The node's page in a real browser: with a trace, without one, and with a trace that tries to run a script."""
+
+import asyncio
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.transport.test_fanout_faults import guarded_node
+
+from ingero.storage.samples import write_samples
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(BROWSER is None, reason="needs Chromium (`apt install chromium`)")]
+
+
+async def page(db: Path, folder: Path) -> str:
+    """What the browser holds after the page's script has run."""
+    async with guarded_node(db) as listener:
+        command = [
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
+            f"--user-data-dir={folder}", f"http://{listener.address}/",
+        ]  # fmt: skip
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout
+
+
+async def test_page_shows_the_trace_and_runs_nothing_of_it(tmp_path: Path) -> None:
+    db = write_samples(tmp_path / "samples")[0]
+    evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+    with sqlite3.connect(db) as connection:
+        connection.execute("UPDATE causal_chains SET summary = ?, severity = 'HIGH' WHERE rowid = 1", (evil,))
+    connection.close()
+    shown = await page(db, tmp_path / "profile")
+    assert "<title>Ingero node</title>" in shown
+    assert "&lt;img src=x onerror=" in shown
+    assert "<b>1,850</b>" in shown
+    assert "cuLaunchKernel" in shown
+    assert '<p id="nothing" hidden="">' in shown
+
+
+async def test_page_without_a_trace_says_what_to_run(tmp_path: Path) -> None:
+    shown = await page(tmp_path / "none.db", tmp_path / "profile")
+    assert '<p id="nothing">Nothing was recorded here yet: run <code>sudo ingero trace</code>' in shown
+    assert '<div id="trace" hidden="">' in shown
