@@ -30,7 +30,7 @@ def serve(certificate: str, key: str, count: int, rows: int) -> None:
     """`count` nodes on kernel-chosen ports; prints the ports, then answers until its input closes."""
     answer = {"columns": ["operation", "p50", "p99"], "rows": [["cudaLaunchKernel", i, i * 3.5] for i in range(rows)]}
     body = json.dumps(answer).encode()
-    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+    reply = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bcontent-length: %d\r\n\r\n%b"
 
     class Node(asyncio.Protocol):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -43,7 +43,10 @@ def serve(certificate: str, key: str, count: int, rows: int) -> None:
                 return  # the body comes in the next packet
             else:
                 content = body
-            self.transport.write(reply % (len(content), content))
+            is_last = b"\r\nConnection: close\r\n" in data
+            self.transport.write(reply % (b"connection: close\r\n" if is_last else b"", len(content), content))
+            if is_last:
+                self.transport.close()
 
     async def run() -> None:
         context = server_context(ServerTls(cert=Path(certificate), key=Path(key)))

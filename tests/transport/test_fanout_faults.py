@@ -242,3 +242,25 @@ async def test_a_node_name_cannot_add_headers(tmp_path: Path) -> None:
 def test_ipv6_addresses_keep_their_brackets() -> None:
     assert parse_nodes("[fe80::1]:80,[::1]:81") == ["[fe80::1]:80", "[::1]:81"]
     assert parse_nodes("[[::1]:80, b:1]") == ["[::1]:80", "b:1"]
+
+
+async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no room for waiting replies, nodes are asked one after the other; nothing is lost, nothing hangs."""
+    monkeypatch.setattr("ingero.transport.fanout.BACKLOG_BYTES", 1)
+    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), delay_s=0.3) as late:
+        replies = await ask([late.address, *[address] * 20])
+    assert [reply.body for reply in replies] == [GOOD] * 21
+
+
+async def test_a_single_question_leaves_no_connection_behind(tmp_path: Path) -> None:
+    async with (
+        guarded_node(database(tmp_path / "a.db")) as listener,
+        Fanout(FanoutPolicy(), keep_open=False) as fanout,
+    ):
+        assert [reply.failure async for reply in fanout.ask([listener.address], SQL)] == [None]
+        assert len(fanout.offsets([listener.address])) == 1
+        async with asyncio.timeout(5):
+            while listener.connections:
+                await asyncio.sleep(0.02)

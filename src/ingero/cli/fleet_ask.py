@@ -27,7 +27,7 @@ async def each_reply(
     options: FleetOptions, question: Question, take: Callable[[NodeReply], None]
 ) -> dict[str, ClockOffset]:
     """Ask all nodes; `take` gets the replies in node order. Returns the clock offsets that could be measured."""
-    async with Fanout(options.policy) as fanout:
+    async with Fanout(options.policy, keep_open=False) as fanout:
         async for reply in fanout.ask(options.nodes, question):
             take(reply)
         return fanout.offsets(options.nodes)

@@ -26,7 +26,8 @@ MAX_REPLY_BYTES: Final = 32 << 20
 ERROR_TEXT_BYTES: Final = 512
 SKEW_SAMPLES: Final = 3
 FRESH_NS: Final = 60_000_000_000  # a clock that was looked at this recently is not looked at again
-AT_ONCE: Final = 256  # more at a time only fills memory: replies are printed in order anyway
+AT_ONCE: Final = 128  # more at a time only fills memory: replies are printed in order anyway
+BACKLOG_BYTES: Final = 32 << 20  # of replies that wait for a slower node before them
 _decode_time = msgspec.json.Decoder(TimeReply).decode
 
 
@@ -48,11 +49,36 @@ class Question:
     body: Mapping[str, Any] | None = None  # a question with a body is a POST
 
 
-class Fanout:
-    """Connections to many nodes, kept open between questions."""
+class _Backlog:
+    """Replies that are not yet given out: while they fill their room, only the next in line is still asked."""
 
-    def __init__(self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self) -> None:
+        self._turn = 0
+        self._bytes = 0
+        self._changed = asyncio.Condition()
+
+    async def room_for(self, position: int) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._bytes < BACKLOG_BYTES or position == self._turn)
+
+    def arrived(self, reply: NodeReply) -> None:
+        self._bytes += len(reply.body)
+
+    async def given_out(self, reply: NodeReply) -> None:
+        async with self._changed:
+            self._turn += 1
+            self._bytes -= len(reply.body)
+            self._changed.notify_all()
+
+
+class Fanout:
+    """Connections to many nodes, kept open between questions unless only one will be asked."""
+
+    def __init__(
+        self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns, *, keep_open: bool = True
+    ) -> None:
         self.policy = policy
+        self._keep_open = keep_open
         self._offsets: dict[str, ClockOffset] = {}
         self._measured_ns: dict[str, int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -82,19 +108,33 @@ class Fanout:
         the three short questions, and the answer does not wait for them.
         """
         clocks: list[asyncio.Task[None]] = []
+        backlog = _Backlog()
 
-        async def one(node: str) -> NodeReply:
-            async with self._room:
-                reply = await self._ask_one(node, question)
-            if measure_skew and reply.failure is None and self._clock_ns() > self._measured_ns.get(node, 0) + FRESH_NS:
+        async def one(position: int, node: str) -> NodeReply:
+            looks = measure_skew and self._clock_ns() > self._measured_ns.get(node, 0) + FRESH_NS
+            await self._room.acquire()
+            is_measuring = False
+            try:
+                await backlog.room_for(position)
+                reply = await self._ask_one(node, question, is_last=not looks)
+                backlog.arrived(reply)
+                is_measuring = looks and reply.failure is None
+            finally:
+                if not is_measuring:
+                    self._room.release()
+            if is_measuring:  # keeps its place meanwhile, so that there are never more connections than places
                 clocks.append(asyncio.create_task(self._measure(node)))
+                clocks[-1].add_done_callback(lambda _: self._room.release())
             return reply
 
-        asked = deque(asyncio.create_task(one(node)) for node in nodes)
+        asked = deque(asyncio.create_task(one(position, node)) for position, node in enumerate(nodes))
         try:
             while asked:
-                yield await asked[0]
+                reply = await asked[0]
                 asked.popleft()  # lets go of the reply: thousands of them would fill the memory
+                await backlog.given_out(reply)
+                yield reply
+                del reply
             await asyncio.gather(*clocks)
         finally:
             running: list[asyncio.Task[Any]] = [*asked, *clocks]
@@ -106,9 +146,9 @@ class Fanout:
         """Clock offsets measured so far, by node name, in the order of `nodes`."""
         return {self._names[node]: self._offsets[node] for node in nodes if node in self._offsets}
 
-    async def _ask_one(self, node: str, question: Question) -> NodeReply:
+    async def _ask_one(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         try:
-            return await self._request(node, question)
+            return await self._request(node, question, is_last=is_last)
         except TimeoutError:
             return NodeReply(node, node, failure=f"no answer within {self.policy.timeout_s:g} s")
         except aiohttp.ClientConnectorCertificateError as error:
@@ -118,28 +158,30 @@ class Fanout:
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
             return NodeReply(node, node, failure=_connection_failure(error))
 
-    async def _request(self, node: str, question: Question) -> NodeReply:
+    async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         assert self._session is not None
         method = "GET" if question.body is None else "POST"
         was_plain = node in self._plain
+        leaving = {} if self._keep_open or not is_last else {"Connection": "close"}  # 256 KiB each while open
         try:
             async with self._session.request(
-                method, self._url(node) + question.path, json=question.body, ssl=self._ssl(node), allow_redirects=False
-            ) as reply:
+                method, self._url(node) + question.path, json=question.body, ssl=self._ssl(node), allow_redirects=False,
+                headers=leaving,
+            ) as reply:  # fmt: skip
                 return await _read(node, reply)
         except aiohttp.ClientConnectorSSLError as error:
             if was_plain or not self._may_be_plain(node, error):
                 raise
             self._plain.add(node)
-            return await self._request(node, question)
+            return await self._request(node, question, is_last=is_last)
 
     async def _measure(self, node: str) -> None:
         """Three looks at a node's clock; a node that does not tell is left out, the question itself goes on."""
         samples = []
-        for _ in range(SKEW_SAMPLES):
+        for number in range(SKEW_SAMPLES):
             sent = self._clock_ns()
             try:
-                reply = await self._request(node, Question("/api/v1/time"))
+                reply = await self._request(node, Question("/api/v1/time"), is_last=number == SKEW_SAMPLES - 1)
                 received = self._clock_ns()
                 samples.append(TimeSample(sent, received, _decode_time(reply.body).timestamp_ns))
             except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError, RecursionError):
