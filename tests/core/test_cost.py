@@ -17,4 +17,4 @@ def test_vector_v8b() -> None:
 
 
 def test_a_lost_share_is_paid_by_every_gpu() -> None:
-    assert loss_per_hour(0.25, 64, 2.0) == 32.0
+    assert loss_per_hour(0.25, 64 * 2.0) == 32.0

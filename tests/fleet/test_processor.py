@@ -243,7 +243,7 @@ def test_malformed_body_changes_nothing() -> None:
 
 def test_measurements_reach_their_reader() -> None:
     seen: list[tuple[str, float]] = []
-    fleet = processor(on_measurements=lambda _, cluster, now_s: seen.append((cluster, now_s)))
+    fleet = processor(on_measurements=lambda _, cluster, now_s, address: seen.append((cluster, now_s)))
     point = otlp.NumberPoint(as_double=1.5)
     metric = otlp.Metric(name=names.COLLECTIVE_DURATION_MS, gauge=otlp.Gauge(data_points=(point,)))
     body = encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, metric))

@@ -10,6 +10,7 @@ import click
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.answer import Answer
+from ingero.core.cost import loss_per_hour
 from ingero.errors import ForeignFile, Unavailable
 from ingero.importers.ask import blame_inputs
 from ingero.importers.detect import Inputs, load
@@ -207,7 +208,7 @@ def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
                 "saved": fix.saved_s,
                 "saved_share": share,
                 "gpu_hours_per_day": answer.gpus * share * 24,
-                "usd_per_hour": None if price is None else answer.gpus * share * price,
+                "usd_per_hour": None if price is None else loss_per_hour(share, answer.gpus * price),
             }
         )
     return rows

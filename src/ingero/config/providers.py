@@ -38,6 +38,11 @@ class ProviderLookup:
             if "=" not in label:
                 raise ConfigError(f"labels.{label}: write key=value")
 
+    @property
+    def is_empty(self) -> bool:
+        """True when there are no rules: what agents say of themselves stands."""
+        return not self._networks and not self._labels
+
     def find(self, address: str | None, labels: Mapping[str, Any] | None = None, said: str | None = None) -> str | None:
         """The provider of a node; None when nobody knows."""
         if address is not None and self._networks:

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.verdict import CauseClass
-
-SECONDS_PER_HOUR = 3600.0
+from ingero.core.cost import SECONDS_PER_HOUR, loss_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class Answer:
         """Money lost per hour of running: the lost share of the step, on every GPU, at `rate_usd` per GPU hour."""
         if rate_usd is None or self.loss_s is None or not self.step_time_s:
             return None
-        return self.gpus * rate_usd * self.loss_s / self.step_time_s
+        return loss_per_hour(self.loss_s / self.step_time_s, self.gpus * rate_usd)
 
 
 NEXT_STEPS = {

@@ -8,6 +8,6 @@ def idle_cost(lag_s: float, ranks: int, usd_per_gpu_hour: float, gpus_per_rank: 
     return lag_s * ranks * gpus_per_rank * usd_per_gpu_hour / SECONDS_PER_HOUR
 
 
-def loss_per_hour(loss_share: float, gpus: int, usd_per_gpu_hour: float) -> float:
-    """Money an hour that a job loses which could run its steps in (1 - loss_share) of the time."""
-    return loss_share * gpus * usd_per_gpu_hour
+def loss_per_hour(loss_share: float, usd_per_hour: float) -> float:
+    """Money an hour that a job of `usd_per_hour` loses which could run its steps in (1 - loss_share) of the time."""
+    return loss_share * usd_per_hour

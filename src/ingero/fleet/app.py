@@ -31,7 +31,7 @@ from ingero.fleet.receive import Receiver, Sink
 from ingero.fleet.replay import encode_one
 from ingero.fleet.series import ReceivedSeries
 from ingero.fleet.silences import Silences
-from ingero.fleet.verdicts import VerdictDesk, verdict_logs
+from ingero.fleet.verdicts import VerdictDesk, verdict_logs, with_provider
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
@@ -91,9 +91,9 @@ class FleetService:
         self.receiver = Receiver(self.processor)
         self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
+        self._providers = load_providers(verdict.providers_file)
         self.verdicts = VerdictDesk(
             rates,
-            load_providers(verdict.providers_file),
             max_clusters=settings.max_clusters,
             silences=Silences(verdict.silences_file),
         )
@@ -227,7 +227,8 @@ class FleetService:
                 self._warned_defaulted = True
                 log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
 
-    def _measured(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
+    def _measured(self, request: MetricsRequest, cluster: str, now_s: float, address: str | None) -> None:
+        request = with_provider(request, self._providers, address)  # recorded, too: a replay gives the same prices
         self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
         self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
 

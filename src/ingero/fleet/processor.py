@@ -67,7 +67,7 @@ class Counters:
     recomputes: int = 0  # of the smoothed threshold, once per push interval and cluster
 
 
-def no_measurements(request: MetricsRequest, cluster: str, now_s: float) -> None:
+def no_measurements(request: MetricsRequest, cluster: str, now_s: float, address: str | None) -> None:
     """Stands in where nothing reads collectives and own times."""
 
 
@@ -81,7 +81,7 @@ class FleetProcessor:
         max_nodes: int = 10_000,
         expected_nodes: int = 0,
         max_clusters: int = MAX_CLUSTERS,
-        on_measurements: Callable[[MetricsRequest, str, float], None] = no_measurements,
+        on_measurements: Callable[[MetricsRequest, str, float, str | None], None] = no_measurements,
     ) -> None:
         self.policy = policy
         self.max_nodes = max_nodes
@@ -91,13 +91,21 @@ class FleetProcessor:
         self.clusters: dict[str, Cluster] = {}
         self.counters = Counters()
 
-    def push(self, body: bytes, encoding: Encoding, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+    def push(
+        self,
+        body: bytes,
+        encoding: Encoding,
+        cluster: str | None,
+        now_s: float,
+        wall_ns: int,
+        address: str | None = None,
+    ) -> Taken:
         """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
         is_json = encoding is Encoding.JSON
         plain = read_plain_push(body, is_json)
         if plain is None:
             request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
-            return self.take(request, cluster, now_s, wall_ns)
+            return self.take(request, cluster, now_s, wall_ns, address)
         report, lead = plain
         found = self.clusters.get(cluster) if cluster is not None else None
         if found is None or found.served is COLD_START:  # the first pushes of a cluster go the long way
@@ -118,12 +126,14 @@ class FleetProcessor:
         partial = self._refuse([(Reject.TOO_MANY_NODES, 1)]) if put is Put.FULL else None
         return Taken(cluster.name, report.node, lead, partial)
 
-    def take(self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
+    def take(
+        self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int, address: str | None = None
+    ) -> Taken:
         """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
         found = read_push(request)
         taken = self._apply(found, cluster, now_s, wall_ns)
         if found.has_measurements:
-            self.on_measurements(request, taken.cluster, now_s)
+            self.on_measurements(request, taken.cluster, now_s, address)
         return taken
 
     def _apply(self, found: Push, cluster: str | None, now_s: float, wall_ns: int) -> Taken:

@@ -72,7 +72,13 @@ class Receiver:
 
     # --- The short cut ---------------------------------------------------------------------------------------------
     def answer(
-        self, body: bytes, encoding: Encoding, cluster: str | None, authorization: bytes | None, date: bytes
+        self,
+        body: bytes,
+        encoding: Encoding,
+        cluster: str | None,
+        authorization: bytes | None,
+        date: bytes,
+        address: str | None = None,
     ) -> bytes:
         """A plain metrics push as a whole HTTP reply."""
         reply = None
@@ -80,7 +86,7 @@ class Receiver:
             reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
         if reply is None:
             try:
-                taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
+                taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns(), address)
             except MalformedPush as error:
                 reply = Reply(400, message=str(error))
             else:
@@ -132,7 +138,7 @@ class Receiver:
             headers = self._headers(names, inbound.cluster or "", "")
             return Reply(refusal.status, message=refusal.message, retry_after_s=refusal.retry_after_s, headers=headers)
         try:
-            taken = self._take(inbound.kind, inbound.body, inbound.encoding, inbound.cluster)
+            taken = self._take(inbound)
         except MalformedPush:
             self.replies[transport, 400] += 1
             raise
@@ -152,9 +158,10 @@ class Receiver:
             self._allowance -= 1
         return None
 
-    def _take(self, kind: Kind, body: bytes, encoding: Encoding, cluster: str | None) -> Taken:
+    def _take(self, inbound: Inbound) -> Taken:
+        kind, body, encoding, cluster = inbound.kind, inbound.body, inbound.encoding, inbound.cluster
         if kind is MetricsRequest:
-            taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
+            taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns(), inbound.address)
         else:
             self.items[kind.__name__] += count_items(decode(kind, body, encoding))
             taken = Taken(cluster if cluster and not problem_with_id(cluster) else "", "")

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ingero.config.providers import ProviderLookup
-from ingero.config.rates import RateTable
+from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord
 from ingero.contract.exposition import Family, Labels, counter, gauge
@@ -21,8 +21,10 @@ from ingero.contract.otlp import (
     MetricsRequest,
     Resource,
     ResourceLogs,
+    ResourceMetrics,
     ScopeLogs,
     attributes,
+    plain_attributes,
 )
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives import from_records
@@ -84,7 +86,6 @@ class VerdictDesk:
     def __init__(
         self,
         rates: RateTable | None = None,
-        providers: ProviderLookup | None = None,
         policy: VerdictPolicy | None = None,
         max_clusters: int = 1024,
         silences: Silences | None = None,
@@ -93,7 +94,7 @@ class VerdictDesk:
         self.counters = DeskCounters()
         self.silences = silences or Silences()
         self._now_s = 0.0  # of the last tick
-        self._rates, self._providers = rates, providers or ProviderLookup()
+        self._rates = rates
         self._policy, self._max_clusters = policy or VerdictPolicy(), max_clusters
 
     def take(self, request: MetricsRequest, cluster: str, now_s: float) -> None:
@@ -178,7 +179,7 @@ class VerdictDesk:
             return None
         who = (node, None if job is None else str(job), rank if isinstance(rank, int) else None)
         model, provider = str(resource.get(names.GPU_MODEL) or ""), resource.get(names.PROVIDER)
-        found = self._providers.find(None, resource, provider if isinstance(provider, str) else None)
+        found = canonical_provider(provider) if isinstance(provider, str) else None
         gpus = resource.get(names.GPU_COUNT)
         member = Member(
             cluster=cluster,
@@ -308,6 +309,24 @@ class VerdictDesk:
             ),
             gauge("ingero_collective_lateness_ms", "How late a rank came, last second", rows("lateness_s", 1e3)),
         ]
+
+
+def with_provider(request: MetricsRequest, providers: ProviderLookup, address: str | None) -> MetricsRequest:
+    """The request with the provider that the operator's rules give its sender, by address or by label (F073)."""
+    if providers.is_empty:
+        return request
+    return MetricsRequest(tuple(_provided(each, providers, address) for each in request.resource_metrics))
+
+
+def _provided(measured: ResourceMetrics, providers: ProviderLookup, address: str | None) -> ResourceMetrics:
+    resource = measured.resource
+    known = plain_attributes(resource.attributes) if resource is not None else {}
+    said = known.get(names.PROVIDER)
+    found = providers.find(address, known, said if isinstance(said, str) else None)
+    if resource is None or found is None:
+        return measured
+    told = msgspec.structs.replace(resource, attributes=attributes({**known, names.PROVIDER: found}))
+    return msgspec.structs.replace(measured, resource=told)
 
 
 def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRequest:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import grpc
 
@@ -52,7 +53,8 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             cluster = metadata.get(CLUSTER_HEADER)
             try:
                 authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
-                inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, wait)
+                address = peer_address(context.peer())
+                inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, address, wait)
                 reply = await settled(self._receive(inbound))
             except MalformedPush as error:
                 reply = Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
@@ -62,6 +64,12 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
 
         return export
+
+
+def peer_address(peer: str) -> str | None:
+    """The address in what gRPC calls a peer: `ipv4:10.0.0.1:5000`, `ipv6:[::1]:5000` (its brackets may be escaped)."""
+    family, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else None
 
 
 async def _send_metadata(context: Any, reply: Reply) -> None:

@@ -46,6 +46,7 @@ class Inbound:
     encoding: Encoding
     cluster: str | None
     authorization: str | None
+    address: str | None = None  # of the sender, as the connection has it
     wait: bool = False  # the sender wants its answer only once what it sent can be queried
 
 
@@ -93,7 +94,8 @@ def otlp_endpoint(
             body = await _read(request, max_body_bytes)
             body = decompress(body, request.headers.get("content-encoding", ""))
             authorization, wait = request.headers.get("authorization"), WAIT_HEADER in request.headers
-            reply = await settled(receive(Inbound(kind, body, encoding, cluster, authorization, wait)))
+            address = request.client.host if request.client else None
+            reply = await settled(receive(Inbound(kind, body, encoding, cluster, authorization, address, wait)))
         except MalformedPush as error:
             reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
         except TooLarge as error:
@@ -134,11 +136,11 @@ async def _read(request: Request, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-Answer = Callable[[bytes, Encoding, str | None, bytes | None, bytes], bytes]
+Answer = Callable[[bytes, Encoding, str | None, bytes | None, bytes, str | None], bytes]
 
 
 def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[TimedProtocol]:
-    """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date header)`."""
+    """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date, address)`."""
     clusters: dict[bytes, str | None] = {b"": None}  # by query
 
     def named_cluster(query: bytes, header: bytes | None) -> str | None:
@@ -185,7 +187,9 @@ class _Push(TimedProtocol):
         state = self.server_state
         defaults = state.default_headers
         date = defaults[0][1] if defaults else b""
-        self.transport.write(self._answer(body, _JSON if is_json else _PROTOBUF, cluster, authorization, date))
+        address = self.client[0] if self.client else None
+        encoding = _JSON if is_json else _PROTOBUF
+        self.transport.write(self._answer(body, encoding, cluster, authorization, date, address))
         state.total_requests += 1
         self._last_push_s = self.loop.time()
         if self._idle_check is None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
+from ingero.core.cost import loss_per_hour
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
 from ingero.core.verdict.samples import Column, Index
@@ -148,11 +149,11 @@ def _price(rows: MemberRows, index: int, peers: Index, excess: float, period: in
     own = rows.own[cohort][:, recent_frames(rows, index)]
     if rows.channel[index] == STALL:
         share = excess / period if period else 0.0
-        return round(float(fleet.sum()) * share / (1 + share), 2)
+        return round(loss_per_hour(share / (1 + share), float(fleet.sum())), 2)
     typical = np.nanmedian(own)
     surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
     part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
-    return round(float(fleet.sum()) * loss_share(own, rows.span[cohort], blamed) * part, 2)
+    return round(loss_per_hour(loss_share(own, rows.span[cohort], blamed) * part, float(fleet.sum())), 2)
 
 
 def _excess(rows: MemberRows, index: int, channel: int) -> float:
