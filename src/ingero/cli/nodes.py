@@ -1,6 +1,7 @@
 """`ingero nodes`: the nodes a fan-out asks, whose certificates are trusted, and whether they answer."""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -114,33 +115,53 @@ def _remember(path: Path, node: str, fingerprint: str) -> None:
 
 
 def add_trusted(text: str, node: str, fingerprint: str) -> str:
-    """`text` of an ingero.yaml with `fleet.trusted[node]` set."""
-    line = f'    "{node}": "{fingerprint}"'
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    lines = text.splitlines()
-    fleet = _child(root, "fleet")
+    """`text` of an ingero.yaml with `fleet.trusted[node]` set, or ConfigError where that needs a person."""
+    before = yaml.safe_load(text)
+    changed = _with_trusted(text, json.dumps(node), json.dumps(fingerprint), node)
+    wanted = dict(before or {}) if isinstance(before or {}, dict) else {}
+    fleet = dict(wanted.get("fleet") or {})
+    wanted["fleet"] = fleet | {"trusted": dict(fleet.get("trusted") or {}) | {node: fingerprint}}
+    try:
+        after = yaml.safe_load(changed)
+    except yaml.YAMLError:
+        after = None
+    if after != wanted:
+        raise ConfigError(
+            f'ingero.yaml is written in a way we cannot extend; under fleet.trusted, add "{node}": "{fingerprint}"'
+        )
+    return changed
+
+
+def _with_trusted(text: str, key: str, value: str, node: str) -> str:
+    """Only the place where something is added changes; every other character stays."""
+    fleet = _child(yaml.compose(text, Loader=yaml.SafeLoader), "fleet")
     if fleet is None:
-        return "\n".join([*lines, "fleet:", "  trusted:", line, ""])
-    trusted = _child(fleet, "trusted")
-    for block in (fleet, trusted):
-        if isinstance(block, yaml.MappingNode) and block.flow_style:
-            raise ConfigError(
-                "ingero.yaml writes fleet in one line; write it as an indented block so that it can be extended"
-            )
+        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}fleet:\n  trusted:\n    {key}: {value}\n"
     if not isinstance(fleet, yaml.MappingNode):
-        at = next(i for i, content in enumerate(lines) if content.startswith("fleet:")) + 1
-        return "\n".join([*lines[:at], "  trusted:", line, *lines[at:], ""])
-    indent = " " * fleet.value[0][0].start_mark.column
+        return _insert(text, fleet.start_mark.index, fleet.end_mark.index, f"\n  trusted:\n    {key}: {value}")
+    trusted = _child(fleet, "trusted")
     if not isinstance(trusted, yaml.MappingNode):
-        at = fleet.value[0][0].start_mark.line
-        return "\n".join([*lines[:at], f"{indent}trusted:", f"{indent}  {line.strip()}", *lines[at:], ""])
-    deeper = " " * trusted.value[0][0].start_mark.column
-    for key, _ in trusted.value:
-        if key.value == node:
-            lines[key.start_mark.line] = f"{deeper}{line.strip()}"
-            return "\n".join([*lines, ""])
-    at = trusted.value[0][0].start_mark.line
-    return "\n".join([*lines[:at], f"{deeper}{line.strip()}", *lines[at:], ""])
+        if trusted is not None:
+            indent = " " * (fleet.value[0][0].start_mark.column + 2)
+            return _insert(text, trusted.start_mark.index, trusted.end_mark.index, f"\n{indent}{key}: {value}")
+        return _before(text, fleet, f"trusted:\n{{indent}}  {key}: {value}")
+    known = next((held for name, held in trusted.value if name.value == node), None)
+    if known is not None:
+        return _insert(text, known.start_mark.index, known.end_mark.index, value)
+    return _before(text, trusted, f"{key}: {value}")
+
+
+def _before(text: str, block: yaml.MappingNode, line: str) -> str:
+    """A line ahead of a block's first key, indented like it."""
+    if block.flow_style or not block.value:
+        return text  # in braces: a person has to do it
+    first = block.value[0][0].start_mark
+    indent = " " * first.column
+    return _insert(text, first.index, first.index, line.replace("{indent}", indent) + "\n" + indent)
+
+
+def _insert(text: str, begin: int, end: int, addition: str) -> str:
+    return text[:begin] + addition + text[end:]
 
 
 def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:

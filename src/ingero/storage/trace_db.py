@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.storage.migrate import upgrade
-from ingero.storage.schema import USER_VERSION
+from ingero.storage.schema import OWN_TABLES, TABLES, USER_VERSION
 from ingero.storage.trace_path import give_to_caller
 
 WRITER_TIMEOUT_MS: Final = 5000
@@ -77,6 +77,14 @@ def upsert_aggregates_sql(table: str, keys: str = "bucket, source, op, pid") -> 
     )
 
 
+# a view or a virtual table under the name of ours would run its author's SQL, perhaps without end
+_POSING_SQL: Final = (
+    "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND lower(name) IN ("
+    + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES))
+    + ")"
+)
+
+
 def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
     if not path.is_file():
@@ -87,8 +95,11 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"file:{quote(str(path))}?{mode}", uri=True, timeout=READER_TIMEOUT_MS / 1000, check_same_thread=False
         )
+        connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a traced name may be any bytes
+        connection.execute("PRAGMA trusted_schema = OFF")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        posing = connection.execute(_POSING_SQL).fetchone()
     except sqlite3.OperationalError as error:
         raise StoreError(
             f"{path} cannot be opened: {error}; is its folder writable, or its -shm file there?"
@@ -98,6 +109,11 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     if version > USER_VERSION:
         connection.close()
         raise ForeignFile(f"{path} has format {version}, this version reads up to {USER_VERSION}; upgrade ingero")
+    if posing is not None:
+        connection.close()
+        raise ForeignFile(
+            f"{path}: {posing[0]!r} is computed, not recorded: only tables are read; do not trust this file"
+        )
     if "events" not in tables:
         connection.close()
         raise ForeignFile(f"{path} is a database, but not a trace: it has no table `events`")
