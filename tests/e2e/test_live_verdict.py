@@ -32,7 +32,8 @@ HERE = Path(__file__).parent
 WARM_UP_S = 68.0  # 60 samples of a second behind the five that show the pace, and a little more
 NAMED_WITHIN_S = 20.0
 EXACT_MS = 2.5  # wake-up error at which 5 % of 250 ms is still measurable
-NO_STALL_MS = 15.0  # 1 % of wake-ups may be this far off; more often, and a rank really stalls
+NO_STALL_MS = 6.0  # 1 % of wake-ups may be further off; more, and ranks really do stall, which the engine waits out
+STALLS_WITHIN_S = 40.0  # six stalls, 3.8 s apart, and some patience
 SKEW_NS = 5_000_000_000
 OWN_MS = 250
 PLUGIN = FOLDER / platform.machine() / LIBRARY
@@ -102,7 +103,7 @@ def tell_story(jobs: dict[str, Job], api: str, metrics: str) -> None:
         job.began_s = time.monotonic()
         job.ranks.stdin.write(json.dumps(job.slow) + "\n")
         job.ranks.stdin.flush()
-    watch_until(jobs, api, time.monotonic() + NAMED_WITHIN_S + 5, everybody_named=True)
+    watch_until(jobs, api, time.monotonic() + STALLS_WITHIN_S, everybody_named=True)
     named = [job for job in jobs.values() if job.stragglers()]
     wait_until(lambda: all("state=straggler" in job.logged() for job in named))  # the next push brings it
     screen = subprocess.run(
@@ -201,11 +202,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_named(job: Job, rank: int, node: str) -> dict[str, Any]:
+def check_named(job: Job, rank: int, node: str, within_s: float = NAMED_WITHIN_S) -> dict[str, Any]:
     """Exactly this rank, in time; returns the first verdict."""
+    assert job.stragglers(), "nobody was named"
     at_s, verdict = job.stragglers()[0]
     assert {(v["rank"], v["node"]) for _, v in job.stragglers()} == {(rank, node)}
-    assert 0 < at_s <= NAMED_WITHIN_S
+    assert 0 < at_s <= within_s
     return verdict
 
 
@@ -234,7 +236,7 @@ def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_pe
     """F070: the published case."""
     job = jobs["stalls"]
     if job.is_exact():
-        check_named(job, 5, "stalls-host0")
+        check_named(job, 5, "stalls-host0", STALLS_WITHIN_S)
         _, verdict = job.stragglers()[-1]
         assert (verdict["class"], verdict["period"]) == ("stall", 14)
         assert verdict["excess"] * OWN_MS == pytest.approx(290, rel=0.1)
