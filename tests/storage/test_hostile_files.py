@@ -52,3 +52,12 @@ def test_names_that_are_not_utf_8_are_shown_with_marks(tmp_path: Path, capsys: p
     assert '"comm": "p\ufffd\ufffd"' in capsys.readouterr().out
     for kind in ("perfetto", "perfetto-proto"):
         assert run(["export", "--format", kind, "-d", str(path), "-o", str(tmp_path / "out")]) == 0
+
+
+def test_text_where_a_number_belongs_ends_an_export_with_a_sentence(tmp_path: Path) -> None:
+    path = database(tmp_path / "a.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET duration = 'abc' WHERE rowid = 1")
+    connection.close()
+    assert run(["export", "--format", "perfetto", "-d", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert not (tmp_path / "out").exists()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from ingero.contract.events import find_op
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
+from ingero.errors import ForeignFile
 from ingero.storage.schema import table_columns
 
 CHUNK_ROWS: Final = 10_000
@@ -122,7 +123,10 @@ class TimelineReader:
     def _chunk(self, rows: list[tuple[Any, ...]]) -> SliceChunk:
         columns = list(zip(*rows, strict=True))
         columns[8] = tuple(self._index[name] for name in columns[8])
-        return SliceChunk(*(as_columns(column) for column in columns))
+        try:
+            return SliceChunk(*(as_columns(column) for column in columns))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ForeignFile(f"an event holds something else where a number belongs: {error}") from None
 
     def _chain(
         self, node: str, at_ns: int, severity: str, summary: str, root_cause: str, advice: str, op: str, timeline: str
