@@ -59,6 +59,18 @@ class ClusterDesk:
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)  # by node
+    owners: dict[int, Who] = field(default_factory=dict)
+
+    def admit(self, who: Who, index: int) -> None:
+        """A member's index; what is kept of one that had it before goes."""
+        before = self.owners.get(index)
+        if before is not None and self.members.get(before) == index:
+            del self.members[before]
+            for kept in (self.streams, self.lateness_s, self.peer_lag_ms):
+                kept.pop(index, None)
+            self.self_timed.discard(index)
+        self.owners[index], self.members[who] = who, index
+
     sources: dict[Who, str] = field(default_factory=dict)
 
     def source_of(self, who: Who, measured: Measured) -> str:
@@ -193,8 +205,8 @@ class VerdictDesk:
             usd_per_gpu_hour=self._rates.find(found, model) if self._rates is not None else None,
         )
         index = desk.engine.register(member, now_s)
-        if index is not None:
-            desk.members[who] = index
+        if index is not None and desk.members.get(who) != index:
+            desk.admit(who, index)
         return index
 
     def _observe(self, desk: ClusterDesk, member: int, measured: Measured, now_s: float) -> None:

@@ -294,6 +294,21 @@ def test_duplicates_and_strangers_are_counted_not_used() -> None:
     assert len(make_batch(members, np.array([0.0, -1.0, np.nan]))) == 0
 
 
+def test_ranks_of_jobs_long_over_make_room_for_new_ones() -> None:
+    engine = VerdictEngine(VerdictPolicy(max_members=8))
+    run(noise(100, 8), engine)
+    assert engine.register(member(0, job="next"), START_S + 200) is None
+    assert engine.counters.refused_members == 1
+    later_s, own = START_S + 4000, np.exp(slowed(effect=0.1))
+    members = np.array([engine.register(member(rank, job="later"), later_s) for rank in range(8)])
+    assert sorted(members.tolist()) == list(range(8))  # the same rows again
+    said = []
+    for second in range(len(own)):
+        engine.observe(make_batch(members, own[second], np.full(8, second)), later_s + second)
+        said += [(second, verdict) for verdict in engine.tick(later_s + second)]
+    assert blamed(said) == {3}
+
+
 def test_settings_out_of_range_name_the_key() -> None:
     with pytest.raises(ConfigError, match=r"verdict\.guard_share: 0\.7 is out of range"):
         VerdictPolicy(guard_share=0.7)

@@ -15,6 +15,7 @@ from ingero.core.verdict.samples import UNNUMBERED, Column, FrameBuffer, SampleB
 from ingero.core.verdict.table import STRAGGLER, Member, State
 
 ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past
+GONE_S = 3600.0  # a member silent for this long makes room when there are too many
 MIN_WAIT_S = 2.0  # for the peers of a step
 
 
@@ -50,9 +51,11 @@ class VerdictEngine:
 
     def register(self, member: Member, now_s: float) -> int | None:
         """The index of a member for batches; None when there are too many."""
-        if len(self.state.members) >= self.policy.max_members and self.state.find(member) is None:
-            self.counters.refused_members += 1
-            return None
+        if self.state.known >= self.policy.max_members and self.state.find(member) is None:
+            self.state.let_go(now_s, GONE_S)
+            if self.state.known >= self.policy.max_members:
+                self.counters.refused_members += 1
+                return None
         return self.state.put(member, now_s)
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:

@@ -73,7 +73,7 @@ class Rows:
 
 
 class MemberRows(Rows):
-    """What is known about every member; rows are never reused, so an index stays valid."""
+    """What is known about every member; a row is reused only when the engine is full and its member long gone."""
 
     cohort: Index
     last_seen: Column
@@ -187,6 +187,12 @@ class State:
         self._cohort_index: dict[tuple[str, ...], int] = {}
         self._member_index: dict[tuple[str, str, str, int], int] = {}
         self._job_index: dict[tuple[str, str], int] = {}
+        self._free: list[int] = []  # rows of members that are over
+
+    @property
+    def known(self) -> int:
+        """How many members there are."""
+        return len(self._member_index)
 
     def find(self, member: Member) -> int | None:
         """Its index, if it was ever put in."""
@@ -196,9 +202,15 @@ class State:
         """Add a member, or take its new labels; another cohort means a new start."""
         index = self._member_index.get(member.key)
         if index is None:
-            index = self.rows.append()
+            if self._free:
+                index = self._free.pop()
+                self.rows.forget(np.array([index]))
+                self.rows.last_seen[index] = 0.0
+                self.members[index] = member
+            else:
+                index = self.rows.append()
+                self.members.append(member)
             self._member_index[member.key] = index
-            self.members.append(member)
             self._place(index, member, now_s)
         elif self.members[index] != member:
             if self.members[index].cohort != member.cohort:
@@ -206,6 +218,16 @@ class State:
             self.members[index] = member
             self._place(index, member, now_s)
         return index
+
+    def let_go(self, now_s: float, after_s: float) -> None:
+        """Free the rows of healthy members not heard of for `after_s`: jobs end, and their ranks with them."""
+        rows = self.rows
+        over = (rows.state[: rows.size] == HEALTHY) & (now_s - rows.last_seen[: rows.size] > after_s)
+        over &= rows.last_seen[: rows.size] > 0
+        for index in np.flatnonzero(over).tolist():
+            if self._member_index.get(self.members[index].key) == index:
+                del self._member_index[self.members[index].key]
+                self._free.append(index)
 
     def of_cohort(self, cohort: int) -> Index:
         """Indexes of its members."""
