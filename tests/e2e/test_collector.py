@@ -101,6 +101,4 @@ async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path)
             async with asyncio.timeout(10):
                 while not all(text in log.read_text() for text in wanted):
                     await asyncio.sleep(0.05)
-            assert fleet._forwarders[0].counters.dropped == dict.fromkeys(
-                ("queue_full", "refused", "gave_up", "malformed"), 0
-            )
+            assert set(fleet._forwarders[0].counters.dropped.values()) == {0}

@@ -27,7 +27,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
 
 
 def inbound(body: bytes, wait: bool = False) -> Inbound:
-    return Inbound(MetricsRequest, body, Encoding.PROTOBUF, None, "Bearer good", wait)
+    return Inbound(MetricsRequest, body, Encoding.PROTOBUF, None, "Bearer good", wait=wait)
 
 
 async def test_replies_of_the_receiver(engine: Engine) -> None:
