@@ -11,7 +11,8 @@ from tests.core.trace_events import MS, events
 from ingero.agent.recorder import TracedEvents
 from ingero.agent.trace_app import TraceView
 from ingero.cli.dispatch import run
-from ingero.cli.trace import Pids, Size, node_name
+from ingero.cli.params import Size
+from ingero.cli.trace import Pids, node_name
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view, rfc3339
 from ingero.config.ingero import IngeroConfig
 from ingero.config.loader import load_text

@@ -1,6 +1,5 @@
-"""`ingero blame`, `ingero whatif`, `ingero import`: questions to recorded traces of any known kind."""
+"""`ingero blame`, `ingero whatif`: questions to recorded traces of any known kind."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,8 @@ from typing import Any
 
 import click
 
+from ingero.cli.params import AS_JSON, stacked
+from ingero.cli.table import print_json
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.answer import Answer
 from ingero.core.cost import loss_per_hour
@@ -22,14 +23,11 @@ _FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or J
     databases. Files, folders and mixtures are fine; a missing rank is said, not fatal."""
 
 
-def _price_options(command: Any) -> Any:  # click decorators are untyped
-    for option in (
-        click.option("--rate", type=click.FloatRange(min=0), help="Dollars per GPU hour; wins over the rate table."),
-        click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
-        click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
-    ):
-        command = option(command)
-    return command
+_price_options = stacked(
+    click.option("--rate", type=click.FloatRange(min=0), help="Dollars per GPU hour; wins over the rate table."),
+    click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
+    click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
+)
 
 
 @click.command(
@@ -46,7 +44,7 @@ def _price_options(command: Any) -> Any:  # click decorators are untyped
       ingero blame --live""",
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH...]")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@AS_JSON
 @click.option("--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now.")
 @click.option(
     "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw worker × step into FILE.svg or .png."
@@ -75,7 +73,7 @@ def blame(
     elif picture is not None:
         print(f"no picture: a {answer.source} has no steps to draw", file=sys.stderr)
     if as_json:
-        print(json.dumps(answer_json(answer, price), indent=2))
+        print_json(answer_json(answer, price))
         return
     from ingero.cli.blame_text import print_answer
 
@@ -94,7 +92,7 @@ def blame(
       ingero whatif traces/ --gpu-model H100 --provider aws --json""",
 )
 @_PATHS
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@AS_JSON
 @_price_options
 def whatif(
     paths: tuple[Path, ...], as_json: bool, rate: float | None, provider: str | None, gpu_model: str | None
@@ -102,7 +100,7 @@ def whatif(
     answer = blame_inputs(load_traces(paths))
     price = find_rate(rate, provider, gpu_model)
     if as_json:
-        print(json.dumps({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)}, indent=2))
+        print_json({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)})
         return
     from ingero.cli.blame_text import print_fixes
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, printable
 from ingero.contract.names import DEFAULT_CLUSTER
 
@@ -12,7 +13,7 @@ from ingero.contract.names import DEFAULT_CLUSTER
 @click.option("--fleet", metavar="URL", help="Instead: does a push from here reach this Fleet (http[s]://host:4318)?")
 @click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="With --fleet: whose quorum.")
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="With --fleet: authority of its certificate.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None) -> int:
     """Say whether this node can be traced, piece by piece: what is there, what is missing, what that costs, what to do.
 

@@ -9,6 +9,7 @@ import click
 
 from ingero.agent.dashboard import DashboardSettings, serve_until_signal, start_dashboard
 from ingero.agent.identity import default_node
+from ingero.cli.params import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.errors import AuthError, IngeroError
 from ingero.storage.trace_db import connect_readonly
@@ -22,7 +23,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.option("--addr", default=":8080", show_default=True, help="Where to listen; `:PORT` is every address.")
-@click.option("-d", "--db", type=_FILE, help="Trace database [default: ~/.ingero/ingero.db].")
+@TRACE_DB
 @click.option("--node", help="Name of this node [default: the one in the database, else the host name].")
 @click.option("--host-name", "host_names", multiple=True, help="Another name callers use for this machine.")
 @click.option("--tls-cert", type=_FILE, help="Own certificate; with --tls-key.")

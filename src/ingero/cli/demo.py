@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.table import coloured, print_json, render_table
-from ingero.config.loader import parse_duration_s
 from ingero.errors import IngeroError
 
 SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage")
@@ -48,11 +48,17 @@ class Story:
 @click.command()
 @click.option("--nodes", type=click.IntRange(3, 32), default=5, show_default=True, help="Simulated nodes.")
 @click.option("--straggler", metavar="NAME", help="Node to slow down.  [default: gpu-node-03]")
-@click.option("--push-interval", default="1s", show_default=True, help="Agents push this often; 5s in production.")
+@click.option(
+    "--push-interval",
+    type=Duration(),
+    default="1s",
+    show_default=True,
+    help="Agents push this often; 5s in production.",
+)
 @click.option("--scenario", type=click.Choice(SCENARIOS), default="sudden", show_default=True)
 @click.option("--echo", "with_echo", is_flag=True, help="Fleet forwards to an Echo, which must name the same node.")
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@AS_JSON
 @click.option(
     "--no-gpu", metavar="SCENARIO", help="Instead: play one of the six single-node scenarios (`list` names them)."
 )
@@ -61,7 +67,7 @@ class Story:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the samples and scenarios.")
 def command(
-    nodes: int, straggler: str | None, push_interval: str, scenario: str, with_echo: bool, keep: bool, as_json: bool,
+    nodes: int, straggler: str | None, push_interval: float, scenario: str, with_echo: bool, keep: bool, as_json: bool,
     no_gpu: str | None, write_samples: Path | None, seed: int,
 ) -> int:  # fmt: skip
     """Start Fleet and simulated nodes as real processes, slow one node, and show it being named.
@@ -88,12 +94,8 @@ def command(
     chosen = straggler or names[min(2, len(names) - 1)]
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
-    try:
-        interval_s = parse_duration_s(push_interval)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--push-interval") from None
     say = _quiet if as_json else _say
-    return _run(names, Story(chosen, interval_s, asks_echo=with_echo), scenario, keep, as_json, say)
+    return _run(names, Story(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say)
 
 
 def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:

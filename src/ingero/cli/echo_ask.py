@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from ingero.cli.params import AS_JSON, stacked
 from ingero.cli.table import print_json, render_table
 from ingero.echo.bearer import TOKEN_VARIABLE, kept_token_file
 from ingero.errors import Unavailable
@@ -21,22 +22,18 @@ PREFIX = "fleet.cluster."
 WIDEST_CELL = 100
 
 
-def _connection_options(command: Any) -> Any:
-    options = [
-        click.option("--url", metavar="URL", help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]"),
-        click.option("--token-file", type=click.Path(path_type=Path), help=f"Bearer token; else ${TOKEN_VARIABLE}."),
-        click.option("--ca-cert", type=click.Path(path_type=Path), help=f"Authority of Echo; else ${CA_VARIABLE}."),
-        click.option(
-            "--db-path",
-            type=click.Path(path_type=Path),
-            default="~/.ingero/echo.db",
-            show_default=True,
-            help="An Echo on this machine: token and certificate lie beside its database.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+_connection_options = stacked(
+    click.option("--url", metavar="URL", help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]"),
+    click.option("--token-file", type=click.Path(path_type=Path), help=f"Bearer token; else ${TOKEN_VARIABLE}."),
+    click.option("--ca-cert", type=click.Path(path_type=Path), help=f"Authority of Echo; else ${CA_VARIABLE}."),
+    click.option(
+        "--db-path",
+        type=click.Path(path_type=Path),
+        default="~/.ingero/echo.db",
+        show_default=True,
+        help="An Echo on this machine: token and certificate lie beside its database.",
+    ),
+)
 
 
 def connect(url: str | None, token_file: Path | None, ca_cert: Path | None, db_path: Path) -> EchoClient:
@@ -64,7 +61,7 @@ Examples:
 )
 @click.argument("name", required=False, metavar="[QUESTION]")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@AS_JSON
 @_connection_options
 def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -> int:
     """Ask a running Echo; the same questions that HTTP and MCP offer. Without a name: list them."""

@@ -13,6 +13,7 @@ import click
 
 from ingero.cli.dispatch import run_click
 from ingero.cli.echo_ask import ask, mcp
+from ingero.cli.params import AS_JSON, log_level_option, stacked
 from ingero.config.echo import EchoConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.errors import ConfigError
@@ -20,7 +21,6 @@ from ingero.errors import ConfigError
 DB_PATH = click.option(
     "--db-path", type=click.Path(path_type=Path), default="~/.ingero/echo.db", show_default=True, help="Database file."
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 SERVE_EPILOG = """\b
 Examples:
   ingero-echo serve --create-certificate                 loopback, certificate and token made and kept
@@ -38,41 +38,37 @@ def echo() -> None:
     """Keep what happened in the cluster, durably, and answer questions about it."""
 
 
-def _serve_options(command: Any) -> Any:
-    options = [
-        click.option("--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"),
-        click.option("--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"),
-        click.option("--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"),
-        click.option("--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"),
-        click.option("--db-path", metavar="FILE", help="Database file.  [default: ~/.ingero/echo.db]"),
-        click.option("--auth-token-file", metavar="FILE", help="Bearer token for senders and readers."),
-        click.option("--bearer-acl-file", metavar="FILE", help="Several bearers with cluster scopes."),
-        click.option("--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"),
-        click.option("--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"),
-        click.option("--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"),
-        click.option("--gpu-rates-file", metavar="FILE", help="Your own prices per GPU hour."),
-        click.option("--tls-cert", metavar="FILE", help="Certificate (PEM)."),
-        click.option("--tls-key", metavar="FILE", help="Its key, readable by its owner only."),
-        click.option("--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."),
-        click.option("--create-certificate", is_flag=True, default=None, help="Make a certificate once and keep it."),
-        click.option("--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."),
-        click.option("--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."),
-        click.option("--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"),
-        click.option("--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"),
-        click.option("--max-database-size", metavar="SIZE", help="Oldest go beyond it.  [default: 80 % of the volume]"),
-        click.option("--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"),
-        click.option("--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"),
-        click.option("--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+_serve_options = stacked(
+    click.option("--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"),
+    click.option("--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"),
+    click.option("--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"),
+    click.option("--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"),
+    click.option("--db-path", metavar="FILE", help="Database file.  [default: ~/.ingero/echo.db]"),
+    click.option("--auth-token-file", metavar="FILE", help="Bearer token for senders and readers."),
+    click.option("--bearer-acl-file", metavar="FILE", help="Several bearers with cluster scopes."),
+    click.option("--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"),
+    click.option("--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"),
+    click.option("--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"),
+    click.option("--gpu-rates-file", metavar="FILE", help="Your own prices per GPU hour."),
+    click.option("--tls-cert", metavar="FILE", help="Certificate (PEM)."),
+    click.option("--tls-key", metavar="FILE", help="Its key, readable by its owner only."),
+    click.option("--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."),
+    click.option("--create-certificate", is_flag=True, default=None, help="Make a certificate once and keep it."),
+    click.option("--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."),
+    click.option("--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."),
+    click.option("--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"),
+    click.option("--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"),
+    click.option("--max-database-size", metavar="SIZE", help="Oldest go beyond it.  [default: 80 % of the volume]"),
+    click.option("--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"),
+    click.option("--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"),
+    click.option("--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"),
+)
 
 
 @echo.command("serve", epilog=SERVE_EPILOG)
 @click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML); flags win.")
 @click.option("--auth-token", hidden=True, default=None)
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@log_level_option()
 @AS_JSON
 @_serve_options
 def serve_command(

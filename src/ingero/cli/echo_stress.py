@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ingero.cli.dispatch import run_click
+from ingero.cli.params import AS_JSON
 from ingero.errors import ConfigError
 
 EPILOG = """\b
@@ -38,7 +39,7 @@ Exits 1 when an event was refused for good, or with --verify when one that was a
 @click.option("--protocol", type=click.Choice(["grpc", "http/protobuf"]), help="Instead of what the port suggests.")
 @click.option("--verify", metavar="URL", help="HTTP API of the same Echo: count there what was acknowledged.")
 @click.option("--insecure", is_flag=True, help="Plaintext to a bare HOST:PORT.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@AS_JSON
 def stress(as_json: bool, **options: Any) -> int:
     """Send events from many producers and account for every one of them."""
     summary = asyncio.run(_run(options, quiet=as_json))

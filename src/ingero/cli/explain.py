@@ -1,6 +1,5 @@
 """`ingero explain`: the causal chains of a trace database, as recorded or derived again."""
 
-import datetime
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
-from ingero.cli.query import Since
+from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
 from ingero.contract.chain import Severity, chain_id
@@ -26,6 +25,7 @@ from ingero.storage.trace_query import Kept, ProcessTime, kept_events, process_t
 from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
 
 DEFAULT_SINCE_S = 300.0
+FANOUT_TIMEOUT_S = 5.0
 MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
 
 
@@ -38,28 +38,9 @@ class Span:
     last: int = 0
 
 
-class Moment(click.ParamType[int]):
-    """`2026-01-15 12:00`, `2026-01-15T12:00:00Z` or `12:00` today; local time unless it says otherwise."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value)
-        try:
-            if len(text) <= 8 and ":" in text:
-                at = datetime.datetime.combine(datetime.date.today(), datetime.time.fromisoformat(text))
-            else:
-                at = datetime.datetime.fromisoformat(text)
-        except ValueError:
-            return self.fail(f"{text!r} is not a time such as 12:30 or 2026-01-15T12:30", param, ctx)
-        return int(at.timestamp()) * 1_000_000_000 + at.microsecond * 1000
-
-
 @click.command()
-@click.option(
-    "-d", "--db", "path", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db]."
-)
-@click.option("--since", type=Since(), help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].")
+@TRACE_DB
+@click.option("--since", type=Duration(), help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].")
 @click.option("--from", "begin", type=Moment(), help="From this time on: 12:30 (today) or 2026-01-15T12:30.")
 @click.option("--to", "end", type=Moment(), help="Up to this time.")
 @click.option("--last", type=click.IntRange(1), help="Only the newest so many events (implies --replay).")
@@ -70,10 +51,10 @@ class Moment(click.ParamType[int]):
 @click.option("--chains", is_flag=True, help="Recorded chains only, without the account of what was kept.")
 @click.option("--annotations", is_flag=True, help="What the job said about itself at that time (step, epoch, phase …).")
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@fleet_options("5s")
+@AS_JSON
+@fleet_options(FANOUT_TIMEOUT_S)
 def command(
-    path: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
+    db: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
     chains: bool, annotations: bool, per_process: bool, as_json: bool, **fleet: Any,
 ) -> int:  # fmt: skip
     """Say what was slow, why, and what to do about it: on this machine, in a file, or on many nodes at once.
@@ -87,7 +68,7 @@ def command(
       ingero explain --per-process --since 1h
       ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080
     """
-    options = resolve_fleet(fleet, "5s", is_local=path is not None)
+    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         if again or last or pid or per_process or begin or end or annotations:
             raise click.UsageError(
@@ -96,8 +77,8 @@ def command(
         from ingero.cli.fleet_ask import ask_chains
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
-    span = _span(since, begin, end, last, is_default=path is None)
-    connection = connect_readonly(trace_database(path))
+    span = _span(since, begin, end, last, is_default=db is None)
+    connection = connect_readonly(trace_database(db))
     try:
         if per_process:
             _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import click
 
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
+from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
-from ingero.config.loader import parse_duration_s
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
 from ingero.errors import StoreError
 from ingero.storage.timeline import TimelineReader
@@ -19,23 +19,26 @@ from ingero.storage.trace_db import connect_readonly
 
 FORMATS = ("perfetto", "perfetto-proto")
 PROGRESS_EVERY_S = 0.5
-LIVE_SINCE = "1h"
+LIVE_SINCE_S = 3600.0
+FANOUT_TIMEOUT_S = 10.0
 
 
 @click.command()
 @click.option(
     "--format", "kind", required=True, type=click.Choice(FORMATS), help="JSON that any reader knows, or native packets."
 )
-@click.option("-d", "--db", type=click.Path(path_type=Path), help="Trace database; default is this machine's own.")
+@TRACE_DB
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; `-` for standard output."
 )
-@click.option("--since", help="Only the last 10m, 1h, 2d …; default is the whole file.")
+@click.option(
+    "--since", type=Duration(), help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes]."
+)
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
 )
-@fleet_options("10s")
-def command(kind: str, db: Path | None, output: Path, since: str | None, limit: int, **fleet: Any) -> int:
+@fleet_options(FANOUT_TIMEOUT_S)
+def command(kind: str, db: Path | None, output: Path, since: float | None, limit: int, **fleet: Any) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 
     \b
@@ -44,17 +47,17 @@ def command(kind: str, db: Path | None, output: Path, since: str | None, limit: 
       ingero export --format perfetto-proto --since 10m -o now.pftrace
       ingero export --format perfetto --nodes gpu-node-01:8080,gpu-node-02:8080 -o live.json
     """
-    options = resolve_fleet(fleet, "10s", is_local=db is not None)
+    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         from ingero.cli.export_nodes import NodesTimeline
 
-        live = NodesTimeline(options, _duration_s(since or LIVE_SINCE), limit)
+        live = NodesTimeline(options, since or LIVE_SINCE_S, limit)
         live_writer = _writer(kind, live.nodes)
         size = write_timeline(output, live.parts(live_writer))
         _report(live_writer.events, live.chain_count, size, output)
         return live.close()
     path = trace_database(db)
-    since_ns = 0 if since is None else time.time_ns() - int(_duration_s(since) * 1e9)
+    since_ns = 0 if since is None else time.time_ns() - int(since * 1e9)
     connection = connect_readonly(path)
     try:
         reader = TimelineReader(connection, since_ns)
@@ -119,10 +122,3 @@ def _write(file: BinaryIO, parts: Iterator[bytes]) -> int:
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     return size
-
-
-def _duration_s(text: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--since") from None

@@ -1,14 +1,13 @@
 """The options of every command that can ask other nodes, and how they become a fan-out."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ingero.cli.params import Decorator, Duration, stacked
 from ingero.config.ingero import TOKEN_VARIABLE, FleetBlockConfig, load_ingero
-from ingero.config.loader import parse_duration_s
 from ingero.transport.auth import token_from
 from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
 
@@ -25,48 +24,47 @@ class FleetOptions:
     fail_on_partial: bool
 
 
-def fleet_options(default_timeout: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def fleet_options(default_timeout_s: float) -> Decorator:
     """Adds --nodes and its companions to a command; the command receives them as `**fleet`."""
-    options = [
+    return stacked(
         click.option(
             "--nodes", metavar="HOST:PORT,…", help="Ask these nodes at once [else fleet.nodes of ingero.yaml]."
         ),
-        click.option("--timeout", metavar="DURATION", help=f"How long to wait [default: {default_timeout} per node]."),
+        click.option(
+            "--timeout", type=Duration(), help=f"How long to wait [default: {default_timeout_s:g}s per node]."
+        ),
         click.option("--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."),
         click.option("--client-cert", type=_PATH, help="Our certificate, where nodes want one."),
         click.option("--client-key", type=_PATH, help="Key of that certificate."),
         click.option(
-            "--clock-skew-threshold", default="10ms", show_default=True, help="Warn about clocks further apart."
+            "--clock-skew-threshold",
+            type=Duration(),
+            default="10ms",
+            show_default=True,
+            help="Warn about clocks further apart.",
         ),
         click.option(
             "--fleet-require-tls/--no-fleet-require-tls", default=True, help="Refuse plaintext off this machine."
         ),
         click.option("--fail-on-partial", is_flag=True, help="Exit 3 when a node did not answer."),
-    ]
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    )
 
 
-def resolve_fleet(fleet: dict[str, Any], default_timeout: str, *, is_local: bool) -> FleetOptions | None:
+def resolve_fleet(fleet: dict[str, Any], default_timeout_s: float, *, is_local: bool) -> FleetOptions | None:
     """The fan-out that was asked for: --nodes, or the nodes of ingero.yaml unless a local file was named."""
     config = load_ingero().fleet
     if is_local and fleet["nodes"] is not None:
         raise click.UsageError("--db and --nodes exclude each other: a file, or the nodes")
     if is_local or (fleet["nodes"] is None and not config.nodes):
         return None
-    return fleet_of(fleet, config, default_timeout)
+    return fleet_of(fleet, config, default_timeout_s)
 
 
-def fleet_of(fleet: dict[str, Any], config: FleetBlockConfig, default_timeout: str) -> FleetOptions:
+def fleet_of(fleet: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float) -> FleetOptions:
     """Options over configuration."""
     nodes = parse_nodes(fleet["nodes"]) if fleet["nodes"] is not None else list(config.nodes)
     policy = FanoutPolicy(
-        timeout_s=_duration(fleet["timeout"] or default_timeout, "--timeout"),
+        timeout_s=fleet["timeout"] or default_timeout_s,
         tls=client_tls(
             fleet["ca_cert"] or config.ca_cert,
             fleet["client_cert"] or config.client_cert,
@@ -77,12 +75,4 @@ def fleet_of(fleet: dict[str, Any], config: FleetBlockConfig, default_timeout: s
         token=token_from(config.token_file, TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
-    threshold_ms = _duration(fleet["clock_skew_threshold"], "--clock-skew-threshold") * 1000
-    return FleetOptions(nodes, policy, threshold_ms, fleet["fail_on_partial"])
-
-
-def _duration(text: str, hint: str) -> float:
-    try:
-        return parse_duration_s(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint=hint) from None
+    return FleetOptions(nodes, policy, fleet["clock_skew_threshold"] * 1000, fleet["fail_on_partial"])

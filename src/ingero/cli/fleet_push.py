@@ -1,7 +1,6 @@
 """`ingero fleet-push`: the health of this node, pushed to Fleet."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 import click
 
+from ingero.cli.params import Duration, log_level_option, stacked
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, load_ingero
-from ingero.config.loader import check_limits, parse_duration_s
+from ingero.config.loader import check_limits
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
 from ingero.transport.endpoint import Protocol
@@ -19,30 +19,7 @@ FILE = click.Path(path_type=Path)
 MODES = [mode.value for mode in DetectionMode]
 
 
-class Duration(click.ParamType[float]):
-    """`500ms`, `10s`, `1h30m`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration_s(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def apply(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return apply
-
-
-FLEET = _options(
+FLEET = stacked(
     click.option("--fleet-endpoint", metavar="HOST:PORT|URL", help="Fleet to push to; port 4317 means gRPC."),
     click.option("--fleet-protocol", type=click.Choice([p.value for p in Protocol]), help="Instead of by port."),
     click.option("--fleet-cluster-id", metavar="NAME", help="Peers with the same name are compared."),
@@ -66,7 +43,7 @@ FLEET = _options(
     click.option("--fleet-classifier-hysteresis", type=float, help="[default: 0.02]"),
     click.option("--confirmations", type=int, help="Evaluations below the line before a node is named.  [default: 3]"),
 )  # fmt: skip
-LOCAL = _options(
+LOCAL = stacked(
     click.option("--remediate", is_flag=True, default=None, help="Open the Unix socket that says who is slow."),
     click.option("--remediate-socket", type=FILE, help="[default: ingero-remediate.sock in the run directory]"),
     click.option("--remediate-gid", type=int, help="Group that may read it; below 0 is nobody.  [default: 65532]"),
@@ -86,7 +63,7 @@ LOCAL = _options(
     click.option("--replay", type=FILE, help="Recorded signals, one JSON object per line and tick."),
     click.option("--metrics-listen", metavar="HOST:PORT", help="Serve agent metrics here.  [default: off]"),
     click.option("--config", "config_path", type=FILE, help="[default: the first ingero.yaml found]"),
-    click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"])),
+    log_level_option(None),
 )
 
 

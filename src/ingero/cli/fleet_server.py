@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ingero.cli.dispatch import run_click
+from ingero.cli.params import log_level_option, stacked
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.errors import ConfigError
@@ -32,11 +33,9 @@ Examples:
 """
 
 
-def _endpoint_options(command: Any) -> Any:
-    for name, key in reversed(ENDPOINTS.items()):
-        option = click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.")
-        command = option(command)
-    return command
+_endpoint_options = stacked(
+    *(click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.") for name, key in ENDPOINTS.items())
+)
 
 
 @click.command("ingero-fleet", epilog=EPILOG)
@@ -44,7 +43,7 @@ def _endpoint_options(command: Any) -> Any:
 @click.option("--check", is_flag=True, help="Validate the configuration and exit.")
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@log_level_option()
 @click.option("--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`.")
 @click.option("--silences", type=click.Path(path_type=Path), help="Keep silences in this file over restarts.")
 @_endpoint_options

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ingero.cli.params import AS_JSON
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import MalformedInput, Unavailable
 from ingero.importers.detect import Inputs
@@ -36,7 +37,7 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
     "--ca-cert", type=click.Path(path_type=Path, dir_okay=False), help="Authority that signed its certificate."
 )
 @click.option("--insecure", is_flag=True, help="Plaintext where the endpoint names no scheme.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@AS_JSON
 def command(
     paths: tuple[Path, ...],
     target: str,

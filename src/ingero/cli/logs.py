@@ -6,7 +6,6 @@ import sys
 import time
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-LEVELS = ("debug", "info", "warning", "error")
 
 
 class FieldFormatter(logging.Formatter):

@@ -11,6 +11,7 @@ import click
 
 from ingero.agent.tools.catalog import AGENT_TOOLS, investigate
 from ingero.agent.tools.context import AgentContext, to_text
+from ingero.cli.params import TRACE_DB
 from ingero.cli.table import render_table
 from ingero.config.ingero import TOKEN_VARIABLE, load_ingero, trace_database
 from ingero.errors import AuthError, Unavailable
@@ -24,7 +25,7 @@ MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a var
 
 @click.command()
 @click.option("--http", "address", metavar="ADDR", help="Serve HTTPS at ADDR instead of standard input and output.")
-@click.option("-d", "--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+@TRACE_DB
 @click.option("--log", "log_file", type=click.Path(path_type=Path), help="Append the server's log to this file.")
 @click.option("--mcp-bearer-token", hidden=True, help="Refused: arguments are visible to every user.")
 def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None) -> int:
@@ -136,7 +137,7 @@ def _play(name: str) -> dict[str, Any]:
 @click.command()
 @click.argument("name", required=False, metavar="TOOL")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("-d", "--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+@TRACE_DB
 def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
     """Ask one of the tools that `ingero mcp` offers to assistants. Without a name: list them.
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from ingero.config.loader import parse_duration_s
+from ingero.cli.params import AS_JSON, Duration
+from ingero.cli.table import print_json
 from ingero.storage.merge import MergeSummary, merge
 
 
@@ -17,15 +18,19 @@ from ingero.storage.merge import MergeSummary, merge
 @click.option("--force-node", metavar="NAME", help="Node of files recorded before node names existed.")
 @click.option("--skip-bad", is_flag=True, help="Leave damaged or foreign files out instead of stopping.")
 @click.option(
-    "--clock-skew-threshold", default="100ms", show_default=True, help="Warn when first events lie further apart."
+    "--clock-skew-threshold",
+    type=Duration(),
+    default="100ms",
+    show_default=True,
+    help="Warn when first events lie further apart.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@AS_JSON
 def command(
     sources: tuple[Path, ...],
     output: Path,
     force_node: str | None,
     skip_bad: bool,
-    clock_skew_threshold: str,
+    clock_skew_threshold: float,
     as_json: bool,
 ) -> None:
     """Merge trace databases into one that `explain`, `query` and `export` read. Sources are never changed.
@@ -35,17 +40,18 @@ def command(
       ingero merge node-01.db node-02.db -o cluster.db
       ingero merge old.db -o named.db --force-node gpu-node-07
     """
-    try:
-        threshold_s = parse_duration_s(clock_skew_threshold)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--clock-skew-threshold") from None
     summary = merge(
-        sources, output, force_node=force_node, skip_bad=skip_bad, skew_threshold_s=threshold_s, progress=_progress
+        sources,
+        output,
+        force_node=force_node,
+        skip_bad=skip_bad,
+        skew_threshold_s=clock_skew_threshold,
+        progress=_progress,
     )
     if as_json:
         import msgspec
 
-        print(msgspec.json.encode(summary).decode())
+        print_json(msgspec.to_builtins(summary))
     _report(summary, output)
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from ingero.cli.fleet_ask import each_reply
 from ingero.cli.fleet_options import FleetOptions, fleet_of, fleet_options
+from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
@@ -19,7 +20,7 @@ from ingero.storage.trace_path import home
 from ingero.transport.fanout import NodeReply, Question, peer_fingerprint
 from ingero.transport.nodes import split_host_port
 
-DEFAULT_TIMEOUT = "5s"
+FANOUT_TIMEOUT_S = 5.0
 
 
 @click.group()
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 def list_nodes(as_json: bool) -> None:
     """Nodes of ingero.yaml, and whether their certificate is trusted by fingerprint."""
     fleet = load_ingero().fleet
@@ -70,11 +71,11 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 
 
 @command.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@fleet_options(DEFAULT_TIMEOUT)
+@AS_JSON
+@fleet_options(FANOUT_TIMEOUT_S)
 def check(as_json: bool, **fleet: object) -> int:
     """Ask every node for the time: who answers, under which name, how far its clock is off."""
-    options = fleet_of(fleet, load_ingero().fleet, DEFAULT_TIMEOUT)
+    options = fleet_of(fleet, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
     offsets = asyncio.run(each_reply(options, Question("/api/v1/time"), replies.append))
     rows = [_checked(reply, offsets.get(reply.name), options) for reply in replies]

@@ -1,6 +1,5 @@
 """`ingero query`: SQL or filters on a trace database."""
 
-import csv
 import json
 import sys
 import time
@@ -12,37 +11,23 @@ from typing import Any, cast
 import click
 
 from ingero.cli.fleet_options import fleet_options, resolve_fleet
-from ingero.cli.table import print_json, render_table
+from ingero.cli.params import TRACE_DB, Duration
+from ingero.cli.rows import RowPrinter
 from ingero.config.ingero import trace_database
-from ingero.config.loader import parse_duration_s
 from ingero.storage.annotation_query import labels_of
 from ingero.storage.prune import rolled_files
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
 
-LOCAL_TIMEOUT = "10s"
+FANOUT_TIMEOUT_S, LOCAL_TIMEOUT_S = 5.0, 10.0
 LOCAL_ROWS = 10_000
-
-
-class Since(click.ParamType[float]):
-    """`5m`, `1h30m`, `2d`, `1w` as seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_duration_s(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
 
 
 @click.command()
 @click.argument("sql", required=False)
-@click.option(
-    "-d", "--db", "path", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db]."
-)
-@click.option("--since", type=Since(), help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].")
+@TRACE_DB
+@click.option("--since", type=Duration(), help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].")
 @click.option("--pid", type=int, help="Without SQL: only this process.")
 @click.option("--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.")
 @click.option("--annotations", is_flag=True, help="Without SQL: a column with what the job said about itself then.")
@@ -54,10 +39,10 @@ class Since(click.ParamType[float]):
 )
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
-@fleet_options("5s")
+@fleet_options(FANOUT_TIMEOUT_S)
 def command(
     sql: str | None,
-    path: Path | None,
+    db: Path | None,
     since: float | None,
     pid: int | None,
     op: str | None,
@@ -82,23 +67,22 @@ def command(
         raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
     if sql is not None and (annotations or include_rolled):
         raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
-    options = resolve_fleet(fleet, "5s", is_local=path is not None)
+    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None and sql is None and fleet["nodes"] is not None:
         raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
     if options is not None and sql is not None:
         from ingero.cli.fleet_ask import ask_rows
 
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
-    file = trace_database(path)
+    file = trace_database(db)
     if sql is None:
-        seconds = since if since is not None else 3600.0 if path is None else None
+        seconds = since if since is not None else 3600.0 if db is None else None
         since_ns = 0 if seconds is None else time.time_ns() - int(seconds * 1e9)
         wanted = EventFilter(since_ns=since_ns, pid=pid, op=op, limit=(limit or LOCAL_ROWS) + 1)
         files = [file, *(reversed(rolled_files(file)) if include_rolled else ())]
         columns, rows, truncated = _by_filter(files, wanted, annotations)
     else:
-        timeout_s = parse_duration_s(fleet["timeout"] or LOCAL_TIMEOUT)
-        result = run_query(file, sql, QueryLimits(timeout_s, limit or LOCAL_ROWS))
+        result = run_query(file, sql, QueryLimits(fleet["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS))
         columns, rows, truncated = result.columns, result.rows, result.truncated
     print_rows(columns, rows, "json" if as_json else form)
     if truncated:
@@ -129,14 +113,9 @@ def _by_filter(
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
     """One answer in the form asked for; the count goes to standard error."""
-    if form == "json":
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
-        return
-    if form == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
-        return
-    if rows:
-        print(render_table(columns, rows))
-    print(f"\n  {len(rows)} rows" if rows else "no results", file=sys.stderr)
+    printer = RowPrinter(form)
+    printer.begin(columns)
+    printer.rows(rows)
+    printer.end()
+    if form == "table":
+        print(f"\n  {len(rows)} rows" if rows else "no results", file=sys.stderr)

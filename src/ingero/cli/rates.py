@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from ingero.cli.params import AS_JSON
 from ingero.cli.table import print_json, render_table
 from ingero.config.loader import MAX_CONFIG_BYTES
 from ingero.config.rates import RateTable, load_rates, parse_rates, read_rates
@@ -30,7 +31,7 @@ def command() -> None:
 
 @command.command()
 @click.option("--file", "override", type=click.Path(path_type=Path), help="Own rates on top of the shipped ones.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@AS_JSON
 def show(override: Path | None, as_json: bool) -> None:
     """The rates in effect, with their date and source."""
     table = load_rates(override)
@@ -48,7 +49,7 @@ def show(override: Path | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@AS_JSON
 def check(file: Path, as_json: bool) -> None:
     """Whether FILE is a rate table; its digest for `update --sha256`."""
     summary = _summary(read_rates(file)) | {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
@@ -61,7 +62,7 @@ def check(file: Path, as_json: bool) -> None:
 @click.option("--sha256", "digest", help="Refuse anything but these bytes.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="Seconds.")
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="Trust this authority.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@AS_JSON
 def update(url: str, output: Path, digest: str | None, timeout_s: float, ca_cert: Path | None, as_json: bool) -> None:
     """Fetch a table, validate it, and only then replace OUTPUT."""
     if not url.startswith("https://"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from ingero.cli.params import AS_JSON
 from ingero.cli.table import print_json, render_table
 from ingero.errors import ConfigError
 from ingero.fleet.replay import Replay, Replayed, replay
@@ -18,7 +19,7 @@ DEFAULT_DIR = Path("fleet-inputs")
 @click.option(
     "--dir", "folder", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="Of an EPISODE."
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@AS_JSON
 def command(what: str, folder: Path, as_json: bool) -> int:
     """Replay recorded inputs: WHAT is the folder of `ingero-fleet --record-inputs`, or an episode id in it.
 

@@ -8,10 +8,10 @@ import click
 import msgspec
 
 from ingero.cli.fleet_http import fleet_json
+from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.status import DEFAULT_FLEET
 from ingero.cli.table import print_json, printable, render_table
 from ingero.cli.verdict_text import ago
-from ingero.config.loader import parse_duration_s
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import ConfigError
 
@@ -21,16 +21,16 @@ PATH = "/api/v1/silences"
 @click.command()
 @click.argument("target", metavar="NODE|JOB|list|lift")
 @click.argument("lifted", required=False, metavar="[NODE|JOB]")
-@click.option("--for", "how_long", metavar="TIME", help="How long: 30m, 2h, 1d.")
+@click.option("--for", "how_long", type=Duration(), help="How long: 30m, 2h, 1d.")
 @click.option("--why", help="The reason; others will read it.")
 @click.option("--cluster", help="Only in this cluster; otherwise in all.")
 @click.option("--fleet", default=DEFAULT_FLEET, show_default=True, metavar="URL", help="Fleet's threshold API.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
 def command(
     target: str,
     lifted: str | None,
-    how_long: str | None,
+    how_long: float | None,
     why: str | None,
     cluster: str | None,
     fleet: str,
@@ -59,11 +59,7 @@ def command(
         return 0 if answer["lifted"] else 1
     if lifted or not how_long or not why:
         raise click.UsageError('say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`')
-    try:
-        for_s = parse_duration_s(how_long)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--for") from None
-    asked = SilenceRequest(target=target, for_s=for_s, why=why, cluster=cluster)
+    asked = SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster)
     answer = _post(fleet, PATH, ca_cert, asked)
     print_json(answer) if as_json else _show([answer])
     return 0

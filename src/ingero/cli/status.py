@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ingero.cli.fleet_http import fleet_json
+from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, printable, render_table
 from ingero.cli.verdict_text import ago, verdict_table
 
@@ -20,7 +21,7 @@ WATCH_S = 2.0
 @click.option("--cluster", help="Only this cluster.")
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
 @click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
 def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_json: bool, ca_cert: Path | None) -> int:
     """Who is slow now: which rank of which node, why, by how much, since when, what it costs and what to do.

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ingero.cli.dispatch import run_click
-from ingero.cli.fleet_push import Duration
+from ingero.cli.params import Duration, log_level_option
 
 
 @click.command()
@@ -18,7 +18,7 @@ from ingero.cli.fleet_push import Duration
 @click.option("--max-tracked-nodes", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--readiness-window", type=Duration(), default="60s", show_default=True)
 @click.option("--forget-after", type=Duration(), default="60s", show_default=True, help="Silent stragglers go.")
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
+@log_level_option()
 def command(
     socket_path: Path | None,
     listen: str,

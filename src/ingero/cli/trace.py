@@ -18,27 +18,14 @@ from ingero.agent.recorder import TracedEvents
 from ingero.agent.recording_metrics import serve_metrics
 from ingero.agent.trace_app import TraceApp, TraceOptions, TraceView
 from ingero.agent.trace_feed_live import LiveFeed
-from ingero.cli.query import Since
+from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
-from ingero.config.loader import parse_size_bytes
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace_writer import SizePolicy
 
 SLOW_LAUNCH_NS = 250_000  # a launch is microseconds: a quarter of a millisecond is worth a record
-
-
-class Size(click.ParamType[int]):
-    """`500m`, `10g` as bytes."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_size_bytes(str(value))
-        except ValueError as error:
-            return self.fail(str(error), param, ctx)
 
 
 class Pids(click.ParamType[tuple[int, ...]]):
@@ -58,9 +45,9 @@ class Pids(click.ParamType[tuple[int, ...]]):
     "--pid", "pids", type=Pids(), help="Only these processes and their children [default: all that use CUDA]."
 )
 @click.option("--node", help="Name of this node [default: agent.node of ingero.yaml, else the host name].")
-@click.option("--duration", type=Since(), help="Stop after 30s, 5m … [default: on Ctrl-C].")
+@click.option("--duration", type=Duration(), help="Stop after 30s, 5m … [default: on Ctrl-C].")
 @click.option("--record/--no-record", default=True, show_default=True, help="Keep a trace database.")
-@click.option("--db", type=click.Path(path_type=Path), help="Trace database [default: ~/.ingero/ingero.db].")
+@TRACE_DB
 @click.option("--record-all", is_flag=True, help="A row for every call, not only for slow, failed and sampled ones.")
 @click.option("--stack/--no-stack", default=True, show_default=True, help="Call stacks of slow calls.")
 @click.option("--stack-samples", type=click.IntRange(1), default=100, show_default=True, help="Rows per call stack.")
@@ -73,7 +60,7 @@ class Pids(click.ParamType[tuple[int, ...]]):
     "--deadband", type=click.FloatRange(0, 100), default=0.0, help="Percent a system number must move to be kept."
 )
 @click.option(
-    "--heartbeat", type=Since(), default="0", help="Keep a system sample, and print a JSON line, this often anyway."
+    "--heartbeat", type=Duration(), default="0", help="Keep a system sample, and print a JSON line, this often anyway."
 )
 @click.option("--annotate", is_flag=True, help="Listen for `ingero annotate` on a Unix socket.")
 @click.option(

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from ingero.cli.params import AS_JSON, stacked
 from ingero.errors import Unavailable
 
 FIRST_PAUSE_S = 1.0
@@ -52,11 +52,12 @@ _MEANINGS = {
 log = logging.getLogger(__name__)
 
 
-def _port_options(command: Any) -> Any:
-    for flag, (_, _, port) in reversed(PORTS.items()):
-        kind = click.IntRange(0, 65535)
-        command = click.option(f"--{flag}", type=kind, default=port, show_default=True, help="Port.")(command)
-    return command
+_port_options = stacked(
+    *(
+        click.option(f"--{flag}", type=click.IntRange(0, 65535), default=port, show_default=True, help="Port.")
+        for flag, (_, _, port) in PORTS.items()
+    )
+)
 
 
 @click.command(
@@ -64,7 +65,7 @@ def _port_options(command: Any) -> Any:
 Examples:
   ingero up
   ingero up --data-dir /var/lib/ingero --fleet-http 24318
-  ingero fleet-push --endpoint http://127.0.0.1:4318 --stub     an agent to go with it
+  ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub     an agent to go with it
 """
 )
 @click.option(
@@ -74,7 +75,7 @@ Examples:
     show_default=True,
     help="Where Echo keeps its database, certificate and token.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the endpoints as JSON.")
+@AS_JSON
 @_port_options
 def command(data_dir: Path, as_json: bool, **ports: int) -> int:
     """Run Fleet and Echo on this machine; Fleet forwards to Echo. A child that dies is started again; Ctrl-C ends both.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from ingero.config.loader import load_file, setting
+from ingero.config.loader import LOG_LEVELS, load_file, setting
 from ingero.contract.push import problem_with_id
 from ingero.contract.types import DetectionMode
 from ingero.core.baseline import BaselinePolicy
@@ -25,7 +25,7 @@ class AgentConfig:
     """The `agent` block."""
 
     node: str | None = None
-    log_level: str = setting("info", choices=("debug", "info", "warning", "error"))
+    log_level: str = setting("info", choices=LOG_LEVELS)
     max_overhead_percent: float = setting(2.0, range=(0.0, 100.0))
 
     def __post_init__(self) -> None:

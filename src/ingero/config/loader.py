@@ -28,6 +28,9 @@ _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
 def setting(
     default: Any,
     *,
