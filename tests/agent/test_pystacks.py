@@ -1,15 +1,18 @@
 """F153: Python source frames of running CPython 3.10 to 3.13 processes, read from outside."""
 
+import ctypes
 import os
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from ingero.agent.pystacks import PythonFrame, find_python, line_of, line_of_310
+from ingero.agent.pystacks import Offsets, PythonFrame, PythonProcess, find_python, line_of, line_of_310
 
 SCRIPT = """\
 import threading
@@ -140,3 +143,97 @@ def test_line_table_of_310() -> None:
     """Two instructions on line 11, one without a line, one a line back, by the published pairs of deltas."""
     table = bytes([4, 1, 2, 0x80, 2, 0xFF])
     assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [11, 11, None, 10, None]
+
+
+class Interpreter:
+    """An interpreter laid out by hand in our own memory, where it is read like that of any other process."""
+
+    AT = Offsets(
+        head=0, threads=0, next_interpreter=8, next_thread=0, thread_id=8, native_id=8, frame=16, code=0, back=8,
+        instruction=16, filename=0, name=8, first_line=16, line_table=24, bytecode=0,
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._memory: list[ctypes.Array[ctypes.c_char]] = []
+
+    def put(self, data: bytes) -> int:
+        self._memory.append(ctypes.create_string_buffer(data, len(data)))
+        return ctypes.addressof(self._memory[-1])
+
+    def words(self, *values: int) -> int:
+        return self.put(struct.pack(f"<{len(values)}Q", *values))
+
+    def text(self, value: str, state: int = 1 << 2 | 1 << 5 | 1 << 6) -> int:
+        return self.put(struct.pack("<QQqqI4x", 1, 0, len(value), -1, state) + value.encode())
+
+    def frame(self, name: int, back: int = 0) -> int:
+        code = self.words(self.text("train.py"), name, 7, 0)
+        return self.words(code, back, 0)
+
+    def process(self, *interpreters: list[tuple[int, int]]) -> PythonProcess:
+        """One list of (kernel thread, frame) per interpreter."""
+        following = 0
+        for threads in reversed(interpreters):
+            state = 0
+            for tid, frame in reversed(threads):
+                state = self.words(state, tid, frame)
+            following = self.words(state, following)
+        return PythonProcess(os.getpid(), 13, self.words(following), self.AT)
+
+
+def test_a_nameless_state_is_the_main_threads_only_if_all_states_were_seen_must_51() -> None:
+    fake, pid = Interpreter(), os.getpid()
+    frame = fake.frame(fake.text("step"))
+    step = [PythonFrame("train.py", "step", 7)]
+    assert fake.process([(0, frame)]).stack(pid) == step
+    assert fake.process([(0, frame)]).stack(pid + 1) == [], "another thread than the main one"
+    assert fake.process([(0, frame), (0, frame)]).stack(pid) == [], "two candidates"
+    assert fake.process([(0, frame)], [], [], []).stack(pid) == step, "further interpreters without threads"
+    assert fake.process([(0, frame)], [], [], [], []).stack(pid) == [], "more interpreters than are looked at"
+
+
+def test_a_state_of_another_thread_is_not_the_main_threads_must_51() -> None:
+    """A program whose only Python thread is not its main one."""
+    fake, end = Interpreter(), threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        python = fake.process([(other.native_id or 0, fake.frame(fake.text("serve")))])
+        assert python.stack(other.native_id or 0) == [PythonFrame("train.py", "serve", 7)]
+        assert python.stack(os.getpid()) == []
+    finally:
+        end.set()
+        other.join()
+
+
+def test_frames_whose_names_cannot_be_read_are_counted_must_52() -> None:
+    fake = Interpreter()
+    not_compact = fake.text("legacy", state=1 << 2)
+    inner = fake.frame(not_compact, back=fake.frame(fake.text("main")))
+    python = fake.process([(os.getpid(), inner)])
+    assert python.stack(os.getpid()) == [PythonFrame("train.py", "main", 7)]
+    assert python.skipped_names == 1
+
+
+@pytest.mark.parametrize(("symbols", "found"), [("char _PyRuntime[64];", True),
+                                                ("char _PyRuntime[64]; long _Py_RefTotal;", False)])  # fmt: skip
+def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
+    tmp_path: Path, symbols: str, found: bool
+) -> None:
+    source, library = tmp_path / "python.c", tmp_path / "libpython3.12.so.1.0"
+    source.write_text(f"{symbols} int code(void) {{ return 1; }}")
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(compiler, check=True)
+    with subprocess.Popen(
+        ["cat"],
+        env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout and process.stdin
+        process.stdin.write(b"loaded\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"loaded\n"
+        python = find_python(process.pid)
+        process.stdin.close()
+    assert (python is not None and python.minor == 12) == found

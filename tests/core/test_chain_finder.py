@@ -244,6 +244,37 @@ def test_graphs(evidence: EventColumns, found: list[str]) -> None:
     assert find(evidence, pid=PID + 1) == [], "C34: another process has nothing to do with it"
 
 
+OTHER = PID + 1
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        join(events("graphBeginCapture", at=T0), events("graphEndCapture", duration=5 * MS, ret=1, at=T0, pid=OTHER)),
+        join(
+            events("graphLaunch", duration=MS // 2, at=T0 + 10 * MS),
+            events("sched_switch", 10, US, at=T0 + MS, step=MS, pid=OTHER),
+        ),
+        join(  # two forks of one program have the same handles: a fast one and a slow one, both steady
+            events("graphLaunch", 300, at=T0 - 8 * SECOND, step=10 * MS, arg1=0xE),
+            events("graphLaunch", 20, at=T0 - 4 * SECOND, step=200 * MS, arg1=0xE, pid=OTHER),
+        ),
+    ],
+    ids=["begin here, end there", "switches of the other", "same handle"],
+)
+def test_graph_rules_keep_processes_apart_must_39(evidence: EventColumns) -> None:
+    assert find(evidence) == []
+    assert find(evidence, pid=PID) == find(evidence, pid=OTHER) == []
+
+
+def test_a_launch_in_another_process_is_no_launch_of_this_graph_must_39() -> None:
+    evidence = join(
+        events("graphInstantiate", at=T0 - 40 * SECOND, arg1=0xE),
+        events("graphLaunch", at=T0 - 39 * SECOND, arg1=0xE, pid=OTHER),
+    )
+    assert [(chain.name, chain.pid) for chain in find(evidence)] == [("graph-never-launched-0xe", PID)]
+
+
 @pytest.mark.parametrize(
     ("workload", "window_s"), [("training", 10), ("inference", 0.5), ("unknown", 10), ("", 10), ("bogus", 10)]
 )

@@ -10,6 +10,7 @@ import pytest
 from tests.shared_data import shared
 
 from ingero.errors import ForeignFile, StoreError, StoreLocked
+from ingero.storage.aggregates import TraceReader
 from ingero.storage.schema import OWN_TABLES, OWN_VERSION, OWN_VERSION_KEY, TABLES, table_columns
 from ingero.storage.trace_db import (
     AGGREGATE_COLUMNS,
@@ -204,3 +205,13 @@ def test_unwritable_folder_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "stored"), [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)])
 def test_unsigned_values_wrap(value: int, stored: int) -> None:
     assert signed64(value) == stored
+
+
+def test_every_connection_waits_for_a_busy_file_must_22(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    with TraceDb(path, "n") as db:
+        reader, follower = connect_readonly(path), TraceReader(path)._connect()
+        waits_ms = [one.execute("PRAGMA busy_timeout").fetchone()[0] for one in (db.connection, reader, follower)]
+        assert waits_ms == [5000, 2000, 2000]
+        reader.close()
+        follower.close()

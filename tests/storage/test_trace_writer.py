@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero.errors import StoreError
 from ingero.storage import trace_writer
 from ingero.storage.prune import compact, prune, roll_over, rolled_files
 from ingero.storage.trace_db import EVENT_COLUMNS, Batch, RecordingState, TraceDb, connect_readonly, insert_sql
@@ -175,6 +176,28 @@ def test_a_rollover_that_fails_goes_on_in_the_old_file(tmp_path: Path, monkeypat
     writer.submit(batch(db, 5))
     writer.close()
     assert count(tmp_path / "t.db") == 15
+
+
+def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on_must_25(small_disk: Path) -> None:
+    """The old file is aside, the new one cannot be made: nothing breaks, and it is made when there is room."""
+    db = TraceDb(small_disk / "t.db", "n")
+    db.write(batch(db, 10))
+    db.checkpoint("TRUNCATE")
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space left"), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    with pytest.raises(StoreError, match="cannot be written"):
+        roll_over(db, keep=6)
+    writer = TraceWriter(db)
+    writer.submit(batch(db, 5))
+    writer.flush()
+    assert writer.state is RecordingState.FAILED
+    filler.unlink()
+    writer.submit(batch(db, 7))
+    wait_for(lambda: writer.counters.written == 12, seconds=20)
+    writer.close()
+    assert [count(file) for file in (*rolled_files(small_disk / "t.db"), small_disk / "t.db")] == [10, 12]
 
 
 def test_the_writer_rolls_over_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Python source frames of a thread, read from outside the process: CPython 3.10 to 3.13, current lines included.
+"""Python source frames of a thread, read from outside the process: release builds of CPython 3.10 to 3.12 and any 3.13,
+current lines included.
 
 Nothing is stopped or injected; memory is read while the interpreter runs. A read that makes no sense ends the walk, so
 that a stack is short rather than wrong.
@@ -8,6 +9,7 @@ import os
 import re
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ingero.agent.ebpf.elf import ElfFile
@@ -16,7 +18,8 @@ from ingero.errors import IngeroError
 MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
-_PYTHON: Final = re.compile(r"/(?:lib)?python(3)\.(\d+)(t?)[^/]*$")
+_PYTHON: Final = re.compile(r"/(?:lib)?python3\.(\d+)(t?)[^/]*$")
+_DEBUG_BUILD: Final = "_Py_RefTotal"  # a variable that only debug builds have, whatever the file is called
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame of its own
 _DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # of struct pthread on x86-64, where pthread_t points to
@@ -80,11 +83,16 @@ class _Unreadable(Exception):
     """A read outside the process's memory or a value that cannot be right."""
 
 
+class _NoText(_Unreadable):
+    """A name kept in a form we do not read."""
+
+
 class PythonProcess:
-    """A running interpreter, found once. `stack` reads one thread."""
+    """A running interpreter, found once. `stack` reads one thread; `skipped_names` counts frames it left out because
+    their file or function name is not kept as plain characters."""
 
     def __init__(self, pid: int, minor: int, runtime: int, offsets: Offsets) -> None:
-        self.pid, self.minor = pid, minor
+        self.pid, self.minor, self.skipped_names = pid, minor, 0
         self._runtime, self._at = runtime, offsets
 
     def stack(self, tid: int) -> list[PythonFrame]:
@@ -102,29 +110,35 @@ class PythonProcess:
             memory.close()
 
     def _thread(self, memory: "_Memory", tid: int) -> int | None:
-        """The thread state of a kernel thread; the only one there is, if its own number was never written."""
+        """The thread state of a kernel thread. Some builds never write whose state it is: then it is the main thread's
+        if it is the only one, which takes having seen all of them."""
         states: list[int] = []
+        nameless = False
         interpreter = memory.pointer(self._runtime + self._at.head)
         for _ in range(_MAX_INTERPRETERS):
             state = memory.maybe_pointer(interpreter + self._at.threads)
             while state and len(states) < _MAX_THREADS:
-                if self._is_thread(memory, state, tid):
+                owner = self._owner(memory, state)
+                if owner == tid:
                     return state
+                nameless = owner is None
                 states.append(state)
                 state = memory.maybe_pointer(state + self._at.next_thread)
             interpreter = memory.maybe_pointer(interpreter + self._at.next_interpreter)
             if not interpreter:
-                return states[0] if len(states) == 1 and tid == self.pid else None
+                return states[0] if len(states) == 1 and nameless and tid == self.pid else None
         return None
 
-    def _is_thread(self, memory: "_Memory", state: int, tid: int) -> bool:
-        if self._at.native_id is not None:
-            return memory.word(state + self._at.native_id) == tid
-        pthread = memory.maybe_pointer(state + self._at.thread_id)
+    def _owner(self, memory: "_Memory", state: int) -> int | None:
+        """The kernel thread a state belongs to; None where no thread of this process is written."""
         try:
-            return bool(pthread) and memory.integer(pthread + _GLIBC_TID) == tid
+            if self._at.native_id is not None:
+                tid = memory.word(state + self._at.native_id)
+            else:
+                tid = memory.integer(memory.pointer(state + self._at.thread_id) + _GLIBC_TID)
         except _Unreadable:
-            return False
+            return None
+        return tid if tid > 0 and Path(f"/proc/{self.pid}/task/{tid}").exists() else None
 
     def _walk(self, memory: "_Memory", state: int) -> list[PythonFrame]:
         frame = memory.maybe_pointer(state + self._at.frame)
@@ -138,6 +152,8 @@ class PythonProcess:
                 found = self._frame(memory, frame)
                 if found.file != _SHIM:
                     frames.append(found)
+            except _NoText:
+                self.skipped_names += 1
             except _Unreadable:
                 if self.minor < 12:  # later versions put a frame without code where C called Python
                     break
@@ -257,8 +273,10 @@ class _Memory:
         (length,) = struct.unpack_from("<q", header, 16)
         (state,) = struct.unpack_from("<I", header, 32)
         width = state >> 2 & 7
-        if not state & _COMPACT or width not in (1, 2, 4) or not 0 <= length <= _MAX_TEXT:
+        if width not in (0, 1, 2, 4) or not 0 <= length <= _MAX_TEXT:
             raise _Unreadable
+        if not state & _COMPACT or not width:
+            raise _NoText
         data = self.read(address + (at.ascii_data if state & _ASCII else at.compact_data), length * width)
         return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
 
@@ -279,20 +297,23 @@ def find_python(pid: int) -> PythonProcess | None:
     regions = [fields for fields in lines if len(fields) == 6 and _PYTHON.search(fields[5].rstrip())]
     for fields in sorted(regions, key=lambda fields: "/libpython" not in fields[5]):
         match = _PYTHON.search(fields[5].rstrip())
-        if match is None or match[3]:
+        if match is None or match[2]:
             continue  # free-threaded builds have other layouts
         start, offset = int(fields[0].split("-")[0], 16), int(fields[2], 16)
         try:
             elf = ElfFile(f"/proc/{pid}/map_files/{fields[0]}")
             try:
                 symbol = elf.data_symbol("_PyRuntime")
+                is_debug = elf.data_symbol(_DEBUG_BUILD) is not None
                 base = elf.load_base(start, offset)
             finally:
                 elf.close()
         except (OSError, IngeroError):
             continue
+        if symbol is not None and is_debug and int(match[1]) in OFFSETS:
+            return None  # our offsets are those of release builds
         if symbol is not None:
-            return _open_python(pid, int(match[2]), base + symbol)
+            return _open_python(pid, int(match[1]), base + symbol)
     return None
 
 

@@ -32,6 +32,8 @@ class RecordingMetrics(Collector):
         for severity in ("HIGH", "MEDIUM", "LOW"):
             chains.add_metric([severity], found.count(severity))
         yield chains
+        skipped = self._app.stacks.skipped_names
+        yield CounterMetricFamily("ingero_trace_python_names_skipped_total", "Python frames left out", value=skipped)
         if writer is None or self._app.options.db is None:
             return
         rows = CounterMetricFamily("ingero_trace_rows_total", "Rows by what became of them", labels=["outcome"])
@@ -41,6 +43,8 @@ class RecordingMetrics(Collector):
         yield rows
         yield CounterMetricFamily("ingero_trace_db_pruned_rows_total", "Oldest rows removed", value=counters.pruned)
         yield CounterMetricFamily("ingero_trace_db_rollovers_total", "Files moved aside", value=counters.rollovers)
+        failures = counters.rollover_failures
+        yield CounterMetricFamily("ingero_trace_db_rollover_failures_total", "Files not moved aside", value=failures)
         yield GaugeMetricFamily("ingero_trace_db_bytes", "Size on disk, log included", value=self._size_bytes())
         is_recording = float(writer.state is RecordingState.RECORDING)
         yield GaugeMetricFamily("ingero_trace_recording", "1 while rows reach the disk", value=is_recording)

@@ -22,6 +22,12 @@ class StackResolver:
     def __init__(self) -> None:
         self._symbols = Symbolizer()
         self._interpreters: dict[tuple[int, int | None], PythonProcess | None] = {}
+        self._skipped_before = 0  # names, by interpreters forgotten since
+
+    @property
+    def skipped_names(self) -> int:
+        """Python frames left out because their names could not be read."""
+        return self._skipped_before + sum(one.skipped_names for one in self._interpreters.values() if one)
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
         native = self._symbols.resolve(pid, addresses)
@@ -32,6 +38,7 @@ class StackResolver:
         key = pid, start_time(pid)  # a pid alone may be another process by now
         if key not in self._interpreters:
             if len(self._interpreters) >= _KNOWN_PROCESSES:
+                self._skipped_before = self.skipped_names
                 self._interpreters.clear()
             self._symbols.forget(pid)
             self._interpreters[key] = find_python(pid)

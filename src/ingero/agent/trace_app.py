@@ -114,7 +114,8 @@ class TraceApp:
             stack_samples=options.stack_samples,
             cpus=os.cpu_count() or 0,
         )
-        self.recorder = Recorder(policy, self.writer, db, resolve=StackResolver())
+        self.stacks = StackResolver()
+        self.recorder = Recorder(policy, self.writer, db, resolve=self.stacks)
         self._sampler = HostSampler()
         self._sample: SystemSample | None = None
         self._kept_sample: SystemSample | None = None
@@ -168,6 +169,7 @@ class TraceApp:
             losses = dict(self._feed.losses()) | {
                 "writer_queue": self.writer.counters.dropped,
                 "disk": self.writer.counters.failed,
+                "python_names": self.stacks.skipped_names,
             }
             rows: Batch = [(_UPSERT_LOSS, [(self._session, place, count, now_ns) for place, count in losses.items()])]
             self.writer.submit(rows)
@@ -201,8 +203,17 @@ class TraceApp:
             dropped_rows=writer.counters.dropped if writer else 0,
             failed_rows=writer.counters.failed if writer else 0,
             state=writer.state if writer else None,
-            notes=self._feed.notes(),
+            notes=[*self._feed.notes(), *self._own_notes()],
         )
+
+    def _own_notes(self) -> list[str]:
+        notes = []
+        if self.stacks.skipped_names:
+            notes.append(f"Python frames: {self.stacks.skipped_names} left out, their names cannot be read")
+        if self.writer is not None and self.writer.counters.rollover_failures:
+            failures = self.writer.counters.rollover_failures
+            notes.append(f"rollover: {failures} failed, {self.options.db} grows on; is its folder writable?")
+        return notes
 
     def _finish(self) -> None:
         now_ns = time.time_ns()

@@ -133,6 +133,7 @@ class TraceDb:
         except BaseException:
             self._release_lock()
             raise
+        self._is_open = True
         self._next_seq = self._highest_seq() + 1
 
     def __enter__(self) -> Self:
@@ -160,12 +161,17 @@ class TraceDb:
         """Run statements over rows in one transaction: all or nothing. False when the disk refused; see `state`."""
         statements = list(batch)
         try:
+            if not self._is_open:
+                self.reopen()
             with self._connection:
                 for statement, rows in statements:
                     self._connection.executemany(statement, rows)
         except sqlite3.OperationalError as error:
             full = error.sqlite_errorcode in _FULL
             self.state = RecordingState.DISK_FULL if full else RecordingState.FAILED
+            return False
+        except StoreError:
+            self.state = RecordingState.FAILED
             return False
         self.state = RecordingState.RECORDING
         return True
@@ -181,11 +187,16 @@ class TraceDb:
         return self._connection
 
     def reopen(self) -> None:
-        """Open the path again, after a rollover moved the file away."""
+        """Open the path again, after a rollover moved the file away. What fails now, the next write tries again."""
+        self._connection.close()
+        self._is_open = False
         self._connection = _open_for_writing(self.path, self.node)
+        self._is_open = True
 
     def checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the log into the file, so that a plain copy of the file has the data."""
+        if not self._is_open:
+            return
         with contextlib.suppress(sqlite3.OperationalError):  # a reader is in the way, or the disk is full: next time
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
