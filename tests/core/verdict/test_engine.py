@@ -8,9 +8,11 @@ from hypothesis.strategies import floats, integers
 from tests.core.verdict.world import START_S, blamed, member, noise, run, states
 
 from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.verdict.channels import stalls_alone
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.table import MemberRows
 from ingero.errors import ConfigError
 
 ONSET = 150
@@ -347,3 +349,17 @@ def test_stalls_that_begin_right_after_the_warm_up_are_named_with_their_period()
         (v.rank, v.cause, v.period) for s, v in run(np.log(own)) if v.state is VerdictState.STRAGGLER and s < 170
     }
     assert named == (5, CauseClass.STALL, 14)
+
+
+@given(rate=floats(0.001, 0.05), ranks=integers(8, 256), seed=integers(0, 1000))
+@settings(max_examples=40)
+def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(rate: float, ranks: int, seed: int) -> None:
+    """Among equals, some rank always has the most stalls; counted as the rare events they are, it is not named."""
+    rows = MemberRows()
+    for _ in range(ranks):
+        rows.append()
+    rows.watched[:ranks] = 150.0
+    rows.stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
+    assert not stalls_alone(rows).any()
+    rows.stalls[3] = 40 * max(1.0, 10 * rate)
+    assert np.flatnonzero(stalls_alone(rows)).tolist() == [3]

@@ -14,11 +14,12 @@ STALL_RATIO = 10.0  # how much more often a staller stalls
 STALL_BAR = 9.0
 STALL_USUAL_MAX = 0.09
 STALL_MEMORY = 0.995  # per step: rates are those of the last 200 steps or so
-STALL_ERRORS = 4.0  # standard errors between a staller and its peers
+STALL_CHANCE = 10.0  # e to the minus this: how likely as many stalls may be at the peers' rate (a Poisson tail)
 FROZEN = 8 * HISTORY
 MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
 CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
 PERSISTENT = 28  # of the last 32 samples: chance gives that once in a billion windows, whatever the tails
+TINY = 1e-9
 MIN_ONSETS = 4  # before a period is printed
 
 
@@ -125,7 +126,9 @@ def stalls_alone(rows: MemberRows) -> NDArray[np.bool_]:
     others = np.maximum(others, 0.0)
     likely = others + 2 * np.sqrt(others) + 1  # the most their rate may well be
     expected = np.divide(likely * watched, steps, out=np.zeros(size), where=steps > 0.5)
-    return np.asarray(stalls >= expected + STALL_ERRORS * np.sqrt(expected), bool)
+    ratio = np.maximum(stalls, TINY) / np.maximum(expected, TINY)
+    surprise = stalls * np.log(ratio) - stalls + expected
+    return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
 
 
 def stall_period(rows: MemberRows, member: int) -> int | None:
