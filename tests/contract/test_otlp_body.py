@@ -9,7 +9,6 @@ from ingero.contract.otlp_body import (
     PartialSuccess,
     decode_response,
     decompress,
-    encode_error,
     encode_response,
     encoding_of,
 )
@@ -59,8 +58,3 @@ def test_partial_success_round_trips(kind: type, encoding: Encoding) -> None:
     partial = PartialSuccess(3, "score 7 is outside 0..1")
     assert decode_response(kind, encode_response(kind, encoding, partial), encoding) == partial
     assert decode_response(kind, encode_response(kind, encoding), encoding) == PartialSuccess()
-
-
-def test_errors_are_a_status_message() -> None:
-    assert encode_error(Encoding.JSON, 3, "no") == b'{"code":3,"message":"no"}'
-    assert encode_error(Encoding.PROTOBUF, 3, "x" * 200) == b"\x08\x03\x12\xc8\x01" + b"x" * 200

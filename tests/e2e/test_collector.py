@@ -14,6 +14,9 @@ from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_forward import exporter
 from tests.fleet.test_receive import JSON, PB, post
 
+from ingero.fleet.guard import TokenGate
+from ingero.transport.otlp_http import Reply
+
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 pytestmark = [
     pytest.mark.e2e,
@@ -77,6 +80,31 @@ async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
                 while "train" not in fleet.processor.clusters or len(fleet.processor.clusters["train"].roster.rows) < 5:
                     await asyncio.sleep(0.05)
             assert "error" not in log.read_text().lower()
+
+
+@pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
+async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Path) -> None:
+    """It gives up at once on RESOURCE_EXHAUSTED without RetryInfo; nothing is lost that was refused for a while."""
+    async with running() as fleet:
+        full = Reply(429, message="full", retry_after_s=1)
+        admit, refused = fleet.receiver._refusal, 0
+
+        def refusal(gate: TokenGate, authorization: str | None) -> Reply | None:
+            nonlocal refused
+            refused += 1
+            return full if refused <= 2 else admit(gate, authorization)
+
+        fleet.receiver._refusal = refusal  # type: ignore[method-assign]  # full for two requests
+        address = fleet.addresses["grpc" if sender == "otlp" else "http"]
+        scheme = "" if sender == "otlp" else "http://"
+        lines = f"  {sender}: {{endpoint: '{scheme}{address}', tls: {{insecure: true}}}}"
+        async with collector(tmp_path, lines, sender) as (http, _, log):
+            assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf("late", 0.9), PB))[0] == 200
+            async with asyncio.timeout(60):
+                while "train" not in fleet.processor.clusters:
+                    await asyncio.sleep(0.05)
+            assert refused == 3
+            assert "Dropping data" not in log.read_text()
 
 
 @pytest.mark.parametrize("kind", ["otlp", "otlphttp"])

@@ -1,11 +1,21 @@
+import random
+
 import grpc
 import pytest
-from tests.fleet.pushes import as_json, protobuf, running
+from tests.fleet.pushes import as_json, health, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
 
+from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract import otlp
 from ingero.contract.otlp_codec import encode_protobuf
+from ingero.core.modes import PushOutcome
+from ingero.fleet.backends import GrpcBackend
+from ingero.fleet.forward import Busy, Refused
+from ingero.transport.endpoint import Protocol, parse_endpoint
+from ingero.transport.otlp_client import ClientOptions
+from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
 from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.otlp_http import Reply
 
 
 async def export(address: str, body: bytes, *metadata: tuple[str, str], kind: type = otlp.MetricsRequest):
@@ -60,7 +70,35 @@ async def test_draining_is_unavailable_and_says_when() -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await export(fleet.addresses["grpc"], protobuf("a", 0.9))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert dict(caught.value.trailing_metadata())["retry-after"] == "1"
+        trailers = dict(caught.value.trailing_metadata())
+        assert trailers["retry-after"] == "1"
+        assert trailers["google.rpc.retryinfo-bin"] == b"\x0a\x02\x08\x01"
+        assert trailers["grpc-status-details-bin"].startswith(b"\x08\x0e\x12\x19shutting down; push again\x1a")
+
+
+async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
+    """An answer that asks for patience is no lost Fleet, and is not tried again at once."""
+    async with running() as fleet:
+        fleet.receiver.draining = True
+        endpoint = parse_endpoint(fleet.addresses["grpc"], insecure=True, protocol=Protocol.GRPC)
+        client = GrpcPush(endpoint, "c", "a", ClientOptions(timeout_s=5.0), GrpcPems(), random.Random(1))
+        reply = await client.push(health("a", 0.9))
+        await client.close()
+        assert (reply.outcome, reply.retry_after_s) == (PushOutcome.SHED, 1.0)
+        assert fleet.receiver.replies["grpc", 503] == 1
+
+
+@pytest.mark.parametrize(("retry_after_s", "expected"), [(None, Refused), (7, Busy)])
+async def test_exhausted_backend_is_asked_again_when_it_says_when(retry_after_s: int | None, expected: type) -> None:
+    async with running() as fleet:
+        reply = Reply(429, message="no room", retry_after_s=retry_after_s)
+        fleet.receiver._refusal = lambda gate, authorization: reply  # type: ignore[method-assign]  # a backend that is full
+        config = ForwardExporterConfig(endpoint=fleet.addresses["grpc"], tls=ClientTlsConfig(insecure=True))
+        backend = GrpcBackend(config)
+        with pytest.raises(expected) as caught:
+            await backend.send(otlp.MetricsRequest, protobuf("a", 0.9))
+        await backend.close()
+        assert getattr(caught.value, "retry_after_s", None) == retry_after_s
 
 
 async def test_spans_and_logs_are_taken_and_counted() -> None:

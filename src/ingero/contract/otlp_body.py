@@ -109,20 +109,3 @@ def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSucce
     except (DecodeError, msgspec.DecodeError, ValueError) as error:
         raise MalformedPush(f"the reply is not an OTLP response: {error}") from None
     return PartialSuccess(int(getattr(message.partial_success, field)), message.partial_success.error_message)
-
-
-def encode_error(encoding: Encoding, code: int, message: str) -> bytes:
-    """A google.rpc.Status, the body OTLP wants on every error; `code` is the gRPC status code."""
-    if encoding is Encoding.JSON:
-        return msgspec.json.encode({"code": code, "message": message})
-    text = message.encode()
-    return b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

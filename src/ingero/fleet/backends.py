@@ -2,6 +2,7 @@
 
 import gzip
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ from ingero.contract.otlp_body import Encoding, decode_response
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.auth import read_token_file
+from ingero.transport.otlp_client import parse_retry_after
+from ingero.transport.otlp_client_grpc import retry_after
 from ingero.transport.otlp_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
@@ -32,11 +35,10 @@ _RETRYABLE_GRPC: Final = frozenset(
         grpc.StatusCode.OUT_OF_RANGE,
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
     }
 )
+_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED  # worth another try only where the backend says when
 MAX_REPLY_BYTES: Final = 64 << 10
-MAX_RETRY_AFTER_S: Final = 300.0
 
 
 class HttpBackend:
@@ -66,7 +68,8 @@ class HttpBackend:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Busy(f"{self._base}: {error or type(error).__name__}") from None
         if response.status in _RETRYABLE_HTTP:
-            raise Busy(f"{self._base}: HTTP {response.status}", _retry_after_s(response.headers.get("Retry-After")))
+            wished_s = parse_retry_after(response.headers.get("Retry-After"), time.time())
+            raise Busy(f"{self._base}: HTTP {response.status}", wished_s)
         if not 200 <= response.status < 300:
             raise Refused(f"{self._base}: HTTP {response.status}")
         return _rejected(kind, answer)
@@ -104,10 +107,10 @@ class GrpcBackend:
             answer = await call(body, timeout=self._config.timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             said = f"{self._target}: {error.code().name} {error.details()}"
-            if error.code() not in _RETRYABLE_GRPC:
-                raise Refused(said) from None
-            retry_after = dict(error.trailing_metadata() or ()).get("retry-after")
-            raise Busy(said, _retry_after_s(retry_after)) from None
+            wished_s = retry_after(dict(error.trailing_metadata() or ()))
+            if error.code() in _RETRYABLE_GRPC or (error.code() is _EXHAUSTED and wished_s is not None):
+                raise Busy(said, wished_s) from None
+            raise Refused(said) from None
         return _rejected(kind, answer)
 
     def _connect(self) -> Any:
@@ -139,11 +142,6 @@ def _authorization(config: ForwardExporterConfig) -> Callable[[], dict[str, str]
         return dict
     read_token_file(path)
     return lambda: {"Authorization": f"Bearer {read_token_file(path)}"}
-
-
-def _retry_after_s(text: str | None) -> float | None:
-    plain = (text or "").strip()
-    return min(float(plain), MAX_RETRY_AFTER_S) if plain.isascii() and plain.isdigit() else None
 
 
 def _rejected(kind: Kind, answer: bytes) -> int:

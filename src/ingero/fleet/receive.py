@@ -16,8 +16,9 @@ from ingero.contract.names import (
     VERDICT_METADATA,
 )
 from ingero.contract.otlp import Kind, MetricsRequest, count_items
-from ingero.contract.otlp_body import Encoding, decode, encode_error, encode_response
+from ingero.contract.otlp_body import Encoding, decode, encode_response
 from ingero.contract.push import problem_with_id
+from ingero.contract.rpc_status import encode_status
 from ingero.contract.threshold import ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate
@@ -101,7 +102,8 @@ class Receiver:
                 return _render(Reply(headers=headers), encoding, date, content)
         self.replies["http", reply.status] += 1
         reply = replace(reply, headers=self.http_headers(cluster))
-        return _render(reply, encoding, date, encode_error(encoding, GRPC_CODES[reply.status], reply.message))
+        content = encode_status(encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s)
+        return _render(reply, encoding, date, content)
 
     def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
         served = self.processor.served(cluster)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.rpc_status import STATUS_METADATA, decode_retry_after_s
 from ingero.core.modes import PushOutcome
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.otlp_client import (
     MAX_REPLY_BYTES,
+    MAX_RETRY_AFTER_S,
     RETRY_DELAY_S,
     ClientOptions,
     PushReply,
@@ -72,9 +75,9 @@ class GrpcPush:
         rejected = 0
         if outcome is PushOutcome.OK:
             rejected, detail = partial_success(answer, Encoding.PROTOBUF)
-        retry_after_s = (
-            parse_retry_after(found.get("retry-after"), time.time()) if outcome is PushOutcome.SHED else None
-        )
+        retry_after_s = retry_after(found)
+        if outcome is PushOutcome.TRANSPORT and retry_after_s is not None:
+            outcome = PushOutcome.SHED  # an answer, and one that asks for patience
         return with_delivery(
             PushReply(outcome=outcome, detail=detail, retry_after_s=retry_after_s, rejected_points=rejected),
             found.get(names.THRESHOLD_METADATA),
@@ -93,6 +96,15 @@ class GrpcPush:
         else:
             self._channel = grpc.aio.insecure_channel(self._endpoint.base, options)
         self._export = self._channel.unary_unary(names.METRICS_METHOD)
+
+
+def retry_after(metadata: Mapping[str, str | bytes]) -> float | None:
+    """Seconds a receiver asks for: RetryInfo as OTLP has it, else the header some proxies set."""
+    status, header = metadata.get(STATUS_METADATA), metadata.get("retry-after")
+    asked_s = decode_retry_after_s(status) if isinstance(status, bytes) else None
+    if asked_s is not None:
+        return min(asked_s, MAX_RETRY_AFTER_S)
+    return parse_retry_after(header, time.time()) if isinstance(header, str) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import grpc
 from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
+from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
 from ingero.errors import MalformedPush, Unavailable
 from ingero.transport.http import parse_endpoint, port_holder
 from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
@@ -58,9 +59,10 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
                 reply = await settled(self._receive(inbound))
             except MalformedPush as error:
                 reply = Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
-            await _send_metadata(context, reply)
+            code = _STATUS.get(reply.status, grpc.StatusCode.INTERNAL)
+            await _send_metadata(context, reply, code)
             if reply.status != 200:
-                await context.abort(_STATUS.get(reply.status, grpc.StatusCode.INTERNAL), reply.message)
+                await context.abort(code, reply.message)
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
 
         return export
@@ -72,11 +74,17 @@ def peer_address(peer: str) -> str | None:
     return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else None
 
 
-async def _send_metadata(context: Any, reply: Reply) -> None:
+async def _send_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:
     """Both as headers and as trailers: agents look into either, and an error has only trailers."""
-    metadata = reply.headers
+    metadata: tuple[tuple[str, str | bytes], ...] = reply.headers
     if reply.retry_after_s is not None:
-        metadata = (*metadata, ("retry-after", str(reply.retry_after_s)))
+        status = encode_status(Encoding.PROTOBUF, code.value[0], reply.message, reply.retry_after_s)
+        metadata = (
+            *metadata,
+            ("retry-after", str(reply.retry_after_s)),
+            (STATUS_METADATA, status),
+            (RETRY_METADATA, encode_retry_info(reply.retry_after_s)),
+        )
     context.set_trailing_metadata(metadata)
     if reply.status == 200:
         await context.send_initial_metadata(metadata)

@@ -22,11 +22,11 @@ from ingero.contract.otlp_body import (
     Encoding,
     PartialSuccess,
     decompress,
-    encode_error,
     encode_response,
     encoding_of,
 )
 from ingero.contract.push_request import read_request
+from ingero.contract.rpc_status import encode_status
 from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.http import TimedProtocol
 
@@ -111,7 +111,7 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     body = (
         encode_response(kind, encoding, reply.partial)
         if ok
-        else encode_error(encoding, GRPC_CODES.get(reply.status, 13), reply.message)
+        else encode_status(encoding, GRPC_CODES.get(reply.status, 13), reply.message, reply.retry_after_s)
     )
     response = Response(body, reply.status, dict(reply.headers), str(encoding))
     if reply.retry_after_s is not None:

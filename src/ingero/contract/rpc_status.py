@@ -1,0 +1,74 @@
+"""google.rpc.Status, what OTLP answers when it does not take something, and the RetryInfo that says when to come back.
+
+OTLP clients over gRPC follow RetryInfo: without it they drop what met RESOURCE_EXHAUSTED. Over HTTP they follow the
+Retry-After header; the body says the same. The two messages are described here, since no package we need brings them.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from ingero.contract.otlp_body import Encoding
+
+STATUS_METADATA: Final = "grpc-status-details-bin"
+RETRY_METADATA: Final = "google.rpc.retryinfo-bin"  # where the Python SDK looks
+_RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
+
+
+def encode_status(encoding: Encoding, code: int, message: str, retry_after_s: int | None = None) -> bytes:
+    """The body OTLP wants on every error; `code` is the gRPC status code."""
+    if encoding is Encoding.JSON:
+        status: dict[str, object] = {"code": code, "message": message}
+        if retry_after_s is not None:
+            status["details"] = [{"@type": _RETRY_INFO, "retryDelay": f"{retry_after_s}s"}]
+        return msgspec.json.encode(status)
+    answer = _Status(code=code, message=message)
+    if retry_after_s is not None:
+        answer.details.add(type_url=_RETRY_INFO, value=encode_retry_info(retry_after_s))
+    encoded: bytes = answer.SerializeToString()
+    return encoded
+
+
+def encode_retry_info(retry_after_s: int) -> bytes:
+    """A google.rpc.RetryInfo."""
+    encoded: bytes = _RetryInfo(retry_delay={"seconds": retry_after_s}).SerializeToString()
+    return encoded
+
+
+def decode_retry_after_s(status: bytes) -> float | None:
+    """The delay an encoded Status asks for; None where it names none, or is no Status."""
+    try:
+        for packed in _Status.FromString(status).details:
+            if packed.type_url == _RETRY_INFO:
+                delay = _RetryInfo.FromString(packed.value).retry_delay
+                return max(0.0, float(delay.seconds + delay.nanos / 1e9))
+    except DecodeError:
+        pass
+    return None
+
+
+def _messages() -> tuple[Any, Any]:
+    """Status and RetryInfo, in a pool of our own: whoever else loads theirs is not disturbed."""
+    file = FileDescriptorProto(name="google/rpc/status.proto", package="google.rpc", syntax="proto3")
+    one, many = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
+    nested = FieldDescriptorProto.TYPE_MESSAGE
+    status, retry = file.message_type.add(name="Status"), file.message_type.add(name="RetryInfo")
+    status.field.add(name="code", number=1, label=one, type=FieldDescriptorProto.TYPE_INT32)
+    status.field.add(name="message", number=2, label=one, type=FieldDescriptorProto.TYPE_STRING)
+    status.field.add(name="details", number=3, label=many, type=nested, type_name=".google.protobuf.Any")
+    retry.field.add(name="retry_delay", number=1, label=one, type=nested, type_name=".google.protobuf.Duration")
+    pool = DescriptorPool()
+    for known in (any_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR):
+        file.dependency.append(known.name)
+        pool.AddSerializedFile(known.serialized_pb)
+    pool.AddSerializedFile(file.SerializeToString())
+    found = pool.FindMessageTypeByName
+    return GetMessageClass(found("google.rpc.Status")), GetMessageClass(found("google.rpc.RetryInfo"))
+
+
+_Status, _RetryInfo = _messages()
