@@ -20,7 +20,7 @@ from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, Question
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.nodes import FanoutPolicy, parse_nodes
-from ingero.transport.tls import ClientTls, ServerTls, server_context
+from ingero.transport.tls import ClientTls, ServerTls, fingerprint_of_file, server_context
 
 GOOD = b'{"columns":["n"],"rows":[[3]]}'
 
@@ -80,6 +80,25 @@ async def test_f137_client_certificate_is_wanted_and_accepted(tmp_path: Path) ->
         ]
     assert (replies[0].failure, replies[0].body) == (None, GOOD)
     assert all(reply.failure for reply in replies[1:])
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_f137_a_pin_counts_beside_a_client_certificate(is_known: bool, tmp_path: Path) -> None:
+    """The node's certificate is signed by nobody we know, and it wants one from us."""
+    own = kept_certificate(tmp_path / "server", ["elsewhere"])
+    authority = Authority.make(tmp_path / "ca")
+    client = authority.issue("client", for_client=True)
+    print_of = fingerprint_of_file(own.cert if is_known else authority.cert)
+    mutual = ServerTls(cert=own.cert, key=own.key, client_ca=authority.cert)
+    async with node(database(tmp_path / "a.db"), tls=mutual) as address:
+        mine = ClientTls(cert=client.cert, key=client.key)
+        replies = await ask([address, f"https://{address}"], tls=mine, trusted={address: print_of})
+        (bare,) = await ask([address], trusted={address: print_of})
+    if is_known:
+        assert [(reply.failure, reply.body) for reply in replies] == [(None, GOOD)] * 2
+    else:
+        assert all("not the trusted one" in (reply.failure or "") for reply in replies)
+    assert bare.failure
 
 
 async def test_f136_tls_12_is_refused_on_both_sides(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ingero.contract.node_api import TimeReply
 from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.errors import AuthError, ConfigError
 from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme
-from ingero.transport.tls import client_context, fingerprint, is_loopback
+from ingero.transport.tls import ClientTls, client_context, fingerprint, is_loopback, unverified_context
 
 MAX_REPLY_BYTES: Final = 32 << 20
 ERROR_TEXT_BYTES: Final = 512
@@ -86,18 +86,27 @@ class Fanout:
         self._clock_ns = clock_ns
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
         self._plain: set[str] = set()
-        self._session: aiohttp.ClientSession | None = None
+        self._pinned_context = unverified_context(policy.tls, ssl.TLSVersion.TLSv1_3)
+        self._sessions: dict[bytes, aiohttp.ClientSession] = {}  # by pinned fingerprint, none for all others
 
     async def __aenter__(self) -> Self:
-        headers = {"Authorization": f"Bearer {self.policy.token}"} if self.policy.token else {}
-        timeout = aiohttp.ClientTimeout(total=self.policy.timeout_s)
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, enable_cleanup_closed=False)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, trust_env=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._session is not None
-        await self._session.close()
+        for session in self._sessions.values():
+            await session.close()
+
+    def _session(self, pinned: bytes) -> aiohttp.ClientSession:
+        """A connector checks one fingerprint or none, whatever context, client certificate and all, a request names."""
+        if pinned not in self._sessions:
+            headers = {"Authorization": f"Bearer {self.policy.token}"} if self.policy.token else {}
+            timeout = aiohttp.ClientTimeout(total=self.policy.timeout_s)
+            trust = aiohttp.Fingerprint(pinned) if pinned else True
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, enable_cleanup_closed=False, ssl=trust)
+            self._sessions[pinned] = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, headers=headers, trust_env=False
+            )
+        return self._sessions[pinned]
 
     async def ask(
         self, nodes: Sequence[str], question: Question, *, measure_skew: bool = True
@@ -159,14 +168,14 @@ class Fanout:
             return NodeReply(node, node, failure=_connection_failure(error))
 
     async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
-        assert self._session is not None
+        pinned = self._pinned(node)
         method = "GET" if question.body is None else "POST"
         was_plain = node in self._plain
         leaving = {} if self._keep_open or not is_last else {"Connection": "close"}  # 256 KiB each while open
         try:
-            async with self._session.request(
-                method, self._url(node) + question.path, json=question.body, ssl=self._ssl(node), allow_redirects=False,
-                headers=leaving,
+            async with self._session(pinned).request(
+                method, self._url(node) + question.path, json=question.body, allow_redirects=False, headers=leaving,
+                ssl=self._pinned_context if pinned else self._context,
             ) as reply:  # fmt: skip
                 return await _read(node, reply)
         except aiohttp.ClientConnectorSSLError as error:
@@ -196,13 +205,10 @@ class Fanout:
             scheme = "http" if node in self._plain else "https"
         return f"{scheme}://{host}"
 
-    def _ssl(self, node: str) -> ssl.SSLContext | aiohttp.Fingerprint | bool:
-        if self._url(node).startswith("http://"):
-            return False
+    def _pinned(self, node: str) -> bytes:
+        """The fingerprint a node's certificate must have; empty when authorities decide."""
         pinned = self.policy.trusted.get(split_scheme(node)[1])
-        if pinned and self.policy.tls.cert is None:
-            return aiohttp.Fingerprint(_fingerprint_bytes(pinned))
-        return self._context
+        return _fingerprint_bytes(pinned) if pinned and not self._url(node).startswith("http://") else b""
 
     def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
         """A server on this machine may speak plaintext; elsewhere only when that was allowed."""
@@ -227,9 +233,7 @@ class Fanout:
 
 async def peer_fingerprint(node: str, timeout_s: float) -> str:
     """Fingerprint of whatever certificate a node shows, trusted or not."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context = unverified_context(ClientTls())
     host, port = split_host_port(node)
     async with asyncio.timeout(timeout_s):
         _, writer = await asyncio.open_connection(host, port, ssl=context)

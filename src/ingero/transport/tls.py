@@ -41,14 +41,28 @@ def server_context(tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv
 
 def client_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
     """A client's context: verifies names, presents a certificate when both files are given."""
-    if (tls.cert is None) != (tls.key is None):
-        raise AuthError("a client certificate and its key come together; give both or none")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = minimum
+    context = _own_context(tls, minimum)
     if tls.ca is None:
         context.load_default_certs()
     else:
         _load_authorities(context, tls.ca)
+    return context
+
+
+def unverified_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
+    """For whoever compares the fingerprint: takes any certificate, presents ours when both files are given."""
+    context = _own_context(tls, minimum)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _own_context(tls: ClientTls, minimum: ssl.TLSVersion) -> ssl.SSLContext:
+    """Trusts nobody yet."""
+    if (tls.cert is None) != (tls.key is None):
+        raise AuthError("a client certificate and its key come together; give both or none")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = minimum
     if tls.cert is not None and tls.key is not None:
         _load_pair(context, tls.cert, tls.key)
     return context
