@@ -175,6 +175,51 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
             channel.unary_unary(PATHS[MetricsRequest])(protobuf("b", 0.9), timeout=3)
 
 
+def reaches(addresses: dict[str, str], authority: trustme.CA, clients: trustme.CA) -> dict[str, bool]:
+    """Which listeners let a client of `clients` in, each over a connection of its own."""
+    context, issued = client_context(authority, clients), clients.issue_cert("agent@example.org")
+    found = {}
+    for name, address in addresses.items():
+        if name == "grpc":
+            credentials = grpc.ssl_channel_credentials(
+                authority.cert_pem.bytes(), issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+            )
+            with grpc.secure_channel(address, credentials) as channel:
+                call = channel.unary_unary(PATHS[MetricsRequest])
+                try:
+                    call(protobuf("b", 0.9), metadata=(("authorization", "Bearer first"),), timeout=10)
+                    found[name] = True
+                except grpc.RpcError:
+                    found[name] = False
+            continue
+        url = urllib.request.Request(f"https://{address}/", headers={"Authorization": "Bearer first"})
+        try:
+            urllib.request.urlopen(url, timeout=10, context=context).close()
+            found[name] = True
+        except urllib.error.HTTPError as error:  # no such page, but somebody who answers
+            error.close()
+            found[name] = True
+        except OSError:
+            found[name] = False
+    return found
+
+
+def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -> None:
+    path, authority, clients, folder = secured
+    later = trustme.CA()
+    with fleet("--config", str(path)) as (process, addresses):
+        everywhere, nowhere = dict.fromkeys(addresses, True), dict.fromkeys(addresses, False)
+        assert reaches(addresses, authority, clients) == everywhere
+        assert reaches(addresses, authority, later) == nowhere
+        (folder / "clients.pem").write_text("not a certificate")
+        process.send_signal(signal.SIGHUP)
+        assert reaches(addresses, authority, clients) == everywhere, "a file that is wrong changes nothing"
+        later.cert_pem.write_to_path(folder / "clients.pem")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: reaches(addresses, authority, later) == everywhere, 60.0)
+        assert reaches(addresses, authority, clients) == nowhere
+
+
 def test_check_print_and_mistakes(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "ingero.cli.fleet_server", *arguments]

@@ -37,7 +37,7 @@ from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import push_protocol
-from ingero.transport.tls import is_loopback, server_context
+from ingero.transport.tls import is_loopback, renew_context, server_context
 
 TICK_S = 1.0
 log = logging.getLogger(__name__)
@@ -56,12 +56,7 @@ class _Secured:
         if self.token_file is not None:
             self.gate.set(read_token_file(self.token_file))
         if self.context is not None and self.tls is not None:
-            server_context(self.tls.files())  # complains about a bad file before the good one is let go
-            self.context.load_cert_chain(self.tls.cert_file, self.tls.key_file)
-            if self.tls.client_ca_file is not None:
-                self.context.load_verify_locations(
-                    self.tls.client_ca_file
-                )  # adds; what it replaces stays until a restart
+            renew_context(self.context, self.tls.files())
 
 
 class FleetService:
@@ -283,7 +278,7 @@ class FleetService:
 
     def reload(self) -> None:
         """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
-        for secured in self._secured:
+        for secured in (*self._secured, *self._backends):
             try:
                 secured.reload()
             except IngeroError as error:

@@ -44,6 +44,8 @@ MAX_REPLY_BYTES: Final = 64 << 10
 class HttpBackend:
     """An `otlphttp` exporter's other side."""
 
+    _is_stale = False
+
     def __init__(self, config: ForwardExporterConfig) -> None:
         scheme = "http" if config.tls.insecure else "https"
         base = config.endpoint if "://" in config.endpoint else f"{scheme}://{config.endpoint}"
@@ -51,9 +53,16 @@ class HttpBackend:
             raise ConfigError(f"exporters.otlphttp.endpoint: {config.endpoint!r} is neither http nor https")
         self._base = base.rstrip("/").removesuffix(METRICS_PATH)
         self._config = config
-        self._tls = _client_tls(config.tls) if base.startswith("https://") else None
         self._authorization = _authorization(config)
         self._session: aiohttp.ClientSession | None = None
+        self._tls: ssl.SSLContext | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the certificates again; the next batch goes over a new connection. Raises AuthError."""
+        if self._base.startswith("https://"):
+            self._tls = _client_tls(self._config.tls)
+            self._is_stale = True
 
     async def send(self, kind: Kind, body: bytes) -> int:
         """Post one batch; see `forward.Send`."""
@@ -61,7 +70,8 @@ class HttpBackend:
         if self._config.compression == "gzip":
             body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
         try:
-            async with self._open().post(
+            session = await self._open()
+            async with session.post(
                 self._base + HTTP_PATHS[kind], data=body, headers=headers, allow_redirects=False
             ) as response:
                 answer = await response.content.read(MAX_REPLY_BYTES)
@@ -74,7 +84,10 @@ class HttpBackend:
             raise Refused(f"{self._base}: HTTP {response.status}")
         return _rejected(kind, answer)
 
-    def _open(self) -> aiohttp.ClientSession:
+    async def _open(self) -> aiohttp.ClientSession:
+        if self._is_stale:
+            await self.close()
+            self._is_stale = False
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._config.timeout)
             connector = aiohttp.TCPConnector(limit=4, ssl=self._tls if self._tls is not None else True)
@@ -84,21 +97,34 @@ class HttpBackend:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+            self._session = None
 
 
 class GrpcBackend:
     """An `otlp` exporter's other side."""
 
+    _is_stale = False
+
     def __init__(self, config: ForwardExporterConfig) -> None:
         self._target = config.endpoint.split("://", 1)[-1].rstrip("/")
-        insecure = config.tls.insecure or config.endpoint.startswith("http://")
+        self._is_plain = config.tls.insecure or config.endpoint.startswith("http://")
         self._config = config
         self._authorization = _authorization(config)
-        self._credentials = None if insecure else _channel_credentials(config.tls)
         self._channel: Any = None
+        self._credentials: Any = None
+        self.reload()
+
+    def reload(self) -> None:
+        """As `HttpBackend.reload`."""
+        if not self._is_plain:
+            self._credentials = _channel_credentials(self._config.tls)
+            self._is_stale = True
 
     async def send(self, kind: Kind, body: bytes) -> int:
         """Call one Export; see `forward.Send`."""
+        if self._is_stale:
+            await self.close()
+            self._is_stale = False
         if self._channel is None:
             self._channel = self._connect()
         metadata = tuple((name.lower(), value) for name, value in self._authorization().items())
@@ -123,6 +149,7 @@ class GrpcBackend:
     async def close(self) -> None:
         if self._channel is not None:
             await self._channel.close()
+            self._channel = None
 
 
 def _client_tls(tls: ClientTlsConfig) -> ssl.SSLContext:

@@ -1,5 +1,6 @@
 """OTLP over gRPC: the three Export services on raw bytes, with metadata in the reply and certificates that reload."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
 from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
-from ingero.errors import MalformedPush, Unavailable
+from ingero.errors import AuthError, MalformedPush, Unavailable
 from ingero.transport.http import parse_endpoint, port_holder
 from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
-from ingero.transport.tls import ServerTls
+from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {
     "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export": MetricsRequest,
@@ -35,6 +36,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent split of the traffic
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
 )
+log = logging.getLogger(__name__)
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
@@ -133,15 +135,21 @@ def grpc_listener(
 
 
 def _credentials(tls: ServerTls) -> Any:
-    """Reads the files again when they changed, so renewed certificates need no restart."""
+    """Reads the files again when they changed, so renewed certificates need no restart; what is wrong is not taken."""
     seen: list[tuple[float, ...]] = [_stamps(tls)]
 
     def fetch() -> Any:
-        stamps = _stamps(tls)
-        if stamps == seen[0]:
+        try:
+            stamps = _stamps(tls)
+            if stamps == seen[0]:
+                return None
+            server_context(tls)  # a pair that is half replaced does not fit
+            configuration = _configuration(tls)
+        except (AuthError, OSError) as error:
+            log.error("reload_failed", extra={"why": str(error)})
             return None
         seen[0] = stamps
-        return _configuration(tls)
+        return configuration
 
     return grpc.dynamic_ssl_server_credentials(
         _configuration(tls), fetch, require_client_authentication=tls.client_ca is not None

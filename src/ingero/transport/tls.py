@@ -36,7 +36,19 @@ def server_context(tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv
     if tls.client_ca is not None:
         _load_authorities(context, tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
+        context.num_tickets = 0  # a resumed session would not show its certificate to a new authority
     return context
+
+
+def renew_context(context: ssl.SSLContext, tls: ServerTls) -> None:
+    """Let every new connection to the listener of `context` use the files as they are now; raises AuthError and
+    changes nothing where one is wrong. Loading them into `context` would only ever add authorities."""
+    fresh = server_context(tls, context.minimum_version)
+
+    def choose(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, initial: ssl.SSLContext) -> None:
+        connection.context = fresh
+
+    context.sni_callback = choose
 
 
 def client_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:

@@ -1,0 +1,57 @@
+"""Exporters over mutual TLS."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.fleet.pushes import ANY_PORT, protobuf, running
+from tests.fleet.test_receive import PB, post
+
+from ingero.fleet.app import FleetService
+
+
+def write_pair(folder: Path, name: str, issued: trustme.LeafCert) -> dict[str, str]:
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.touch(mode=0o600)
+    key.write_bytes(issued.private_key_pem.bytes())
+    return {"cert_file": str(cert), "key_file": str(key)}
+
+
+async def arrived(fleet: FleetService, node: str) -> None:
+    async with asyncio.timeout(30):
+        while "train" not in fleet.processor.clusters or node not in fleet.processor.clusters["train"].roster.rows:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(("kind", "listener"), [("otlp", "grpc"), ("otlphttp", "http")])
+async def test_exporter_takes_up_a_new_certificate(kind: str, listener: str, tmp_path: Path) -> None:
+    authority, first, later = trustme.CA(), trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    first.cert_pem.write_to_path(tmp_path / "clients.pem")
+    tls = {
+        **write_pair(tmp_path, "server", authority.issue_cert("127.0.0.1")),
+        "client_ca_file": str(tmp_path / "clients.pem"),
+    }
+    own = write_pair(tmp_path, "client", first.issue_cert("fleet@example.org"))
+    receivers = {"otlp": {"protocols": {listener: {"endpoint": ANY_PORT, "tls": tls}}}}
+    async with running(receivers=receivers) as behind:
+        settings: dict[str, Any] = {
+            "endpoint": behind.addresses[listener],
+            "tls": {"ca_file": str(tmp_path / "authority.pem"), **own},
+            "retry_on_failure": {"initial_interval": "10ms", "max_interval": "50ms"},
+        }
+        service = {"pipelines": {"metrics": {"processors": ["ingero"], "exporters": [kind]}}}
+        async with running(exporters={kind: settings}, service=service) as front:
+            url = f"http://{front.addresses['http']}/v1/metrics"
+            await post(url, protobuf("before", 0.9), PB)
+            await arrived(behind, "before")
+            later.cert_pem.write_to_path(tmp_path / "clients.pem")
+            behind.reload()
+            write_pair(tmp_path, "client", later.issue_cert("fleet@example.org"))
+            front.reload()
+            await post(url, protobuf("after", 0.9), PB)
+            await arrived(behind, "after")
+            assert set(front._forwarders[0].counters.dropped.values()) == {0}
