@@ -34,7 +34,6 @@ class Story:
     threshold: float | None = None
     mode: str | None = None
     wrongly_named: list[str] = field(default_factory=list)
-    modes_seen: list[str] = field(default_factory=list)
     asks_echo: bool = False
     echo_answer: str | None = None
 
@@ -173,9 +172,8 @@ def _slow_and_recover(
     cluster.slow(story.straggler, 1.0)
     restored = time.monotonic()
     say(f"\n         {story.straggler} is back at full speed")
-    calm = cluster.wait_for(lambda s: not s.stragglers, patience_s)
+    cluster.wait_for(lambda s: not s.stragglers, patience_s)
     story.recovered_after_s = time.monotonic() - restored
-    story.wrongly_named += [name for name in calm.stragglers if name != story.straggler]
     say(f"T+{story.recovered_after_s:4.1f} s  resolved: nobody is slow")
 
 
@@ -196,7 +194,6 @@ def _outage(cluster: Any, story: Story, say: Callable[[str], None], patience_s: 
     say(f"         Fleet is back after {OUTAGE_S:g} s, with an empty memory")
     began = time.monotonic()
     back = cluster.wait_for(lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), patience_s)
-    story.modes_seen.append("fleet")
     story.wrongly_named += back.stragglers
     flagged = ", ".join(back.stragglers) or "nobody was flagged meanwhile"
     say(f"T+{time.monotonic() - began:4.1f} s  quorum again, every agent in mode fleet; {flagged}")

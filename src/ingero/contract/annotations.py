@@ -21,7 +21,6 @@ MAX_LABELS: Final = 32
 MAX_KEY_BYTES: Final = 64
 MAX_VALUE_BYTES: Final = 256
 MAX_LINES_PER_S: Final = 1000  # per connection
-WELL_KNOWN: Final = ("step", "epoch", "task_id", "phase", "run_id")
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _LAST_NS: Final = 2**63 - 1
 

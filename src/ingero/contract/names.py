@@ -99,8 +99,6 @@ JSON_TYPE: Final = "application/json"
 # --- Verdict events and series -------------------------------------------------------------------------------------
 VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
 CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"  # log record name; body or attributes are the chain object
-VERDICT_EXCESS: Final = "ingero.verdict.excess_ratio"
-VERDICT_COST: Final = "ingero.verdict.cost_usd_per_hour"
 
 # where the NCCL plugin puts its rings, unless the variable names another folder
 RING_FOLDER: Final = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links

@@ -12,7 +12,6 @@ import msgspec
 from ingero.contract.verdict import Verdict
 from ingero.errors import MalformedInput
 
-CONTRACT_VERSION = 1
 MAX_LINE_BYTES = 64 * 1024
 
 

@@ -1,4 +1,4 @@
-"""What a push says about a node: identity, state, score."""
+"""Who speaks, and in which state: identity of a node or rank, its lifecycle, the mode it judges itself in."""
 
 import re
 from dataclasses import dataclass
@@ -50,15 +50,3 @@ class Identity:
                 raise MalformedPush(f"{name} {value!r} contains a line break")
         if not self.node.strip():
             raise MalformedPush("the node id is empty")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HealthSample:
-    """One health score of one node, as received; `at_s` is the receiver's clock, `sent_ns` the sender's."""
-
-    identity: Identity
-    score: float
-    state: NodeState
-    workload: str
-    at_s: float
-    sent_ns: int

@@ -10,8 +10,6 @@ from ingero.transport.tools_http import REFUSAL_RESPONSE, openapi
 
 _OBJECT: Final = {"type": "object"}
 _OPEN: Final = (429, 503)
-_CLOSED: Final = (401, *_OPEN)
-_TEXT: Final = {"text/plain": {"schema": {"type": "string"}}}
 _META: Final = {
     "type": "object",
     "required": ["duration_ms", "request_id"],

@@ -99,9 +99,3 @@ def kept_events(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> Kep
         "SELECT count(*) FROM events WHERE timestamp BETWEEN ? AND ?", (from_ns, to_ns)
     ).fetchall()
     return Kept(max(counted, rows), stored or rows)
-
-
-def time_range(connection: sqlite3.Connection) -> tuple[int, int] | None:
-    """First and last event; None for an empty trace."""
-    first, last = connection.execute("SELECT min(timestamp), max(timestamp) FROM events").fetchone()
-    return None if first is None else (first, last)

@@ -33,7 +33,6 @@ class Ring:
         self._producer = np.frombuffer(self._data, np.uint64, 1)
         self._body_size = payload.itemsize
         self._nothing: NDArray[np.void] = np.empty(0, payload)
-        self.drained = 0
         register_barrier()
 
     def drain(self) -> NDArray[np.void]:
@@ -53,12 +52,7 @@ class Ring:
         # copied as plain words: numpy copies structures field by field, five times slower
         records: NDArray[np.void] = window[:count, 1:].copy().view(self._record["body"]).reshape(-1)
         self._consumer[0] = at + count * self._record.itemsize
-        self.drained += count
         return records
-
-    def pending_share(self) -> float:
-        """How full the ring is, 0 to 1."""
-        return (int(self._producer[0]) - int(self._consumer[0])) / (self._mask + 1)
 
     def close(self) -> None:
         del self._consumer, self._producer
