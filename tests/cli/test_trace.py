@@ -13,9 +13,10 @@ from ingero.agent.trace_app import TraceView
 from ingero.cli.dispatch import run
 from ingero.cli.params import Size
 from ingero.cli.trace import Pids, node_name
-from ingero.cli.trace_view import event_lines, heartbeat_line, render_view, rfc3339
+from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig
 from ingero.config.loader import load_text
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
 from ingero.errors import ConfigError
@@ -102,7 +103,7 @@ def test_json_lines() -> None:
         "args": [4096, 1], "return_code": 0, "cgroup_id": 0, "anomaly": True, "stack": [{"ip": "0x1000"}],
     }  # fmt: skip
     beat = json.loads(heartbeat_line(view(), 0))
-    assert (beat["type"], beat["timestamp"], beat["state"]) == ("heartbeat", rfc3339(0), "recording")
+    assert (beat["type"], beat["timestamp"], beat["state"]) == ("heartbeat", rfc3339_ns(0), "recording")
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

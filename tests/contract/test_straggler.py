@@ -18,7 +18,6 @@ from ingero.contract.straggler import (
     decode_envelope,
     decode_line,
     encode_line,
-    rfc3339,
     verdict_line,
 )
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
@@ -103,7 +102,3 @@ def test_malformed_lines_are_refused(line: bytes) -> None:
         decode_envelope(line)
     with pytest.raises(MalformedInput):
         decode_line(line)
-
-
-def test_times_have_nine_digits() -> None:
-    assert rfc3339(1_000_000_000_000_000_001) == "2001-09-09T01:46:40.000000001Z"

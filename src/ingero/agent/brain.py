@@ -6,9 +6,10 @@ from typing import Any
 from ingero.agent.messages import Emission, over, still_slow
 from ingero.agent.signals import Observation
 from ingero.contract.health import HealthReport
-from ingero.contract.straggler import Heartbeat, rfc3339
+from ingero.contract.straggler import Heartbeat
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.contract.threshold import Delivery as HeaderDelivery
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import DetectionMode, Identity, NodeState
 from ingero.core.baseline import (
     Baseline,
@@ -171,7 +172,7 @@ class Brain:
         return Heartbeat(
             node_id=self.identity.node,
             cluster_id=self.identity.cluster,
-            timestamp=rfc3339(now_ns),
+            timestamp=rfc3339_ns(now_ns),
             state=self.life.state.value,
             detection_mode=decision.mode.value,
             score=self.last.score.value if self.last and self.last.score else None,

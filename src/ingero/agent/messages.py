@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from ingero.contract.health import StragglerEvent
-from ingero.contract.straggler import StragglerResolved, StragglerState, rfc3339
+from ingero.contract.straggler import StragglerResolved, StragglerState
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import Identity
 from ingero.core.classifier import Classification, Closing
 from ingero.core.modes import ModeDecision
@@ -29,7 +30,7 @@ def still_slow(
         threshold=event.threshold,
         detection_mode=event.mode.value,
         dominant_signal=dominant,
-        timestamp=rfc3339(now_ns),
+        timestamp=rfc3339_ns(now_ns),
         event_id=event.event_id,
         rank=identity.rank,
         world_size=identity.world_size,
@@ -46,7 +47,7 @@ def over(
     line = StragglerResolved(
         node_id=identity.node,
         cluster_id=identity.cluster,
-        timestamp=rfc3339(now_ns),
+        timestamp=rfc3339_ns(now_ns),
         event_id=event.event_id,
         rank=identity.rank,
         world_size=identity.world_size,

@@ -17,7 +17,8 @@ from ingero.agent.messages import Emission
 from ingero.agent.signals import Observation, SignalSource
 from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.otlp import MetricsRequest
-from ingero.contract.straggler import SocketLine, Straggle, encode_line, rfc3339, verdict_line
+from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.baseline import is_warm
@@ -258,7 +259,7 @@ class PushLoop:
             "class": verdict.cause.value,
             "excess": verdict.excess,
             "error": verdict.error,
-            "since": rfc3339(round(verdict.since * 1e3) * 10**6),
+            "since": rfc3339_ns(round(verdict.since * 1e3) * 10**6),
             "episode": verdict.episode,
             "evidence": verdict.evidence,
             "next": verdict.next_step,

@@ -1,6 +1,5 @@
 """How a running trace looks: tables for people, JSON lines for programs."""
 
-import datetime
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from ingero.agent.recorder import TracedEvents
 from ingero.agent.trace_app import TraceView
 from ingero.cli.table import coloured, printable, severity_tag
 from ingero.contract.events import Source, op_name, source_name
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.durations import human_duration
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
@@ -109,7 +109,7 @@ def event_lines(traced: TracedEvents, unusual: NDArray[np.bool_], names: dict[in
         comm = traced.comm[index].decode(errors="replace")
         stack = traced.stacks.get(int(traced.stack[index]), ())
         line: dict[str, Any] = {
-            "timestamp": rfc3339(at_ns), "pid": pid, "tid": int(events.tid[index]),
+            "timestamp": rfc3339_ns(at_ns), "pid": pid, "tid": int(events.tid[index]),
             "process_name": comm or names.get(pid, ""), "source": source_name(source), "op": op_name(source, op),
             "duration_ns": duration_ns, "duration": human_duration(duration_ns),
             "gpu_id": max(int(traced.gpu_id[index]), 0), "args": [int(events.arg0[index]), int(events.arg1[index])],
@@ -123,16 +123,9 @@ def heartbeat_line(view: TraceView, now_ns: int) -> str:
     """How the recording is doing, between events."""
     return json.dumps(
         {
-            "type": "heartbeat", "timestamp": rfc3339(now_ns), "wall_s": round(view.wall_s, 3), "events": view.events,
-            "stored": view.stored, "collectives": view.collectives, "anomalies": view.anomalies,
+            "type": "heartbeat", "timestamp": rfc3339_ns(now_ns), "wall_s": round(view.wall_s, 3),
+            "events": view.events, "stored": view.stored, "collectives": view.collectives, "anomalies": view.anomalies,
             "losses": dict(view.losses), "dropped_rows": view.dropped_rows, "failed_rows": view.failed_rows,
             "state": view.state, "off": list(view.notes), "chains": [chain.name for chain in view.chains],
         }
     )  # fmt: skip
-
-
-def rfc3339(at_ns: int) -> str:
-    """UTC with nanoseconds."""
-    seconds, rest_ns = divmod(at_ns, 1_000_000_000)
-    at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}Z"

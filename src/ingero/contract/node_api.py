@@ -1,6 +1,5 @@
 """What a node's API answers, key by key as other clients of the published API expect it. Absent means not known."""
 
-import datetime
 from typing import Final
 
 import msgspec
@@ -145,12 +144,6 @@ class TimeReply(msgspec.Struct):
 
 class ErrorReply(msgspec.Struct):
     error: str
-
-
-def rfc3339(time_ns: int) -> str:
-    """UTC to the second, as the published API writes times."""
-    moment = datetime.datetime.fromtimestamp(time_ns // 1_000_000_000, datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _PRESENT = (

@@ -4,11 +4,11 @@ Readers ignore unknown types and unknown fields. A required field of a stable ty
 removed or renamed within this version.
 """
 
-import datetime
 from typing import TypeAlias
 
 import msgspec
 
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.verdict import Verdict
 from ingero.errors import MalformedInput
 
@@ -187,11 +187,4 @@ def decode_envelope(line: bytes) -> Envelope:
 def verdict_line(verdict: Verdict, cluster: str, received_ns: int) -> VerdictLine:
     """A verdict as a line of the socket."""
     values = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
-    return VerdictLine(**values, cluster_id=cluster, timestamp=rfc3339(received_ns))
-
-
-def rfc3339(unix_ns: int) -> str:
-    """UTC with nanoseconds, as in `2026-11-15T02:32:37.298798752Z`."""
-    seconds, nanos = divmod(unix_ns, 10**9)
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanos:09d}Z"
+    return VerdictLine(**values, cluster_id=cluster, timestamp=rfc3339_ns(received_ns))

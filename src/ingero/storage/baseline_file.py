@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from ingero.contract.straggler import rfc3339
+from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.baseline import Baseline, BaselinePolicy, same_alphas
 from ingero.core.score import Signals
 
@@ -70,7 +70,7 @@ def save_baseline(path: Path, baseline: Baseline, policy: BaselinePolicy, now_ns
     count = baseline.sample_count
     document = _Document(
         schema_version=SCHEMA_VERSION,
-        saved_at=rfc3339(now_ns),
+        saved_at=rfc3339_ns(now_ns),
         sample_count=count,
         fast_alpha=policy.fast_alpha,
         floor_alpha=policy.floor_alpha,

@@ -23,8 +23,8 @@ from ingero.contract.node_api import (
     Snapshots,
     SystemNow,
     TopChain,
-    rfc3339,
 )
+from ingero.contract.timestamps import rfc3339
 from ingero.core.op_stats import WINDOW, percentile
 from ingero.storage.chain_table import NEWEST_FIRST, RecordedChain, read_chains
 from ingero.storage.schema import table_columns
