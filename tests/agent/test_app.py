@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import trustme
 from tests.fleet.pushes import running
 from tests.transport.scripted import Answer, scripted_fleet
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.agent.app import Agent, AgentOptions, default_baseline, default_socket
 from ingero.cli.fleet_push import apply_flags, command
@@ -42,13 +43,7 @@ async def living(*agents: Agent) -> AsyncIterator[None]:
                 task.result()
     finally:
         stop.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
-
-
-async def until(condition: Callable[[], bool], bound_s: float = 10.0) -> None:
-    async with asyncio.timeout(bound_s):
-        while not condition():
-            await asyncio.sleep(0.01)
+        await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE_S)
 
 
 def mode(one: Agent) -> DetectionMode | None:
@@ -67,7 +62,7 @@ async def test_three_agents_over_three_protocols_reach_quorum_f033_f041() -> Non
             agent(f"http://{fleet.addresses['grpc']}", "n3", fleet_protocol="grpc"),
         ]
         async with living(*agents):
-            await until(lambda: all(mode(one) is DetectionMode.FLEET for one in agents))
+            await until_async(lambda: all(mode(one) is DetectionMode.FLEET for one in agents))
         assert {one.brain.life.state for one in agents} == {NodeState.ACTIVE}
         assert all(one.loop and one.loop.counters.pushes["ok"] for one in agents)
         assert sorted(fleet.processor.clusters) == ["train"]
@@ -102,7 +97,7 @@ async def test_tls_and_token_over_http_and_grpc(tmp_path: Path) -> None:
         nameless = agent(f"https://{fleet.addresses['http']}", "nobody", **(flags | {"fleet_token_file": None}))
         async with living(good, grpc, nameless):
             for one, outcome in ((good, "ok"), (grpc, "ok"), (nameless, "auth")):
-                await until(lambda one=one, outcome=outcome: bool(one.loop and one.loop.counters.pushes[outcome]))
+                await until_async(lambda one=one, outcome=outcome: bool(one.loop and one.loop.counters.pushes[outcome]))
         assert sorted(row for row in fleet.processor.clusters["train"].roster.rows) == ["grpc", "http"]
 
 
@@ -127,7 +122,7 @@ async def test_no_listening_port_and_no_socket_unless_asked_f062_f066(tmp_path: 
         before = listening_inodes()
         one = agent(fleet.url)
         async with living(one):
-            await until(lambda: bool(fleet.requests))
+            await until_async(lambda: bool(fleet.requests))
             assert listening_inodes() == before
             assert one.socket is None
         assert list(tmp_path.iterdir()) == []
@@ -138,9 +133,9 @@ async def test_signals_end_an_agent_in_order(number: signal.Signals) -> None:
     async with scripted_fleet() as fleet:
         one = agent(fleet.url)
         running = asyncio.create_task(one.run())
-        await until(lambda: bool(fleet.requests))
+        await until_async(lambda: bool(fleet.requests))
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(running, 10)
+        await asyncio.wait_for(running, PATIENCE_S)
         asyncio.get_running_loop().remove_signal_handler(number)
 
 
@@ -150,7 +145,7 @@ async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:
         options = AgentOptions(stub=True, persist=False, metrics_listen="127.0.0.1:0")
         one = agent(fleet.url, options=options, remediate=True, remediate_socket=path, remediate_gid=-1)
         async with living(one):
-            await until(lambda: bool(fleet.requests) and one.metrics_address is not None)
+            await until_async(lambda: bool(fleet.requests) and one.metrics_address is not None)
             assert path.is_socket()
             page = await asyncio.to_thread(_get, f"http://{one.metrics_address}/metrics")
         assert not path.exists()
@@ -160,7 +155,7 @@ async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
         return response.read().decode()
 
 

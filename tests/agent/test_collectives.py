@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.agent.nccl.ring_model import ModelRing
+from tests.waiting import PATIENCE_S
 
 from ingero.agent import collectives as live_module
 from ingero.agent.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
@@ -194,7 +195,7 @@ def test_it_ends_when_told_and_lets_go() -> None:
         task = asyncio.create_task(node.live.run(stop))
         await asyncio.sleep(0.01)
         stop.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, PATIENCE_S)
 
     asyncio.run(scene())
     assert node.feed.closed

@@ -4,12 +4,13 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
+from ingero.agent import flight_recorder
 from ingero.agent.flight_recorder import DumpOutcome, DumpTarget, find_target, find_targets, request_dump, target_of
 
 LISTENER = """
@@ -50,11 +51,14 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.stdout.close()
 
 
-async def test_a_running_process_writes_its_dump_when_asked(job: subprocess.Popen[bytes]) -> None:
+async def test_a_running_process_writes_its_dump_when_asked(
+    job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flight_recorder, "SETTLED_POLLS", 10)  # a crowded machine stops a writer for a while
     target = find_target(job.pid)
     assert target is not None and target.rank == 3
     for _ in range(2):  # a second dump replaces the first and is noticed too
-        reply = await request_dump(target, timeout_s=5)
+        reply = await request_dump(target, timeout_s=PATIENCE_S)
         assert (reply.outcome, reply.data) == (DumpOutcome.WRITTEN, b"dump of rank 3")
 
 
@@ -64,10 +68,8 @@ async def test_the_pipe_of_a_dead_process_never_blocks(job: subprocess.Popen[byt
     job.kill()
     job.wait()
     plain = DumpTarget(target.pid, 3, Path(str(target.pipe).split("/root", 1)[1]), target.dump)
-    begun = time.monotonic()
-    reply = await asyncio.wait_for(request_dump(plain, timeout_s=5), timeout=5)
+    reply = await asyncio.wait_for(request_dump(plain, timeout_s=2 * PATIENCE_S), PATIENCE_S)
     assert reply.outcome is DumpOutcome.NO_READER
-    assert time.monotonic() - begun < 4
 
 
 async def test_what_is_no_pipe_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.pystacks import Offsets, PythonFrame, PythonProcess, find_python, line_of, line_of_310
 
@@ -28,13 +29,13 @@ def inner(ready):
     print(worker.native_id, flush=True)
     for _ in range(1):
         time.sleep(
-            60
+            600
         )
 
 
 class Loader:
     def fetch(self):
-        [time.sleep(60) for _ in range(1)]
+        [time.sleep(600) for _ in range(1)]
 
 
 worker = threading.Thread(target=Loader().fetch, daemon=True)
@@ -71,7 +72,7 @@ def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[in
 
 def wait_for(frames_of: Callable[[], list[PythonFrame]], wanted: list[PythonFrame]) -> list[PythonFrame]:
     """Read until the process has arrived where it sleeps."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + PATIENCE_S
     while (frames := frames_of()) != wanted and time.monotonic() < end:
         time.sleep(0.01)
     return frames

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.shared_data import shared
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.sink import MAX_TYPES, Sink, SinkSettings, follow_socket, sink_app
 from ingero.contract.exposition import render
@@ -124,7 +125,7 @@ async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None
     for _ in range(2):
         server = LineServer(path, snapshot=lambda: [state("n1")])
         await server.start()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             while not (one.is_connected and one.stragglers(time.monotonic())):
                 await asyncio.sleep(0.005)
             server.send(state("n1", "straggler_resolved"))
@@ -134,7 +135,7 @@ async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None
             while one.is_connected:
                 await asyncio.sleep(0.005)
     stop.set()
-    await asyncio.wait_for(following, 5)
+    await asyncio.wait_for(following, PATIENCE_S)
     assert dict(one.events) == {"straggler_state": 2, "straggler_resolved": 2}
 
 

@@ -6,12 +6,15 @@ import aiohttp
 import pytest
 from tests.fleet.pushes import health, loopback_config, protobuf, request, running
 from tests.fleet.test_receive import PB, post
+from tests.waiting import until_async
 
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import encode_protobuf
 from ingero.errors import Unavailable
 from ingero.fleet import api, app
 from ingero.fleet.app import FleetService
+
+pytestmark = pytest.mark.usefixtures("standing_clock")
 
 
 async def get(url: str, **options: object) -> tuple[int, str]:
@@ -158,12 +161,11 @@ async def test_service_ends_clean_and_can_start_again() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_rate_of_ticks_serves_every_second() -> None:
+async def test_fleet_ticks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "TICK_S", 0.1)
     async with running() as fleet:
         fleet.processor.take(health("a", 0.9), None, time.monotonic(), 0)
-        async with asyncio.timeout(5):
-            while fleet.processor.counters.ticks < 2:
-                await asyncio.sleep(0.05)
+        await until_async(lambda: fleet.processor.counters.ticks >= 2)
 
 
 async def test_a_second_that_fails_is_counted_and_the_next_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,9 +181,7 @@ async def test_a_second_that_fails_is_counted_and_the_next_one_counts(monkeypatc
 
         fleet.processor.tick = moody  # type: ignore[method-assign] # on purpose
         before = fleet.processor.counters.ticks
-        async with asyncio.timeout(5):
-            while troubles or fleet.processor.counters.ticks < before + 3:
-                await asyncio.sleep(0.01)
+        await until_async(lambda: not troubles and fleet.processor.counters.ticks >= before + 3)
         assert fleet.failed_ticks == 1
         assert b"ingero_fleet_failed_ticks_total 1" in await fleet._render_own()
 

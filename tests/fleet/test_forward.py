@@ -1,11 +1,11 @@
 import asyncio
 import random
-import time
 from typing import Any
 
 import pytest
 from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract import otlp
 from ingero.contract.otlp_body import Encoding
@@ -89,7 +89,7 @@ async def test_dead_backend_is_given_up_in_time() -> None:
     target = forwarder(backend)
     offer(target, "a", "b")
     target.start()
-    await target.stop(within_s=2.0)
+    await target.stop(within_s=PATIENCE_S)
     assert target.counters.dropped["gave_up"] == 2
 
 
@@ -125,7 +125,7 @@ async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None
             await post(f"{url}/metrics", protobuf("a", 0.9), PB)
             await post(f"{url}/metrics", as_json("b", 0.8), JSON)
             await post(f"{url}/traces", b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"x"}]}]}]}', JSON)
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(PATIENCE_S):
                 while not (
                     {"a", "b"} <= set(behind.processor.clusters.get("train", _NOBODY).roster.rows)
                     and behind.receiver.items["TracesRequest"]
@@ -143,15 +143,12 @@ async def _received(fleet: Any) -> bytes:
     return await fleet._series.render()
 
 
-async def test_dead_backend_never_slows_a_push() -> None:
+async def test_dead_backend_never_stops_a_push() -> None:
     changes = exporter("otlphttp", "127.0.0.1:1", sending_queue={"queue_size": 10})
     async with running(**changes) as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
-        slowest = 0.0
         for i in range(50):
-            began = time.perf_counter()
             assert (await post(url, protobuf(f"n{i}", 0.9), PB))[0] == 200
-            slowest = max(slowest, time.perf_counter() - began)
         (target,) = fleet._forwarders
         assert target.queued <= 10
         assert target.counters.dropped["queue_full"] >= 30
@@ -161,11 +158,10 @@ async def test_dead_backend_never_slows_a_push() -> None:
 async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(caplog: pytest.LogCaptureFixture) -> None:
     target = forwarder(Backend(RuntimeError("defect"), AuthError("cannot read token file")))
     target.start()
-    for node in ("a", "b"):
-        offer(target, node)
-        async with asyncio.timeout(5):
-            while target.counters.sent + target.counters.dropped["failed"] < (1 if node == "a" else 2):
-                await asyncio.sleep(0.01)
+    offer(target, "a")
+    await until_async(lambda: target.counters.dropped["failed"])
+    offer(target, "b")
+    await until_async(lambda: target.counters.sent)
     await target.stop()
     assert (target.counters.sent, target.counters.dropped["failed"], target.counters.retries) == (1, 1, 1)
     assert "export_failed" in caplog.text

@@ -17,6 +17,8 @@ from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
 from ingero.transport.otlp_grpc import PATHS
 from ingero.transport.otlp_http import Reply
 
+pytestmark = pytest.mark.usefixtures("standing_clock")
+
 
 async def export(address: str, body: bytes, *metadata: tuple[str, str], kind: type = otlp.MetricsRequest):
     """(answer, headers, trailers) of one call."""

@@ -6,6 +6,7 @@ import aiohttp
 import pytest
 from tests.fleet.pushes import as_json, protobuf, running
 from tests.shared_data import shared
+from tests.waiting import PATIENCE_S
 
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
@@ -15,6 +16,7 @@ from ingero.fleet.processor import Taken
 from ingero.fleet.series import ReceivedSeries
 from ingero.transport.otlp_http import push_protocol
 
+pytestmark = pytest.mark.usefixtures("standing_clock")
 PB = {"Content-Type": names.PROTOBUF_TYPE}
 JSON = {"Content-Type": names.JSON_TYPE}
 
@@ -184,13 +186,13 @@ async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
             writer.write(chunk)
         statuses = []
         for _ in range(4):
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
             statuses.append(int(head.split(b" ")[1]))
             length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
             await reader.readexactly(length)
         assert statuses == [200, 404, 200, 200]
         writer.write(push.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n"))
-        assert b" 200 " in await asyncio.wait_for(reader.read(), 5)
+        assert b" 200 " in await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
         assert fleet.processor.clusters["p"].roster.row("a", 0.0).pushes == 4
 

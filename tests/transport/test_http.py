@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.transport import http
 from ingero.transport.http import HttpListener, bind
@@ -48,29 +49,30 @@ async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio
 async def test_a_request_that_does_not_end_is_ended(
     begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "REQUEST_S", 0.1)
     async with listening() as listener:
+        if not before:
+            monkeypatch.setattr(http, "REQUEST_S", 0.1)
         reader, writer = await connect(listener)
         if before:
             writer.write(before)
-            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+            monkeypatch.setattr(http, "REQUEST_S", 0.1)
         if begun.strip() or not before:  # a rested connection is the business of keep-alive
             writer.write(begun)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_S):
                 while await reader.read(100):
                     pass
-                while listener.connections:
-                    await asyncio.sleep(0.01)
+            await until_async(lambda: not listener.connections)
         writer.close()
 
 
 async def test_a_whole_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "REQUEST_S", 0.05)
     async with listening() as listener:
         reader, writer = await connect(listener)
         for request in (PUSH, WHOLE, PUSH):
             writer.write(request)
-            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+            monkeypatch.setattr(http, "REQUEST_S", 0.05)
             with contextlib.suppress(TimeoutError):
                 while await asyncio.wait_for(reader.read(100), 0.12):  # idle for longer than a request may take
                     pass
@@ -86,8 +88,6 @@ async def test_a_head_without_end_is_refused() -> None:
                 writer.write(b"a" * 4096)
                 await writer.drain()
         with contextlib.suppress(ConnectionError):
-            assert b"400 Bad Request" in await asyncio.wait_for(reader.read(200), 5)
-        async with asyncio.timeout(5):
-            while listener.connections:
-                await asyncio.sleep(0.01)
+            assert b"400 Bad Request" in await asyncio.wait_for(reader.read(200), PATIENCE_S)
+        await until_async(lambda: not listener.connections)
         writer.close()

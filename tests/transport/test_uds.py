@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.errors import AuthError, Unavailable
 from ingero.transport import uds
@@ -32,17 +33,11 @@ async def serving(path: Path, **options: object) -> AsyncIterator[LineServer]:
 async def connect(server: LineServer, expected: int = 1) -> asyncio.StreamReader:
     reader, writer = await asyncio.open_unix_connection(server.path)
     READERS.append(writer)
-    await until(lambda: server.consumers >= expected)
+    await until_async(lambda: server.consumers >= expected)
     return reader
 
 
 READERS: list[asyncio.StreamWriter] = []
-
-
-async def until(condition, bound_s: float = 5.0) -> None:
-    async with asyncio.timeout(bound_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_every_reader_gets_every_line(tmp_path: Path) -> None:
@@ -68,7 +63,10 @@ async def test_a_new_reader_starts_with_the_snapshot(tmp_path: Path) -> None:
         assert [await reader.readline(), await reader.readline()] == [b"state\n", b"next\n"]
 
 
-async def test_a_reader_that_does_not_read_loses_its_oldest_lines_and_nobody_waits(tmp_path: Path) -> None:
+async def test_a_reader_that_does_not_read_loses_its_oldest_lines_and_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uds, "STUCK_AFTER_S", PATIENCE_S)
     async with serving(tmp_path / "s.sock") as server:
         slow, quick = await connect(server), await connect(server, 2)
         line = b"x" * 50_000 + b"\n"
@@ -88,7 +86,7 @@ async def test_a_reader_that_leaves_is_forgotten(tmp_path: Path) -> None:
         for _ in range(3):
             server.send(b"x\n")
             await asyncio.sleep(0.01)
-        await until(lambda: server.consumers == 0)
+        await until_async(lambda: server.consumers == 0)
 
 
 async def test_a_stuck_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +95,7 @@ async def test_a_stuck_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.Monk
         await connect(server)
         for _ in range(20):
             server.send(b"x" * 200_000 + b"\n")
-        await until(lambda: server.consumers == 0)
+        await until_async(lambda: server.consumers == 0)
         assert server.dropped["write_error"] == 1
 
 

@@ -11,7 +11,7 @@ from ingero.agent.trace_app import TraceApp
 from ingero.agent.trace_metrics import Traced, TraceMetrics
 from ingero.errors import Unavailable
 from ingero.storage.trace_db import RecordingState, sibling_files
-from ingero.transport.http import bind_failure, parse_endpoint
+from ingero.transport.http import bind_failure, bound_address, parse_endpoint
 
 
 class RecordingMetrics(Collector):
@@ -57,13 +57,14 @@ class RecordingMetrics(Collector):
         return size
 
 
-def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> None:
-    """Serve both views on HOST:PORT for as long as the process lives."""
+def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> str:
+    """Serve both views on HOST:PORT for as long as the process lives; says where, as the kernel may choose the port."""
     host, port = parse_endpoint(endpoint)
     registry = CollectorRegistry()
     registry.register(TraceMetrics(tracer))
     registry.register(RecordingMetrics(app))
     try:
-        start_http_server(port, host or "127.0.0.1", registry)
+        server, _ = start_http_server(port, host or "127.0.0.1", registry)
     except OSError as error:
         raise Unavailable(bind_failure(endpoint, error)) from None
+    return f"http://{bound_address(server.socket)}/metrics"

@@ -114,9 +114,8 @@ def command(
     except BaseException:
         feed.close()
         raise
-    if metrics_listen:
-        serve_metrics(metrics_listen, app, feed.tracer)
-    _announce(options, feed)
+    metrics = serve_metrics(metrics_listen, app, feed.tracer) if metrics_listen else None
+    _announce(options, feed, metrics)
     run_trace(app, as_json)
 
 
@@ -139,9 +138,11 @@ def node_name(flag: str | None, config: IngeroConfig) -> str:
     return name
 
 
-def _announce(options: TraceOptions, feed: LiveFeed) -> None:
+def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None) -> None:
     where = f"recording to {options.db}" if options.db else "not recording"
     print(f"tracing node {options.node}, {where}; Ctrl-C ends", file=sys.stderr)
+    if metrics is not None:
+        print(f"  metrics at {metrics}", file=sys.stderr)
     for note in feed.notes():
         print(f"  off: {printable(note)}", file=sys.stderr)
     if not feed.tracer.processes():

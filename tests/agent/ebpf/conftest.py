@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.policy import TracePolicy
@@ -94,7 +95,7 @@ class Trace:
         self.batches.append(self.tracer.poll())
         return self.batches[-1]
 
-    def wait(self, done: Callable[[], bool], seconds: float = 5.0) -> None:
+    def wait(self, done: Callable[[], object], seconds: float = PATIENCE_S) -> None:
         """Poll until the condition holds."""
         end = time.monotonic() + seconds
         while True:

@@ -1,11 +1,14 @@
 """F129: scheduler, processes, memory, block I/O and TCP of traced processes, caused on purpose."""
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.layout import FLAG_OTHER
 from ingero.contract.events import OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, Source
@@ -15,7 +18,7 @@ SPIN = "end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass\n
 PUSH_ASIDE = """
 try: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
 except OSError: os.nice(-10)
-end = time.monotonic() + 10
+end = time.monotonic() + 60
 while time.monotonic() < end:
     pause = time.monotonic() + 0.002
     while time.monotonic() < pause: pass
@@ -38,9 +41,9 @@ def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) 
     for process in (traced, rival):
         process.do("os.sched_setaffinity(0, {0})")
     tracing = trace(pids=(traced.pid,), slow_runqueue_ns=500_000)
-    traced.send(SPIN.format(seconds=10))
+    traced.send(SPIN.format(seconds=60))
     rival.send(PUSH_ASIDE)
-    tracing.wait(lambda: rival.pid in preempted_of(tracing)["arg1"] and preempted_of(tracing)["arg0"].sum() > 0.1e9, 10)
+    tracing.wait(lambda: rival.pid in preempted_of(tracing)["arg1"] and preempted_of(tracing)["arg0"].sum() > 0.1e9)
     switches, preempted = tracing.of(Source.HOST, SWITCH), preempted_of(tracing)
     assert set(switches["pid"]) == {traced.pid}
     assert (preempted["arg0"] == preempted["end_ns"] - preempted["start_ns"]).all()
@@ -55,7 +58,7 @@ def test_sleep_is_not_contention(job, trace) -> None:
     tracing.wait(lambda: any(row["end_ns"] - row["start_ns"] > 0.29e9 for row in tracing.of(Source.HOST, SWITCH)))
     nap = max(tracing.of(Source.HOST, SWITCH), key=lambda row: row["end_ns"] - row["start_ns"])
     assert nap["ret"] == OFF_CPU_SLEPT
-    assert nap["arg0"] < 0.25e9, "waiting for the CPU is only the part after waking up"
+    assert nap["end_ns"] - nap["start_ns"] - nap["arg0"] > 0.29e9, "only the part after waking up is a wait for the CPU"
     assert rows(tracing, process.pid)["sleep"].sum_ns > 0.29e9
 
 
@@ -141,7 +144,7 @@ def test_process_that_waits_for_the_disk_shows_io_waits(job, trace, tmp_path) ->
 def test_oom_kill_names_the_victim(job, trace) -> None:
     group = next(
         (
-            Path(p) / "ingero-test"
+            Path(p) / f"ingero-test-{os.getpid()}"
             for p in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")
             if (Path(p) / "cgroup.procs").exists()
         ),
@@ -154,12 +157,14 @@ def test_oom_kill_names_the_victim(job, trace) -> None:
         limit = next(group / name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists())
         limit.write_text(str(40 << 20))
     except (OSError, StopIteration):
+        with contextlib.suppress(OSError):
+            group.rmdir()
         pytest.skip("no memory controller to make an out-of-memory kill with")
     victim = job()
     tracing = trace(pids=(victim.pid,))
     (group / "cgroup.procs").write_text(str(victim.pid))
     victim.send("x = bytearray(400 << 20)")
-    assert victim.process.wait(20) == -9
+    assert victim.process.wait(PATIENCE_S) == -9
     tracing.wait(lambda: len(tracing.of(Source.HOST, OOM)) >= 1)
     assert victim.pid in tracing.of(Source.HOST, OOM)["arg1"].tolist()
     group.rmdir()

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.agent.ebpf.conftest import HERE, Job, compile_c
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.attach import ProbeMode
 from ingero.agent.ebpf.policy import TracePolicy
@@ -73,7 +73,7 @@ def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:
 
 def run_trace(*args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ingero", "trace", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True)
 
 
 def chains(path: Path, op: str) -> list[RecordedChain]:
@@ -87,7 +87,7 @@ def chains(path: Path, op: str) -> list[RecordedChain]:
 def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Path) -> None:
     """F134, F142, F153: preemption is the cause, the one who took the CPU is named, the rank is known."""
     hog = subprocess.Popen([sys.executable, "-I", "-c", HOG])
-    job = start(CPU_BOUND, starved, 60, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
+    job = start(CPU_BOUND, starved, 600, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
     db = tmp_path / "t.db"
     try:
         run_trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
@@ -123,7 +123,7 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     data = tmp_path / "data"
     data.write_bytes(os.urandom(1 << 20) * 70)
     os.sync()
-    job = start(IO_BOUND, starved, 60, STARVED_FILE=str(data))
+    job = start(IO_BOUND, starved, 600, STARVED_FILE=str(data))
     db = tmp_path / "t.db"
     try:
         run_trace("--pid", job.pid, "--db", db, "--node", "n1", "--duration", "4s")
@@ -148,23 +148,22 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
 
 
 def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, tmp_path: Path) -> None:
-    job = start(CPU_BOUND, starved, 60)
+    job = start(CPU_BOUND, starved, 600)
     db = tmp_path / "t.db"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--json"]
     tracing = subprocess.Popen(
-        [*command, "--heartbeat", "1s", "--metrics-listen", f"127.0.0.1:{port}"],
+        [*command, "--heartbeat", "1s", "--metrics-listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
-    assert tracing.stdout is not None
+    assert tracing.stdout is not None and tracing.stderr is not None
+    metrics_at = next(line for line in tracing.stderr if "metrics at" in line).split()[-1]
     said: list[str] = []
     while not any('"heartbeat"' in line for line in said) or not any('"cudaStreamSync"' in line for line in said):
         said.append(tracing.stdout.readline())
         assert said[-1], "the recorder ended by itself"
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(metrics_at, timeout=PATIENCE_S) as answer:
         metrics = answer.read().decode()
     assert 'ingero_ringbuf_overflows_total{ring="calls"} 0.0' in metrics
     assert "ingero_trace_recording 1.0" in metrics
@@ -175,7 +174,8 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, 
     tracing.send_signal(signal.SIGINT)
     rest = tracing.stdout.read()  # not communicate(): it forgets what readline() has read ahead
     tracing.stdout.close()
-    assert tracing.wait(20) == 0
+    tracing.stderr.close()
+    assert tracing.wait(PATIENCE_S) == 0
     assert job.poll() is None, "the traced job goes on"
     job.kill()
     job.communicate()
@@ -218,7 +218,7 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
     assert job.stdin and job.stdout
     job.stdout.readline()
     db = tmp_path / "t.db"
-    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--duration", "30s"]
+    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--duration", "300s"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as tracing:
         assert tracing.stderr is not None
         assert "recording to" in tracing.stderr.readline()
@@ -227,7 +227,7 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         assert job.stdout.readline() == "done\n"
         tracing.send_signal(signal.SIGTERM)
     assert tracing.returncode == 0
-    job.communicate("\n", timeout=10)
+    job.communicate("\n", timeout=PATIENCE_S)
     connection = connect_readonly(db)
     for table in ("event_aggregates", "event_aggregates_5s"):
         totals = {
@@ -252,7 +252,7 @@ def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=PATIENCE_S,
         env=os.environ | {"HOME": str(tmp_path)},
     )
     assert done.returncode == 1
@@ -284,20 +284,23 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
         for _ in range(5):
             for process in (ranks[0], ranks[2]):
                 process.do("nccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
-            ranks[1].do("time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
+            ranks[1].do(  # asked after the others have answered: always the last, by a quarter of a second or more
+                "time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))"
+            )
     finally:
         stop.set()
-        thread.join(20)
+        thread.join()
     connection = connect_readonly(db)
     rows = connection.execute(
         "SELECT seq, rank, global_rank, job, nranks, op, size_bytes, pid, source, "
-        "(start_ns - min(start_ns) OVER (PARTITION BY comm, seq)) / 1e6 FROM collectives ORDER BY seq, rank"
+        "(start_ns - max(start_ns) FILTER (WHERE rank != 1) OVER (PARTITION BY comm, seq)) / 1e6 "
+        "FROM collectives ORDER BY seq, rank"
     ).fetchall()
     connection.close()
     assert [row[:9] for row in rows] == [
         (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf") for seq in range(5) for rank in range(3)
     ]
-    assert {row[1] for row in rows if row[9] > 200} == {1}
+    assert [row[1] for row in rows if row[9] > 200] == [1] * 5
 
 
 def test_a_process_that_ends_while_its_probes_change_does_not_end_the_trace(

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 from ingero.storage.trace_db import connect_readonly
 
 
@@ -14,14 +16,14 @@ def test_recorded_slow_call_names_function_and_python_line(job, trace, tmp_path:
     process.do(
         "rt = load('libcudart.so.12')\n"
         "def busy_step():\n"
-        "    stop = time.monotonic() + 60\n"
+        "    stop = time.monotonic() + 600\n"
         "    while time.monotonic() < stop:\n"
         "        rt.cudaMemcpy(P(1), P(2), S(777), I(1))\n"
     )
     process.send("busy_step()")
     database = tmp_path / "trace.db"
     command = [sys.executable, "-m", "ingero", "trace", "--pid", str(process.pid), "--duration", "2", "--db", database]
-    subprocess.run(list(map(str, [*command, "--json"])), capture_output=True, check=True, timeout=60)
+    subprocess.run(list(map(str, [*command, "--json"])), capture_output=True, check=True, timeout=PATIENCE_S)
     connection = connect_readonly(database)
     sql = "SELECT frames FROM stack_traces WHERE hash IN (SELECT stack_hash FROM events WHERE source = 1 AND op = 4)"
     stacks = [json.loads(text) for (text,) in connection.execute(sql) if text]

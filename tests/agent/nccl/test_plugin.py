@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.agent.nccl.jobs import Job
+from tests.waiting import PATIENCE_S, until
 
 from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built_digest, source_digest
 from ingero.agent.nccl.reader import RingReader
@@ -225,9 +226,7 @@ def test_kill_9_leaves_a_ring_that_reads_to_its_end(start, tmp_path):
     for _ in range(5):
         with start("loop", 2) as job:
             rings = Rings((job.folder,))
-            deadline = time.monotonic() + 5
-            while rings.counts.records < 2000 and time.monotonic() < deadline:
-                rings.poll(time.monotonic())
+            until(lambda rings=rings: rings.poll(time.monotonic()) and rings.counts.records >= 2000)
             job.kill()
             (last,) = rings.poll(time.monotonic())
             assert last.is_last
@@ -242,9 +241,7 @@ def test_the_agents_death_is_nothing_to_the_job(start):
         before = first.counters()["head"]
         first.close()
         second = job.ring()
-        deadline = time.monotonic() + 5
-        while second.counters()["head"] <= before and time.monotonic() < deadline:
-            pass
+        until(lambda: second.counters()["head"] > before)
         assert len(second.poll(0.0)) > 0
 
 
@@ -253,7 +250,7 @@ def test_without_shared_memory_it_does_nothing_at_all(host, plugin, tmp_path, sc
     environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path / "missing")}
     done = subprocess.run(
         [host, plugin, "5", scenario, "100" if scenario != "comms" else "0"],
-        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=60, check=False,
+        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "missing").exists()
@@ -266,7 +263,7 @@ def test_a_full_shared_memory_switches_it_off_before_the_first_record(host, plug
     try:
         environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path)}
         command = [host, plugin, "6", "flood", "50000"]
-        subprocess.run(command, input="\n", env=environment, text=True, timeout=60, check=True)
+        subprocess.run(command, input="\n", env=environment, text=True, timeout=PATIENCE_S, check=True)
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
@@ -276,17 +273,20 @@ def test_rings_of_dead_processes_are_removed_by_the_next_one(host, plugin):
     """Without an agent nobody else would; in shared memory they cost memory."""
     environment = {"PATH": os.environ["PATH"]}
 
-    def run_once():
-        process = subprocess.Popen([host, plugin, "5", "flood", "1"], stdin=subprocess.PIPE, env=environment)
-        process.communicate(b"\n")
-        return process.pid
-
     def rings_of(pid):
         return list(Path("/dev/shm").glob(f"ingero-nccl-{pid}-*"))
 
+    def run_once():
+        process = subprocess.Popen(
+            [host, plugin, "5", "flood", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+        assert process.stdout.readline() == b"ready\n"
+        assert len(rings_of(process.pid)) == 1  # looked at while it lives: any other job may remove it afterwards
+        process.communicate(b"\n")
+        return process.pid
+
     first = run_once()
-    assert len(rings_of(first)) == 1
     second = run_once()
     assert rings_of(first) == []
     for path in rings_of(second):
-        path.unlink()
+        path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.nccl.conftest import HOST_SOURCE
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.nccl.build import FOLDER, SOURCES
 
@@ -48,7 +49,7 @@ def run(host: Path, plugin: Path, folder: Path, scenario: str, version: int) -> 
     for layout in LAYOUTS[: 2 if shutil.which("setarch") else 1]:
         command = [*layout, str(host), str(plugin), str(version), scenario, number]
         done = subprocess.run(
-            command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=100, check=False
+            command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         if not any(sign in done.stderr for sign in NO_ROOM):
             return done

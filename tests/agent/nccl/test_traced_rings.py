@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.nccl.jobs import Job
+from tests.waiting import PATIENCE_S
 
 from ingero.contract.names import RING_FOLDER
 from ingero.storage.trace_db import connect_readonly
@@ -20,10 +21,10 @@ def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path)
     with Job([host, plugin], Path(RING_FOLDER), "basic", 50, 6, RANK="3", WORLD_SIZE="8", SLURM_JOB_ID="4711") as job:
         pid = job.process.pid
         command = [sys.executable, "-m", "ingero", "trace", "--pid", pid, "--db", db, "--node", "n1", "--duration", "2"]
-        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=60)
+        subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=PATIENCE_S)
         job.finish()
     for ring in Path(RING_FOLDER).glob(f"ingero-nccl-{pid}-*"):
-        ring.unlink()
+        ring.unlink(missing_ok=True)  # or the next job of anybody removed it
     connection = connect_readonly(db)
     rows = connection.execute(
         "SELECT comm, rank, nranks, count(*), count(DISTINCT seq), min(seq), max(seq), sum(size_bytes), "
