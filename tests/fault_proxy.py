@@ -16,6 +16,7 @@ class FaultProxy:
     swallow: bool = False  # accepts and never answers
     trickle_s: float = 0.0  # seconds between single bytes of the answer
     address: str = ""
+    accepted: int = 0  # connections so far
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
 
@@ -32,6 +33,7 @@ class FaultProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fault_proxy import FaultProxy
 from tests.storage.test_merge import database
+from tests.tls_files import Authority
 
 from ingero.agent.api import NodeApi, NodeGuard
 from ingero.core.skew import skew_warnings
@@ -74,8 +75,8 @@ async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
 
 async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
-        replies = await ask([address, silent.address], timeout_s=0.5)
-    assert [reply.failure for reply in replies] == [None, "no answer within 0.5 s"]
+        replies = await ask([address, silent.address], timeout_s=2.0)
+    assert [reply.failure for reply in replies] == [None, "no answer within 2 s"]
 
 
 async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path: Path) -> None:
@@ -117,13 +118,17 @@ async def test_unknown_certificate_stops_and_shows_its_fingerprint(tmp_path: Pat
     assert "not the trusted one" in (changed.failure or "")
 
 
-async def test_f137_client_certificates(tmp_path: Path) -> None:
-    mine = kept_certificate(tmp_path / "server", ["127.0.0.1"])
-    theirs = kept_certificate(tmp_path / "client", ["client"])
-    mutual = ServerTls(cert=mine.cert, key=mine.key, client_ca=theirs.cert)
+async def test_f137_client_certificates_to_a_node_known_by_its_fingerprint(tmp_path: Path) -> None:
+    mine = kept_certificate(tmp_path / "server", ["gpu-node-01"])
+    authority = Authority.make(tmp_path / "clients")
+    client = authority.issue("client", for_client=True)
+    mutual = ServerTls(cert=mine.cert, key=mine.key, client_ca=authority.cert)
     async with node(database(tmp_path / "a.db"), tls=mutual) as address:
-        (without,) = await ask([address], tls=ClientTls(ca=mine.cert))
+        trusted = {address: fingerprint_of_file(mine.cert)}
+        (without,) = await ask([address], trusted=trusted)
+        (with_own,) = await ask([address], tls=ClientTls(cert=client.cert, key=client.key), trusted=trusted)
     assert without.failure is not None
+    assert with_own.failure is None
 
 
 async def test_token_comes_from_the_policy(tmp_path: Path) -> None:
@@ -148,23 +153,16 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
     assert warning.offset_ms == pytest.approx(5000, abs=500)
 
 
-async def test_a_second_question_uses_the_same_connections(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known_by", ["authority", "fingerprint"])
+async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known_by: str) -> None:
     tls = kept_certificate(tmp_path, ["127.0.0.1"])
-    async with node(database(tmp_path / "a.db"), tls=tls) as address, FaultProxy(_target(address)) as counted:
-        accepted = 0
-        accept = counted._accept
-
-        async def counting(*streams: object) -> None:
-            nonlocal accepted
-            accepted += 1
-            await accept(*streams)
-
-        counted._accept = counting  # type: ignore[method-assign]
-        async with FaultProxy(_target(address)) as proxy, Fanout(FanoutPolicy(tls=ClientTls(ca=tls.cert))) as fanout:
-            proxy._accept = counting  # type: ignore[method-assign]
+    async with node(database(tmp_path / "a.db"), tls=tls) as address, FaultProxy(_target(address)) as proxy:
+        by_authority = FanoutPolicy(tls=ClientTls(ca=tls.cert))
+        by_fingerprint = FanoutPolicy(trusted={proxy.address: fingerprint_of_file(tls.cert)})
+        async with Fanout(by_authority if known_by == "authority" else by_fingerprint) as fanout:
             for _ in range(3):
-                assert [r.failure async for r in fanout.ask([proxy.address], SQL, measure_skew=False)] == [None]
-    assert accepted <= 1
+                assert [reply.failure async for reply in fanout.ask([proxy.address], SQL)] == [None]
+        assert proxy.accepted == 1
 
 
 def test_node_lists_and_refusals() -> None:
@@ -207,7 +205,7 @@ async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp
         answer = await call(by_name(AGENT_TOOLS, "query_fleet"), context, arguments)
     assert isinstance(answer, Told)
     text = answer.text or ""
-    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is (19|20)\d\d ms ahead of right", text)
+    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is [12]\d{3} ms ahead of right", text)
     expected = {
         "chains": "Fleet Chains: 0 chain(s)", "ops": "Fleet Ops: 2 node(s)", "overview": "Fleet Overview: 2 node(s)",
         "sql": "[traced-data]right[/traced-data]|3\n[traced-data]ahead[/traced-data]|3\n2 row(s)",

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -91,3 +92,14 @@ async def test_a_head_without_end_is_refused() -> None:
             assert b"400 Bad Request" in await asyncio.wait_for(reader.read(200), PATIENCE_S)
         await until_async(lambda: not listener.connections)
         writer.close()
+
+
+async def test_an_answer_does_not_wait_for_the_peers_acknowledgement() -> None:
+    listener = bind("127.0.0.1:0")
+    _, writer = await asyncio.open_connection(*listener.getsockname())
+    accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
+    assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    assert listener.proto == socket.IPPROTO_TCP  # asyncio looks at it before it sets the option itself
+    accepted.close()
+    writer.close()
+    listener.close()

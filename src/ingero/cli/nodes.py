@@ -14,6 +14,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
+from ingero.core.skew import ClockOffset
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.private_file import replace_file
 from ingero.storage.trace_path import home
@@ -92,16 +93,17 @@ def check(as_json: bool, **fleet: object) -> int:
     return 1 if silent else 0
 
 
-def _checked(reply: NodeReply, offset: object, options: FleetOptions) -> tuple[object, ...]:
+def _checked(reply: NodeReply, offset: ClockOffset | None, options: FleetOptions) -> tuple[object, ...]:
     if reply.failure is not None:
         return reply.address, None, "silent", None, None, reply.failure
-    ahead = getattr(offset, "offset_ms", None)
+    if offset is None:
+        return reply.address, reply.name, "ok", None, None, "it did not tell its time three times; ask again"
     problem = None
-    if ahead is not None and abs(ahead) > options.skew_threshold_ms:
+    if abs(offset.offset_ms) > options.skew_threshold_ms:
         problem = "its clock differs from ours; is NTP or PTP running on both?"
-    rtt = getattr(offset, "rtt_ms", None)
-    rounded = [None if value is None else round(value, 1) for value in (ahead, rtt)]
-    return reply.address, reply.name, "ok", *rounded, problem
+        if offset.rtt_ms / 2 > options.skew_threshold_ms:
+            problem = "its clock may differ from ours: the round trip is too long to be sure"
+    return reply.address, reply.name, "ok", round(offset.offset_ms, 1), round(offset.rtt_ms, 1), problem
 
 
 def _remember(path: Path, node: str, fingerprint: str) -> None:

@@ -38,10 +38,12 @@ def bind(endpoint: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise Unavailable(f"cannot listen on {endpoint}: {error.strerror or error}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # inherited by every connection: head and body are two writes, and the second must not wait 40 ms for the peer's ACK
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind(address)
         listener.listen(BACKLOG)
