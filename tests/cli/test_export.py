@@ -60,3 +60,29 @@ def test_unwritable_output_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> N
             command, ["--format", "perfetto", "-d", str(database(tmp_path / "a.db")), "-o", str(tmp_path / "no" / "x")],
             catch_exceptions=False,
         )  # fmt: skip
+
+
+def test_the_database_is_never_written_over(tmp_path: Path) -> None:
+    import pytest
+
+    from ingero.errors import StoreError
+
+    path = database(tmp_path / "a.db")
+    before = path.read_bytes()
+    (tmp_path / "link.db").symlink_to(path)
+    for source, output in ((path, path), (path, tmp_path / "link.db"), (tmp_path / "link.db", path)):
+        with pytest.raises(StoreError, match="the trace database itself"):
+            CliRunner().invoke(
+                command, ["--format", "perfetto", "-d", str(source), "-o", str(output)], catch_exceptions=False
+            )
+    assert path.read_bytes() == before
+
+
+def test_without_a_name_the_timeline_lies_here(tmp_path: Path, monkeypatch: Any) -> None:
+    database(tmp_path / "a.db")
+    monkeypatch.setenv("INGERO_DB", str(tmp_path / "a.db"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command, ["--format", "perfetto"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert isinstance(json.loads((tmp_path / "ingero-trace.json").read_text()), list)

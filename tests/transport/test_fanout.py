@@ -91,6 +91,15 @@ async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path
     assert trickle.failure == "no answer within 1 s"
 
 
+async def test_names_that_nobody_has_are_said_and_do_not_stop_the_others(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db")) as address:
+        good, unknown, no_name = await ask([address, "no-such-node.invalid:80", "ä" * 60 + ":80"], timeout_s=20.0)
+    assert good.failure is None
+    assert re.match("cannot connect: [A-Z].*", unknown.failure or "")
+    assert "Unknown error" not in (unknown.failure or "")
+    assert no_name.failure == "cannot connect: that is no host name"
+
+
 async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address:
         (reply,) = await ask([address], Question("/api/v1/query", {"sql": "DELETE FROM events", "limit": 1}))
@@ -173,6 +182,20 @@ def test_node_lists_and_refusals() -> None:
         check_nodes(["http://gpu-node-01:8080"], FanoutPolicy())
     check_nodes(["http://127.0.0.1:8080", "gpu-node-01:8080"], FanoutPolicy())
     check_nodes(["http://gpu-node-01:8080"], FanoutPolicy(require_tls=False))
+    for odd in (
+        "gpu-node-01",
+        "gpu:99999",
+        "a:b",
+        "::1:8080",
+        "a..b:80",
+        "x" * 64 + ":80",
+        "u:p@h:80",
+        "h:80/x",
+        "[]:80",
+    ):
+        with pytest.raises(ConfigError, match="is not a node"):
+            check_nodes([odd], FanoutPolicy())
+    check_nodes(["[fd00::1]:8080", "[fe80::1%eth0]:8080", "https://gpu-node-01:8443/", "knöten-1:8080"], FanoutPolicy())
     with pytest.raises(AuthError, match="come together"):
         client_tls(None, Path("x"), None)
 

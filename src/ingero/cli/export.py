@@ -17,7 +17,7 @@ from ingero.errors import StoreError
 from ingero.storage.timeline import TimelineReader
 from ingero.storage.trace_db import connect_readonly
 
-FORMATS = ("perfetto", "perfetto-proto")
+FORMATS = {"perfetto": "ingero-trace.json", "perfetto-proto": "ingero-trace.pftrace"}  # and where they go unless said
 PROGRESS_EVERY_S = 0.5
 LIVE_SINCE_S = 3600.0
 FANOUT_TIMEOUT_S = 10.0
@@ -25,11 +25,18 @@ FANOUT_TIMEOUT_S = 10.0
 
 @click.command()
 @click.option(
-    "--format", "kind", required=True, type=click.Choice(FORMATS), help="JSON that any reader knows, or native packets."
+    "--format",
+    "kind",
+    required=True,
+    type=click.Choice(list(FORMATS)),
+    help="JSON that any reader knows, or native packets.",
 )
 @TRACE_DB
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; `-` for standard output."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write, `-` for standard output [default: ingero-trace.json or .pftrace here].",
 )
 @click.option(
     "--since", type=Duration(), help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes]."
@@ -38,15 +45,17 @@ FANOUT_TIMEOUT_S = 10.0
     "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
 )
 @fleet_options(FANOUT_TIMEOUT_S)
-def command(kind: str, db: Path | None, output: Path, since: float | None, limit: int, **fleet: Any) -> int:
+def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fleet: Any) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 
     \b
     Examples:
+      ingero export --format perfetto
       ingero export --format perfetto -d cluster.db -o cluster.json
       ingero export --format perfetto-proto --since 10m -o now.pftrace
       ingero export --format perfetto --nodes gpu-node-01:8080,gpu-node-02:8080 -o live.json
     """
+    output = output or Path(FORMATS[kind])
     options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         from ingero.cli.export_nodes import NodesTimeline
@@ -57,6 +66,8 @@ def command(kind: str, db: Path | None, output: Path, since: float | None, limit
         _report(live_writer.events, live.chain_count, size, output)
         return live.close()
     path = trace_database(db)
+    if output.resolve() == path.resolve():
+        raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
     since_ns = 0 if since is None else time.time_ns() - int(since * 1e9)
     connection = connect_readonly(path)
     try:
@@ -75,7 +86,7 @@ def _writer(kind: str, nodes: list[TimelineNode]) -> JsonTimeline | PacketTimeli
 
 
 def _report(events: int, chains: int, size: int, output: Path) -> None:
-    print(f"{events:,} events, {chains} chains, {size / 1e6:.1f} MB: {output}", file=sys.stderr)
+    print(f"{events:,} events, {chains:,} chains, {size / 1e6:.3g} MB: {output}", file=sys.stderr)
     print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
 
 

@@ -4,6 +4,7 @@ A reply is kept as bytes until it is its turn, so that memory holds compact answ
 """
 
 import asyncio
+import errno
 import os
 import ssl
 import time
@@ -164,8 +165,10 @@ class Fanout:
             return NodeReply(node, node, failure=await self._unknown_certificate(node, error))
         except aiohttp.ServerFingerprintMismatch as error:
             return NodeReply(node, node, failure=_changed_certificate(node, error))
+        except (UnicodeError, aiohttp.InvalidURL):
+            return NodeReply(node, node, failure="cannot connect: that is no host name")
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            return NodeReply(node, node, failure=_connection_failure(error))
+            return NodeReply(node, node, failure=_connection_failure(error) + self._hint(node, error))
 
     async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         pinned = self._pinned(node)
@@ -215,6 +218,19 @@ class Fanout:
         scheme, host = split_scheme(node)
         speaks_plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
         return not scheme and speaks_plain and (is_loopback(host) or not self.policy.require_tls)
+
+    def _hint(self, node: str, error: Exception) -> str:
+        """In TLS 1.3 a server refuses a client's certificate, or the lack of one, by hanging up after the handshake."""
+        hung_up = isinstance(error, aiohttp.ServerDisconnectedError) or (
+            isinstance(error, OSError)
+            and not isinstance(error, aiohttp.ClientConnectorError)
+            and (error.errno in (errno.ECONNRESET, errno.EPIPE) or "ALERT" in str(error))
+        )
+        if not hung_up or self._url(node).startswith("http://"):
+            return ""
+        if self.policy.tls.cert is not None:
+            return "; does it accept the certificate given with --client-cert?"
+        return "; if it wants to see a certificate of ours, give --client-cert and --client-key"
 
     async def _unknown_certificate(self, node: str, error: aiohttp.ClientConnectorCertificateError) -> str:
         host = split_scheme(node)[1]
@@ -268,7 +284,8 @@ def _connection_failure(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        reason = os.strerror(error.os_error.errno) if error.os_error.errno else str(error.os_error)
+        number = error.os_error.errno or 0  # names that do not resolve have negative ones
+        reason = os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
         return f"cannot connect: {reason or 'it hung up before TLS was agreed; we want TLS 1.3'}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"

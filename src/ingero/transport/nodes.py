@@ -33,8 +33,9 @@ def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
         raise ConfigError("no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml")
     for node in nodes:
         scheme, host = split_scheme(node)
-        if scheme not in ("", "http", "https") or not host:
+        if scheme not in ("", "http", "https"):
             raise ConfigError(f"{node!r} is not a node; write host:port")
+        split_host_port(node)
         if scheme == "http" and policy.require_tls and not is_loopback(host):
             raise ConfigError(
                 f"node {node} would be asked in plaintext, token included; use https, or allow it with "
@@ -43,11 +44,20 @@ def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
 
 
 def split_host_port(node: str) -> tuple[str, int]:
-    """Host and port of a node's address."""
+    """Host and port of a node's address; raises ConfigError where it has none or could mean something else."""
     host, _, port = split_scheme(node)[1].rpartition(":")
-    if not port.isdigit() or not host:
-        raise ConfigError(f"{node!r} is not a node; write host:port")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not is_port or not _is_host(host):
+        raise ConfigError(f"{node!r} is not a node; write host:port, for example gpu-node-01:8080 or [fd00::1]:8080")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _is_host(text: str) -> bool:
+    """A name or an address, without user, path or blanks in it."""
+    if text.startswith("[") and text.endswith("]"):
+        return bool(text[1:-1])
+    labels = text.removesuffix(".").split(".")
+    return not set(text) & set(":/@?#[]% \t") and all(0 < len(label) < 64 for label in labels)
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
