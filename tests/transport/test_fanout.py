@@ -217,7 +217,7 @@ def _target(address: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("action", ["chains", "ops", "overview", "sql"])
 async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp_path: Path, action: str) -> None:
-    from ingero.agent.tools.catalog import AGENT_TOOLS
+    from ingero.agent.tools.catalogue import AGENT_TOOLS
     from ingero.agent.tools.context import AgentContext, Told
     from ingero.transport.tools import by_name, call
 

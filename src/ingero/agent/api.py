@@ -34,11 +34,11 @@ from ingero.errors import ForeignFile, IngeroError, MalformedInput, StoreError, 
 from ingero.storage.node_view import NodeView
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.transport.auth import parse_bearer, tokens_equal
+from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
 DEFAULT_SNAPSHOT_S = 60.0
 _STATUS = {MalformedInput: 400, TooLarge: 413, Unavailable: 504, ForeignFile: 503, StoreError: 503}
-_encode = msgspec.json.Encoder().encode
 _decode_query = msgspec.json.Decoder(QueryRequest).decode
 
 
@@ -72,31 +72,32 @@ class NodeApi:
         return HTMLResponse(_PAGE, headers=_PAGE_HEADERS)
 
     async def time(self, _: Request) -> Response:
-        return _json(TimeReply(self.now_ns()))
+        return json_response(TimeReply(self.now_ns()))
 
     async def overview(self, _: Request) -> Response:
         answer = await run_in_threadpool(self.view.overview, self.now_ns())
         answer.gpu = self.gpu
-        return _json(answer)
+        return json_response(answer)
 
     async def ops(self, request: Request) -> Response:
         since_ns, pid = self._since_ns(request, None), _pid(request)
-        return _json(await run_in_threadpool(self.view.ops, self.now_ns(), since_ns, pid))
+        return json_response(await run_in_threadpool(self.view.ops, self.now_ns(), since_ns, pid))
 
     async def chains(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.view.chains, self._since_ns(request, None)))
+        return json_response(await run_in_threadpool(self.view.chains, self._since_ns(request, None)))
 
     async def snapshots(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
+        return json_response(await run_in_threadpool(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
 
     async def capabilities(self, _: Request) -> Response:
-        return _json(capabilities())
+        return json_response(capabilities())
 
     async def graph_metrics(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.view.graph_metrics, self._since_ns(request, None)))
+        return json_response(await run_in_threadpool(self.view.graph_metrics, self._since_ns(request, None)))
 
     async def graph_events(self, request: Request) -> Response:
-        return _json(await run_in_threadpool(self.view.graph_events, self._since_ns(request, None), _pid(request)))
+        since_ns, pid = self._since_ns(request, None), _pid(request)
+        return json_response(await run_in_threadpool(self.view.graph_events, since_ns, pid))
 
     async def query(self, request: Request) -> Response:
         asked = await _read_query(request)
@@ -105,7 +106,7 @@ class NodeApi:
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
         limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
         result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits)
-        return _json(QueryReply(result.columns, result.rows, result.truncated))
+        return json_response(QueryReply(result.columns, result.rows, result.truncated))
 
     def _since_ns(self, request: Request, default_s: float | None) -> int:
         text = request.query_params.get("since", "")
@@ -200,12 +201,8 @@ def _host_name(header: str) -> str:
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
 
 
-def _json(content: object, status: int = 200) -> Response:
-    return Response(_encode(content), status, media_type="application/json")
-
-
 def _error(status: int, message: str) -> Response:
-    return _json(ErrorReply(message), status)
+    return json_response(ErrorReply(message), status)
 
 
 async def _refused(_: Request, error: Exception) -> Response:

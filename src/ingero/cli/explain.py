@@ -14,7 +14,7 @@ from ingero.cli.fleet_options import fleet_options, resolve_fleet
 from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
-from ingero.contract.chain import Severity, chain_id
+from ingero.contract.chain import Severity, chain_id, severity_order
 from ingero.core.durations import human_duration
 from ingero.core.fixes import Host
 from ingero.core.replay import replay
@@ -126,8 +126,7 @@ def _derive(connection: Any, span: Span, pid: int) -> list[RecordedChain]:
         samples = read_samples(connection, first - MARGIN_NS, final + MARGIN_NS) if len(nodes) == 1 else []
         for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
             found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
-    order = list(Severity)
-    return sorted(found, key=lambda item: order.index(item.chain.severity))
+    return sorted(found, key=lambda item: severity_order(item.chain.severity))
 
 
 def chain_json(recorded: RecordedChain) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 from ingero.cli.fleet_options import FleetOptions
 from ingero.cli.rows import RowPrinter
 from ingero.cli.table import print_json, printable, severity_tag
+from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.rowmerge import RowMerge
 from ingero.core.skew import ClockOffset, skew_warnings
@@ -18,7 +19,6 @@ from ingero.transport.fanout import Fanout, NodeReply, Question
 
 PARTIAL_STATUS = 3
 INTERRUPTED_STATUS = 130
-_SEVERITY_ORDER = {"CRITICAL": 0, "HIGH": 1, "MEDIUM": 2, "LOW": 3}
 _decode_rows = msgspec.json.Decoder(QueryReply).decode
 _decode_chains = msgspec.json.Decoder(Chains).decode
 
@@ -81,7 +81,7 @@ def ask_chains(options: FleetOptions, since: str | None, as_json: bool) -> int:
     offsets, interrupted = run_until_interrupt(each_reply(options, Question(path), take))
     if merge.is_total_failure and not interrupted:
         raise Unavailable("no node answered:\n  " + "\n  ".join(merge.warnings))
-    chains.sort(key=lambda chain: _SEVERITY_ORDER.get(chain.severity.upper(), 9))
+    chains.sort(key=lambda chain: severity_order(chain.severity))
     if as_json:
         print_json([{"node": chain.node, **msgspec.to_builtins(chain)} for chain in chains])
     else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ingero.agent.tools.catalog import AGENT_TOOLS, investigate
+from ingero.agent.tools.catalogue import AGENT_TOOLS, investigate
 from ingero.agent.tools.context import AgentContext, to_text
 from ingero.cli.params import TRACE_DB
 from ingero.cli.table import render_table

@@ -14,7 +14,13 @@ class Severity(StrEnum):
     LOW = "LOW"
 
 
-SEVERITY_ORDER = {severity: order for order, severity in enumerate(Severity)}
+SEVERITIES = ("CRITICAL", *(str(severity) for severity in Severity))  # other agents know one more
+
+
+def severity_order(severity: str) -> int:
+    """Place in a list that begins with the worst; what nobody knows comes last."""
+    text = severity.upper()
+    return SEVERITIES.index(text) if text in SEVERITIES else len(SEVERITIES)
 
 
 @dataclass(frozen=True, slots=True)

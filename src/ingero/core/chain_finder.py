@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ingero.contract.chain import SEVERITY_ORDER, Chain
+from ingero.contract.chain import Chain, severity_order
 from ingero.contract.events import OpKey, Source
 from ingero.core import chains
 from ingero.core.event_columns import EventColumns
@@ -139,7 +139,7 @@ def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
 
 def weight(chain: Chain) -> tuple[int, int, float]:
     """Orders chains: how bad, how much evidence, how long the tail."""
-    return -SEVERITY_ORDER[chain.severity], len(chain.timeline), chain.tail_ratio
+    return -severity_order(chain.severity), len(chain.timeline), chain.tail_ratio
 
 
 def _p99(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:

@@ -31,8 +31,9 @@ from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
+from ingero.transport.http import json_response
 from ingero.transport.tools import ToolRefused
-from ingero.transport.tools_http import REQUEST_ID_HEADER, json_response, list_tools, refusal, request_id, tool_endpoint
+from ingero.transport.tools_http import REQUEST_ID_HEADER, list_tools, refusal, request_id, tool_endpoint
 
 DRAIN_RETRY_S: Final = 5
 VERSIONS_RATE: Final = (30.0, 100)

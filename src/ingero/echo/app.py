@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -33,7 +32,7 @@ from ingero.echo.receive import Receiver
 from ingero.echo.store_api import StoreStats
 from ingero.errors import IngeroError, StoreError
 from ingero.transport.certificates import kept_certificate, local_names
-from ingero.transport.http import HttpListener, bind
+from ingero.transport.http import HttpListener, bind, json_response
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, server_context
@@ -159,7 +158,7 @@ class EchoService:
     async def _health(self, _: Request) -> Response:
         trouble = self.engine.trouble
         body = {"status": "trouble" if trouble else "ok", "reason": trouble}
-        return Response(msgspec.json.encode(body), 503 if trouble else 200, media_type="application/json")
+        return json_response(body, 503 if trouble else 200)
 
     async def _metrics(self, request: Request) -> Response:
         key = self._sender(request.headers.get("authorization"))

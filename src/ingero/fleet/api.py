@@ -23,15 +23,12 @@ from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
+from ingero.transport.http import json_response
 from ingero.transport.otlp_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
 _SLICE = 200
 _encode = msgspec.json.Encoder().encode
-
-
-def _json(content: Any, status: int = 200) -> Response:
-    return Response(_encode(content), status, media_type="application/json")
 
 
 def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
@@ -72,7 +69,7 @@ def threshold_app(
             }
             for name, cluster in sorted(processor.clusters.items())
         ]
-        return _json({"clusters": clusters})
+        return json_response({"clusters": clusters})
 
     return Starlette(
         routes=[
@@ -87,16 +84,16 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
     """The state of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
-        return _json({"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]})
+        return json_response({"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]})
 
     async def scores(request: Request) -> Response:
         name = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
         cluster = processor.clusters.get(name)
         if cluster is None:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
-            return _json({"error": f"no cluster {name!r}; known: {known}"}, 404)
+            return json_response({"error": f"no cluster {name!r}; known: {known}"}, 404)
         rows = await _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
-        return _json(
+        return json_response(
             {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
         )
 

@@ -12,6 +12,7 @@ from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError
 from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.silences import Silences
+from ingero.transport.http import json_response
 from ingero.transport.tls import is_loopback
 
 MAX_REQUEST_BYTES = 4096
@@ -22,25 +23,25 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
     """What `ingero silence` talks to."""
 
     async def listed(request: Request) -> Response:
-        return _json({"silences": silences.active(time.time())})
+        return json_response({"silences": silences.active(time.time())})
 
     async def begin(request: Request) -> Response:
         asked = await _asked(request, gate, SilenceRequest)
         if isinstance(asked, Response):
             return asked
         try:
-            return _json(silences.put(asked, time.time()))
+            return json_response(silences.put(asked, time.time()))
         except StoreError as error:
-            return _json({"error": str(error)}, 507)
+            return json_response({"error": str(error)}, 507)
 
     async def lift(request: Request) -> Response:
         asked = await _asked(request, gate, LiftRequest)
         if isinstance(asked, Response):
             return asked
         try:
-            return _json({"lifted": silences.lift(asked)})
+            return json_response({"lifted": silences.lift(asked)})
         except StoreError as error:
-            return _json({"error": str(error)}, 507)
+            return json_response({"error": str(error)}, 507)
 
     return [
         Route("/api/v1/silences", guarded(gate, listed), methods=["GET"]),
@@ -52,19 +53,15 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
 async def _asked(request: Request, gate: TokenGate, kind: type[T]) -> T | Response:
     """The request as `kind`, or the refusal of it. Without a token only this machine may change anything."""
     if not gate.is_closed and not (request.client and is_loopback(request.client.host)):
-        return _json(
+        return json_response(
             {"error": "silences from other machines need a token: extensions.ingero_threshold.token_file"}, 403
         )
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_REQUEST_BYTES:
-            return _json({"error": f"the request is larger than {MAX_REQUEST_BYTES} bytes"}, 413)
+            return json_response({"error": f"the request is larger than {MAX_REQUEST_BYTES} bytes"}, 413)
     try:
         return msgspec.json.decode(bytes(body), type=kind)
     except msgspec.DecodeError as error:
-        return _json({"error": str(error)}, 400)
-
-
-def _json(content: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(content), status, media_type="application/json")
+        return json_response({"error": str(error)}, 400)

@@ -6,11 +6,13 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvicorn
+from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.errors import ConfigError, Unavailable
@@ -21,6 +23,7 @@ DRAIN_S = 5.0
 REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
 MAX_HEAD_BYTES = 64 * 1024
 log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -88,6 +91,11 @@ def _listening() -> Iterator[tuple[str, int]]:
                 fields = line.split()
                 if fields[3] == "0A":  # LISTEN
                     yield fields[9], int(fields[1].rsplit(":", 1)[1], 16)
+
+
+def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A JSON answer, encoded once by msgspec."""
+    return Response(_encode(content), status, dict(headers or {}), "application/json")
 
 
 class TimedProtocol(HttpToolsProtocol):

@@ -9,22 +9,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ingero.transport.http import json_response
 from ingero.transport.tools import Context, Tool, ToolRefused, by_name, call, schemas
 
 MAX_QUESTION_BYTES = 1 << 20
 REQUEST_ID_HEADER = "X-Request-Id"
-_encode = msgspec.json.Encoder().encode
 
 
 def request_id(request: Request) -> str:
     """The caller's id when it is short and printable, else a fresh one."""
     given = request.headers.get(REQUEST_ID_HEADER, "")
     return given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
-
-
-def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """A JSON answer, encoded once by msgspec."""
-    return Response(_encode(content), status, dict(headers or {}), "application/json")
 
 
 def refusal(error: ToolRefused, identifier: str) -> Response:

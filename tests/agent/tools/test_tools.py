@@ -12,7 +12,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 
 from ingero.agent.tools.actions import PAGERDUTY_VARIABLE
-from ingero.agent.tools.catalog import AGENT_TOOLS
+from ingero.agent.tools.catalogue import AGENT_TOOLS
 from ingero.agent.tools.context import AgentContext, Told
 from ingero.agent.tools.trace import best_chains
 from ingero.contract.chain import Chain, Severity

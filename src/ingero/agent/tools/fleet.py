@@ -6,6 +6,7 @@ import msgspec
 
 from ingero.agent.tools.context import AgentContext, Told
 from ingero.agent.tools.trace import Compact
+from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, traced
@@ -16,7 +17,6 @@ from ingero.transport.tools import ToolRefused
 
 SKEW_THRESHOLD_MS = 10.0
 MAX_TEXT_BYTES = 1 << 20
-_ORDER = {"CRITICAL": 0, "HIGH": 1, "MEDIUM": 2, "LOW": 3}
 
 
 class FleetQuestion(msgspec.Struct):
@@ -93,10 +93,10 @@ def _chains(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) 
         for chain in answer.chains:
             chain.node = chain.node or reply.name
             chains.append(chain)
-    chains.sort(key=lambda chain: _ORDER.get(chain.severity.upper(), 9))
+    chains.sort(key=lambda chain: severity_order(chain.severity))
     lines = [f"Fleet Chains: {len(chains)} chain(s)"]
     for chain in chains:
-        severity = chain.severity if chain.severity.upper() in _ORDER else traced(chain.severity)
+        severity = chain.severity if chain.severity.upper() in SEVERITIES else traced(chain.severity)
         node, summary, cause = (
             traced(chain.node),
             traced(chain.summary, LINE_BYTES),

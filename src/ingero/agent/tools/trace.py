@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ingero.agent.tools.context import NO_TRACE, AgentContext, Told, told
-from ingero.contract.chain import Chain
+from ingero.contract.chain import Chain, severity_order
 from ingero.contract.events import find_op, op_name, source_name
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.core.fixes import Host
@@ -25,7 +25,6 @@ from ingero.storage.trace_rows import read_events, read_samples
 from ingero.transport.tools import ToolRefused
 
 SQL_TIMEOUT_S = 30.0
-_SEVERITIES = ("CRITICAL", "HIGH", "MEDIUM", "LOW")
 
 Since = Annotated[str, msgspec.Meta(description="how far back, such as 5m or 2h; empty is the whole trace")]
 Compact = Annotated[bool, msgspec.Meta(description="short keys, which cost fewer tokens")]
@@ -123,7 +122,7 @@ def best_chains(chains: list[Chain]) -> list[Chain]:
         key = (chain.cuda_op or chain.name, str(chain.severity))
         if key not in kept or chain.tail_ratio > kept[key].tail_ratio:
             kept[key] = chain
-    return sorted(kept.values(), key=lambda chain: (_SEVERITIES.index(str(chain.severity)), -chain.tail_ratio))
+    return sorted(kept.values(), key=lambda chain: (severity_order(chain.severity), -chain.tail_ratio))
 
 
 def _chain(chain: Chain) -> dict[str, Any]:
