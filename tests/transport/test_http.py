@@ -39,7 +39,7 @@ async def listening() -> AsyncIterator[HttpListener]:
 
 
 async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(*http.parse_endpoint(listener.address))
+    return await asyncio.open_connection(*http.parse_address(listener.address))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from ingero.agent.gpu import Gpus
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.spans import EpisodeSpans
-from ingero.config.ingero import TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.health import StragglerEvent
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle
@@ -280,7 +280,7 @@ def _brain_policy(config: IngeroConfig) -> BrainPolicy:
 def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
     fleet = config.fleet
     tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    token = RotatingToken(fleet.token_file) if fleet.token_file else lambda: os.environ.get(TOKEN_VARIABLE)
+    token = RotatingToken(fleet.token_file) if fleet.token_file else lambda: os.environ.get(FLEET_TOKEN_VARIABLE)
     return ClientOptions(
         timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=fleet.headers, token=token
     )

@@ -16,7 +16,7 @@ from ingero.storage.node_view import NodeView
 from ingero.storage.trace_path import home
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate, local_names, names_in
-from ingero.transport.http import HttpListener, bind, parse_endpoint
+from ingero.transport.http import HttpListener, bind, parse_address
 from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Serving:
 
 async def start_dashboard(settings: DashboardSettings) -> Serving:
     """Listen and answer; raises before anything is served when the settings would be unsafe."""
-    host, _ = parse_endpoint(settings.address)
+    host, _ = parse_address(settings.address)
     if settings.plaintext and not is_loopback(settings.address):
         token = ", and the token with it" if settings.token else ""
         raise AuthError(
@@ -71,7 +71,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
 
 async def start_app(app: Any, address: str) -> Serving:
     """Another application of this node over HTTPS, with the node's kept certificate."""
-    host, _ = parse_endpoint(address)
+    host, _ = parse_address(address)
     kept = kept_certificate(home() / ".ingero" / "tls", local_names(None, [host]))
     names = _with_addresses([*local_names(None, [host]), *names_in(kept.cert)], host)
     listener = HttpListener(NodeGuard(app, socket.gethostname(), None, names), bind(address), server_context(kept))

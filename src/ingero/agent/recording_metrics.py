@@ -11,7 +11,7 @@ from ingero.agent.trace_app import TraceApp
 from ingero.agent.trace_metrics import Traced, TraceMetrics
 from ingero.errors import Unavailable
 from ingero.storage.trace_db import RecordingState, sibling_files
-from ingero.transport.http import bind_failure, bound_address, parse_endpoint
+from ingero.transport.http import bind_failure, bound_address, parse_address
 
 
 class RecordingMetrics(Collector):
@@ -59,7 +59,7 @@ class RecordingMetrics(Collector):
 
 def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> str:
     """Serve both views on HOST:PORT for as long as the process lives; says where, as the kernel may choose the port."""
-    host, port = parse_endpoint(endpoint)
+    host, port = parse_address(endpoint)
     registry = CollectorRegistry()
     registry.register(TraceMetrics(tracer))
     registry.register(RecordingMetrics(app))

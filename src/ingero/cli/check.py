@@ -1,12 +1,17 @@
 """`ingero check`: is this node ready, and what does each missing piece cost."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, printable
 from ingero.contract.names import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from ingero.agent.checks import Check
 
 
 @click.command()
@@ -25,10 +30,15 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
       ingero check --fleet https://fleet:4318 --cluster train-a
     """
     if fleet is not None:
-        return _check_fleet(fleet, cluster, ca_cert, as_json)
+        from ingero.cli.check_fleet import check_fleet
+
+        return _report(check_fleet(fleet, cluster, ca_cert), as_json, ready="agents here can push")
     from ingero.agent.checks import run_checks
 
-    checks = run_checks()
+    return _report(run_checks(), as_json, ready="ready to trace")
+
+
+def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
     all_passed = all(check.passed or check.optional for check in checks)
     if as_json:
         keys = ("name", "pass", "optional", "value", "detail", "recommendation")
@@ -37,28 +47,12 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
         return 0 if all_passed else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
-        mark = coloured("ok  ", "32") if check.passed else coloured("note" if check.optional else "FAIL", "33;1")
-        print(f"{mark}  {check.name.ljust(width)}  {printable(check.value)}")
+        failed = coloured("note", "33;1") if check.optional else coloured("FAIL", "31;1")
+        print(
+            f"{coloured('ok  ', '32') if check.passed else failed}  {check.name.ljust(width)}  {printable(check.value)}"
+        )
         for line in (check.detail, f"do: {check.recommendation}" if check.recommendation and not check.passed else ""):
             if line:
                 print(f"      {' ' * width}  {printable(line)}")
-    print("\nready to trace" if all_passed else "\nnot ready: see FAIL above")
-    return 0 if all_passed else 1
-
-
-def _check_fleet(url: str, cluster: str, ca_cert: Path | None, as_json: bool) -> int:
-    from ingero.cli.check_fleet import check_fleet
-
-    checks = check_fleet(url, cluster, ca_cert)
-    all_passed = all(check.passed for check in checks)
-    if as_json:
-        rows = [{"name": c.name, "pass": c.passed, "value": c.value, "recommendation": c.advice} for c in checks]
-        print_json({"all_passed": all_passed, "checks": rows})
-        return 0 if all_passed else 1
-    width = max(len(check.name) for check in checks)
-    for check in checks:
-        mark = coloured("ok  ", "32") if check.passed else coloured("FAIL", "31;1")
-        print(f"{mark}  {check.name.ljust(width)}  {printable(check.value)}")
-        if check.advice and not check.passed:
-            print(f"      {' ' * width}  do: {printable(check.advice)}")
+    print(f"\n{ready}" if all_passed else "\nnot ready: see FAIL above")
     return 0 if all_passed else 1

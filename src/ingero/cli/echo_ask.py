@@ -10,14 +10,18 @@ import msgspec
 
 from ingero.cli.params import AS_JSON, stacked
 from ingero.cli.table import print_json, render_table
-from ingero.echo.bearer import TOKEN_VARIABLE, kept_token_file
-from ingero.errors import Unavailable
+from ingero.config.echo import (
+    CA_VARIABLE,
+    DEFAULT_DATABASE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    certificate_beside,
+    token_beside,
+)
 from ingero.transport.auth import read_token_file, token_from
 from ingero.transport.echo_client import EchoClient, remote
 from ingero.transport.tools import by_name, call, parse_pairs
 
-URL_VARIABLE = "INGERO_ECHO_URL"
-CA_VARIABLE = "INGERO_ECHO_CA"
 PREFIX = "fleet.cluster."
 WIDEST_CELL = 100
 
@@ -29,7 +33,7 @@ _connection_options = stacked(
     click.option(
         "--db-path",
         type=click.Path(path_type=Path),
-        default="~/.ingero/echo.db",
+        default=DEFAULT_DATABASE,
         show_default=True,
         help="An Echo on this machine: token and certificate lie beside its database.",
     ),
@@ -40,13 +44,12 @@ def connect(url: str | None, token_file: Path | None, ca_cert: Path | None, db_p
     """A client from flags, environment, and what a local Echo keeps beside its database, in this order."""
     database = db_path.expanduser()
     token = token_from(token_file, TOKEN_VARIABLE)
-    if token is None and kept_token_file(database).exists():
-        token = read_token_file(kept_token_file(database))
+    if token is None and token_beside(database).exists():
+        token = read_token_file(token_beside(database))
     if ca_cert is None and CA_VARIABLE in os.environ:
         ca_cert = Path(os.environ[CA_VARIABLE])
-    kept = database.with_name(database.name + ".tls") / "server.crt"
-    if ca_cert is None and kept.exists():
-        ca_cert = kept
+    if ca_cert is None and certificate_beside(database).exists():
+        ca_cert = certificate_beside(database)
     return EchoClient(url or os.environ.get(URL_VARIABLE) or "https://127.0.0.1:8081", token, ca_cert)
 
 
@@ -87,11 +90,8 @@ def mcp(**where: Any) -> int:
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion
+    from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, serve_stdio
 
-    try:
-        from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, serve_stdio
-    except ImportError:
-        raise Unavailable("the MCP SDK is not installed; install it with `pip install 'ingero[mcp]'`") from None
     client = connect(**where)
     tools = [remote(tool) for tool in TOOLS]
 

@@ -14,12 +14,12 @@ import click
 from ingero.cli.dispatch import run_click
 from ingero.cli.echo_ask import ask, mcp
 from ingero.cli.params import AS_JSON, log_level_option, stacked
-from ingero.config.echo import EchoConfig
+from ingero.config.echo import DEFAULT_DATABASE, EchoConfig
 from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.errors import ConfigError
 
 DB_PATH = click.option(
-    "--db-path", type=click.Path(path_type=Path), default="~/.ingero/echo.db", show_default=True, help="Database file."
+    "--db-path", type=click.Path(path_type=Path), default=DEFAULT_DATABASE, show_default=True, help="Database file."
 )
 SERVE_EPILOG = """\b
 Examples:

@@ -12,6 +12,7 @@ import click
 
 from ingero.cli.dispatch import run_click
 from ingero.cli.params import AS_JSON
+from ingero.config.echo import CA_VARIABLE, TOKEN_VARIABLE
 from ingero.errors import ConfigError
 
 EPILOG = """\b
@@ -97,13 +98,13 @@ def _sender(options: dict[str, Any]) -> Any:
 
     protocol = Protocol(options["protocol"]) if options["protocol"] else None
     endpoint = parse_endpoint(options["endpoint"], insecure=options["insecure"], protocol=protocol)
-    token = os.environ.get("INGERO_ECHO_TOKEN")
-    authority = os.environ.get("INGERO_ECHO_CA")
+    token = os.environ.get(TOKEN_VARIABLE)
+    authority = os.environ.get(CA_VARIABLE)
     if endpoint.protocol is Protocol.GRPC:
         if not endpoint.is_secure:
             return GrpcSender(endpoint.base, token, None)
         if authority is None:
-            raise ConfigError("INGERO_ECHO_CA must name the certificate that signed Echo's; --insecure is plaintext")
+            raise ConfigError(f"{CA_VARIABLE} must name the certificate that signed Echo's; --insecure is plaintext")
         return GrpcSender(endpoint.base, token, Path(authority).read_bytes())
     tls = client_context(ClientTls(ca=Path(authority) if authority else None)) if endpoint.is_secure else None
     return HttpSender(endpoint.base, token, tls)
@@ -113,7 +114,7 @@ async def _count(url: str, run: str, acknowledged: int) -> int:
     """Ask Echo's API how many events of this run it has, once it has loaded them."""
     from ingero.echo.stress import count_found
 
-    token, authority = os.environ.get("INGERO_ECHO_TOKEN"), os.environ.get("INGERO_ECHO_CA")
+    token, authority = os.environ.get(TOKEN_VARIABLE), os.environ.get(CA_VARIABLE)
     return await count_found(url, token, authority, run, acknowledged)
 
 

@@ -8,7 +8,7 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from ingero.config.ingero import TOKEN_VARIABLE
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.transport.tls import ClientTls, client_context
 
@@ -32,7 +32,7 @@ def fleet_json(
 ) -> Any:
     """A JSON answer; redirects are refused, because they would carry the token elsewhere."""
     connection = open_connection(url, ca_cert)
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(FLEET_TOKEN_VARIABLE)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     if body is not None:
         headers["Content-Type"] = kind
@@ -51,7 +51,7 @@ def fleet_json(
     finally:
         connection.close()
     if reply.status == 401:
-        raise AuthError(f"Fleet at {url} wants a token; set ${TOKEN_VARIABLE}")
+        raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE}")
     if reply.status != 200:
         raise Unavailable(f"Fleet at {url} answered {reply.status}: {data[:200].decode(errors='replace').strip()}")
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ingero.cli.params import Decorator, Duration, stacked
-from ingero.config.ingero import TOKEN_VARIABLE, FleetBlockConfig, load_ingero
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE, FleetBlockConfig, load_ingero
 from ingero.transport.auth import token_from
 from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
 
@@ -72,7 +72,7 @@ def fleet_of(fleet: dict[str, Any], config: FleetBlockConfig, default_timeout_s:
         ),
         trusted=config.trusted,
         require_tls=fleet["fleet_require_tls"],
-        token=token_from(config.token_file, TOKEN_VARIABLE),
+        token=token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
     return FleetOptions(nodes, policy, fleet["clock_skew_threshold"] * 1000, fleet["fail_on_partial"])

@@ -1,9 +1,7 @@
 """`ingero mcp` and `ingero ask`: this node's tools for an assistant, and for a person at a shell."""
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ from ingero.agent.tools.catalogue import AGENT_TOOLS, investigate
 from ingero.agent.tools.context import AgentContext, to_text
 from ingero.cli.params import TRACE_DB
 from ingero.cli.table import render_table
-from ingero.config.ingero import TOKEN_VARIABLE, load_ingero, trace_database
-from ingero.errors import AuthError, Unavailable
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_database
+from ingero.errors import AuthError
 from ingero.storage.trace_path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
 from ingero.transport.nodes import FanoutPolicy, client_tls
@@ -45,46 +43,35 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
 
         sys.stderr = log_file.open("a")
         set_up_logging("info")
-    surface, manager = _surface(trace_database(db), is_local=address is None)
-    if address is None:
-        asyncio.run(manager.serve_stdio(surface.server()))
-    else:
-        asyncio.run(_serve_http(surface.server(), address, manager))
+    from ingero.transport.tools_mcp import serve_stdio
+
+    server = _server(trace_database(db), is_local=address is None)
+    asyncio.run(serve_stdio(server) if address is None else _serve_http(server, address))
     return 0
 
 
-def _surface(db: Path, *, is_local: bool) -> tuple[Any, Any]:
+def _server(db: Path, *, is_local: bool) -> Any:
     """The MCP SDK takes seconds to import, so only this command does."""
-    try:
-        from ingero.transport import tools_mcp
-    except ImportError:
-        raise Unavailable("the MCP SDK is not installed; install it with `pip install 'ingero[mcp]'`") from None
+    from ingero.transport.tools_mcp import McpPrompt, McpSurface
+
     context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
-    prompt = tools_mcp.McpPrompt("investigate", "Find out why this GPU node is slow", investigate)
-    surface = tools_mcp.McpSurface(
-        name="ingero", tools=AGENT_TOOLS, context_of=lambda request: context, prompts=[prompt]
-    )
-    return surface, tools_mcp
+    prompt = McpPrompt("investigate", "Find out why this GPU node is slow", investigate)
+    return McpSurface(name="ingero", tools=AGENT_TOOLS, context_of=lambda _: context, prompts=[prompt]).server()
 
 
-async def _serve_http(server: Any, address: str, tools_mcp: Any) -> None:
+async def _serve_http(server: Any, address: str) -> None:
     from ingero.agent.dashboard import serve_until_signal, start_app
+    from ingero.transport.tools_mcp import http_manager
 
     token = token_from(None, MCP_TOKEN_VARIABLE)
-    manager = tools_mcp.http_manager(server)
+    manager = http_manager(server)
     app = _guarded(manager.handle_request, token_digest(token) if token else None)
-    async with _running(manager):
+    async with manager.run():
         serving = await start_app(app, address)
         print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
         if not token:
             print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
         await serve_until_signal(serving)
-
-
-@contextlib.asynccontextmanager
-async def _running(manager: Any) -> AsyncIterator[None]:
-    async with manager.run():
-        yield
 
 
 def _guarded(handle: Any, digest: bytes | None) -> Any:
@@ -115,7 +102,7 @@ def agent_context(db: Path, *, may_page: bool) -> AgentContext:
     policy = FanoutPolicy(
         tls=client_tls(fleet.ca_cert, fleet.client_cert, fleet.client_key),
         trusted=fleet.trusted,
-        token=token_from(fleet.token_file, TOKEN_VARIABLE),
+        token=token_from(fleet.token_file, FLEET_TOKEN_VARIABLE),
     )
     report = Path("logs/test-report.json")
     return AgentContext(

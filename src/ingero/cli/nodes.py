@@ -16,8 +16,8 @@ from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
 from ingero.core.skew import ClockOffset
 from ingero.errors import ConfigError, Unavailable
-from ingero.storage.private_file import replace_file
 from ingero.storage.trace_path import home
+from ingero.storage.whole_file import replace_file
 from ingero.transport.fanout import NodeReply, Question, peer_fingerprint
 from ingero.transport.nodes import split_host_port
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 
 import click
@@ -13,6 +11,7 @@ from ingero.cli.table import print_json, render_table
 from ingero.config.loader import MAX_CONFIG_BYTES
 from ingero.config.rates import RateTable, load_rates, parse_rates, read_rates
 from ingero.errors import AuthError, ConfigError
+from ingero.storage.whole_file import replace_file
 from ingero.transport.fetch import fetch_https
 from ingero.transport.tls import ClientTls, client_context
 
@@ -75,23 +74,8 @@ def update(url: str, output: Path, digest: str | None, timeout_s: float, ca_cert
     if digest is not None and digest.lower() != found:
         raise AuthError(f"{url} has digest {found}, not {digest}; {output} is unchanged")
     summary = _summary(parse_rates(body, url)) | {"sha256": found, "source": url, "output": str(output)}
-    write_atomically(output, body)
+    replace_file(output, body, new_mode=0o644)
     _print(summary, as_json)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """The whole new file or the whole old one, also after a crash."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _summary(table: RateTable) -> dict[str, object]:

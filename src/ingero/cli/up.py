@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from ingero.cli.params import AS_JSON, stacked
+from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
 
 FIRST_PAUSE_S = 1.0
@@ -21,6 +22,7 @@ LONGEST_PAUSE_S = 30.0
 HEALTHY_S = 60.0  # a child that lived this long starts again without a long pause
 STOP_S = 30.0
 PR_SET_PDEATHSIG = 1
+DATABASE = "echo.db"
 MAX_LINE_BYTES = 64 * 1024
 # flag -> (who, the flag of that service, default port)
 PORTS = {
@@ -187,7 +189,7 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
 
 def _echo_command(folder: Path, ports: dict[str, int]) -> list[str]:
     start = [sys.executable, "-m", "ingero.cli.echo_server", "serve", "--json", "--create-certificate"]
-    return [*start, "--db-path", str(folder / "echo.db"), *_listen("echo", ports)]
+    return [*start, "--db-path", str(folder / DATABASE), *_listen("echo", ports)]
 
 
 def _fleet_command(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -215,8 +217,8 @@ def fleet_config(folder: Path, echo_otlp: str) -> str:
     """Fleet's file: everything as usual, and everything it hears also goes to Echo."""
     exporter = {
         "endpoint": echo_otlp,
-        "tls": {"ca_file": str(folder / "echo.db.tls" / "server.crt")},
-        "token_file": str(folder / "echo.db.token"),
+        "tls": {"ca_file": str(certificate_beside(folder / DATABASE))},
+        "token_file": str(token_beside(folder / DATABASE)),
     }
     pipeline = {"receivers": ["otlp"], "exporters": ["otlp"]}
     metrics = {"receivers": ["otlp"], "processors": ["ingero"], "exporters": ["prometheus", "otlp"]}
@@ -235,4 +237,4 @@ def _announce(folder: Path, children: list[Child], as_json: bool) -> None:
         for name, address in (child.addresses or {}).items():
             print(f"{child.name:5}  {address:21}  {_MEANINGS.get((child.name, name), name)}")
     api = (children[1].addresses or {})["mcp"]
-    print(f"\nask:   ingero-echo ask summary --url https://{api} --db-path {folder / 'echo.db'}", flush=True)
+    print(f"\nask:   ingero-echo ask summary --url https://{api} --db-path {folder / DATABASE}", flush=True)

@@ -6,9 +6,14 @@ from pathlib import Path
 
 from ingero.config.loader import setting
 from ingero.errors import ConfigError
-from ingero.transport.http import parse_endpoint
+from ingero.transport.http import parse_address
+from ingero.transport.tls import KEPT_CERTIFICATE
 
+DEFAULT_DATABASE = Path("~/.ingero/echo.db")
 DEFAULT_VOLUME_SHARE = 0.8
+TOKEN_VARIABLE = "INGERO_ECHO_TOKEN"  # noqa: S105 - the name of a variable, not a token
+CA_VARIABLE = "INGERO_ECHO_CA"
+URL_VARIABLE = "INGERO_ECHO_URL"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class EchoConfig:
     otlp_http_addr: str = "127.0.0.1:4318"
     mcp_addr: str = "127.0.0.1:8081"
     health_addr: str = "127.0.0.1:8080"
-    db_path: Path = setting(Path("~/.ingero/echo.db"))
+    db_path: Path = DEFAULT_DATABASE
     tls_cert: Path | None = None
     tls_key: Path | None = None
     client_ca: Path | None = None
@@ -41,7 +46,7 @@ class EchoConfig:
 
     def __post_init__(self) -> None:
         for address in (self.otlp_addr, self.otlp_http_addr, self.mcp_addr, self.health_addr):
-            parse_endpoint(address)
+            parse_address(address)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key come together; give both or none")
         has_tls = self.tls_cert is not None or self.create_certificate
@@ -68,3 +73,13 @@ class EchoConfig:
             return self.max_database_size
         volume = os.statvfs(self.database.parent)
         return int(volume.f_frsize * volume.f_blocks * DEFAULT_VOLUME_SHARE)
+
+
+def token_beside(database: Path) -> Path:
+    """Where the token lies that Echo made for itself."""
+    return database.with_name(database.name + ".token")
+
+
+def certificate_beside(database: Path) -> Path:
+    """Where the certificate lies that Echo made for itself."""
+    return database.with_name(database.name + ".tls") / KEPT_CERTIFICATE

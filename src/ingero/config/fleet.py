@@ -10,7 +10,7 @@ from pathlib import Path
 from ingero.config.loader import setting
 from ingero.core.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
-from ingero.transport.http import parse_endpoint
+from ingero.transport.http import parse_address
 from ingero.transport.tls import ServerTls, is_loopback
 
 
@@ -34,7 +34,7 @@ class _ListenerConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_endpoint(self.endpoint)
+        parse_address(self.endpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +144,8 @@ class ThresholdExtensionConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_endpoint(self.agent_endpoint)
-        parse_endpoint(self.admin_endpoint)
+        parse_address(self.agent_endpoint)
+        parse_address(self.admin_endpoint)
         if not is_loopback(self.admin_endpoint):
             raise ConfigError(
                 f"admin_endpoint: {self.admin_endpoint} is not a loopback address; "
@@ -253,7 +253,7 @@ class TelemetryMetricsConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_endpoint(self.address)
+        parse_address(self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

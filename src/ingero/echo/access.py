@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 import yaml
 
-from ingero.echo.bearer import TOKEN_VARIABLE, echo_token
+from ingero.config.echo import TOKEN_VARIABLE
+from ingero.echo.bearer import echo_token
 from ingero.errors import AuthError
 from ingero.transport.auth import check_private_file, parse_bearer, token_digest, token_from
 

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ingero.config.echo import EchoConfig
+from ingero.config.echo import EchoConfig, certificate_beside
 from ingero.config.rates import load_rates
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
@@ -130,7 +130,7 @@ class EchoService:
             return ServerTls(cert=config.tls_cert, key=config.tls_key, client_ca=config.client_ca)
         if config.create_certificate:
             bound = [config.otlp_addr.rpartition(":")[0], config.mcp_addr.rpartition(":")[0]]
-            kept = kept_certificate(config.database.with_name(config.database.name + ".tls"), local_names(None, bound))
+            kept = kept_certificate(certificate_beside(config.database).parent, local_names(None, bound))
             log.info("certificate", extra={"path": str(kept.cert)})
             return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)
         log.warning("plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"})

@@ -1,18 +1,11 @@
-"""The bearer of the OTLP listener: by file or environment, or made once and kept beside the database."""
+"""The single bearer of Echo: by file or environment, or made once and kept beside the database."""
 
 import os
 import secrets
 from pathlib import Path
-from typing import Final
 
+from ingero.config.echo import TOKEN_VARIABLE, token_beside
 from ingero.transport.auth import read_token_file, token_from
-
-TOKEN_VARIABLE: Final = "INGERO_ECHO_TOKEN"  # noqa: S105 - the name of a variable, not a token
-
-
-def kept_token_file(database: Path) -> Path:
-    """Where a token made by Echo lies."""
-    return database.with_name(database.name + ".token")
 
 
 def echo_token(file: Path | None, database: Path) -> str:
@@ -20,7 +13,7 @@ def echo_token(file: Path | None, database: Path) -> str:
     given = token_from(file, TOKEN_VARIABLE)
     if given is not None:
         return given
-    path = kept_token_file(database)
+    path = token_beside(database)
     if not path.exists():
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w") as created:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
 from ingero.transport.auth import read_token_file
 from ingero.transport.echo_client import EchoClient
@@ -62,15 +63,15 @@ class DemoEcho:
     @property
     def client(self) -> EchoClient:
         """Speaks to it with the token and certificate it made."""
-        token = read_token_file(self._database.with_name("echo.db.token"))
-        return EchoClient(f"https://{self.addresses['mcp']}", token, self.folder / "echo.db.tls" / "server.crt")
+        token = read_token_file(token_beside(self._database))
+        return EchoClient(f"https://{self.addresses['mcp']}", token, certificate_beside(self._database))
 
     def exporter(self) -> str:
         """The lines of Fleet's file that send everything here."""
         document = {
             "endpoint": self.addresses["grpc"],
-            "tls": {"ca_file": str(self.folder / "echo.db.tls" / "server.crt")},
-            "token_file": str(self._database.with_name("echo.db.token")),
+            "tls": {"ca_file": str(certificate_beside(self._database))},
+            "token_file": str(token_beside(self._database)),
         }
         return f"  otlp: {json.dumps(document)}\n"
 

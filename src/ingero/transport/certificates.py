@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ingero.transport.tls import ServerTls
+from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls
 
 KEPT_CERTIFICATE_DAYS = 365
 RENEW_BEFORE_DAYS = 30
@@ -22,7 +22,7 @@ RENEW_BEFORE_DAYS = 30
 
 def kept_certificate(directory: Path, names: Sequence[str], now: datetime.datetime | None = None) -> ServerTls:
     """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when names change."""
-    cert, key = directory / "server.crt", directory / "server.key"
+    cert, key = directory / KEPT_CERTIFICATE, directory / KEPT_KEY
     now = now or datetime.datetime.now(datetime.UTC)
     names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
-def parse_endpoint(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """`host:port`, `[::1]:port` or `:port` (every address); raises ConfigError."""
     host, separator, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -37,7 +37,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
 
 def bind(endpoint: str) -> socket.socket:
     """A listening socket; port 0 lets the kernel choose. Raises Unavailable naming who holds the port."""
-    host, port = parse_endpoint(endpoint)
+    host, port = parse_address(endpoint)
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
@@ -59,7 +59,7 @@ def bind(endpoint: str) -> socket.socket:
 
 def bind_failure(endpoint: str, error: OSError) -> str:
     """Why an address cannot be had, and by whom it is held when that can be told."""
-    port = parse_endpoint(endpoint)[1]
+    port = parse_address(endpoint)[1]
     if error.errno == errno.EADDRINUSE:
         holder = port_holder(port)
         by = f" by {holder}" if holder else ""

@@ -14,7 +14,7 @@ from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesReques
 from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
 from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
 from ingero.errors import AuthError, MalformedPush, Unavailable
-from ingero.transport.http import parse_endpoint, port_holder
+from ingero.transport.http import parse_address, port_holder
 from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
 from ingero.transport.tls import ServerTls, server_context
 
@@ -122,7 +122,7 @@ def grpc_listener(
     options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
     server.add_generic_rpc_handlers((_Service(receive, headers_for),))
-    host, port = parse_endpoint(endpoint)
+    host, port = parse_address(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
     try:
         bound = server.add_secure_port(target, _credentials(tls)) if tls else server.add_insecure_port(target)

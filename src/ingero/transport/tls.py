@@ -9,6 +9,8 @@ from pathlib import Path
 from ingero.errors import AuthError
 from ingero.transport.auth import check_private_file
 
+KEPT_CERTIFICATE, KEPT_KEY = "server.crt", "server.key"  # of those we make ourselves
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:

@@ -1,4 +1,4 @@
-"""Replacing a small file: written beside it, synced, renamed; its permissions stay, a new one is its owner's alone."""
+"""Replacing a small file: written beside it, synced, renamed; its permissions stay."""
 
 import os
 import stat
@@ -8,10 +8,10 @@ from pathlib import Path
 from ingero.errors import StoreError
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """All of `data` or the old content, never a part."""
+def replace_file(path: Path, data: bytes, new_mode: int = 0o600) -> None:
+    """All of `data` or the old content, never a part; a new file is its owner's alone unless `new_mode` says more."""
     try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o600
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else new_mode
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from None
