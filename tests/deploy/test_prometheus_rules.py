@@ -18,7 +18,9 @@ def test_rules_use_only_series_that_fleet_serves() -> None:
     known = {family.name for family in VerdictDesk().families()} | {r["record"] for r in rules if "record" in r}
     used = {name for rule in rules for name in re.findall(r"ingero[a-z_:]*[a-z]", rule["expr"])}
     assert used <= known
-    assert {"IngeroStraggler", "IngeroFleetEvent", "IngeroCostly"} == {r["alert"] for r in rules if "alert" in r}
+    assert {"IngeroStraggler", "IngeroFleetEvent", "IngeroStopped", "IngeroCostly"} == {
+        r["alert"] for r in rules if "alert" in r
+    }
 
 
 def test_promtool_accepts_the_rules_and_their_unit_tests() -> None:

@@ -363,3 +363,28 @@ def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(rate: float, ra
     assert not stalls_alone(rows).any()
     rows.stalls[3] = 40 * max(1.0, 10 * rate)
     assert np.flatnonzero(stalls_alone(rows)).tolist() == [3]
+
+
+def test_ranks_that_change_places_do_not_count_as_missing() -> None:
+    """A restart deals the ranks to other nodes: the old places are over, and the slow one is named where it is now."""
+    own = noise(420, 8, seed=5)
+    own[300:, 3] += np.log1p(0.10)
+    engine, said = VerdictEngine(), []
+    for begin, shift in ((0, 0), (150, 3)):
+        end = 150 if begin == 0 else 420
+        members = [engine.register(member(r, node=f"n{(r + shift) % 8}"), START_S + begin) for r in range(8)]
+        for second in range(begin, end):
+            batch = make_batch(np.array(members), np.exp(own[second]), np.full(8, second))
+            engine.observe(batch, START_S + second)
+            said += engine.tick(START_S + second)
+    assert [v for v in said if v.state is VerdictState.FLEET_EVENT] == []
+    assert {(v.node, v.rank) for v in said if v.state is VerdictState.STRAGGLER} == {("n6", 3)}
+
+
+def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() -> None:
+    own = noise(200, 8)
+    own[120:] = np.nan
+    told = [v for s, v in run(own) if s > 120]
+    assert [(v.state, v.cause, v.node) for v in told] == [(VerdictState.NOT_SURE, CauseClass.HANG, "")]
+    assert told[0].evidence == "none of 8 members finished a step lately: the job hangs, or it has ended"
+    assert "ingero blame --live" in told[0].next_step

@@ -10,6 +10,7 @@ from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import STALL_BAR, is_persistent, recent_effect, stalls_alone
 from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
+from ingero.core.verdict.links import judge_links
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
 from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT, State
@@ -43,7 +44,10 @@ class Docket:
         moving = judged & (effect > self._policy.gate)
         moved = np.bincount(cohort[moving], minlength=self._state.cohorts.size).astype(np.float64)
         known = np.bincount(cohort[judged], minlength=self._state.cohorts.size).astype(np.float64)
-        guards, blocked = guard.judge(self._state.cohorts, moved, known, reporting, now_s=now_s, policy=self._policy)
+        links = judge_links(self._state.cohorts, self._step_s(judged), now_s)
+        guards, blocked = guard.judge(
+            self._state.cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
+        )
         changed = self._fleet_events(guards, moved, reporting, now_s)
         guarded = blocked[cohort]
         calm = guarded & (rows.state[:size] <= SUSPECT)
@@ -54,6 +58,15 @@ class Docket:
             self._refreshed_s = now_s
             self._refresh()
         return changed
+
+    def _step_s(self, judged: Mask) -> Column:
+        """Length of a step per cohort: the mean of what its members say; NaN where none does."""
+        rows, cohorts = self._state.rows, self._state.cohorts
+        told = judged & ~np.isnan(rows.span[: rows.size])
+        cohort = rows.cohort[: rows.size][told]
+        total = np.bincount(cohort, rows.span[: rows.size][told], minlength=cohorts.size)
+        count = np.bincount(cohort, minlength=cohorts.size)
+        return np.asarray(np.divide(total, count, out=np.full(cohorts.size, np.nan), where=count > 0), np.float64)
 
     def _members(self, judged: Mask, effect: Column, now_s: float) -> list[Verdict]:
         rows, size = self._state.rows, self._state.rows.size

@@ -56,7 +56,10 @@ class VerdictEngine:
             if self.state.known >= self.policy.max_members:
                 self.counters.refused_members += 1
                 return None
-        return self.state.put(member, now_s)
+        index = self.state.put(member, now_s)
+        if member.rank is not None and now_s - self.state.rows.last_seen[index] > self.policy.stale_s:
+            self.state.take_seat(index, now_s - self.policy.forget_s - 1.0)
+        return index
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:
         """Take samples in. `now_s` is the receiver's clock; senders' clocks are never compared."""

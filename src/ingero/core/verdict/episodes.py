@@ -32,8 +32,16 @@ NEXT_STEP = {
     CauseClass.STRUCTURAL: "rank 0 often does more (logging, checkpoints); move that work or ignore",
     CauseClass.UNKNOWN: "start the job with `ingero run` so that GPU-timed collectives tell compute from host",
 }
-SPLIT_NEXT = "label what differs (GPU model, role), so that each group has its own cohort"
-FLEET_NEXT = "look for what they share: switch, storage, power, a code or data change"
+FLEET_CAUSE = {
+    guard.SPLIT: CauseClass.STRUCTURAL,
+    guard.LINKS: CauseClass.NETWORK,
+    guard.STOPPED: CauseClass.HANG,
+}
+FLEET_NEXT = {
+    guard.SPLIT: "label what differs (GPU model, role), so that each group has its own cohort",
+    guard.LINKS: "read NIC and switch counters; `ingero blame` on saved rings of the plugin names the communicator",
+    guard.STOPPED: "if it should run: `ingero blame --live` on its nodes reads their dumps and names the rank",
+}
 
 
 def episode_id(member: Member, since_s: float) -> str:
@@ -81,19 +89,20 @@ def _measured_by(source: str) -> str:
 def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) -> Verdict:
     """One event for a whole cohort; its node is empty because none is to blame."""
     cohorts, key = state.cohorts, state.cohort_keys[cohort]
-    rise = float(np.expm1(cohorts.level[cohort] - cohorts.usual[cohort]))
     since = float(cohorts.guard_since[cohort])
     return Verdict(
         episode=hashlib.blake2b("\x1f".join((*key, f"{since:.3f}")).encode(), digest_size=8).hexdigest(),
-        state=VerdictState.NOT_SURE if kind == guard.SPLIT else VerdictState.FLEET_EVENT,
+        state=VerdictState.NOT_SURE if kind in (guard.SPLIT, guard.STOPPED) else VerdictState.FLEET_EVENT,
         node="",
         job=key[1] or None,
-        cause=CauseClass.STRUCTURAL if kind == guard.SPLIT else CauseClass.FLEET,
-        excess=round(rise, 4) if kind == guard.SLOWER else None,
+        cause=FLEET_CAUSE.get(kind, CauseClass.FLEET),
+        excess=round(float(np.expm1(cohorts.level[cohort] - cohorts.usual[cohort])), 4)
+        if kind == guard.SLOWER
+        else None,
         since=round(since, 3),
         peers=live,
-        evidence=guard.describe(kind, rise, moved, live, int(cohorts.expected[cohort])),
-        next_step=SPLIT_NEXT if kind == guard.SPLIT else FLEET_NEXT,
+        evidence=guard.describe(cohorts, cohort, kind, moved, live),
+        next_step=FLEET_NEXT.get(kind, "look for what they share: switch, storage, power, a code or data change"),
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.verdict.channels import fast_update, learn, peer_median, stall_update
+from ingero.core.verdict.links import follow_transfer, time_inside
 from ingero.core.verdict.samples import Column, Frame, Index, SampleBatch, latest, select
 from ingero.core.verdict.table import FRAMES, HEALTHY, State
 
@@ -61,7 +62,7 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s
         stall_update(rows, cohorts, members[warm], residual[warm], step[warm])
     rows.sum[members] += residual
     rows.count[members] += 1
-    _advance_cohorts(state, cohort, middle, now_s)
+    _advance_cohorts(state, cohort, middle, time_inside(batch), now_s)
     ripe = (cohorts.per_sample > 0) & (cohorts.frames % np.maximum(cohorts.per_sample, 1) == 0)
     _sample(state, members[ripe[cohort]])
     return dropped
@@ -86,12 +87,13 @@ def _follow_idle(state: State, batch: SampleBatch, cohort: Index) -> None:
     rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
 
-def _advance_cohorts(state: State, cohort: Index, middle: Column, now_s: float) -> None:
+def _advance_cohorts(state: State, cohort: Index, middle: Column, inside: Column, now_s: float) -> None:
     cohorts = state.cohorts
     first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
     present = cohort[first]
     cohorts.level[present] = _follow(cohorts.level[present], middle[first])
     cohorts.frames[present] += 1
+    follow_transfer(cohorts, present, first, inside)
     unknown = present[cohorts.per_sample[present] == 0]
     if len(unknown):
         _find_pace(state, unknown, now_s)

@@ -45,6 +45,11 @@ class Member:
         """What makes it the same member tomorrow."""
         return (self.cluster, self.job or "", self.node, -1 if self.rank is None else self.rank)
 
+    @property
+    def seat(self) -> tuple[str, str, int]:
+        """What only one member holds at a time."""
+        return (self.cluster, self.job or "", -1 if self.rank is None else self.rank)
+
 
 class Rows:
     """Arrays that grow together; fields are declared once, in `_new`."""
@@ -163,15 +168,23 @@ class CohortRows(Rows):
     guard_since: Column
     guard_until: Column
     reason_since: Column
+    transfer: Column  # seconds a step of the member that waits least, now
+    waiting: Column  # seconds the others wait more, on average
+    usual_transfer: Column
+    usual_waiting: Column
+    away_since: Column  # the transfer left its usual range
+    job: Index
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ("first_seen", "expected", "guard_since", "guard_until")
-        unknown = ("first_frame_s", "level", "usual", "high_since", "reason_since")
+        unknown = ["first_frame_s", "level", "usual", "high_since", "reason_since"]
+        unknown += ["transfer", "waiting", "usual_transfer", "usual_waiting", "away_since"]
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in ("frames", "per_sample")}
         fresh |= {name: np.zeros(capacity, bool) for name in ("is_alone", "is_split")}
         fresh["guard"] = np.zeros(capacity, np.int8)
+        fresh["job"] = np.zeros(capacity, np.intp)
         fresh |= {name: np.ones(capacity) for name in ("sample_s", "gap_s")}
         return fresh
 
@@ -187,6 +200,7 @@ class State:
         self._cohort_index: dict[tuple[str, ...], int] = {}
         self._member_index: dict[tuple[str, str, str, int], int] = {}
         self._job_index: dict[tuple[str, str], int] = {}
+        self._seats: dict[tuple[str, str, int], int] = {}
         self._free: list[int] = []  # rows of members that are over
 
     @property
@@ -219,6 +233,14 @@ class State:
             self._place(index, member, now_s)
         return index
 
+    def take_seat(self, index: int, over_s: float) -> None:
+        """A rank of a job is in one place: whoever held it under another node is over, last heard of at `over_s`."""
+        seat = self.members[index].seat
+        before = self._seats.get(seat, index)
+        self._seats[seat] = index
+        if before != index and self.members[before].seat == seat:
+            self.rows.last_seen[before] = min(self.rows.last_seen[before], over_s)
+
     def let_go(self, now_s: float, after_s: float) -> None:
         """Free the rows of healthy members not heard of for `after_s`: jobs end, and their ranks with them."""
         rows = self.rows
@@ -227,6 +249,8 @@ class State:
         for index in np.flatnonzero(over).tolist():
             if self._member_index.get(self.members[index].key) == index:
                 del self._member_index[self.members[index].key]
+                if self._seats.get(self.members[index].seat) == index:
+                    del self._seats[self.members[index].seat]
                 self._free.append(index)
 
     def of_cohort(self, cohort: int) -> Index:
@@ -245,3 +269,4 @@ class State:
         rows.is_structural[index] = member.rank == 0
         rows.usd[index] = np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
         rows.job[index] = self._job_index.setdefault((member.cluster, member.job or ""), len(self._job_index))
+        self.cohorts.job[cohort] = rows.job[index]
