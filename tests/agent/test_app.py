@@ -15,6 +15,7 @@ import trustme
 from tests.fleet.pushes import running
 from tests.transport.scripted import Answer, scripted_fleet
 from tests.waiting import PATIENCE_S, until_async
+from yarl import URL
 
 from ingero.agent.app import Agent, AgentOptions, default_baseline, default_socket
 from ingero.cli.fleet_push import apply_flags, command
@@ -205,6 +206,41 @@ async def test_a_span_per_episode_is_exported(tmp_path: Path) -> None:
 def test_wrong_settings_stop_the_start(flags: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         agent(**({"endpoint": "x:4318"} | flags)) if "fleet_endpoint" not in flags else agent("x:4318", **flags)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "flags", "override"),
+    [
+        ("http://fleet:4318", {}, "--fleet-insecure"),
+        ("http://fleet:4317", {}, "--fleet-insecure"),
+        ("fleet:4318", {"fleet_threshold_url": "http://fleet:8080"}, "--fleet-insecure"),
+        ("127.0.0.1:4318", {"otlp_endpoint": "http://10.0.0.5:4318"}, "--otlp-insecure"),
+    ],
+)
+def test_plaintext_to_another_machine_is_refused_unless_allowed_must_47(
+    endpoint: str, flags: dict[str, Any], override: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"would travel in plain text; .* {override}"):
+        agent(endpoint, **flags)
+    agent(endpoint, **flags, fleet_insecure=True, otlp_insecure=True)
+
+
+def test_spans_are_plain_on_this_machine_and_encrypted_elsewhere_must_47() -> None:
+    ways = [agent("x:4318", otlp_enabled=True, otlp_endpoint=to)._spans for to in ("127.0.0.1:4318", "tempo:4318")]
+    assert [way._traces_url.origin() for way in ways if way] == [
+        URL("http://127.0.0.1:4318"),
+        URL("https://tempo:4318"),
+    ]
+
+
+async def test_metrics_that_others_can_read_are_warned_of_must_47(caplog: pytest.LogCaptureFixture) -> None:
+    async with scripted_fleet() as fleet:
+        for listen, warnings in (("127.0.0.1:0", 0), ("0.0.0.0:0", 1)):
+            caplog.clear()
+            one = agent(fleet.url, options=AgentOptions(stub=True, persist=False, metrics_listen=listen))
+            async with living(one):
+                await until_async(lambda one=one: one.metrics_address is not None)
+            assert [record.message for record in caplog.records].count("metrics_open") == warnings
 
 
 def test_half_a_certificate_is_refused(tmp_path: Path) -> None:

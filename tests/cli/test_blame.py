@@ -122,6 +122,13 @@ def test_import_sends_every_record_over_otlp(dumps: Path, capsys: pytest.Capture
     assert {point[names.SOURCE] for point in seen} == {"flight-recorder"}
 
 
+def test_import_in_plain_text_to_another_machine_is_refused_must_47(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["import", str(dumps), "--to", "http://echo.example:4318"]) != 0
+    assert "would travel in plain text; use https://, or allow it with --insecure" in capsys.readouterr().err
+
+
 class _OtlpServer:
     """Takes OTLP/HTTP metrics on loopback and keeps the attributes of every point."""
 

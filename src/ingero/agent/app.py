@@ -29,11 +29,11 @@ from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import home
 from ingero.transport.auth import RotatingToken
-from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, threshold_url
+from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
 from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import ThresholdPoll
-from ingero.transport.tls import ClientTls, client_context
+from ingero.transport.tls import ClientTls, client_context, is_loopback
 from ingero.transport.uds import LineServer
 
 log = logging.getLogger(__name__)
@@ -89,6 +89,8 @@ class Agent:
         )
         self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing; each process its own seed
         endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
+        if not endpoint.is_secure and not fleet.insecure:
+            refuse_plaintext(endpoint.base, "--fleet-insecure or fleet.insecure: true")
         self._client_options = _client_options(config, endpoint.is_secure)
         self.client = self._make_client(endpoint)
         self.poll = self._make_poll()
@@ -112,6 +114,8 @@ class Agent:
         if not fleet.threshold_url:
             return None
         url = threshold_url(fleet.threshold_url, self.identity.cluster, insecure=fleet.insecure)
+        if url.startswith("http://") and not fleet.insecure:
+            refuse_plaintext(url, "--fleet-insecure or fleet.insecure: true")
         options = _client_options(self.config, url.startswith("https://"))
         return ThresholdPoll(url, options, fleet.poll_interval_s)
 
@@ -119,7 +123,10 @@ class Agent:
         otlp = self.config.otlp
         if not otlp.endpoint:
             return None
-        endpoint = parse_endpoint(otlp.endpoint, insecure=otlp.insecure, protocol=Protocol.HTTP_PROTOBUF)
+        may_be_plain = is_loopback(otlp.endpoint) if otlp.insecure is None else otlp.insecure
+        endpoint = parse_endpoint(otlp.endpoint, insecure=may_be_plain, protocol=Protocol.HTTP_PROTOBUF)
+        if not endpoint.is_secure and not may_be_plain:
+            refuse_plaintext(endpoint.base, "--otlp-insecure or otlp.insecure: true")
         options = ClientOptions(timeout_s=self.config.fleet.timeout_s)
         return (
             HttpPush(endpoint, self.identity.cluster, self.identity.node, options, self._chance)
@@ -178,6 +185,8 @@ class Agent:
         listener = HttpListener(metrics_app(loop, self.socket, lambda: self.collectives), bind(address))
         await listener.start()
         self.metrics_address = listener.address
+        if not is_loopback(address):
+            log.warning("metrics_open", extra={"listen": address, "reason": "anybody who reaches it can read them"})
         return listener.stop
 
     def _make_loop(self, persist_path: Path | None) -> PushLoop:

@@ -36,7 +36,7 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
 @click.option(
     "--ca-cert", type=click.Path(path_type=Path, dir_okay=False), help="Authority that signed its certificate."
 )
-@click.option("--insecure", is_flag=True, help="Plaintext where the endpoint names no scheme.")
+@click.option("--insecure", is_flag=True, help="Allow plain text, also to another machine.")
 @AS_JSON
 def command(
     paths: tuple[Path, ...],
@@ -92,11 +92,13 @@ async def _push(
     from ingero.contract.collective_otlp import encode_batches
     from ingero.core.modes import PushOutcome
     from ingero.transport.auth import read_token_file
-    from ingero.transport.endpoint import Protocol, parse_endpoint
+    from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
     from ingero.transport.otlp_client import ClientOptions, HttpPush
     from ingero.transport.tls import ClientTls, client_context
 
     endpoint = parse_endpoint(target, insecure=insecure, protocol=Protocol.HTTP_PROTOBUF)
+    if not endpoint.is_secure and not insecure:
+        refuse_plaintext(endpoint.base, "--insecure")
     headers = {"Authorization": f"Bearer {read_token_file(token_file)}"} if token_file else {}
     tls = client_context(ClientTls(ca=ca_cert)) if endpoint.is_secure else None
     options = ClientOptions(timeout_s=PUSH_TIMEOUT_S, tls=tls, headers=headers)

@@ -55,6 +55,7 @@ async def _serve(sink: object, listen: str) -> None:
 
     from ingero.agent.sink import Sink, follow_socket, sink_app
     from ingero.transport.http import HttpListener, bind
+    from ingero.transport.tls import is_loopback
 
     assert isinstance(sink, Sink)
     stop = asyncio.Event()
@@ -62,7 +63,10 @@ async def _serve(sink: object, listen: str) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     listener = HttpListener(sink_app(sink), bind(listen))
     await listener.start()
-    logging.getLogger(__name__).info("sink_started", extra={"metrics": listener.address})
+    log = logging.getLogger(__name__)
+    log.info("sink_started", extra={"metrics": listener.address})
+    if not is_loopback(listen):
+        log.warning("metrics_open", extra={"listen": listen, "reason": "anybody who reaches it can read them"})
     try:
         await follow_socket(sink, stop)
     finally:

@@ -24,6 +24,7 @@ from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace_writer import SizePolicy
+from ingero.transport.tls import is_loopback
 
 SLOW_LAUNCH_NS = 250_000  # a launch is microseconds: a quarter of a millisecond is worth a record
 
@@ -142,7 +143,8 @@ def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None) -> Non
     where = f"recording to {options.db}" if options.db else "not recording"
     print(f"tracing node {options.node}, {where}; Ctrl-C ends", file=sys.stderr)
     if metrics is not None:
-        print(f"  metrics at {metrics}", file=sys.stderr)
+        warning = "" if is_loopback(metrics) else "; warning: anybody who reaches it can read them"
+        print(f"  metrics at {metrics}{warning}", file=sys.stderr)
     for note in feed.notes():
         print(f"  off: {printable(note)}", file=sys.stderr)
     if not feed.tracer.processes():

@@ -151,7 +151,7 @@ class OtlpConfig:
 
     enabled: bool = False
     endpoint: str | None = None
-    insecure: bool = True
+    insecure: bool | None = None  # None: plain text on this machine, TLS to any other
 
     def __post_init__(self) -> None:
         if self.enabled and not self.endpoint:

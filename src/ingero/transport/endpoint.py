@@ -7,6 +7,7 @@ from urllib.parse import quote, urlsplit
 
 from ingero.contract.names import CLUSTER_QUERY, METRICS_PATH, NODE_QUERY, THRESHOLD_PATH, TRACES_PATH
 from ingero.errors import ConfigError
+from ingero.transport.tls import is_loopback
 
 GRPC_PORT = 4317
 
@@ -51,6 +52,15 @@ def parse_endpoint(text: str, *, insecure: bool = False, protocol: Protocol | No
             raise ConfigError(f"endpoint {text!r} has a path, which gRPC has not; remove it or use an http protocol")
         return Endpoint(host if port else f"{host}:{GRPC_PORT}", scheme == "https", chosen)
     return Endpoint(f"{scheme}://{host}{path}", scheme == "https", chosen)
+
+
+def refuse_plaintext(address: str, override: str) -> None:
+    """Raises ConfigError for an address on another machine: measurements and a token would travel in plain text."""
+    if not is_loopback(address):
+        raise ConfigError(
+            f"{address} is another machine: data, and a token if there is one, would travel in plain text; "
+            f"use https://, or allow it with {override}"
+        )
 
 
 def threshold_url(text: str, cluster: str, *, insecure: bool = False) -> str:
