@@ -20,6 +20,9 @@ from yarl import URL
 from ingero.agent.app import Agent, AgentOptions, default_baseline, default_socket
 from ingero.cli.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig
+from ingero.contract.exposition import metric_name
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp_codec import decode_json
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.errors import AuthError, ConfigError
 
@@ -146,13 +149,21 @@ async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:
         options = AgentOptions(stub=True, persist=False, metrics_listen="127.0.0.1:0")
         one = agent(fleet.url, options=options, remediate=True, remediate_socket=path, remediate_gid=-1)
         async with living(one):
-            await until_async(lambda: bool(fleet.requests) and one.metrics_address is not None)
+            await until_async(lambda: any(b"ingero.node.health_score" in body for _, body in fleet.requests))
             assert path.is_socket()
+            bodies = [body for _, body in fleet.requests]
             page = await asyncio.to_thread(_get, f"http://{one.metrics_address}/metrics")
         assert not path.exists()
     for name in ("ingero_agent_health_score", "ingero_agent_detection_mode", "ingero_agent_fleet_reachable"):
         assert f"\n{name}{{" in page
     assert "ingero_agent_socket_consumers 0" in page
+    pushed = {
+        metric_name(metric.name)
+        for body in bodies
+        for resource in decode_json(MetricsRequest, body).resource_metrics
+        for metric in resource.scope_metrics[0].metrics
+    }
+    assert {name for name in pushed if f"# TYPE {name} " not in page} == set(), "must 46: both carry the same set"
 
 
 def _get(url: str) -> str:

@@ -12,6 +12,7 @@ from tests.waiting import PATIENCE_S
 from ingero.agent import collectives as live_module
 from ingero.agent.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
 from ingero.agent.collectives import LiveCollectives, choose_rows
+from ingero.agent.metrics import _collective_families
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.measurement import Measured, read_measurements
@@ -119,6 +120,23 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
     assert {each.step % 8 for each in last.own_times} == {0}
     assert [each.seq for each in last.collectives] == [seq for seq in range(60, 400) if seq % 16 == 0]
     assert node.live.counters.thinned == 400 - node.live.counters.collectives
+
+
+def test_counters_by_operation_count_on_while_points_are_dropped_must_43(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was read."""
+    monkeypatch.setattr("ingero.agent.collectives.MAX_QUEUED_POINTS", 10)
+    node = Node()
+    node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 5
+    odd = [replace(record(seq), op="SomethingNew") for seq in range(3)]
+    for begin in range(0, 400, 100):
+        node.second([record(seq, step_ms=10) for seq in range(begin, begin + 100)])
+    node.second(odd)
+    counters = node.live.counters
+    assert counters.dropped > 0 and counters.collectives == 0
+    assert counters.operations == {"AllReduce": 400, "other": 3}
+    assert counters.bytes["AllReduce"] == 200 * (1 << 20) + 200 * (2 << 20)
+    page = {family.name: family for family in _collective_families(node.live)}
+    assert page["gpu_nccl_collective_count"].samples[0] == ("", (("op_type", "AllReduce"),), 400)
 
 
 def test_samples_of_different_density_meet() -> None:
@@ -229,20 +247,25 @@ def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> 
         replace(record(seq), source=CollectiveSource.EBPF, start_ns=at, end_ns=at + 10, gpu_duration_ns=None)
         for seq, at in enumerate((1000, 2000, 3000))
     )
-    waits = [(500, 5000), (1100, 1400), (1500, 1600), (2100, 3100), (3200, 9000)]
-    found = end_by_waits([third, first, second], 9500, waits, 7)
-    assert found == [(7, replace(first, end_ns=1400)), (7, second), (7, replace(third, end_ns=9000))]
-    assert end_by_waits([third], 8000, waits, 7) == [(7, third)]  # it was still waiting when the next one came
+    waits = [(500, 5000, 0), (1100, 1400, 0), (1500, 1600, 0), (2100, 3100, 0), (3200, 9000, 0)]
+    found = end_by_waits([third, first, second], [replace(third, start_ns=9500)], waits)
+    assert found == [replace(first, end_ns=1400), second, replace(third, end_ns=9000)]
+    still_waiting = end_by_waits([third], [replace(third, start_ns=8000)], waits)  # when the next one came
+    assert still_waiting == [third]
+    assert end_by_waits([first], [], [(1100, 1400, 5)])[0].barrier_wait_ns is None, "it waited for another stream"
+    on_its_stream = end_by_waits([replace(first, stream=5)], [], [(1100, 1400, 5)])
+    assert [record.barrier_wait_ns for record in on_its_stream] == [100]
 
 
 def test_waits_are_read_for_the_processes_asked_about(path: Path) -> None:
     with TraceDb(path, "n") as db:
         rows = [(1, 5, 42, 1000, 300), (4, 8, 42, 900, 50), (1, 5, 43, 1000, 1), (1, 3, 42, 1200, 9), (1, 6, 42, 10, 5)]
         db.connection.executemany(
-            "INSERT INTO events (source, op, pid, timestamp, duration, tid) VALUES (?, ?, ?, ?, ?, 1)", rows
+            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, ?, ?, ?, 1, 7)", rows
         )
         db.connection.commit()
-    assert read_waits(path, [42, 44], 500, 100) == {42: [(900, 950), (1000, 1300)], 44: []}
+    assert read_waits(path, [42, 44], 500, 100) == {42: [(900, 950, 7), (1000, 1300, 7)], 44: []}
+    assert read_waits(path, [42], 5, 1) == {42: [(10, 15, 0)]}, "a wait for the whole device is about no stream"
 
 
 def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Collective records over OTLP: one point per record, unknown fields left out, bounded requests."""
 
+from dataclasses import replace
+
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.collective_otlp import POINTS_PER_REQUEST, encode_batches, encode_collectives
@@ -36,3 +38,15 @@ def test_each_rank_is_a_resource_and_requests_are_bounded() -> None:
     (first, first_points), (second, second_points) = encode_batches(records, "c", "n")
     assert (first_points, second_points) == (POINTS_PER_REQUEST, 5)
     assert len(first.resource_metrics) == len(second.resource_metrics) == 2
+
+
+def test_waits_are_points_of_their_own_marked_by_a_flag_must_42() -> None:
+    waited = replace(_record(1, 8), barrier_wait_ns=1_500_000)
+    ((resource),) = encode_collectives([_record(1, 7), waited], "prod", "n1").resource_metrics
+    durations, waits = resource.scope_metrics[0].metrics
+    assert (durations.name, len(durations.numbers)) == (names.COLLECTIVE_DURATION_MS, 2)
+    (point,) = waits.numbers
+    assert (waits.name, waits.unit, point.as_double) == (names.COLLECTIVE_BARRIER_WAIT_MS, "ms", 1.5)
+    plain, flagged = plain_attributes(durations.numbers[1].attributes), plain_attributes(point.attributes)
+    assert flagged == plain | {names.NCCL_BARRIER: True}, "the operation keeps its name"
+    assert point.time_unix_nano == durations.numbers[1].time_unix_nano, "both are about one collective"

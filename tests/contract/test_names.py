@@ -47,6 +47,7 @@ PUBLISHED = {
     "NCCL_DATATYPE": "nccl.datatype",
     "NCCL_REDUCE_OP": "nccl.reduce_op",
     "NCCL_PEER": "nccl.peer_rank",
+    "NCCL_BARRIER": "nccl.barrier",
     "THRESHOLD_HEADER": "X-Ingero-Threshold",
     "QUORUM_HEADER": "X-Ingero-Quorum-Met",
     "THRESHOLD_METADATA": "ingero-threshold",

@@ -9,8 +9,9 @@ import os
 import sqlite3
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from ingero.agent.nccl.rings import RingBatch, Rings
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
+from ingero.core.barrier import barrier_waits
 from ingero.core.collectives import SOURCES, Collectives, from_records
 from ingero.errors import IngeroError
 from ingero.storage.collective_table import follow_collectives, read_waits
@@ -44,6 +46,7 @@ class RankBatch:
     world_size: int | None = None
     collectives: Collectives
     pick: Callable[[Rows], list[CollectiveRecord]]
+    barriers: Mapping[str, int] = field(default_factory=dict)  # operations whose stream the host waited for
 
     @property
     def source(self) -> CollectiveSource:
@@ -151,13 +154,12 @@ class TableFeed:
             self.problem = str(error)
             return ready
         return [
-            pair
+            (pid, record)
             for pid in sorted(waits)
-            for pair in end_by_waits(
+            for record in end_by_waits(
                 [record for owner, record in ready if owner == pid],
-                min((record.start_ns for owner, record in later if owner == pid), default=MAX_NS),
+                [record for owner, record in later if owner == pid],
                 waits[pid],
-                pid,
             )
         ]
 
@@ -166,16 +168,24 @@ class TableFeed:
 
 
 def end_by_waits(
-    records: Sequence[CollectiveRecord], next_ns: int, waits: Sequence[tuple[int, int]], pid: int
-) -> list[tuple[int, CollectiveRecord]]:
-    """Records of one process, each ending with the first wait begun after it and over before the next one."""
+    records: Sequence[CollectiveRecord], later: Sequence[CollectiveRecord], waits: Sequence[tuple[int, int, int]]
+) -> list[CollectiveRecord]:
+    """Records of one process, each ending with the first wait begun after it and over before the next one; `later` are
+    known, but not to be given away yet. Those whose stream was waited for say after how long."""
     ordered = sorted(records, key=lambda record: record.start_ns)
-    starts = [start for start, _ in waits]
+    following = [*ordered[1:], *sorted(later, key=lambda record: record.start_ns)]
+    starts = [start for start, _, _ in waits]
+    barriers = barrier_waits(
+        [(record.start_ns, record.stream) for record in (*ordered[:1], *following)],
+        [(start, stream) for start, _, stream in waits],
+    )
     found = []
-    for record, limit in zip(ordered, [*(each.start_ns for each in ordered[1:]), next_ns], strict=True):
+    for index, record in enumerate(ordered):
+        limit = following[index].start_ns if index < len(following) else MAX_NS
         at = bisect_left(starts, record.start_ns)
         ended = at < len(waits) and record.end_ns < waits[at][1] <= limit
-        found.append((pid, replace(record, end_ns=waits[at][1]) if ended else record))
+        end_ns = waits[at][1] if ended else record.end_ns
+        found.append(replace(record, end_ns=end_ns, barrier_wait_ns=barriers[index]))
     return found
 
 
@@ -186,6 +196,7 @@ def _batch_of(key: RankKey, records: Sequence[CollectiveRecord]) -> RankBatch:
         rank=key[1],
         collectives=from_records(records),
         pick=lambda rows: [records[row] for row in rows.tolist()],
+        barriers=Counter(record.op for record in records if record.barrier_wait_ns is not None),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from ingero.agent.collective_feed import CollectiveFeed, RankBatch, Rows
-from ingero.contract.collective import CollectiveSource
+from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.push import problem_with_id
 from ingero.contract.rank_otlp import OwnTimePoint, RankReport, encode_rank
@@ -53,6 +53,9 @@ class LiveCounters:
     """What was read, what was sent, and what was not."""
 
     records: Counter[str] = field(default_factory=Counter)  # by source
+    operations: Counter[str] = field(default_factory=Counter)  # everything read, whatever becomes of its points
+    bytes: Counter[str] = field(default_factory=Counter)
+    barriers: Counter[str] = field(default_factory=Counter)
     own_times: int = 0
     collectives: int = 0
     thinned: int = 0  # collectives that are not part of the sample
@@ -155,6 +158,16 @@ class LiveCollectives:
             self.counters.collectives += sum(len(report.collectives) for report in batch)
             self._on_verdicts(reply.verdicts)
 
+    def _count(self, batch: RankBatch) -> None:
+        """Count before anything is thinned out or dropped."""
+        rows = batch.collectives
+        for code, name in enumerate(rows.ops):
+            own = rows.op == code
+            label = name if name in COLLECTIVE_OPS else "other"
+            self.counters.operations[label] += int(own.sum())
+            self.counters.bytes[label] += int(np.maximum(rows.size_bytes[own], 0).sum())
+        self.counters.barriers.update(batch.barriers)
+
     def _next_batch(self) -> list[RankReport]:
         batch = [self._queue.popleft()]
         points = batch[0].points
@@ -173,6 +186,7 @@ class LiveCollectives:
         rank.heard_s = now_s
         rows = batch.collectives
         self.counters.records[str(batch.source)] += len(rows)
+        self._count(batch)
         rank.widest = max(rank.widest, _widest(rows))
         world_size = batch.world_size or rank.widest[0]
         rank.groups.points_per_s = share_of_rank(POINTS_PER_S, JOB_POINTS_PER_S, world_size)

@@ -11,7 +11,8 @@ from starlette.routing import Route
 
 from ingero.agent.collectives import LiveCollectives
 from ingero.agent.push import PushLoop
-from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, render
+from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, metric_name, render
+from ingero.contract.otlp import MetricsRequest, NumberPoint, plain_attributes
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.core.lifecycle import recent_launches
 from ingero.core.score import SIGNAL_NAMES
@@ -28,7 +29,7 @@ def agent_families(loop: PushLoop, socket: LineServer | None, live: LiveCollecti
     mode = last.decision.mode if last else DetectionMode.NONE
     threshold = last.decision.threshold if last else None
     signals = dict(score.signals.items()) if score else {}
-    return [
+    own = [
         gauge("ingero_agent_health_score", "Health score of this node", [(node, score.value)] if score else []),
         gauge(
             "ingero_agent_signal",
@@ -67,6 +68,29 @@ def agent_families(loop: PushLoop, socket: LineServer | None, live: LiveCollecti
         counter("ingero_agent_straggles_total", "Times a process was found without CPU", [((), counters.straggles)]),
         *(_collective_families(live) if live is not None else ()),
     ]  # fmt: skip
+    known = {family.name for family in own}
+    return [*own, *(twin for twin in _pushed_families(loop.last_push, node) if twin.name not in known)]
+
+
+def _pushed_families(pushed: MetricsRequest | None, node: Labels) -> list[Family]:
+    """The last push as Prometheus spells it, so that both ways out carry the same set."""
+    metrics = [m for each in pushed.resource_metrics for s in each.scope_metrics for m in s.metrics] if pushed else []
+    return [
+        (gauge if metric.sum is None else counter)(
+            metric_name(metric.name),
+            "As pushed to Fleet",
+            [((*node, *_point_labels(point)), _value(point)) for point in metric.numbers],
+        )
+        for metric in metrics
+    ]
+
+
+def _point_labels(point: NumberPoint) -> Labels:
+    return tuple((metric_name(key), str(value)) for key, value in sorted(plain_attributes(point.attributes).items()))
+
+
+def _value(point: NumberPoint) -> float:
+    return point.as_double if point.as_double is not None else point.as_int or 0
 
 
 def _collective_families(live: LiveCollectives) -> list[Family]:
@@ -83,6 +107,9 @@ def _collective_families(live: LiveCollectives) -> list[Family]:
             "Collectives that were gone before they were read",
             [((), sum(feed.lost for feed in live.feeds))],
         ),
+        _by("gpu_nccl_collective_count", "Collectives by operation", "op_type", counters.operations),
+        _by("gpu_nccl_collective_bytes_total", "Bytes in them, by operation", "op_type", counters.bytes),
+        _by("gpu_nccl_collective_barrier_events", "Times the host waited for one", "op_type", counters.barriers),
         _by("ingero_agent_rank_points_total", "Points sent, by kind", "kind", sent),
         _by("ingero_agent_rank_points_unsent_total", "Points that did not travel, by reason", "reason", unsent),
         _by("ingero_agent_rank_pushes_total", "Pushes of ranks by outcome", "outcome", counters.pushes),

@@ -89,6 +89,7 @@ class PushLoop:
         self.brain = brain
         self.counters = LoopCounters()
         self.throttle = ThrottleEdges()
+        self.last_push: MetricsRequest | None = None
         self._source = source
         self._client = client
         self._settings = settings
@@ -185,7 +186,8 @@ class PushLoop:
         return True
 
     async def _push(self, report: HealthReport) -> None:
-        reply = await self._post(health_request(self.brain.identity, report))
+        self.last_push = health_request(self.brain.identity, report)
+        reply = await self._post(self.last_push)
         self._absorb(reply)
         self._judge()
         if reply.outcome is not PushOutcome.OK:

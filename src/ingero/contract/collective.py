@@ -44,7 +44,7 @@ MAX_RANKS = 1 << 20  # of one communicator: more is not a cluster but a wrong nu
 _RANGES = {
     "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS, "nranks": MAX_RANKS + 1,
     "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62, "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62,
-    "stream": 1 << 63,
+    "stream": 1 << 63, "barrier_wait_ns": 1 << 62,
 }  # fmt: skip
 
 
@@ -69,6 +69,7 @@ class CollectiveRecord:
     gpu_duration_ns: int | None
     stream: int | None
     source: CollectiveSource
+    barrier_wait_ns: int | None = None  # from the enqueue to the host's wait for the stream; measured, never stored
 
     @property
     def gpu_start_ns(self) -> int | None:

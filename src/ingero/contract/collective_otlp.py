@@ -24,16 +24,16 @@ SCOPE = "ingero.nccl"
 
 def encode_collectives(records: Sequence[CollectiveRecord], cluster: str, node: str) -> MetricsRequest:
     """One request; `node` stands in where a record does not name its own. A resource per node, job and rank."""
-    by_rank: dict[tuple[str, str | None, int | None], list[NumberPoint]] = {}
+    by_rank: dict[tuple[str, str | None, int | None], list[CollectiveRecord]] = {}
     for record in records:
-        by_rank.setdefault((record.node or node, record.job, record.global_rank), []).append(_point(record))
+        by_rank.setdefault((record.node or node, record.job, record.global_rank), []).append(record)
     return MetricsRequest(
         tuple(
             ResourceMetrics(
                 resource=Resource(attributes=_identity(cluster, *who)),
-                scope_metrics=(ScopeMetrics(scope=Scope(name=SCOPE), metrics=(_metric(points),)),),
+                scope_metrics=(ScopeMetrics(scope=Scope(name=SCOPE), metrics=collective_metrics(own)),),
             )
-            for who, points in by_rank.items()
+            for who, own in by_rank.items()
         )
     )
 
@@ -57,16 +57,21 @@ def _identity(cluster: str, node: str, job: str | None, rank: int | None) -> tup
     return attributes({key: value for key, value in values.items() if value is not None})
 
 
-def duration_metric(records: Sequence[CollectiveRecord]) -> Metric:
-    """All records as one metric."""
-    return _metric([_point(record) for record in records])
+def collective_metrics(records: Sequence[CollectiveRecord]) -> tuple[Metric, ...]:
+    """Durations of all records; where the host waited for some, those waits, marked by a flag of their own."""
+    durations = [_point(record, (record.end_ns - record.start_ns) / 1e6) for record in records]
+    waits = [
+        _point(record, record.barrier_wait_ns / 1e6, is_barrier=True)
+        for record in records
+        if record.barrier_wait_ns is not None
+    ]
+    named = ((names.COLLECTIVE_DURATION_MS, durations), (names.COLLECTIVE_BARRIER_WAIT_MS, waits))
+    return tuple(
+        Metric(name=name, unit="ms", gauge=Gauge(data_points=tuple(points))) for name, points in named if points
+    )
 
 
-def _metric(points: Sequence[NumberPoint]) -> Metric:
-    return Metric(name=names.COLLECTIVE_DURATION_MS, unit="ms", gauge=Gauge(data_points=tuple(points)))
-
-
-def _point(record: CollectiveRecord) -> NumberPoint:
+def _point(record: CollectiveRecord, value_ms: float, *, is_barrier: bool = False) -> NumberPoint:
     values: dict[str, Plain] = {
         names.NCCL_OP: record.op,
         names.NCCL_COMM: encode_comm(record.comm),
@@ -80,10 +85,11 @@ def _point(record: CollectiveRecord) -> NumberPoint:
         names.NCCL_STREAM: record.stream,
         names.NCCL_GPU_DURATION_NS: record.gpu_duration_ns,
         names.SOURCE: str(record.source),
+        names.NCCL_BARRIER: is_barrier or None,
     }
     return NumberPoint(
         attributes=attributes({key: value for key, value in values.items() if value is not None}),
         start_time_unix_nano=record.start_ns,
         time_unix_nano=record.end_ns,
-        as_double=(record.end_ns - record.start_ns) / 1e6,
+        as_double=value_ms,
     )

@@ -70,6 +70,7 @@ NCCL_SEQ: Final = "nccl.seq"
 NCCL_STREAM: Final = "nccl.stream"
 NCCL_GPU_DURATION_NS: Final = "nccl.gpu_duration_ns"
 NCCL_BYTES: Final = "nccl.bytes"
+NCCL_BARRIER: Final = "nccl.barrier"  # true on points about a wait, which keep the plain name of the operation
 
 # --- Reply of a push -----------------------------------------------------------------------------------------------
 THRESHOLD_HEADER: Final = "X-Ingero-Threshold"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.collective_otlp import SCOPE, duration_metric
+from ingero.contract.collective_otlp import SCOPE, collective_metrics
 from ingero.contract.health import identity_resource
 from ingero.contract.otlp import Gauge, Metric, NumberPoint, Plain, ResourceMetrics, Scope, ScopeMetrics, attributes
 from ingero.contract.types import Identity
@@ -36,7 +36,8 @@ class RankReport:
     @property
     def points(self) -> int:
         """Data points it becomes."""
-        return len(self.own_times) + len(self.collectives)
+        waits = sum(record.barrier_wait_ns is not None for record in self.collectives)
+        return len(self.own_times) + len(self.collectives) + waits
 
 
 def encode_rank(report: RankReport) -> ResourceMetrics:
@@ -45,7 +46,7 @@ def encode_rank(report: RankReport) -> ResourceMetrics:
     if report.own_times:
         metrics.append(_own_times(report.own_times))
     if report.collectives:
-        metrics.append(duration_metric(report.collectives))
+        metrics += collective_metrics(report.collectives)
     return ResourceMetrics(
         resource=identity_resource(report.identity),
         scope_metrics=(ScopeMetrics(scope=Scope(name=SCOPE), metrics=tuple(metrics)),),

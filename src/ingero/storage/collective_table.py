@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.events import SYNC_OPS
+from ingero.contract.events import STREAM_SYNC_OPS, SYNC_OPS
 from ingero.errors import StoreError
 from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row, connect_readonly
 
@@ -66,20 +66,21 @@ def follow_collectives(
         connection.close()
 
 
-def read_waits(path: Path, pids: Iterable[int], since_ns: int, limit: int) -> dict[int, list[tuple[int, int]]]:
-    """(start, end) of every wait for a stream, event or device since then, by process and in order of time."""
+def read_waits(path: Path, pids: Iterable[int], since_ns: int, limit: int) -> dict[int, list[tuple[int, int, int]]]:
+    """(start, end, stream) of every wait for a stream, event or device since then, by process and in order of time;
+    the stream is 0 for waits that are not about one."""
     wanted = sorted(set(pids))
     connection = connect_readonly(path)
     try:
         ops = " OR ".join("(source = ? AND op = ?)" for _ in SYNC_OPS)
         rows = connection.execute(
-            f"SELECT pid, timestamp, timestamp + duration FROM events WHERE timestamp >= ? AND ({ops}) "
-            f"AND pid IN ({', '.join('?' * len(wanted))}) ORDER BY timestamp LIMIT ?",
+            "SELECT pid, timestamp, timestamp + duration, source, op, arg0 FROM events "
+            f"WHERE timestamp >= ? AND ({ops}) AND pid IN ({', '.join('?' * len(wanted))}) ORDER BY timestamp LIMIT ?",
             (since_ns, *(number for op in sorted(SYNC_OPS) for number in op), *wanted, limit),
         )
-        found: dict[int, list[tuple[int, int]]] = {pid: [] for pid in wanted}
-        for pid, start, end in rows:
-            found[pid].append((start, end))
+        found: dict[int, list[tuple[int, int, int]]] = {pid: [] for pid in wanted}
+        for pid, start, end, source, op, stream in rows:
+            found[pid].append((start, end, stream if (source, op) in STREAM_SYNC_OPS else 0))
         return found
     finally:
         connection.close()

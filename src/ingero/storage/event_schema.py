@@ -147,7 +147,11 @@ NCCL_OPS: Final = Table(
             "Time in the operation on the host. A late rank shows the shortest: it does not wait",
         ),
         ("gpu_duration_ns", "BIGINT", "Duration on the GPU's own clock; NULL where the GPU did not time it"),
-        ("barrier_wait_ms", "DOUBLE", "Time the host waited for the operation"),
+        (
+            "barrier_wait_ms",
+            "DOUBLE",
+            "From the enqueue to the moment the host began to wait for its stream; NULL where it did not",
+        ),
         ("peer_lag_ms", "DOUBLE", "Own duration minus the peers' median"),
         ("lateness_ms", "DOUBLE", "How much later than its peers this rank came; positive is late"),
         ("stream", "BIGINT", "CUDA stream"),

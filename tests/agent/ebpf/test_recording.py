@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.agent.ebpf.conftest import HERE, Job, compile_c
 from tests.waiting import PATIENCE_S
 
+from ingero.agent.collective_feed import TableFeed
 from ingero.agent.ebpf.attach import ProbeMode
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.trace_app import TraceApp, TraceOptions
@@ -301,6 +303,35 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
         (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf") for seq in range(5) for rank in range(3)
     ]
     assert [row[1] for row in rows if row[9] > 200] == [1] * 5
+
+
+def test_waits_for_collectives_are_found_in_real_records(job: Callable[..., Job], tmp_path: Path) -> None:
+    """Musts 42 and 44 on one clock: the wait that follows at once counts, the one over a second later does not."""
+    require_bpf()
+    process = job()
+    process.do("nccl, rt, comm = load('libnccl.so.2'), load('libcudart.so.12'), P()")
+    reduce = "nccl.ncclAllReduce(P(1), P(2), S(64), I(7), I(0), comm, P(9))"
+    db = tmp_path / "t.db"
+    recording = LiveFeed(TracePolicy(pids=(process.pid,)), "n1")
+    app = TraceApp(TraceOptions(node="n1", db=db, pids=(process.pid,)), recording)
+    table = TableFeed(db, with_plugin=False)
+    stop = threading.Event()
+    thread = threading.Thread(target=app.run, args=(stop, lambda _: None))
+    thread.start()
+    try:
+        process.do("nccl.ncclCommInitRank(ctypes.byref(comm), I(3), uid(range(128)), I(1))")
+        assert table.poll() == []
+        for pause_s in (0.05, 1.2):
+            process.do(f"{reduce}\ntime.sleep({pause_s})\nrt.cudaStreamSynchronize(P(9))")
+    finally:
+        stop.set()
+        thread.join(20)
+    assert table.poll() == []
+    (batch,) = table.poll()
+    first, second = batch.pick(np.array([0, 1]))
+    assert first.barrier_wait_ns is not None and first.barrier_wait_ns >= 50_000_000
+    assert (second.barrier_wait_ns, batch.barriers) == (None, {"AllReduce": 1})
+    assert (first.op, first.rank, first.nranks) == ("AllReduce", 1, 3)
 
 
 def test_a_process_that_ends_while_its_probes_change_does_not_end_the_trace(
