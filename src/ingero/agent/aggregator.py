@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.events import Source
+from ingero.contract.events import PAGE_ALLOC, PAGE_ALLOC_SUMMARY, Source
 from ingero.core.aggregate import AggregateRow, aggregate
 from ingero.core.event_columns import EventColumns
 from ingero.core.histogram import BucketWindow, histogram_percentile
@@ -17,7 +17,6 @@ from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
 from ingero.storage.trace_db import Batch, upsert_aggregates_sql
 
 MAX_KEYS: Final = 8192
-_PAGE_SUMMARY: Final = 20
 _TABLES: Final = ((FIVE_SECONDS_NS, "event_aggregates_5s"), (MINUTE_NS, "event_aggregates"))
 
 
@@ -62,7 +61,7 @@ class Aggregator:
 
     def _add_row(self, row: AggregateRow) -> None:
         start_ns, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
-        if (source, op) == (Source.HOST, _PAGE_SUMMARY):
+        if (source, op) == PAGE_ALLOC_SUMMARY:
             return  # came with the totals of page allocations
         if (pid, source, op) in self._counted:
             count, sum_ns, low_ns, high_ns = 0, 0, 0, 0
@@ -111,7 +110,7 @@ class Aggregator:
         self, row: CountedRow, now_ns: int, calls: int, timed: int, sum_ns: int, fresh: NDArray[np.int64]
     ) -> None:
         amount = 0
-        if (row.source, row.op) == (Source.HOST, 3):
+        if (row.source, row.op) == PAGE_ALLOC:
             amount, sum_ns, low_ns, high_ns = sum_ns, 0, 0, 0
         else:
             used = np.flatnonzero(fresh)

@@ -23,6 +23,7 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.barrier import barrier_waits
 from ingero.core.collectives import SOURCES, Collectives, from_records
+from ingero.core.plugin_records import to_records
 from ingero.errors import IngeroError
 from ingero.storage.collective_table import follow_collectives, read_waits
 
@@ -98,7 +99,7 @@ class RingFeed:
             local_rank=header.local_rank,
             world_size=header.world_size,
             collectives=batch.collectives,
-            pick=lambda rows: _ring_records(batch, rows, self._node),
+            pick=lambda rows: to_records(batch.records[rows], batch.collectives.take(rows)),
         )
 
 
@@ -198,36 +199,3 @@ def _batch_of(key: RankKey, records: Sequence[CollectiveRecord]) -> RankBatch:
         pick=lambda rows: [records[row] for row in rows.tolist()],
         barriers=Counter(record.op for record in records if record.barrier_wait_ns is not None),
     )
-
-
-def _ring_records(batch: RingBatch, rows: Rows, node: str) -> list[CollectiveRecord]:
-    """These rows of a ring as records."""
-    found, header = batch.collectives, batch.header
-    datatypes = batch.records["datatype"]
-
-    def known(column: NDArray[np.signedinteger], row: int) -> int | None:
-        value = int(column[row])
-        return None if value < 0 else value
-
-    return [
-        CollectiveRecord(
-            job=header.job,
-            node=node,
-            global_rank=header.global_rank,
-            comm=int(found.comm[row]),
-            seq=known(found.seq, row),
-            op=found.ops[int(found.op[row])],
-            rank=int(found.rank[row]),
-            nranks=int(found.nranks[row]),
-            peer=known(found.peer, row),
-            datatype=bytes(datatypes[row]).decode(errors="replace"),
-            reduce_op=None,
-            size_bytes=max(int(found.size_bytes[row]), 0),
-            start_ns=int(found.start_ns[row]),
-            end_ns=int(found.end_ns[row]),
-            gpu_duration_ns=known(found.gpu_duration_ns, row),
-            stream=known(found.stream, row),
-            source=CollectiveSource.PLUGIN,
-        )
-        for row in rows.tolist()
-    ]

@@ -15,7 +15,7 @@ from ingero.agent.aggregator import Aggregator, CountedRow
 from ingero.agent.process_info import ProcessBook
 from ingero.agent.schedstat import INSERT_SCHEDSTAT, CgroupWaits
 from ingero.contract.chain import Chain
-from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, Source
+from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, PROCESS_EXEC, PROCESS_EXIT, Source
 from ingero.core.chain_finder import ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
 from ingero.core.event_columns import EventColumns, source_table
@@ -179,8 +179,8 @@ class Recorder:
             if pid:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
-        ended = events.is_op(Source.HOST, 6) & (events.pid == events.tid)
-        for pid in set(events.pid[ended | events.is_op(Source.HOST, 5)].tolist()):
+        ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
+        for pid in set(events.pid[ended | events.is_op(*PROCESS_EXEC)].tolist()):
             self.processes.mark_stale(pid)
             self._active.discard(pid)
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.aggregator import CountedRow
-from ingero.contract.events import Source
+from ingero.contract.events import SCHED_SWITCH
 from ingero.core.histogram import histogram_percentile
 from ingero.storage.trace_db import Row, insert_sql, signed64
 
@@ -21,7 +21,6 @@ INSERT_SCHEDSTAT: Final = insert_sql(
     ("cgroup_id", "p99_off_cpu", "total_off_cpu", "event_count", "window_start", "window_end"),
     "INSERT OR REPLACE",
 )
-_SWITCH: Final = 1
 
 
 @dataclass(slots=True)
@@ -41,7 +40,7 @@ class CgroupWaits:
 
     def add(self, counted: Sequence[CountedRow]) -> None:
         """Take in the kernel's totals; a process whose counts fell is a new one under an old number."""
-        rows = [row for row in counted if (row.source, row.op) == (Source.HOST, _SWITCH)]
+        rows = [row for row in counted if (row.source, row.op) == SCHED_SWITCH]
         for row in rows:
             total_ns, buckets = self._before.get(row.pid, (0, np.zeros_like(row.buckets)))
             if (row.buckets < buckets).any():

@@ -16,13 +16,13 @@ from ingero.agent.ebpf.tracer import HistogramRow
 from ingero.agent.nccl.rings import RingBatch
 from ingero.agent.process_info import ProcessBook
 from ingero.agent.recorder import TracedEvents
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveSource
+from ingero.contract.collective import CollectiveSource, canonical_datatype
 from ingero.contract.events import Source
+from ingero.contract.nccl_ring import decode_text
 from ingero.core.event_columns import EventColumns
 from ingero.storage.trace_db import Row, collective_row
 
 FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
-_DATATYPES: Final = {name.replace("_", ""): name for name in DATATYPE_BYTES}
 HOT_OPS: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)
 _STAMPED_AT_END: Final = (int(Source.HOST), int(Source.IO), int(Source.NET))
 
@@ -69,7 +69,7 @@ def probe_rows(batch: EventBatch, node: str, book: ProcessBook, timed_pids: Abst
 def ring_rows(batch: RingBatch, node: str) -> list[Row]:
     """Rows of `collectives` from one ring of the plugin."""
     found, header = batch.collectives, batch.header
-    datatypes = [_datatype(name.decode(errors="replace")) for name in batch.records["datatype"].tolist()]
+    datatypes = [canonical_datatype(decode_text(name)) for name in batch.records["datatype"].tolist()]
     unknown = {name: _none_below_zero(getattr(found, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
     columns = (
         [found.ops[code] for code in found.op.tolist()], found.rank.tolist(), found.nranks.tolist(), unknown["peer"],
@@ -101,11 +101,6 @@ def ring_rows(batch: RingBatch, node: str) -> list[Row]:
         )
         for op, own, nranks, peer, size, start, end, gpu, stream, seq, comm, datatype in zip(*columns, strict=True)
     ]
-
-
-def _datatype(name: str) -> str:
-    """The plugin says `Bfloat16`, a record `bfloat16`; unknown names pass through."""
-    return _DATATYPES.get(name.lower(), name)
 
 
 def _none_below_zero(column: NDArray[np.signedinteger[Any]]) -> list[int | None]:

@@ -39,6 +39,7 @@ DATATYPE_BYTES = {
     "float16": 2, "float32": 4, "float64": 8, "bfloat16": 2, "float8_e4m3": 1, "float8_e5m2": 1,
 }  # fmt: skip
 NCCL_DATATYPES = tuple(DATATYPE_BYTES)  # index = ncclDataType_t
+_DATATYPE_BY_PLAIN_NAME = {name.replace("_", ""): name for name in DATATYPE_BYTES}
 NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")  # index = ncclRedOp_t
 MAX_RANKS = 1 << 20  # of one communicator: more is not a cluster but a wrong number, and costs memory per rank
 _RANGES = {
@@ -92,6 +93,12 @@ def canonical_op(name: str) -> str:
     plain = name.rsplit(":", 1)[-1].removeprefix("nccl").replace("_", "").lower()
     plain = {"bcast": "broadcast"}.get(plain, plain)
     return next((op for op in COLLECTIVE_OPS if op.lower() == plain), name)
+
+
+def canonical_datatype(name: str) -> str:
+    """The plugin says `Bfloat16` and `Float8e4m3`, a record `bfloat16` and `float8_e4m3`; unknown ones stay."""
+    plain = name.lower()
+    return _DATATYPE_BY_PLAIN_NAME.get(plain.replace("_", ""), plain)
 
 
 def checked(record: CollectiveRecord) -> CollectiveRecord:

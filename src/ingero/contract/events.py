@@ -181,6 +181,16 @@ FIRST_SUMMARY_OP: Final = 20  # of Source.HOST: many events of a second in one
 SCHED_SWITCH: Final[OpKey] = (3, 1)
 PAGE_ALLOC: Final[OpKey] = (3, 3)
 OOM_KILL: Final[OpKey] = (3, 4)
+PROCESS_EXEC: Final[OpKey] = (3, 5)
+PROCESS_EXIT: Final[OpKey] = (3, 6)
+POD_RESTART: Final[OpKey] = (3, 10)
+POD_EVICTION: Final[OpKey] = (3, 11)
+POD_OOM_KILL: Final[OpKey] = (3, 12)
+PAGE_ALLOC_SUMMARY: Final[OpKey] = (3, 20)
+SWITCH_SUMMARY: Final[OpKey] = (3, 21)
+BLOCK_READ: Final[OpKey] = (5, 1)
+BLOCK_WRITE: Final[OpKey] = (5, 2)
+TCP_RETRANSMIT: Final[OpKey] = (6, 1)
 
 
 def op_name(source: int, op: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingero.contract.chain import Chain, severity_order
-from ingero.contract.events import OpKey, Source
+from ingero.contract.events import OOM_KILL, POD_EVICTION, POD_OOM_KILL, POD_RESTART, TCP_RETRANSMIT, OpKey, Source
 from ingero.core import chains
 from ingero.core.event_columns import EventColumns
 from ingero.core.evidence import EvidenceWindow, Process, SystemSample, contended, gather
@@ -91,14 +91,14 @@ class ChainFinder:
 
     def _standalone(self, events: EventColumns, pid: int, cgroup_id: int) -> list[Chain]:
         found = []
-        kills = events.take(events.is_op(Source.HOST, 4) | events.is_op(Source.HOST, 12))
+        kills = events.take(events.is_op(*OOM_KILL) | events.is_op(*POD_OOM_KILL))
         if len(kills):
             victims = sorted({int(victim) for victim in kills.arg1 if victim})
             found.append(chains.oom_chain(len(kills), victims, self.host))
-        retransmits = chains.retransmit_chain(int(events.is_op(Source.TCP, 1).sum()))
+        retransmits = chains.retransmit_chain(int(events.is_op(*TCP_RETRANSMIT).sum()))
         if retransmits:
             found.append(retransmits)
-        found += chains.pod_chains(int(events.is_op(Source.HOST, 10).sum()), int(events.is_op(Source.HOST, 11).sum()))
+        found += chains.pod_chains(int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum()))
         neighbour = self._neighbour(events, pid, cgroup_id)
         return [*found, neighbour] if neighbour else found
 

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.events import OpKey, Source
+from ingero.contract.events import FIRST_SUMMARY_OP, PAGE_ALLOC, OpKey, Source
 
 _SUMMARY_NS = 1_000_000_000  # summaries speak for the second before them
 _IS_STAMPED_AT_END = np.isin(np.arange(256), (Source.HOST, Source.IO, Source.NET))  # others carry their entry time
@@ -48,8 +48,8 @@ class EventColumns:
     def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """When each event began and ended."""
         is_host = self.source == Source.HOST
-        span = np.where(is_host & (self.op >= 20), _SUMMARY_NS, self.duration)
-        span = np.where(is_host & (self.op == 3), 0, span)  # page allocations of some recorders carry bytes here
+        span = np.where(is_host & (self.op >= FIRST_SUMMARY_OP), _SUMMARY_NS, self.duration)
+        span = np.where(self.is_op(*PAGE_ALLOC), 0, span)  # page allocations of some recorders carry bytes here
         ends_at = _IS_STAMPED_AT_END[self.source & 0xFF]
         return np.where(ends_at, self.timestamp - span, self.timestamp), np.where(
             ends_at, self.timestamp, self.timestamp + span

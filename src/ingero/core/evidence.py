@@ -6,7 +6,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.events import OFF_CPU_IO, OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, OFF_CPU_UNKNOWN, Source
+from ingero.contract.events import (
+    BLOCK_READ,
+    BLOCK_WRITE,
+    OFF_CPU_IO,
+    OFF_CPU_PREEMPTED,
+    OFF_CPU_SLEPT,
+    OFF_CPU_UNKNOWN,
+    PAGE_ALLOC,
+    PAGE_ALLOC_SUMMARY,
+    SCHED_SWITCH,
+    SWITCH_SUMMARY,
+    TCP_RETRANSMIT,
+    Source,
+)
 from ingero.core.event_columns import EventColumns, columns_from_rows, concatenate, source_table
 from ingero.core.op_stats import SlowCalls
 
@@ -109,8 +122,8 @@ def gather(
     own = near.take(process.owns(near))
     host_wide = near if process.pid else own
     switched = own.take(contended(own))
-    summed = host_wide.take(host_wide.is_op(Source.HOST, 21)) if not process.pid else columns_from_rows([])
-    pages = int(own.arg0[own.is_op(Source.HOST, 3)].sum()) + int(own.arg1[own.is_op(Source.HOST, 20)].sum())
+    summed = host_wide.take(host_wide.is_op(*SWITCH_SUMMARY)) if not process.pid else columns_from_rows([])
+    pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum())
     own_io = near.take((near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process)))
     other_io = near.take((near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process)))
     sockets = own.take(own.source == Source.NET)
@@ -122,7 +135,7 @@ def gather(
         page_bytes=pages,
         io=_block_io(own_io),
         other_io=_block_io(other_io),
-        retransmits=int(near.is_op(Source.TCP, 1).sum()),
+        retransmits=int(near.is_op(*TCP_RETRANSMIT).sum()),
         socket_calls=len(sockets),
         socket_bytes=int(sockets.arg1.sum()),
         system=worst_sample(samples or {}, slow),
@@ -135,7 +148,7 @@ def contended(events: EventColumns) -> NDArray[np.bool_]:
     that does not know why a thread left says 0 in both columns, and is believed."""
     why, waited_ns = events.ret_code, events.arg0
     lost_cpu = (why == OFF_CPU_UNKNOWN) | (why == OFF_CPU_PREEMPTED) | (waited_ns >= MIN_QUEUE_NS)
-    found: NDArray[np.bool_] = events.is_op(Source.HOST, 1) & lost_cpu
+    found: NDArray[np.bool_] = events.is_op(*SCHED_SWITCH) & lost_cpu
     return found
 
 
@@ -190,8 +203,8 @@ def _block_io(io: EventColumns) -> BlockIo:
     busiest = _heaviest(io.pid, io.duration, {0})
     return BlockIo(
         len(io),
-        int((io.op == 1).sum()),
-        int((io.op == 2).sum()),
+        int(io.is_op(*BLOCK_READ).sum()),
+        int(io.is_op(*BLOCK_WRITE).sum()),
         int(io.duration.sum()),
         int(io.duration.max()),
         int(io.arg0.sum()),

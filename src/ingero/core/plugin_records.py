@@ -6,12 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveSource, canonical_op
+from ingero.contract.collective import (
+    DATATYPE_BYTES,
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_datatype,
+    canonical_op,
+)
 from ingero.contract.nccl_ring import FLAG_GPU_TIMED, FLAG_STREAM, KIND_P2P, Records, decode_text
 from ingero.core.collectives import SOURCES, UNKNOWN, Collectives, Ints, Recorder, from_columns
 
 ROOTED_OPS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})
-_DATATYPES = {name.replace("_", ""): size for name, size in DATATYPE_BYTES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,39 @@ def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Col
     return from_columns(columns, names, (recorder,))
 
 
+def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]:
+    """The same rows once more as objects: for the few that are sent on or compared one by one."""
+    who = columns.recorders[0]
+    datatypes = [canonical_datatype(decode_text(raw)) for raw in records["datatype"].tolist()]
+    known = {name: _none_below_zero(getattr(columns, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
+    return [
+        CollectiveRecord(
+            job=who.job,
+            node=who.node,
+            global_rank=who.global_rank,
+            comm=int(columns.comm[row]),
+            seq=known["seq"][row],
+            op=columns.ops[int(columns.op[row])],
+            rank=int(columns.rank[row]),
+            nranks=int(columns.nranks[row]),
+            peer=known["peer"][row],
+            datatype=datatype,
+            reduce_op=None,
+            size_bytes=max(int(columns.size_bytes[row]), 0),
+            start_ns=int(columns.start_ns[row]),
+            end_ns=int(columns.end_ns[row]),
+            gpu_duration_ns=known["gpu_duration_ns"][row],
+            stream=known["stream"][row],
+            source=CollectiveSource.PLUGIN,
+        )
+        for row, datatype in enumerate(datatypes)
+    ]
+
+
+def _none_below_zero(column: NDArray[np.signedinteger]) -> list[int | None]:
+    return [None if value < 0 else value for value in column.tolist()]
+
+
 def _has(records: Records, flag: int) -> NDArray[np.bool_]:
     has: NDArray[np.bool_] = (records["flags"] & np.uint32(flag)) != 0
     return has
@@ -87,4 +125,4 @@ def _element_sizes(datatypes: NDArray[np.bytes_]) -> Ints:
 
 
 def _sizes_of(names: Iterable[str]) -> list[int]:
-    return [_DATATYPES.get(name.lower(), 0) for name in names] or [0]
+    return [DATATYPE_BYTES.get(canonical_datatype(name), 0) for name in names] or [0]

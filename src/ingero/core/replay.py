@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ingero.contract.chain import Chain
+from ingero.contract.events import Source
 from ingero.core.chain_finder import ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
 from ingero.core.event_columns import EventColumns
@@ -46,7 +47,7 @@ def replay(
 
 def _concerns(events: EventColumns, pid: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Calls of other processes are dropped; what the host did is kept for everybody."""
-    is_call = np.isin(events.source, (1, 4, 8))
+    is_call = np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH))
     wanted: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~is_call | (events.pid == pid)
     return wanted
 

@@ -15,7 +15,7 @@ from ingero.importers.collectives_csv import read_csv
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
-from ingero.importers.rings import RING_MAGIC, read_ring_records
+from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
 MAX_FILES = 20_000

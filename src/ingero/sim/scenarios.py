@@ -14,7 +14,7 @@ import numpy as np
 from ingero.agent.process_info import ProcessBook, ProcessInfo
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.contract.chain import Chain
-from ingero.contract.events import OFF_CPU_PREEMPTED, find_op, op_name
+from ingero.contract.events import OFF_CPU_PREEMPTED, Source, find_op, op_name
 from ingero.core.chain_finder import weight
 from ingero.core.durations import human_duration
 from ingero.core.event_columns import EventColumns, columns_from_rows
@@ -276,7 +276,7 @@ def run_scenario(
         if writer:
             writer.close()
     chains = sorted(best.values(), key=weight, reverse=True)
-    operations = [one for one in recorder.summaries() if one.key[0] != 3]
+    operations = [one for one in recorder.summaries() if one.key[0] != Source.HOST]
     story_s = (int(events.timestamp[-1]) - begins_ns) / 1e9
     finding = scenario.find(operations, chains)
     return ScenarioResult(name, scenario.title, len(events), story_s, operations, chains, finding)

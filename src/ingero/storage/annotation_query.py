@@ -6,13 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from ingero.contract.events import Source, find_op
+from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
 from ingero.storage.chain_table import RecordedChain
 from ingero.storage.schema import table_columns
 
 CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the slow call of a chain may lie
-_EXEC, _EXIT = 5, 6
 
 
 def labels_of(connection: sqlite3.Connection, events: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
@@ -51,7 +50,7 @@ def _read_turns(connection: sqlite3.Connection) -> dict[int, list[int]]:
     """When each process began another program or ended; the end of a thread is neither."""
     turns: dict[int, list[int]] = defaultdict(list)
     sql = "SELECT pid, timestamp FROM events WHERE source = ? AND (op = ? OR (op = ? AND pid = tid)) ORDER BY timestamp"
-    for pid, at_ns in connection.execute(sql, (int(Source.HOST), _EXEC, _EXIT)):
+    for pid, at_ns in connection.execute(sql, (*PROCESS_EXEC, PROCESS_EXIT[1])):
         turns[pid].append(at_ns)
     return turns
 

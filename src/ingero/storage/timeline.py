@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ingero.contract.events import find_op
+from ingero.contract.events import Layer, Source, find_op
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
 from ingero.errors import ForeignFile
@@ -13,7 +13,14 @@ from ingero.storage.schema import table_columns
 
 CHUNK_ROWS: Final = 10_000
 CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the events of a chain may lie
-_LAYER_SOURCES: Final = {"HOST": (3,), "IO": (5,), "NET": (6, 7), "INFRA": (3, 5, 6), "CUDA": (1, 8), "DRIVER": (4,)}
+_LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
+    Layer.HOST: (Source.HOST,),
+    Layer.IO: (Source.IO,),
+    Layer.NET: (Source.TCP, Source.NET),
+    Layer.INFRA: (Source.HOST, Source.IO, Source.TCP),
+    Layer.CUDA: (Source.CUDA, Source.GRAPH),
+    Layer.DRIVER: (Source.DRIVER,),
+}
 _NCCL_SOURCE: Final = 9
 _COLLECTIVE_ROW_BASE: Final = 1 << 62  # rows of collectives never meet rows of events
 
@@ -92,7 +99,8 @@ class TimelineReader:
         table, node = ("node_aggregates", "node") if per_node else ("event_aggregates", "?2")
         sql = (
             f"SELECT {node}, bucket, sum(count) / 60.0 FROM {table} "
-            "WHERE source IN (1, 4) AND bucket >= ?1 AND ?2 IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2"
+            f"WHERE source IN ({Source.CUDA:d}, {Source.DRIVER:d}) AND bucket >= ?1 AND ?2 IS NOT NULL "
+            "GROUP BY 1, 2 ORDER BY 1, 2"
         )
         rows = self.connection.execute(sql, (self.since_ns, self.nodes[0].name)).fetchall()
         for index, name in enumerate(node.name for node in self.nodes):
