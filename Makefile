@@ -36,7 +36,7 @@ test: $(READY) ## run every test that this machine can run; what was skipped and
 	$(BIN)/pytest -n $(WORKERS) -rs
 
 .PHONY: check
-check: test ## the same as test; the name style.md uses
+check: test ## the same as test
 
 .PHONY: format
 format: $(READY) ## format and apply safe lint fixes

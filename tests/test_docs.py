@@ -54,6 +54,12 @@ def test_readme_is_short_and_promises_the_two_commands() -> None:
     assert "make test" in text
 
 
+def test_every_page_is_in_the_index() -> None:
+    listed = set(re.findall(r"\]\(([^)#\s]+)", (DOCS / "README.md").read_text()))
+    pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
+    assert sorted(pages - listed) == []
+
+
 def test_relative_links_lead_somewhere() -> None:
     broken = []
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:

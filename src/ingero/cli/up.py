@@ -30,9 +30,9 @@ PORTS = {
     "fleet-http": ("fleet", "--http", 4318),
     "fleet-api": ("fleet", "--agent", 8080),
     "fleet-admin": ("fleet", "--admin", 8081),
-    "fleet-health": ("fleet", "--health", 13133),
+    "fleet-health": ("fleet", "--health", 55679),
     "fleet-metrics": ("fleet", "--metrics", 8888),
-    "fleet-prometheus": ("fleet", "--prometheus", 8889),
+    "fleet-prometheus": ("fleet", "--prometheus", 9090),
     "echo-otlp": ("echo", "--otlp-addr", 14317),
     "echo-otlp-http": ("echo", "--otlp-http-addr", 14318),
     "echo-api": ("echo", "--mcp-addr", 18081),
@@ -223,7 +223,7 @@ def fleet_config(folder: Path, echo_otlp: str) -> str:
     pipeline = {"receivers": ["otlp"], "exporters": ["otlp"]}
     metrics = {"receivers": ["otlp"], "processors": ["ingero"], "exporters": ["prometheus", "otlp"]}
     document = {
-        "exporters": {"prometheus": {"endpoint": "127.0.0.1:8889"}, "otlp": exporter},
+        "exporters": {"prometheus": {}, "otlp": exporter},
         "service": {"pipelines": {"metrics": metrics, "traces": pipeline, "logs": pipeline}},
     }
     return json.dumps(document, indent=2) + "\n"  # JSON is YAML
