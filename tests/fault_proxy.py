@@ -15,6 +15,9 @@ class FaultProxy:
     cut_after_bytes: int | None = None
     swallow: bool = False  # accepts and never answers
     trickle_s: float = 0.0  # seconds between single bytes of the answer
+    together: asyncio.Barrier | None = None  # forwards once so many connections wait here
+    hold: tuple[bytes, asyncio.Event] | None = None  # requests with these bytes wait for the event
+    accepted: int = 0
     address: str = ""
     accepted: int = 0  # connections so far
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -37,10 +40,13 @@ class FaultProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.accepted += 1
         try:
             if self.swallow:
                 await asyncio.Event().wait()
             await asyncio.sleep(self.delay_s)
+            if self.together is not None:
+                await self.together.wait()
             upstream_reader, upstream_writer = await asyncio.open_connection(*self.target)
             try:
                 await asyncio.gather(
@@ -59,6 +65,8 @@ class FaultProxy:
         sent = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(1 if self.trickle_s and budget is not None else 65536):
+                if self.hold is not None and self.hold[0] in data:
+                    await self.hold[1].wait()
                 if budget is not None and sent + len(data) > budget:
                     writer.write(data[: budget - sent])
                     await writer.drain()

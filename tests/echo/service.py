@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.waiting import PATIENCE_S
+
 from ingero.config.echo import EchoConfig
 from ingero.echo.app import EchoService
 
@@ -48,7 +50,7 @@ class RunningEcho:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
 
-    def run(self, coroutine: Any, timeout_s: float = 60) -> Any:
+    def run(self, coroutine: Any, timeout_s: float = 2 * PATIENCE_S) -> Any:
         """Run something inside the service's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout_s)
 
@@ -83,7 +85,7 @@ class RunningEcho:
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
         try:
-            with urllib.request.urlopen(request, timeout=30) as reply:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 return Reply(reply.status, dict(reply.headers), reply.read())
         except urllib.error.HTTPError as error:
             with error:

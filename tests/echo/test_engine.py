@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from tests.echo.samples import metrics_body
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp_rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
@@ -39,14 +40,12 @@ async def ask(engine: Engine, sql: str, **limits: float) -> QueryResult:
 
 
 async def count(engine: Engine) -> int:
-    await engine.store.wait_applied(engine.ingest.durable_seq, 20)
+    await engine.store.wait_applied(engine.ingest.durable_seq, PATIENCE_S)
     return int((await ask(engine, "SELECT count(*) FROM events")).rows[0][0])
 
 
 async def until_back(engine: Engine) -> None:
-    async with asyncio.timeout(20):
-        while engine.store.pid is None:
-            await asyncio.sleep(0.02)
+    await until_async(lambda: engine.store.pid is not None)
 
 
 async def test_a_request_is_found_once_however_often_it_is_sent(tmp_path: Path) -> None:
@@ -54,7 +53,7 @@ async def test_a_request_is_found_once_however_often_it_is_sent(tmp_path: Path) 
     engine = Engine(settings(tmp_path))
     await engine.start()
     body = metrics_body(points=3)
-    accepted = await engine.submit(Signal.METRICS, body, wait_s=20)
+    accepted = await engine.submit(Signal.METRICS, body, wait_s=PATIENCE_S)
     assert (accepted.seq, accepted.events) == (1, 3)
     assert (await ask(engine, "SELECT count(*) FROM events")).rows == [[3]]
     await asyncio.gather(*(engine.submit(Signal.METRICS, body) for _ in range(5)))
@@ -92,8 +91,8 @@ async def test_a_killed_store_process_comes_back_and_loses_nothing(engine: Engin
 
 async def test_questions_during_a_restart_are_told_to_ask_again(engine: Engine) -> None:
     assert engine.store.pid is not None
-    slow = asyncio.create_task(ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=30))
-    await asyncio.sleep(0.2)
+    slow = asyncio.create_task(ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=2 * PATIENCE_S))
+    await until_async(lambda: engine.store._waiting)
     os.kill(engine.store.pid, signal.SIGKILL)
     with pytest.raises(StoreRestarting, match="nothing is lost, ask again in 2 s"):
         await slow
@@ -105,13 +104,11 @@ async def test_a_query_that_exhausts_memory_costs_at_most_the_store_process(tmp_
     engine = Engine(settings(tmp_path, address_space_bytes=2 << 30))
     await engine.start()
     try:
-        await engine.submit(Signal.METRICS, metrics_body(points=10), wait_s=20)
+        await engine.submit(Signal.METRICS, metrics_body(points=10), wait_s=PATIENCE_S)
         with pytest.raises(QueryFailed) as failed:
             await ask(engine, "SELECT repeat('x', 3000000000)")
         assert failed.value.code == "out_of_memory"
-        async with asyncio.timeout(20):
-            while engine.store.restarts == 0:
-                await asyncio.sleep(0.02)
+        await until_async(lambda: engine.store.restarts)
         await until_back(engine)
         assert await count(engine) == 10
     finally:

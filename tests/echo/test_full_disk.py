@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.echo.samples import metrics_body
+from tests.waiting import PATIENCE_S
 
 from ingero.contract.otlp_rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
@@ -41,14 +42,14 @@ async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk:
         assert "No space left on device" in engine.trouble
         (small_disk / "ballast").unlink()
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
                     sent += (await engine.submit(Signal.METRICS, metrics_body(points=7, first=10**7))).events
                     break
                 except StoreFull:
                     await asyncio.sleep(0.1)
-        await engine.store.wait_applied(engine.ingest.durable_seq, 30)
+        await engine.store.wait_applied(engine.ingest.durable_seq, PATIENCE_S)
         found = await engine.store.query("SELECT count(*) FROM events", [], QueryLimits())
         assert found.rows == [[sent]]
     finally:

@@ -12,6 +12,7 @@ from mcp.client.streamable_http import streamable_http_client
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.echo.questions_data import score
 from tests.echo.service import TOKEN, RunningEcho
+from tests.waiting import PATIENCE_S
 
 from ingero.storage.event_schema import READABLE
 
@@ -84,7 +85,7 @@ def test_f085_openapi_describes_what_is_served(echo: RunningEcho) -> None:
 
 def test_f085_schemathesis_has_no_finding(echo: RunningEcho) -> None:
     schema = schemathesis.openapi.from_dict(echo.get("/api/v2/openapi.json").json)
-    schema.config.update(base_url=echo.url())
+    schema.config.update(base_url=echo.url(), request_timeout=PATIENCE_S)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     for result in schema.get_all_operations():
         operation = result.ok()

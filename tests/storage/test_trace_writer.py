@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from ingero.errors import StoreError
 from ingero.storage import trace_writer
@@ -33,13 +33,6 @@ def count(path: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM events").fetchone()[0])
     finally:
         connection.close()
-
-
-def wait_for(condition: object, seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -81,7 +74,7 @@ def test_a_full_disk_stops_recording_and_recording_goes_on_when_there_is_room(
     assert writer.state is RecordingState.DISK_FULL
     assert connect_readonly(small_disk / "t.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
     ballast.unlink()
-    wait_for(lambda: writer.state is RecordingState.RECORDING)
+    until(lambda: writer.state is RecordingState.RECORDING)
     writer.submit(batch(db, 1))
     writer.close()
     assert writer.counters.failed == 0
@@ -172,7 +165,7 @@ def test_a_rollover_that_fails_goes_on_in_the_old_file(tmp_path: Path, monkeypat
     writer = TraceWriter(db, SizePolicy(rollover_bytes=1))
     writer._next_checkpoint_s = 0.0
     writer.submit(batch(db, 10))
-    wait_for(lambda: writer.counters.rollover_failures > 0)
+    until(lambda: writer.counters.rollover_failures > 0)
     writer.submit(batch(db, 5))
     writer.close()
     assert count(tmp_path / "t.db") == 15
@@ -195,7 +188,7 @@ def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on
     assert writer.state is RecordingState.FAILED
     filler.unlink()
     writer.submit(batch(db, 7))
-    wait_for(lambda: writer.counters.written == 12, seconds=20)
+    until(lambda: writer.counters.written == 12)
     writer.close()
     assert [count(file) for file in (*rolled_files(small_disk / "t.db"), small_disk / "t.db")] == [10, 12]
 
@@ -208,7 +201,7 @@ def test_the_writer_rolls_over_by_itself(tmp_path: Path, monkeypatch: pytest.Mon
     for _ in range(3):
         writer.submit(batch(db, 10))
         writer.flush()
-    wait_for(lambda: writer.counters.rollovers > 0)
+    until(lambda: writer.counters.rollovers > 0)
     writer.close()
     files = [*rolled_files(tmp_path / "t.db"), tmp_path / "t.db"]
     assert sum(count(file) for file in files) == 30

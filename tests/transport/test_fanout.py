@@ -11,6 +11,7 @@ import pytest
 from tests.fault_proxy import FaultProxy
 from tests.storage.test_merge import database
 from tests.tls_files import Authority
+from tests.waiting import PATIENCE_S
 
 from ingero.agent.api import NodeApi, NodeGuard
 from ingero.core.skew import skew_warnings
@@ -50,7 +51,7 @@ async def node(
 
 
 async def ask(nodes: list[str], question: Question = SQL, **policy: object) -> list[NodeReply]:
-    async with Fanout(FanoutPolicy(**{"timeout_s": 5.0, **policy})) as fanout:
+    async with Fanout(FanoutPolicy(**{"timeout_s": PATIENCE_S, **policy})) as fanout:
         return [reply async for reply in fanout.ask(nodes, question)]
 
 
@@ -63,20 +64,18 @@ async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
 
 
 async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
-    """Five nodes that each take 0.4 s take about 0.4 s together."""
+    """Five nodes of which none answers before all five were asked: one after the other would never end."""
+    together = asyncio.Barrier(5)
     async with node(database(tmp_path / "a.db")) as address, contextlib.AsyncExitStack() as stack:
-        proxies = [await stack.enter_async_context(FaultProxy(_target(address), delay_s=0.4)) for _ in range(5)]
-        begin = time.monotonic()
+        proxies = [await stack.enter_async_context(FaultProxy(_target(address), together=together)) for _ in range(5)]
         replies = await ask([proxy.address for proxy in proxies])
-        elapsed = time.monotonic() - begin
-    assert all(reply.failure is None for reply in replies)
-    assert elapsed < 1.6
+    assert [reply.failure for reply in replies] == [None] * 5
 
 
 async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
-        replies = await ask([address, silent.address], timeout_s=2.0)
-    assert [reply.failure for reply in replies] == [None, "no answer within 2 s"]
+        replies = await ask([address, silent.address], timeout_s=3)
+    assert [reply.failure for reply in replies] == [None, "no answer within 3 s"]
 
 
 async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path: Path) -> None:
@@ -85,10 +84,10 @@ async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path
         FaultProxy(_target(address), cut_after_bytes=40) as cut,
         FaultProxy(_target(address), cut_after_bytes=10**6, trickle_s=0.2) as slow,
     ):
-        cut_off, refused, trickle = await ask([cut.address, "127.0.0.1:1", slow.address], timeout_s=1.0)
+        cut_off, refused, trickle = await ask([cut.address, "127.0.0.1:1", slow.address], timeout_s=3)
     assert "closed the connection" in (cut_off.failure or "") or "broke off" in (cut_off.failure or "")
     assert refused.failure == "cannot connect: Connection refused"
-    assert trickle.failure == "no answer within 1 s"
+    assert trickle.failure == "no answer within 3 s"
 
 
 async def test_names_that_nobody_has_are_said_and_do_not_stop_the_others(tmp_path: Path) -> None:
@@ -152,14 +151,14 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
     db = database(tmp_path / "a.db")
     async with (
         node(db, "right") as one,
-        node(db, "ahead", now_ns=lambda: time.time_ns() + 5_000_000_000) as two,
+        node(db, "ahead", now_ns=lambda: time.time_ns() + 500_000_000_000) as two,
         Fanout(FanoutPolicy()) as fanout,
     ):
         replies = [reply async for reply in fanout.ask([one, two], SQL)]
     assert all(reply.failure is None for reply in replies)
     (warning,) = skew_warnings(fanout.offsets([one, two]), 1000.0)
     assert (warning.node, warning.other) == ("right", "ahead")
-    assert warning.offset_ms == pytest.approx(5000, abs=500)
+    assert warning.offset_ms == pytest.approx(500_000, rel=0.02)
 
 
 @pytest.mark.parametrize("known_by", ["authority", "fingerprint"])
@@ -222,13 +221,13 @@ async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp
     from ingero.transport.tools import by_name, call
 
     db = database(tmp_path / "a.db")
-    async with node(db, "right") as one, node(db, "ahead", now_ns=lambda: time.time_ns() + 2 * 10**9) as two:
+    async with node(db, "right") as one, node(db, "ahead", now_ns=lambda: time.time_ns() + 2 * 10**12) as two:
         context = AgentContext(db=db, nodes=(one, two))
         arguments = {"action": action, "query": "SELECT count(*) AS n FROM events" if action == "sql" else ""}
         answer = await call(by_name(AGENT_TOOLS, "query_fleet"), context, arguments)
     assert isinstance(answer, Told)
     text = answer.text or ""
-    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is [12]\d{3} ms ahead of right", text)
+    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is (19|20)\d{5} ms ahead of right", text)
     expected = {
         "chains": "Fleet Chains: 0 chain(s)", "ops": "Fleet Ops: 2 node(s)", "overview": "Fleet Overview: 2 node(s)",
         "sql": "[traced-data]right[/traced-data]|3\n[traced-data]ahead[/traced-data]|3\n2 row(s)",

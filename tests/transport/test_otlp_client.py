@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
+from tests.waiting import PATIENCE_S
 
 from ingero.contract import names
 from ingero.contract.otlp import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
@@ -31,7 +32,9 @@ GOOD = {names.THRESHOLD_HEADER: "0.82", names.QUORUM_HEADER: "true"}
 
 
 @contextlib.asynccontextmanager
-async def pushing(url: str, protocol: Protocol = Protocol.HTTP_JSON, timeout_s: float = 2.0) -> AsyncIterator[HttpPush]:
+async def pushing(
+    url: str, protocol: Protocol = Protocol.HTTP_JSON, timeout_s: float = PATIENCE_S
+) -> AsyncIterator[HttpPush]:
     endpoint = parse_endpoint(url, protocol=protocol)
     client = HttpPush(
         endpoint, "c 1", "n/1", ClientOptions(timeout_s=timeout_s, headers={"X-A": "b"}), random.Random(1)
@@ -96,11 +99,11 @@ async def test_bug_redirects_are_refused(status: int) -> None:
 
 
 async def test_network_errors_are_tried_once_more() -> None:
-    async with scripted_fleet() as fleet, pushing(fleet.url, timeout_s=0.2) as client:
-        fleet.answer = lambda count: Answer(delay_s=0.6 if count == 1 else 0.0)
+    async with scripted_fleet() as fleet, pushing(fleet.url, timeout_s=1.0) as client:
+        fleet.answer = lambda count: Answer(delay_s=1.5 if count == 1 else 0.0)
         assert (await client.push(REQUEST)).outcome is PushOutcome.OK
         assert len(fleet.requests) == 2
-        fleet.answer = lambda _: Answer(delay_s=0.6)
+        fleet.answer = lambda _: Answer(delay_s=1.5)
         assert (await client.push(REQUEST, retry=False)).outcome is PushOutcome.TRANSPORT
         assert len(fleet.requests) == 3
 
@@ -174,7 +177,9 @@ def test_retry_after_dates_v18() -> None:
 async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: answer
-        client = ThresholdPoll(f"{fleet.url}/api/v1/threshold?cluster_id=c", ClientOptions(timeout_s=1.0), interval_s)
+        client = ThresholdPoll(
+            f"{fleet.url}/api/v1/threshold?cluster_id=c", ClientOptions(timeout_s=PATIENCE_S), interval_s
+        )
         try:
             return await client.ask()
         finally:
@@ -263,7 +268,7 @@ async def grpc_pair() -> AsyncIterator[tuple[ScriptedService, GrpcPush]]:
     await server.start()
     endpoint = parse_endpoint(f"http://127.0.0.1:{port}", protocol=Protocol.GRPC)
     client = GrpcPush(
-        endpoint, "c", "n", ClientOptions(timeout_s=2.0, headers={"X-A": "b"}), GrpcPems(), random.Random(1)
+        endpoint, "c", "n", ClientOptions(timeout_s=PATIENCE_S, headers={"X-A": "b"}), GrpcPems(), random.Random(1)
     )
     try:
         yield service, client
@@ -317,7 +322,9 @@ async def test_grpc_nobody_there() -> None:
 async def test_grpc_names_that_are_no_metadata_travel_in_the_body_alone() -> None:
     """Metadata is ASCII; a cluster called zürich must not stop the push."""
     async with grpc_pair() as (service, client):
-        odd = GrpcPush(client._endpoint, "zürich", "日本-1", ClientOptions(timeout_s=2.0), GrpcPems(), random.Random(1))
+        odd = GrpcPush(
+            client._endpoint, "zürich", "日本-1", ClientOptions(timeout_s=PATIENCE_S), GrpcPems(), random.Random(1)
+        )
         assert (await odd.push(REQUEST)).outcome is PushOutcome.OK
         assert names.CLUSTER_HEADER not in service.metadata
         await odd.close()
@@ -327,7 +334,7 @@ async def test_a_rotated_token_is_used_without_a_restart(tmp_path: Path) -> None
     path = tmp_path / "token"
     path.touch(mode=0o600)
     path.write_text("first")
-    options = ClientOptions(timeout_s=2.0, token=RotatingToken(path))
+    options = ClientOptions(timeout_s=PATIENCE_S, token=RotatingToken(path))
     async with scripted_fleet() as fleet, grpc_pair() as (service, channel):
         http = HttpPush(parse_endpoint(fleet.url), "c", "n", options, random.Random(1))
         grpc_client = GrpcPush(channel._endpoint, "c", "n", options, GrpcPems(), random.Random(1))
