@@ -17,7 +17,6 @@ class FaultProxy:
     trickle_s: float = 0.0  # seconds between single bytes of the answer
     together: asyncio.Barrier | None = None  # forwards once so many connections wait here
     hold: tuple[bytes, asyncio.Event] | None = None  # requests with these bytes wait for the event
-    accepted: int = 0
     address: str = ""
     accepted: int = 0  # connections so far
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -40,7 +39,6 @@ class FaultProxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self.accepted += 1
         try:
             if self.swallow:
                 await asyncio.Event().wait()
