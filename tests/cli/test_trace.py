@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from tests.core.trace_events import MS, events
 
+from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.recorder import TracedEvents
 from ingero.agent.trace_app import TraceView
 from ingero.cli.dispatch import run
 from ingero.cli.params import Size
-from ingero.cli.trace import Pids, node_name
+from ingero.cli.trace import Pids, node_name, trace_policy
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
-from ingero.config.ingero import IngeroConfig
+from ingero.config.ingero import AgentConfig, IngeroConfig
 from ingero.config.loader import load_text
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.evidence import SystemSample
@@ -109,3 +110,12 @@ def test_json_lines() -> None:
 def test_help_has_examples(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["trace", "--help"]) == 0
     assert "sudo ingero trace --node gpu-node-01" in capsys.readouterr().out
+
+
+def test_the_budget_of_probing_is_a_setting() -> None:
+    def policy(config: IngeroConfig) -> TracePolicy:
+        return trace_policy(config, pids=None, record_all=False, stacks=True, without={"tcp"})
+
+    assert policy(IngeroConfig()).budget_share == 0.01
+    changed = policy(IngeroConfig(agent=AgentConfig(max_overhead_percent=2.5)))
+    assert (changed.budget_share, "tcp" in changed.layers, "block" in changed.layers) == (0.025, False, True)

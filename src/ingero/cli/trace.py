@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import click
@@ -104,11 +105,8 @@ def command(
         annotate_gid=annotate_socket_gid,
         flags=",".join(name for name, on in (("stack", stack), ("record", record), ("record-all", record_all)) if on),
     )
-    layers = CALL_LAYERS | HOST_LAYERS
-    layers -= {name for name, off in (("block", no_io), ("tcp", no_tcp)) if off}
-    policy = TracePolicy(
-        pids=pids, layers=layers, record_everything=record_all, stacks=stack, slow_launch_ns=SLOW_LAUNCH_NS
-    )
+    without = {name for name, off in (("block", no_io), ("tcp", no_tcp)) if off}
+    policy = trace_policy(config, pids=pids, record_all=record_all, stacks=stack, without=without)
     feed = LiveFeed(policy, options.node)
     try:
         app = TraceApp(options, feed)
@@ -118,6 +116,20 @@ def command(
     metrics = serve_metrics(metrics_listen, app, feed.tracer) if metrics_listen else None
     _announce(options, feed, metrics)
     run_trace(app, as_json)
+
+
+def trace_policy(
+    config: IngeroConfig, *, pids: tuple[int, ...] | None, record_all: bool, stacks: bool, without: AbstractSet[str]
+) -> TracePolicy:
+    """What is traced, and how much of a core that may cost each process."""
+    return TracePolicy(
+        pids=pids,
+        layers=(CALL_LAYERS | HOST_LAYERS) - without,
+        record_everything=record_all,
+        stacks=stacks,
+        slow_launch_ns=SLOW_LAUNCH_NS,
+        budget_share=config.agent.max_overhead_percent / 100,
+    )
 
 
 def _require_capabilities() -> None:

@@ -26,7 +26,7 @@ class AgentConfig:
 
     node: str | None = None
     log_level: str = setting("info", choices=LOG_LEVELS)
-    max_overhead_percent: float = setting(2.0, range=(0.0, 100.0))
+    max_overhead_percent: float = setting(1.0, range=(0.1, 100.0))
 
     def __post_init__(self) -> None:
         if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
