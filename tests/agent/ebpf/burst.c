@@ -32,3 +32,17 @@ int burst_threads(void *function, long calls, int threads) {
     pthread_join(ids[i], 0);
   return 0;
 }
+#if defined(__x86_64__)
+#include <sys/mman.h>
+/* Calls a function with six arguments on a stack that ends right above its return address: stack arguments are not there. */
+long call_at_edge(void *function) {
+  char *pages = mmap(0, 3 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *edge = pages + (2 << 16);
+  mprotect(edge, 1 << 16, PROT_NONE);
+  register long fifth __asm__("r8") = 30, sixth __asm__("r9") = 40;
+  long result;
+  __asm__ volatile("mov %%rsp, %%rbx\n mov %2, %%rsp\n call *%1\n mov %%rbx, %%rsp"
+                   : "=a"(result) : "r"(function), "r"(edge), "D"(1), "S"(100), "d"(2), "c"(100), "r"(fifth), "r"(sixth)
+                   : "rbx", "r10", "r11", "memory", "cc");
+  return result;
+}
+#endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #define API __attribute__((visibility("default"), noinline))
 typedef struct { unsigned x, y, z; } dim3;
+API int cudaStreamSynchronize(void *s);
 static volatile uint64_t sink;
 static void spin(long ns) {
   struct timespec t = {ns / 1000000000L, ns % 1000000000L};
@@ -33,6 +34,8 @@ API int cudaMemcpy(void *d, const void *s, size_t n, int kind) { sink += (uintpt
 API int cudaMemcpyAsync(void *d, const void *s, size_t n, int kind, void *stream) { sink += (uintptr_t)d + (uintptr_t)s + n + kind + (uintptr_t)stream; return 0; }
 API int cudaMemcpyAsync_ptsz(void *d, const void *s, size_t n, int kind, void *stream) { return cudaMemcpyAsync(d, s, n, kind, stream); }
 API int cudaMemcpy2D(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int kind) { sink += (uintptr_t)d + dp + (uintptr_t)s + sp + w + h + kind; return 0; }
+API int cudaMemcpy2DAsync(void *d, size_t dp, const void *s, size_t sp, size_t w, size_t h, int kind, void *stream) { sink += w + h; return 0; } /* leaves the stack alone */
+API int cudaStreamSynchronize_ptsz(void *s) { spin(20000000); int ret = cudaStreamSynchronize(s); spin(20000000); return ret + (int)(sink * 0); }
 API int cudaMemcpyPeerAsync(void *d, int dd, const void *s, int sd, size_t n, void *stream) { sink += (uintptr_t)d + dd + (uintptr_t)s + sd + n + (uintptr_t)stream; return 0; }
 API int cudaStreamSynchronize(void *s) { sink += (uintptr_t)s; return 0; }
 API int cudaDeviceSynchronize(void) { sink += 1; return 0; }

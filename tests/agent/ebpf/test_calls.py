@@ -1,5 +1,6 @@
 """F129: real uprobes on real processes; every record is checked against what the process did."""
 
+import platform
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SAMPLED, FLAG_SLOW, bucket_floor_ns
 from ingero.agent.ebpf.links import ProbeStyle
 from ingero.agent.ebpf.slots import Recording
-from ingero.contract.events import Source
+from ingero.contract.events import MemcpyKind, Source
 
 RUNTIME = "rt = load('libcudart.so.12')\n"
 
@@ -219,6 +220,57 @@ def test_every_style_of_probing_gives_the_same_records(job, trace, monkeypatch, 
     records = tracing.of(Source.CUDA, 4)
     assert records["arg0"].tolist() == list(range(100))
     assert (records["end_ns"] > records["start_ns"]).all()
+
+
+@pytest.mark.parametrize("style", list(ProbeStyle))
+def test_variant_inside_its_own_function_does_not_end_the_outer_call(
+    job, trace, monkeypatch, style: ProbeStyle
+) -> None:
+    """`_ptsz` sleeps 20 ms before and after it calls the plain function: one call of 40 ms, whoever returns first."""
+    monkeypatch.setattr("ingero.agent.ebpf.loading.detect_style", lambda: (style, {}))
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
+    process.do("[rt.cudaStreamSynchronize_ptsz(P(7)) for _ in range(3)]\nrt.cudaStreamSynchronize(P(8))")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 5)) >= 4)
+    records = tracing.of(Source.CUDA, 5)
+    assert records["arg0"].tolist() == [7, 7, 7, 8]
+    assert ((records["end_ns"] - records["start_ns"])[:3] >= 40_000_000).all()
+    assert tracing.count(process.pid, "cudaStreamSynchronize") == 4
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the seventh argument is in a register here")
+def test_direction_that_cannot_be_read_is_unknown_never_host_to_host_must_9(job, trace) -> None:
+    process = job()
+    process.do(RUNTIME)
+    tracing = trace(pids=(process.pid,), record_everything=True)
+    process.do("rt.cudaMemcpy2DAsync(P(1), S(100), P(2), S(100), S(30), S(40), I(1), P(0))")
+    process.do("burst.call_at_edge(rt.cudaMemcpy2DAsync)")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 10)) == 2)
+    copies = tracing.of(Source.CUDA, 10)
+    assert copies["arg0"].tolist() == [1200, 1200]
+    assert copies["arg1"].tolist() == [MemcpyKind.H2D, MemcpyKind.UNKNOWN]
+
+
+def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None:
+    """Rings of one page, written over many times by calls with arguments; then calls without any."""
+    process = job()
+    process.do(RUNTIME + "nccl = load('libnccl.so.2')")
+    small = (("calls_ring", 4096), ("nccl_ring", 4096))
+    tracing = trace(pids=(process.pid,), record_everything=True, ring_bytes=small)
+    for turn in range(1, 11):
+        process.do("[rt.cudaMemcpy(P(-1), P(-1), S((1 << 63) - 1), I(-1)) for _ in range(20)]")
+        process.do("[nccl.ncclAllReduce(P(-1), P(-1), S((1 << 63) - 1), I(7), I(3), P(5), P(-1)) for _ in range(10)]")
+        tracing.wait(lambda turn=turn: len(tracing.of(Source.CUDA, 4)) == 20 * turn and len(tracing.nccl) == 10 * turn)
+    process.do("[rt.cudaDeviceSynchronize() for _ in range(20)]\n[nccl.ncclGroupStart() for _ in range(10)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 20 and len(tracing.nccl) == 110)
+    calls, groups = tracing.of(Source.CUDA, 6), tracing.nccl[100:]
+    for records in (calls, groups):
+        for field, value in (("arg0", 0), ("arg1", 0), ("ret", 0), ("stack", -1), ("gpu", -1), ("flags", FLAG_SAMPLED)):
+            assert set(records[field].tolist()) == {value}, field
+    for field, value in (("comm_hash", 0), ("seq", 0), ("count", 0), ("stream", 0), ("rank", -1), ("nranks", -1),
+                         ("datatype", -1), ("reduce_op", -1), ("peer", -1)):  # fmt: skip
+        assert set(groups[field].tolist()) == {value}, field
 
 
 def test_stack_of_a_failed_call_holds_addresses_of_the_caller(job, trace) -> None:

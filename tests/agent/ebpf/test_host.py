@@ -38,6 +38,7 @@ def preempted_of(tracing):
 def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) -> None:
     """A process of higher priority pushes the traced one aside again and again: it waits, it does not sleep."""
     traced, rival = job(), job()
+    rival.do("open('/proc/self/comm', 'w').write('rival')")
     for process in (traced, rival):
         process.do("os.sched_setaffinity(0, {0})")
     tracing = trace(pids=(traced.pid,), slow_runqueue_ns=500_000)
@@ -47,7 +48,8 @@ def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) 
     switches, preempted = tracing.of(Source.HOST, SWITCH), preempted_of(tracing)
     assert set(switches["pid"]) == {traced.pid}
     assert (preempted["arg0"] == preempted["end_ns"] - preempted["start_ns"]).all()
-    assert (switches["comm"] == switches["comm"][0]).all() and switches["comm"][0]
+    own_name = Path(f"/proc/{traced.pid}/comm").read_bytes().strip()
+    assert set(switches["comm"].tolist()) == {own_name}, "must 4: the name of who came back, not of who left"
     assert rows(tracing, traced.pid)["runqueue_wait"].sum_ns > 0.1e9
 
 
@@ -89,6 +91,37 @@ def test_fork_exec_and_exit_are_recorded_and_threads_are_not_processes(job, trac
     assert tracing.of(Source.HOST, EXIT)["comm"].tolist() == [b"true"]
 
 
+def test_fork_in_a_thread_belongs_to_its_process_must_3(job, trace) -> None:
+    """The tracepoint names the forking thread; a parent with many threads must not lose its children."""
+    process = job()
+    tracing = trace(pids=(process.pid,))
+    child = int(
+        process.do(
+            "def fork():\n  global result\n  result = os.spawnv(os.P_NOWAIT, '/bin/true', ['true'])\n"
+            "t = threading.Thread(target=fork); t.start(); t.join()\n"
+        )
+    )
+    process.do(f"os.waitpid({child}, 0)")
+    tracing.wait(lambda: child in tracing.of(Source.HOST, EXIT)["pid"])
+    (fork,) = tracing.of(Source.HOST, FORK)
+    assert (int(fork["pid"]), int(fork["arg1"])) == (process.pid, child)
+    assert fork["tid"] != process.pid
+
+
+def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10(job, trace) -> None:
+    """Nobody drains while a hundred children come and go: each fork and exit is a record or counted as lost."""
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), record_everything=True, rescan_s=1000.0, ring_bytes=(("critical_ring", 4096),))
+    process.do("[rt.cudaDeviceSynchronize() for _ in range(5000)]")  # a flood elsewhere costs nothing here
+    process.do("for _ in range(100):\n  pid = os.fork()\n  if not pid: os._exit(0)\n  os.waitpid(pid, 0)\n")
+    tracing.poll()
+    kept = len(tracing.of(Source.HOST, FORK)) + len(tracing.of(Source.HOST, EXIT))
+    lost = tracing.tracer.losses()["critical"]
+    assert kept > 0 and lost > 0
+    assert kept + lost == 200
+
+
 def test_page_allocations_are_summed_per_process(job, trace) -> None:
     process = job()
     tracing = trace(pids=(process.pid,))
@@ -125,6 +158,8 @@ def test_block_requests_belong_to_the_process_that_issued_them(job, trace, tmp_p
     assert sum(int(record["arg0"]) for record in mine(1)) == 8 << 11, "8 MiB in sectors of 512 bytes"
     assert sum(int(record["arg0"]) for record in mine(2)) >= 8 << 11
     assert all(record["end_ns"] > record["start_ns"] and not record["flags"] & FLAG_OTHER for record in mine(1))
+    own_name = Path(f"/proc/{process.pid}/comm").read_bytes().strip()
+    assert {bytes(record["comm"]) for record in mine(1)} == {own_name}, "must 4: of who issued it"
     assert rows(tracing, process.pid)["block_io"].calls >= len(mine(1)) + len(mine(2))
 
 

@@ -40,7 +40,7 @@ extern _Bool bpf_session_is_return(void) KSYM;
 #if defined(__TARGET_ARCH_x86)
 struct pt_regs { u64 r15, r14, r13, r12, bp, bx, r11, r10, r9, r8, ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss; };
 #define RETURN_VALUE(ctx) ((ctx)->ax)
-#define FIRST_STACK_ARG 8 /* the return address lies below the arguments */
+#define FIRST_STACK_ARG 8 /* the return address lies below the arguments, and is gone when the call returns */
 #define STACK_POINTER(ctx) ((ctx)->sp)
 #elif defined(__TARGET_ARCH_arm64)
 struct pt_regs { u64 regs[31], sp, pc, pstate; };

@@ -23,13 +23,13 @@ enum {
 };
 enum { LOC_PRESENT = 0x40, LOC_32BIT = 0x80 };
 enum { FUNC_STACK_ARGS = 1, FUNC_EMIT_STACK = 2 };
-enum { REGISTERS = 8, STACK_ARGS = 4, DEPTH = 8, NOT_READY = 600, IN_PROGRESS = 7, LAUNCH_CONFIG_STREAM = 32 };
+enum { REGISTERS = 8, STACK_ARGS = 4, DEPTH = 8, NOT_READY = 600, IN_PROGRESS = 7, DIRECTION_UNKNOWN = 5, LAUNCH_CONFIG_STREAM = 32 };
 
 /* Where arguments are: low 4 bits index `words` of a frame, see agent/ebpf/abi.py. */
 struct func { u8 source, op, kind, flags, const1, id_by_value, locs[8], pad[2]; };
 const volatile struct func functions[128] = {};
 
-struct frame { u64 start_ns, sp; u32 slot, func, sampled, pad; u64 words[REGISTERS + STACK_ARGS], extra; };
+struct frame { u64 start_ns, sp; u32 slot, func, sampled, stack_read; u64 words[REGISTERS + STACK_ARGS], extra; };
 struct thread { u32 depth; s32 device; struct frame frames[DEPTH]; };
 struct {
   MAP_UINT(type, MAP_TASK_STORAGE); MAP_UINT(map_flags, F_NO_PREALLOC); MAP_TYPE(key, int); MAP_TYPE(value, struct thread);
@@ -57,10 +57,11 @@ INLINE void save_arguments(struct pt_regs *ctx, struct frame *frame, const volat
   for (int i = 0; i < REGISTERS; i++)
     frame->words[i] = ctx->regs[i];
 #endif
+  frame->stack_read = 0;
   if (func->id_by_value) /* a large struct passed by value lies on the stack: keep its address */
     frame->words[REGISTERS] = STACK_POINTER(ctx) + FIRST_STACK_ARG;
   else if (func->flags & FUNC_STACK_ARGS && frame->sampled) /* 200 ns, as much as the rest: 0, unread, for other launches */
-    read_user(&frame->words[REGISTERS], 8 * STACK_ARGS, (void *)(STACK_POINTER(ctx) + FIRST_STACK_ARG));
+    frame->stack_read = !read_user(&frame->words[REGISTERS], 8 * STACK_ARGS, (void *)(STACK_POINTER(ctx) + FIRST_STACK_ARG));
   else
     __builtin_memset(&frame->words[REGISTERS], 0, 8 * STACK_ARGS);
 }
@@ -149,6 +150,8 @@ INLINE u64 second_argument(const volatile struct func *func, struct frame *frame
   u64 value = located(frame, func->locs[1]);
   if (func->const1 != 0xff)
     return func->const1;
+  if (func->kind == KIND_PRODUCT && func->flags & FUNC_STACK_ARGS && !frame->stack_read)
+    return DIRECTION_UNKNOWN; /* 0 would say host to host */
   if (func->kind == KIND_CONFIG) {
     u64 stream = 0;
     read_user(&stream, 8, (void *)(value + LAUNCH_CONFIG_STREAM));
@@ -193,8 +196,9 @@ INLINE void fill_call(struct pt_regs *ctx, struct event *event, struct thread *t
   event->stack = (flags & (FLAG_SLOW | FLAG_FAILED)) && (func->flags & FUNC_EMIT_STACK) ? stack_id(ctx, &stacks, USER_STACK) : -1;
 }
 
-/* The frame of this function: normally the newest; older ones on top of it were left without a return. */
-INLINE struct frame *find_frame(struct thread *thread, u32 slot) {
+/* The frame of this call: normally the newest; older ones on top of it were left without a return. Where every return
+ * is watched, a variant inside its own function returns here too: its stack is deeper than that of the call we time. */
+INLINE struct frame *find_frame(struct thread *thread, u32 slot, u64 sp) {
   u32 depth = thread->depth;
 #pragma unroll
   for (int i = 0; i < DEPTH; i++) {
@@ -202,7 +206,7 @@ INLINE struct frame *find_frame(struct thread *thread, u32 slot) {
       return 0;
     depth--;
     struct frame *frame = &thread->frames[depth & (DEPTH - 1)];
-    if (frame->slot == slot) {
+    if (frame->slot == slot && frame->sp + FIRST_STACK_ARG <= sp) {
       thread->depth = depth;
       return frame;
     }
@@ -217,7 +221,7 @@ INLINE int on_return(struct pt_regs *ctx) {
   struct thread *thread = task_storage(&threads, current_task(), 0, 0);
   if (!slot || slot->tgid != who >> 32 || !thread)
     return 0;
-  struct frame *frame = find_frame(thread, index);
+  struct frame *frame = find_frame(thread, index, STACK_POINTER(ctx));
   if (!frame)
     return 0;
   const volatile struct func *func = &functions[frame->func & 127];
