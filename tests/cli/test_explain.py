@@ -9,8 +9,8 @@ import pytest
 from tests.shared_data import shared
 
 from ingero.cli.dispatch import run
+from ingero.sim.samples import write_samples
 from ingero.storage.chain_table import UPSERT_CHAIN, chain_row, read_chains
-from ingero.storage.samples import write_samples
 from ingero.storage.trace_db import TraceDb, connect_readonly, insert_sql
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.shared_data import shared
 
 from ingero.cli.dispatch import run
-from ingero.storage.samples import write_samples
+from ingero.sim.samples import write_samples
 
 
 @pytest.fixture(scope="module")

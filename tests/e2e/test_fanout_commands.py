@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.shared_data import shared
 
-from ingero.storage.samples import write_samples
+from ingero.sim.samples import write_samples
 
 INGERO = [sys.executable, "-m", "ingero"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.transport.test_fanout_faults import guarded_node
 
-from ingero.storage.samples import write_samples
+from ingero.sim.samples import write_samples
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(BROWSER is None, reason="needs Chromium (`apt install chromium`)")]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
-from ingero.storage.samples import write_samples
+from ingero.sim.samples import write_samples
 from ingero.storage.sqlite_guard import QueryLimits, check_statement, run_query
 from ingero.storage.trace_db import TraceDb
 

@@ -11,9 +11,8 @@ from tests.shared_data import shared
 
 from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.storage.aggregates import TraceReader
-from ingero.storage.schema import OWN_TABLES, OWN_VERSION, OWN_VERSION_KEY, TABLES, table_columns
+from ingero.storage.schema import AGGREGATE_COLUMNS, OWN_TABLES, OWN_VERSION, OWN_VERSION_KEY, TABLES, table_columns
 from ingero.storage.trace_db import (
-    AGGREGATE_COLUMNS,
     EVENT_COLUMNS,
     RecordingState,
     TraceDb,

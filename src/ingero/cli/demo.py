@@ -241,7 +241,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _write_samples(directory: Path, seed: int, as_json: bool) -> int:
-    from ingero.storage.samples import write_samples
+    from ingero.sim.samples import write_samples
 
     written = write_samples(directory, seed)
     if as_json:

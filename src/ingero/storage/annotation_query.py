@@ -4,14 +4,11 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Final
 
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
-from ingero.storage.chain_table import RecordedChain
+from ingero.storage.chain_table import CHAIN_WINDOW_NS, RecordedChain
 from ingero.storage.schema import table_columns
-
-CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the slow call of a chain may lie
 
 
 def labels_of(connection: sqlite3.Connection, events: Sequence[tuple[int, int]]) -> list[dict[str, str]]:

@@ -16,6 +16,7 @@ import msgspec
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.baseline import Baseline, BaselinePolicy, same_alphas
 from ingero.core.score import Signals
+from ingero.storage.whole_file import sync_directory
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 1 << 20
@@ -92,7 +93,7 @@ def save_baseline(path: Path, baseline: Baseline, policy: BaselinePolicy, now_ns
         with contextlib.suppress(OSError):
             Path(temporary).unlink()
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def load_baseline(path: Path, policy: BaselinePolicy, now_ns: int, max_age_s: float) -> Loaded:
@@ -182,11 +183,3 @@ def _quarantine(path: Path, now_ns: int, problem: str) -> Loaded:
             return Loaded(LoadOutcome.CORRUPT, detail=f"{problem}; and it cannot be set aside: {error.strerror}")
         return Loaded(LoadOutcome.CORRUPT, detail=f"{problem}; kept as {target}")
     return Loaded(LoadOutcome.CORRUPT, detail=problem)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

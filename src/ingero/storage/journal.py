@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingero.errors import StoreDamaged, StoreError, StoreFull
+from ingero.storage.whole_file import sync_directory
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -310,7 +311,7 @@ class JournalWriter:
                 os.pwrite(fd, _encode_head(number, self.last_seq + 1), 0)
                 os.fdatasync(fd)
                 self._spare.rename(path)
-                _sync_directory(self._directory)
+                sync_directory(self._directory)
             except OSError as error:
                 raise _cannot_write(self._directory, error) from None
         self._fd, self._size, self._offset = fd, size, _SEGMENT_HEAD.size
@@ -383,14 +384,6 @@ def _claim(path: Path, size: int) -> None:
         with contextlib.suppress(OSError):  # on a read-only disk there is nothing to remove
             temporary.unlink(missing_ok=True)
         raise _cannot_write(path.parent, error) from None
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _cannot_write(directory: Path, error: OSError) -> StoreError:

@@ -28,6 +28,7 @@ from ingero.storage.merge_sql import (
 )
 from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
 from ingero.storage.trace_db import connect_readonly, sibling_files
+from ingero.storage.whole_file import sync_directory
 
 UNNAMED_NODE: Final = "unknown"
 
@@ -247,8 +248,4 @@ def _publish(target: Path, output: Path) -> None:
     with target.open("rb+") as file:
         os.fsync(file.fileno())
     target.replace(output)
-    descriptor = os.open(output.resolve().parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(output.resolve().parent)

@@ -8,16 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from ingero.storage.schema import table_columns
+from ingero.storage.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, MAX_STACK_BYTES, table_columns
 
-MAX_STACK_BYTES: Final = 64 * 1024  # a larger stack is a memory bomb, not a stack
 COUNTED: Final = ("events", "causal_chains", "stack_traces")
-_AGGREGATE: Final = "bucket, source, op, pid, count, stored, sum_dur, min_dur, max_dur, sum_arg0"
-_ADD: Final = (
-    "DO UPDATE SET count = count + excluded.count, stored = stored + excluded.stored, "
-    "sum_dur = sum_dur + excluded.sum_dur, min_dur = min(min_dur, excluded.min_dur), "
-    "max_dur = max(max_dur, excluded.max_dur), sum_arg0 = sum_arg0 + excluded.sum_arg0"
-)
+_AGGREGATE: Final = ", ".join(AGGREGATE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +158,7 @@ def _aggregates(connection: sqlite3.Connection, named: dict[str, object]) -> Ite
         if _columns(connection, table):
             yield Statement(
                 f"INSERT INTO main.{table} ({_AGGREGATE}) SELECT {_AGGREGATE} FROM src.{table} WHERE 1 "
-                f"ON CONFLICT (bucket, source, op, pid) {_ADD}"
+                f"ON CONFLICT (bucket, source, op, pid) {ADD_AGGREGATES}"
             )
     merged_before = (
         bool(_columns(connection, "node_aggregates"))
@@ -174,6 +168,6 @@ def _aggregates(connection: sqlite3.Connection, named: dict[str, object]) -> Ite
     if _columns(connection, source):
         yield Statement(
             f"INSERT INTO main.node_aggregates (node, {_AGGREGATE}) SELECT {node}, {_AGGREGATE} FROM src.{source} "
-            f"WHERE 1 ON CONFLICT (node, bucket, source, op, pid) {_ADD}",
+            f"WHERE 1 ON CONFLICT (node, bucket, source, op, pid) {ADD_AGGREGATES}",
             {} if merged_before else named,
         )

@@ -16,7 +16,17 @@ OWN_VERSION: Final = "1"
 FIVE_SECONDS_NS: Final = 5_000_000_000
 MINUTE_NS: Final = 60_000_000_000
 
-_AGGREGATE_COLUMNS: Final = """(
+AGGREGATE_COLUMNS: Final = (
+    "bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur", "sum_arg0",
+)  # fmt: skip
+ADD_AGGREGATES: Final = (
+    "DO UPDATE SET count = count + excluded.count, stored = stored + excluded.stored, "
+    "sum_dur = sum_dur + excluded.sum_dur, min_dur = min(min_dur, excluded.min_dur), "
+    "max_dur = max(max_dur, excluded.max_dur), sum_arg0 = sum_arg0 + excluded.sum_arg0"
+)
+MAX_STACK_BYTES: Final = 64 * 1024  # a larger stack is a memory bomb, not a stack
+
+_AGGREGATE_TABLE: Final = """(
     bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL, pid INTEGER NOT NULL DEFAULT 0,
     count INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 0, sum_dur INTEGER NOT NULL DEFAULT 0,
     min_dur INTEGER NOT NULL DEFAULT 0, max_dur INTEGER NOT NULL DEFAULT 0, sum_arg0 INTEGER NOT NULL DEFAULT 0,
@@ -49,8 +59,8 @@ TABLES: Final[dict[str, str]] = {
     node TEXT NOT NULL DEFAULT '', rank INTEGER, local_rank INTEGER, world_size INTEGER)""",
     "process_names": """(
     pid INTEGER NOT NULL, name TEXT NOT NULL, seen_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (pid))""",
-    "event_aggregates": _AGGREGATE_COLUMNS,
-    "event_aggregates_5s": _AGGREGATE_COLUMNS,
+    "event_aggregates": _AGGREGATE_TABLE,
+    "event_aggregates_5s": _AGGREGATE_TABLE,
     "cgroup_metadata": """(
     cgroup_id INTEGER PRIMARY KEY, container_id TEXT NOT NULL DEFAULT '', cgroup_path TEXT NOT NULL DEFAULT '',
     pod_name TEXT NOT NULL DEFAULT '', namespace TEXT NOT NULL DEFAULT '')""",

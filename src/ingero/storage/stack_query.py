@@ -4,9 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from ingero.contract.events import OpKey
-from ingero.storage.schema import table_columns
-
-MAX_STACK_BYTES = 64 * 1024  # a larger stack is a memory bomb, not a stack
+from ingero.storage.schema import MAX_STACK_BYTES, table_columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from ingero.contract.events import Layer, Source, find_op
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
 from ingero.errors import ForeignFile
+from ingero.storage.chain_table import CHAIN_WINDOW_NS
 from ingero.storage.schema import table_columns
 
 CHUNK_ROWS: Final = 10_000
-CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the events of a chain may lie
 _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
     Layer.HOST: (Source.HOST,),
     Layer.IO: (Source.IO,),
@@ -21,7 +21,6 @@ _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
     Layer.CUDA: (Source.CUDA, Source.GRAPH),
     Layer.DRIVER: (Source.DRIVER,),
 }
-_NCCL_SOURCE: Final = 9
 _COLLECTIVE_ROW_BASE: Final = 1 << 62  # rows of collectives never meet rows of events
 
 
@@ -64,7 +63,7 @@ class TimelineReader:
         if not self._collectives:
             return
         sql = (
-            f"SELECT start_ns, max(end_ns - start_ns, 0), {_NCCL_SOURCE}, op, iif(pid > 0, pid, rank), "
+            f"SELECT start_ns, max(end_ns - start_ns, 0), {Source.NCCL:d}, op, iif(pid > 0, pid, rank), "
             f"coalesce(stream, 0), 0, 0, node, id + {_COLLECTIVE_ROW_BASE} FROM collectives "
             "WHERE start_ns >= ? ORDER BY start_ns"
         )

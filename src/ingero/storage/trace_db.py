@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.storage.migrate import upgrade
-from ingero.storage.schema import OWN_TABLES, TABLES, USER_VERSION
+from ingero.storage.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, OWN_TABLES, TABLES, USER_VERSION
 from ingero.storage.trace_path import give_to_caller
 
 WRITER_TIMEOUT_MS: Final = 5000
@@ -33,9 +33,6 @@ EVENT_COLUMNS: Final = (
 COLLECTIVE_COLUMNS: Final = (
     "job", "node", "global_rank", "comm", "seq", "op", "rank", "nranks", "peer", "datatype", "reduce_op", "size_bytes",
     "start_ns", "end_ns", "gpu_duration_ns", "stream", "source", "pid",
-)  # fmt: skip
-AGGREGATE_COLUMNS: Final = (
-    "bucket", "source", "op", "pid", "count", "stored", "sum_dur", "min_dur", "max_dur", "sum_arg0",
 )  # fmt: skip
 
 
@@ -67,14 +64,9 @@ def insert_sql(table: str, columns: Sequence[str], verb: str = "INSERT OR IGNORE
     return f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
-def upsert_aggregates_sql(table: str, keys: str = "bucket, source, op, pid") -> str:
+def upsert_aggregates_sql(table: str) -> str:
     """Adds to what is there: late events and restarts inside one bucket never erase counts."""
-    return (
-        f"INSERT INTO {table} ({', '.join(AGGREGATE_COLUMNS)}) VALUES ({', '.join('?' * len(AGGREGATE_COLUMNS))}) "
-        f"ON CONFLICT ({keys}) DO UPDATE SET count = count + excluded.count, stored = stored + excluded.stored, "
-        "sum_dur = sum_dur + excluded.sum_dur, min_dur = min(min_dur, excluded.min_dur), "
-        "max_dur = max(max_dur, excluded.max_dur), sum_arg0 = sum_arg0 + excluded.sum_arg0"
-    )
+    return f"{insert_sql(table, AGGREGATE_COLUMNS, 'INSERT')} ON CONFLICT (bucket, source, op, pid) {ADD_AGGREGATES}"
 
 
 # a view or a virtual table under the name of ours would run its author's SQL, perhaps without end

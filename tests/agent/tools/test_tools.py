@@ -16,7 +16,7 @@ from ingero.agent.tools.catalogue import AGENT_TOOLS
 from ingero.agent.tools.context import AgentContext, Told
 from ingero.agent.tools.trace import best_chains
 from ingero.contract.chain import Chain, Severity
-from ingero.storage.samples import write_samples
+from ingero.sim.samples import write_samples
 from ingero.storage.schema import create_schema
 from ingero.transport.tools import ToolRefused, by_name, call
 from ingero.transport.tools_mcp import McpSurface

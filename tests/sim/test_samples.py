@@ -10,8 +10,8 @@ from tests.shared_data import shared
 from ingero.core.fixes import Host
 from ingero.core.replay import replay
 from ingero.errors import StoreError
+from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
 from ingero.storage.chain_table import read_chains
-from ingero.storage.samples import BACKUP_STEPS, NODES, make_traces, write_samples
 from ingero.storage.schema import TABLES, table_columns
 from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_rows import read_events, read_samples

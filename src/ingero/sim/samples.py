@@ -20,7 +20,7 @@ from ingero.core.replay import replay
 from ingero.core.stacks import Frame, encode_frames, stack_hash
 from ingero.errors import StoreError
 from ingero.storage.chain_table import CHAIN_COLUMNS, UPSERT_HISTORY, chain_row, history_row
-from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
+from ingero.storage.schema import AGGREGATE_COLUMNS, FIVE_SECONDS_NS, MINUTE_NS
 from ingero.storage.trace_db import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
@@ -224,20 +224,9 @@ def _node_batch(trace: NodeTrace, is_merged: bool) -> list[tuple[str, list[Row]]
     ]
     minutes, fives = aggregate(events, keep, MINUTE_NS), aggregate(events, keep, FIVE_SECONDS_NS)
     if is_merged:
-        columns = (
-            "node",
-            "bucket",
-            "source",
-            "op",
-            "pid",
-            "count",
-            "stored",
-            "sum_dur",
-            "min_dur",
-            "max_dur",
-            "sum_arg0",
+        batch.append(
+            (insert_sql("node_aggregates", ("node", *AGGREGATE_COLUMNS)), [(trace.node, *row) for row in minutes])
         )
-        batch.append((insert_sql("node_aggregates", columns), [(trace.node, *row) for row in minutes]))
     batch.append((upsert_aggregates_sql("event_aggregates"), list(minutes)))
     batch.append((upsert_aggregates_sql("event_aggregates_5s"), list(fives)))
     return batch
