@@ -86,7 +86,7 @@ def command(
     if write_samples is not None:
         return _write_samples(write_samples, seed, as_json)
     if no_gpu is not None:
-        from ingero.cli.demo_scenario import play
+        from ingero.cli.demo_incident import play
 
         return play(no_gpu, as_json, seed)
     names = [f"gpu-node-{i:02d}" for i in range(1, nodes + 1)]

@@ -116,9 +116,9 @@ def agent_context(db: Path, *, may_page: bool) -> AgentContext:
 
 
 def _play(name: str) -> dict[str, Any]:
-    from ingero.cli.demo_scenario import scenario_json
+    from ingero.cli.demo_incident import incident_json
 
-    return scenario_json(name)
+    return incident_json(name)
 
 
 @click.command()

@@ -17,7 +17,7 @@ from ingero.agent.app import Agent, AgentOptions
 from ingero.agent.signals import Observation
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
 from ingero.core.baseline import BaselinePolicy
-from ingero.sim.nodes import LAUNCHES, Script, signals_at
+from ingero.sim.script import LAUNCHES, Script, signals_at
 
 
 class Control(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from ingero.core.modes import ModePolicy, PushOutcome
 from ingero.core.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor
-from ingero.sim.nodes import Change, Script, ScriptedSource, Wobble
+from ingero.sim.script import Change, Script, ScriptedSource, Wobble
 
 CLUSTER = "sim"
 START_NS = 1_800_000_000 * 10**9

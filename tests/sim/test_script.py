@@ -7,7 +7,8 @@ import pytest
 
 from ingero.agent.signals import ReplaySource
 from ingero.errors import ConfigError
-from ingero.sim.nodes import (
+from ingero.sim.scenario import ClusterRun, Scenario, load_scenario
+from ingero.sim.script import (
     LAUNCHES,
     Script,
     ScriptedSource,
@@ -18,7 +19,6 @@ from ingero.sim.nodes import (
     sudden,
     write_replay,
 )
-from ingero.sim.scenario import ClusterRun, Scenario, load_scenario
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Six incidents without a GPU: scripted events through the recorder, statistics and chain rules of production.
 
-`run_scenario("incident", speed=10)` plays one and says what was found. What a scenario concludes is read from the
+`run_incident("incident", speed=10)` plays one and says what was found. What a scenario concludes is read from the
 statistics, never written down: when the code could not see it, `Finding.holds` is False.
 """
 
@@ -47,7 +47,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class ScenarioResult:
+class IncidentResult:
     """The whole story."""
 
     name: str
@@ -59,7 +59,7 @@ class ScenarioResult:
     finding: Finding
 
 
-class Script:
+class EventScript:
     """Writes events one after another; `now_ns` moves on with every call."""
 
     def __init__(self, begins_ns: int, rng: np.random.Generator) -> None:
@@ -89,7 +89,7 @@ class Script:
         self.now_ns += span_ns
 
 
-def _incident(script: Script) -> None:
+def _incident(script: EventScript) -> None:
     for step in range(200):
         is_storm = 100 <= step < 150
         if step % 20 == 0:
@@ -105,7 +105,7 @@ def _incident(script: Script) -> None:
         script.call("cudaStreamSync", (142 if is_storm else 16) * MS)
 
 
-def _cold_start(script: Script) -> None:
+def _cold_start(script: EventScript) -> None:
     for first_ms in (340, 210, 150, 120, 100):
         script.call("cudaMalloc", first_ms * MS, arg0=2**28)
     for first_ms in (150, 80, 50):
@@ -126,13 +126,13 @@ _TYPICAL_US = {
 }
 
 
-def _steady(script: Script, count: int, weights: dict[str, int]) -> None:
+def _steady(script: EventScript, count: int, weights: dict[str, int]) -> None:
     shares = np.array(list(weights.values())) / sum(weights.values())
     for op in script.rng.choice(list(weights), count, p=shares):
         script.call(str(op), _TYPICAL_US[str(op)] * US, arg0=2**20)
 
 
-def _memcpy_bottleneck(script: Script) -> None:
+def _memcpy_bottleneck(script: EventScript) -> None:
     for op in script.rng.choice(["copy", "launch", "sync", "malloc"], 200, p=[0.35, 0.35, 0.2, 0.1]):
         name, typical_us = {
             "copy": ("cudaMemcpyAsync", 5000), "launch": ("cudaLaunchKernel", 15), "sync": ("cudaStreamSync", 150),
@@ -142,7 +142,7 @@ def _memcpy_bottleneck(script: Script) -> None:
         script.idle(2 * MS)
 
 
-def _periodic_spike(script: Script) -> None:
+def _periodic_spike(script: EventScript) -> None:
     for number in range(1, 2001):
         is_spike = number % 200 == 0
         script.call("cudaMalloc", (2500 if is_spike else 50) * US, arg0=2**20)
@@ -150,7 +150,7 @@ def _periodic_spike(script: Script) -> None:
         script.idle(2 * MS)
 
 
-def _cpu_contention(script: Script) -> None:
+def _cpu_contention(script: EventScript) -> None:
     for step in range(200):
         is_contended = 50 <= step < 150
         if is_contended:
@@ -162,7 +162,7 @@ def _cpu_contention(script: Script) -> None:
         script.idle(20 * MS)
 
 
-def _gpu_steal(script: Script) -> None:
+def _gpu_steal(script: EventScript) -> None:
     for cycle in range(40):
         for pid in (PID, OTHER_PID):
             for launch in range(8):
@@ -218,40 +218,40 @@ def _find_steal(operations: list[OpSummary], chains: list[Chain]) -> Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Incident:
     """One story: what it is about, its script, and how its point is read from the statistics."""
 
     title: str
-    play: Callable[[Script], None]
+    play: Callable[[EventScript], None]
     find: Callable[[list[OpSummary], list[Chain]], Finding]
 
 
-SCENARIOS: dict[str, Scenario] = {
-    "incident": Scenario("a CPU storm makes every wait for the GPU longer", _incident, _tail_finding("cudaStreamSync")),
-    "cold-start": Scenario("first calls cost far more than later ones", _cold_start, _find_cold_start),
-    "memcpy-bottleneck": Scenario("copies take more time than kernels", _memcpy_bottleneck, _find_memcpy),
-    "periodic-spike": Scenario("an allocator that is slow in a rhythm", _periodic_spike, _find_period),
-    "cpu-contention": Scenario("another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")),
-    "gpu-steal": Scenario("two processes share one GPU", _gpu_steal, _find_steal),
+INCIDENTS: dict[str, Incident] = {
+    "incident": Incident("a CPU storm makes every wait for the GPU longer", _incident, _tail_finding("cudaStreamSync")),
+    "cold-start": Incident("first calls cost far more than later ones", _cold_start, _find_cold_start),
+    "memcpy-bottleneck": Incident("copies take more time than kernels", _memcpy_bottleneck, _find_memcpy),
+    "periodic-spike": Incident("an allocator that is slow in a rhythm", _periodic_spike, _find_period),
+    "cpu-contention": Incident("another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")),
+    "gpu-steal": Incident("two processes share one GPU", _gpu_steal, _find_steal),
 }
 ALIASES = {"gpu-contention": "gpu-steal", "contention": "gpu-steal"}
 
 
-def run_scenario(
+def run_incident(
     name: str,
     speed: float = 0.0,
     on_tick: Callable[[Tick], None] | None = None,
     db: Path | None = None,
     seed: int = 1,
     sleep: Callable[[float], None] = time.sleep,
-) -> ScenarioResult:
+) -> IncidentResult:
     """Play a scenario; `speed` 1 is real time, 10 ten times faster, 0 without waiting. With `db` it is recorded too."""
     name = ALIASES.get(name, name)
-    scenario = SCENARIOS.get(name)
-    if scenario is None:
-        raise ConfigError(f"no scenario is called {name!r}; there are {', '.join(SCENARIOS)}")
-    script = Script(time.time_ns(), np.random.default_rng(seed))
-    scenario.play(script)
+    incident = INCIDENTS.get(name)
+    if incident is None:
+        raise ConfigError(f"no scenario is called {name!r}; there are {', '.join(INCIDENTS)}")
+    script = EventScript(time.time_ns(), np.random.default_rng(seed))
+    incident.play(script)
     events = columns_from_rows(script.rows)
     events = events.take(np.argsort(events.timestamp, kind="stable"))
     store = TraceDb(db, "demo") if db else None
@@ -278,8 +278,8 @@ def run_scenario(
     chains = sorted(best.values(), key=weight, reverse=True)
     operations = [one for one in recorder.summaries() if one.key[0] != Source.HOST]
     story_s = (int(events.timestamp[-1]) - begins_ns) / 1e9
-    finding = scenario.find(operations, chains)
-    return ScenarioResult(name, scenario.title, len(events), story_s, operations, chains, finding)
+    finding = incident.find(operations, chains)
+    return IncidentResult(name, incident.title, len(events), story_s, operations, chains, finding)
 
 
 def _seconds(events: EventColumns) -> Iterator[tuple[int, EventColumns]]:

@@ -6,7 +6,7 @@ from ingero.cli.explain import chain_json, print_chain
 from ingero.cli.table import coloured, print_json, render_table
 from ingero.contract.events import op_name
 from ingero.core.durations import human_duration
-from ingero.sim.scenarios import SCENARIOS, ScenarioResult, run_scenario
+from ingero.sim.incidents import INCIDENTS, IncidentResult, run_incident
 from ingero.storage.chain_table import RecordedChain
 
 
@@ -14,10 +14,10 @@ def play(name: str, as_json: bool, seed: int) -> int:
     """Play one scenario, or list them; the status says whether its finding held."""
     if name == "list":
         print(
-            render_table(("scenario", "what happens"), [(key, scenario.title) for key, scenario in SCENARIOS.items()])
+            render_table(("scenario", "what happens"), [(key, incident.title) for key, incident in INCIDENTS.items()])
         )
         return 0
-    result = run_scenario(name, seed=seed)
+    result = run_incident(name, seed=seed)
     if as_json:
         print_json(_as_json(result))
     else:
@@ -25,12 +25,12 @@ def play(name: str, as_json: bool, seed: int) -> int:
     return 0 if result.finding.holds else 1
 
 
-def scenario_json(name: str, seed: int = 1) -> dict[str, object]:
+def incident_json(name: str, seed: int = 1) -> dict[str, object]:
     """A scenario's story for programs."""
-    return _as_json(run_scenario(name, seed=seed))
+    return _as_json(run_incident(name, seed=seed))
 
 
-def _as_json(result: ScenarioResult) -> dict[str, object]:
+def _as_json(result: IncidentResult) -> dict[str, object]:
     operations = [
         {
             "op": op_name(*s.key),
@@ -53,7 +53,7 @@ def _as_json(result: ScenarioResult) -> dict[str, object]:
     }
 
 
-def _show(result: ScenarioResult) -> None:
+def _show(result: IncidentResult) -> None:
     print(f"{result.title} (simulated: {result.events:,} events of {result.story_s:.1f} s, the ordinary statistics)\n")
     rows = [
         (op_name(*s.key), s.count, *(human_duration(value) for value in (s.p50_ns, s.p95_ns, s.p99_ns, s.max_ns)))
@@ -64,5 +64,5 @@ def _show(result: ScenarioResult) -> None:
         print_chain(RecordedChain(chain.name, "", 0, chain))
     mark = coloured("seen", "32") if result.finding.holds else coloured("not seen", "31;1")
     print(f"{mark}: {result.finding.text}")
-    others = ", ".join(name for name in SCENARIOS if name != result.name)
+    others = ", ".join(name for name in INCIDENTS if name != result.name)
     print(f"\nNext: ingero demo --no-gpu SCENARIO with {others}; `sudo ingero trace` shows your own machine.")
