@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import platform
-import re
+import signal
 import socket
 import subprocess
 import sys
@@ -26,10 +26,10 @@ import pytest
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # the story takes two minutes, and longer on a busy machine
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
-WARM_UP_S = 68.0  # 60 samples of a second behind the five that show the pace, and a little more
+WARM_UP_S = 240.0  # at most; it takes 65 s where nobody disturbs
 NAMED_WITHIN_S = 20.0
 EXACT_MS = 2.5  # wake-up error at which 5 % of 250 ms is still measurable
 NO_STALL_MS = 6.0  # 1 % of wake-ups may be further off; more, and ranks really do stall, which the engine waits out
@@ -85,25 +85,24 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jobs(clock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Job]]:
     """Three jobs after their story: warm-up, slowdown, end."""
     with contextlib.ExitStack() as running:
-        fleet = start_fleet(running, tmp_path_factory.mktemp("fleet") / "log")
+        fleet = start_fleet(running, tmp_path_factory.mktemp("fleet"))
         begin = partial(start_job, running, fleet["http"], tmp_path_factory)
         found = {
             "plain": begin("plain", {"rank": 3, "share": 0.05}),
             "skewed": begin("skewed", {"rank": 6, "share": 0.05}, clock, [-SKEW_NS, SKEW_NS]),
             "stalls": begin("stalls", {"rank": 5, "every": 14, "late_ms": 290}),
         }
-        tell_story(found, f"http://{fleet['threshold']}", f"http://{fleet['metrics']}/metrics")
+        tell_story(found, f"http://{fleet['threshold']}")
         yield found
 
 
-def tell_story(jobs: dict[str, Job], api: str, metrics: str) -> None:
-    wait_until(lambda: own_times(metrics) >= 8 * len(jobs) * 4)
-    watch_until(jobs, api, time.monotonic() + WARM_UP_S, everybody_named=False)
+def tell_story(jobs: dict[str, Job], api: str) -> None:
+    wait_until(lambda: is_judged(api, jobs), WARM_UP_S)
     for job in jobs.values():
         job.began_s = time.monotonic()
         job.ranks.stdin.write(json.dumps(job.slow) + "\n")
         job.ranks.stdin.flush()
-    watch_until(jobs, api, time.monotonic() + STALLS_WITHIN_S, everybody_named=True)
+    watch_until(jobs, api, time.monotonic() + STALLS_WITHIN_S)
     named = [job for job in jobs.values() if job.stragglers()]
     wait_until(lambda: all("state=straggler" in job.logged() for job in named))  # the next push brings it
     screen = subprocess.run(
@@ -112,42 +111,46 @@ def tell_story(jobs: dict[str, Job], api: str, metrics: str) -> None:
     print(screen.stdout)
     for job in jobs.values():
         job.said = screen.stdout
-        job.measured = json.loads(job.ranks.communicate(timeout=30)[0])
+        job.measured = json.loads(job.ranks.communicate(timeout=120)[0])
         for agent in job.agents:
             agent.terminate()
-            agent.wait(20)
+            agent.wait(60)
 
 
-def watch_until(jobs: dict[str, Job], api: str, deadline_s: float, *, everybody_named: bool) -> None:
-    while time.monotonic() < deadline_s:
-        with urllib.request.urlopen(f"{api}/api/v1/status", timeout=10) as response:
-            for cluster in json.load(response)["clusters"]:
-                job = jobs[cluster["cluster_id"]]
-                job.seen += [(time.monotonic() - job.began_s, verdict) for verdict in cluster["verdicts"]]
-        if everybody_named and all(job.stragglers() for job in jobs.values()):
-            return
+def watch_until(jobs: dict[str, Job], api: str, deadline_s: float) -> None:
+    """Until everybody slow is named, or the deadline."""
+    while time.monotonic() < deadline_s and not all(job.stragglers() for job in jobs.values()):
+        for cluster in status(api):
+            job = jobs[cluster["cluster_id"]]
+            job.seen += [(time.monotonic() - job.began_s, verdict) for verdict in cluster["verdicts"]]
         time.sleep(0.5)
 
 
-def own_times(metrics: str) -> float:
-    with urllib.request.urlopen(metrics, timeout=10) as response:
-        page = response.read().decode()
-    found = re.search(r'ingero_fleet_verdict_inputs_total\{kind="own_time"\} (\S+)', page)
-    return float(found[1]) if found else 0.0
+def is_judged(api: str, jobs: dict[str, Job]) -> bool:
+    """Is what is normal known of every rank of every job?"""
+    judged = {cluster["cluster_id"]: cluster["ranks"]["judged"] for cluster in status(api)}
+    return all(judged.get(name) == 8 for name in jobs)
+
+
+def status(api: str) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{api}/api/v1/status", timeout=30) as response:
+        clusters: list[dict[str, Any]] = json.load(response)["clusters"]
+    return clusters
 
 
 def wait_until(condition: Callable[[], bool], bound_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + bound_s
     while not condition():
-        assert time.monotonic() < deadline_s, "nothing arrives at Fleet"
+        assert time.monotonic() < deadline_s, "what was waited for never came"
         time.sleep(0.2)
 
 
-def start_fleet(running: contextlib.ExitStack, log: Path) -> dict[str, str]:
+def start_fleet(running: contextlib.ExitStack, folder: Path) -> dict[str, str]:
     ports = [
         f"--{name}=127.0.0.1:{free_port()}" for name in ("http", "agent", "admin", "health", "metrics", "prometheus")
     ]
-    fleet = start(running, log, [str(BIN / "ingero-fleet"), *ports, "--grpc=off", "--json"])
+    command = [str(BIN / "ingero-fleet"), *ports, "--grpc=off", "--json", "--record-inputs", str(folder / "inputs")]
+    fleet = start(running, folder / "log", command)
     addresses: dict[str, str] = json.loads(fleet.stdout.readline())["addresses"]
     return addresses
 
@@ -183,12 +186,12 @@ def start(
     stderr: IO[str] = running.enter_context(log.open("w"))
     process = subprocess.Popen(
         command, env=os.environ | (environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
-        text=True,
+        text=True, start_new_session=True,
     )  # fmt: skip
 
     def stop() -> None:
-        if process.poll() is None:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the ranks it forked, which hold its pipes open
         if not process.stdout.closed:
             process.communicate()
 

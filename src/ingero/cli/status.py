@@ -81,10 +81,15 @@ def _is_slow(cluster: dict[str, Any]) -> bool:
 
 def _headline(cluster: dict[str, Any]) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in cluster["nodes_by_state"].items() if count)
+    ranks = cluster.get("ranks", {"judged": 0, "learning": 0})
+    if ranks["judged"] or ranks["learning"]:
+        counts += f"; {ranks['judged']} ranks judged"
     threshold = f"threshold {cluster['threshold']:.3f}" if cluster["threshold"] else "no threshold yet"
     notes = [] if cluster["quorum_met"] else ["too few active nodes for a quorum"]
     if cluster["coverage_low"]:
         notes.append(f"only {cluster['coverage']:.0%} of the expected nodes are heard")
+    if ranks["learning"]:
+        notes.append(f"still learning what is normal for {ranks['learning']} ranks")
     if cluster["panic"]:
         notes.append(f"panic: {cluster['panic']}")
     tail = coloured(f"  [{'; '.join(notes)}]", "33") if notes else ""

@@ -16,13 +16,13 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
-from ingero.contract.verdict import Verdict
 from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
+from ingero.fleet.verdicts import VerdictDesk
 from ingero.transport.http import json_response
 from ingero.transport.otlp_http import otlp_endpoint
 
@@ -46,14 +46,8 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def threshold_app(
-    processor: FleetProcessor,
-    gate: TokenGate,
-    verdicts: Callable[[str], list[Verdict]] = lambda _: [],
-    silences: Silences | None = None,
-) -> Starlette:
+def threshold_app(processor: FleetProcessor, gate: TokenGate, desk: VerdictDesk) -> Starlette:
     """What agents ask when a push brought no threshold back, and what operators ask."""
-    quiet = silences or Silences()
 
     async def threshold(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -64,8 +58,9 @@ def threshold_app(
         clusters = [
             {
                 **_cluster(name, cluster),
-                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, quiet),
-                "verdicts": verdicts(name),
+                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, desk.silences),
+                "ranks": desk.watched(name),
+                "verdicts": desk.told(name),
             }
             for name, cluster in sorted(processor.clusters.items())
         ]
@@ -75,7 +70,7 @@ def threshold_app(
         routes=[
             Route("/api/v1/threshold", guarded(gate, threshold)),
             Route("/api/v1/status", guarded(gate, status)),
-            *silence_routes(quiet, gate),
+            *silence_routes(desk.silences, gate),
         ]
     )
 

@@ -154,7 +154,7 @@ class FleetService:
         extension, zpages = self.config.extensions.ingero_threshold, self.config.extensions.zpages
         if "ingero_threshold" in self.config.service.extensions:
             gate = self._secure("threshold", extension.agent_endpoint, extension.tls, extension.token_file)
-            app = threshold_app(self.processor, gate.gate, self.verdicts.told, self.verdicts.silences)
+            app = threshold_app(self.processor, gate.gate, self.verdicts)
             await self._serve("threshold", extension.agent_endpoint, app, gate)
             gate = self._secure("admin", extension.admin_endpoint, extension.tls, extension.token_file)
             await self._serve("admin", extension.admin_endpoint, admin_app(self.processor, gate.gate), gate)

@@ -148,6 +148,12 @@ class VerdictDesk:
         desk = self.clusters.get(cluster)
         return [] if desk is None else self._told(cluster, desk)
 
+    def watched(self, cluster: str) -> dict[str, int]:
+        """How many ranks of a cluster are judged, and how many are still learning what is normal."""
+        desk = self.clusters.get(cluster)
+        judged, learning = (0, 0) if desk is None else desk.engine.learning()
+        return {"judged": judged, "learning": learning}
+
     def families(self) -> list[Family]:
         """Open verdicts and lag as Prometheus reads them."""
         open_now = [
@@ -167,6 +173,15 @@ class VerdictDesk:
                 "ingero_fleet_verdict_cost_usd_per_hour",
                 "What the slow rank costs the whole job",
                 [(labels, v.usd_per_hour) for labels, v in told if v.usd_per_hour is not None],
+            ),
+            gauge(
+                "ingero_fleet_verdict_ranks",
+                "Ranks whose own times are judged, or still learnt",
+                [
+                    ((("cluster_id", cluster), ("state", state)), float(count))
+                    for cluster in sorted(self.clusters)
+                    for state, count in self.watched(cluster).items()
+                ],
             ),
             *self._lag_families(),
             counter(

@@ -40,7 +40,7 @@ def test_an_episode_keeps_its_id_from_suspicion_to_recovery() -> None:
     own[230:, 3] -= np.log1p(0.05)
     said = [verdict for _, verdict in run(own) if verdict.rank == 3]
     assert len({verdict.episode for verdict in said}) == 1
-    assert [str(verdict.state) for verdict in said] == ["straggler", "recovering", "resolved"]
+    assert [str(verdict.state) for verdict in said] == ["suspect", "straggler", "recovering", "resolved"]
 
 
 def test_a_small_slowdown_is_first_suspected_then_confirmed() -> None:
@@ -214,12 +214,35 @@ def test_a_slow_rank_is_named_among_uneven_batches_because_it_is_slow_with_every
     assert min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20  # not before it lasted
 
 
+def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.ndarray:
+    """Now and then a rank is 3 to 30 % slower for a few seconds: `share` of the time, `length` samples on average."""
+    rng = np.random.default_rng(seed)
+    seconds, ranks = own.shape
+    slow = np.zeros(ranks, bool)
+    for second in range(seconds):
+        slow = np.where(slow, rng.random(ranks) < 1 - 1 / length, rng.random(ranks) < share / length / (1 - share))
+        own[second] += slow * rng.uniform(0.03, 0.3, ranks)
+    return own
+
+
+@pytest.mark.parametrize("length", [1.0, 2.0, 3.0])
+def test_short_bursts_that_befall_everybody_blame_nobody(length: float) -> None:
+    assert not blamed(run(with_bursts(noise(1500, 16, 5), 0.02, length, 6)))
+
+
+def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
+    """Hiccups of a sample teach the cohort that what lasts longer is no hiccup, not that anything may happen."""
+    said = run(with_bursts(slowed(effect=0.05), 0.03, 1.0, 7))
+    assert blamed(said) == {3}
+    assert next(s for s, v in said if v.state is VerdictState.STRAGGLER) <= ONSET + 15
+
+
 def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
     own = np.random.default_rng(11).normal(0, 0.005, (300, 2))
     own[200:, 1] += 0.1
     said = run(own)
     assert blamed(said) == set()
-    assert {(v.rank, v.state) for _, v in said} == {(1, VerdictState.NOT_SURE)}
+    assert {(v.rank, v.state) for _, v in said} == {(1, VerdictState.SUSPECT), (1, VerdictState.NOT_SURE)}
     assert "its own past" in said[0][1].evidence
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers
 
 from ingero.core.verdict.channels import peer_median, segment_median
-from ingero.core.verdict.policy import VerdictPolicy, decision_bar
+from ingero.core.verdict.policy import VerdictPolicy, decision_bar, samples_between_alarms
 from ingero.core.verdict.scale import autocorrelation, qn
 
 
@@ -51,7 +51,11 @@ def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:
     def bar(k: float = 1.5, correlation: float = 0.0, budget: float = 0.2) -> float:
         policy = VerdictPolicy(false_alarms_per_1000_node_hours=budget)
         column = decision_bar(
-            np.array([k]), np.array([240.0]), members=64, correlation=correlation, samples_per_hour=3600, policy=policy
+            np.array([k]),
+            np.array([240.0]),
+            members=64,
+            correlation=correlation,
+            between_alarms=float(samples_between_alarms(np.array(1.0), policy)),
         )
         return float(column[0])
 

@@ -4,7 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.verdict.channels import MAX_SHIFT
-from ingero.core.verdict.policy import BIAS_CAP, CLIP, SCALE_FLOOR, VerdictPolicy, decision_bar, drift_allowance
+from ingero.core.verdict.policy import (
+    BIAS_CAP,
+    CLIP,
+    SCALE_FLOOR,
+    VerdictPolicy,
+    decision_bar,
+    drift_allowance,
+    samples_between_alarms,
+)
 from ingero.core.verdict.samples import Index
 from ingero.core.verdict.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
@@ -12,7 +20,6 @@ from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
 PER_TICK = 512  # members settled in one tick: the rest waits for the next
 MAX_CORRELATION = 0.9
 UNEVEN = 0.7  # of the effect looked for: where samples spread wider, batches differ
-UNEVEN_TAIL = 0.015  # and where this share lies four scales away, they differ now and then
 SPLIT_GAP = 0.03
 SPLIT_SCALES = 2.0
 SPLIT_SHARE = 0.10  # of the members on the smaller side, and never fewer than two
@@ -28,11 +35,13 @@ def due(rows: MemberRows, policy: VerdictPolicy) -> Index:
 
 def settle(rows: MemberRows, cohorts: CohortRows, members: Index, policy: VerdictPolicy) -> None:
     """Make or refine the baseline of members and then the bars of everybody in their cohorts."""
+    first = members[rows.settled[members] == 0]
     lengths = np.minimum(rows.seen[members], HISTORY)
     for length in np.unique(lengths).tolist():
         _settle_equal(rows, members[lengths == length], int(length))
     for cohort in np.unique(rows.cohort[members]).tolist():
         _settle_cohort(rows, cohorts, int(cohort), policy)
+    _count_far(rows, first)
 
 
 def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
@@ -49,7 +58,6 @@ def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     chosen = members[kept]
     rows.raw_bias[chosen] = bias[kept]
     rows.own_scale[chosen] = scale[kept]
-    rows.tail[chosen] = (np.abs(history - middle[:, None]) > spread[:, None]).mean(axis=1)[kept]
     rows.correlation[chosen] = autocorrelation(history[kept])
 
 
@@ -63,15 +71,14 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     doubt = (1 + 3 * raw) / count + 1 / np.sqrt(count * len(everyone))  # bias and standard error of a short record
     correlation = float(np.clip(raw + doubt, 0.0, MAX_CORRELATION))
     rows.scale[everyone] = scale
-    rows.is_uneven[everyone] = (scale > UNEVEN * policy.min_effect) | (rows.tail[everyone].mean() > UNEVEN_TAIL)
+    rows.is_uneven[everyone] = scale > UNEVEN * policy.min_effect
     rows.k[everyone] = drift_allowance(scale, rows.settled[everyone].astype(np.float64), correlation, policy)
     rows.bar[everyone] = decision_bar(
         rows.k[everyone],
         rows.settled[everyone].astype(np.float64),
         members=len(everyone),
         correlation=correlation,
-        samples_per_hour=3600.0 / max(1.0, float(cohorts.sample_s[cohort])),
-        policy=policy,
+        between_alarms=float(samples_between_alarms(cohorts.sample_s[cohort], policy)),
     )
     raw_bias = rows.raw_bias[everyone]
     if np.isnan(cohorts.usual[cohort]):
@@ -79,6 +86,13 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     cohorts.is_split[cohort] = not cohorts.is_alone[cohort] and is_split(raw_bias, float(np.median(scale)))
     excused = cohorts.is_alone[cohort] | cohorts.is_split[cohort] | rows.is_structural[everyone]
     rows.bias[everyone] = rows.shift[everyone] + np.where(excused, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP))
+
+
+def _count_far(rows: MemberRows, members: Index) -> None:
+    """What the channel would have seen while there was none: the first history knows no suspicion and is complete."""
+    far = rows.history[members] > (rows.bias[members] + CLIP * rows.scale[members])[:, None]
+    rows.far[members] = far.sum(axis=1)
+    rows.far_again[members] = (far[:, 1:] & far[:, :-1]).sum(axis=1)
 
 
 def is_split(biases: NDArray[np.float64], scale: float) -> bool:

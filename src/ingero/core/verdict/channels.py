@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from ingero.core.verdict.policy import CLIP
 from ingero.core.verdict.samples import Column, Index
-from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, CohortRows, MemberRows
+from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, SUSPECT, CohortRows, MemberRows
 
 STALL_SCALES = 5.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
@@ -18,8 +18,9 @@ STALL_CHANCE = 10.0  # e to the minus this: how likely as many stalls may be at 
 FROZEN = 8 * HISTORY
 MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
 CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
-PERSISTENT = 28  # of the last 32 samples: chance gives that once in a billion windows, whatever the tails
 TINY = 1e-9
+MISSES = 7  # one sample in so many may be low in a slowdown that lasts
+MAX_LASTING = 28  # with the misses that are allowed, what 32 remembered samples can show
 MIN_ONSETS = 4  # before a period is printed
 
 
@@ -60,6 +61,17 @@ def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
     rows.cusum[members] = np.clip(rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.bar[members])
     rows.recent[members, rows.seen[members] % RECENT] = excess
     rows.above[members] = (rows.above[members] << np.uint32(1)) | (z > rows.k[members])
+    _count_far(rows, members, z >= CLIP)
+
+
+def _count_far(rows: MemberRows, members: Index, is_far: NDArray[np.bool_]) -> None:
+    """Long batches, collections and the like: how often, and how often one goes on. Those blamed do not count."""
+    ended = members[~is_far & (rows.far_run[members] > 0)]
+    counted = ended[rows.state[ended] <= SUSPECT]
+    rows.far[counted] += rows.far_run[counted]
+    rows.far_again[counted] += rows.far_run[counted] - 1
+    rows.far_run[ended] = 0
+    rows.far_run[members[is_far]] += 1
 
 
 def learn(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column) -> None:
@@ -145,9 +157,30 @@ def stall_period(rows: MemberRows, member: int) -> int | None:
     return round(period) if period >= 2 and spread <= 0.2 * period else None
 
 
-def is_persistent(rows: MemberRows) -> NDArray[np.bool_]:
+def is_persistent(rows: MemberRows, samples_between_alarms: Column) -> NDArray[np.bool_]:
     """The channel rose nearly always, per member: a slow node is slow with every batch, a long batch goes round."""
-    return np.asarray(np.bitwise_count(rows.above[: rows.size]) >= PERSISTENT, bool)
+    needed = lasting_samples(rows, samples_between_alarms)
+    window = np.left_shift(1, needed + needed // MISSES) - 1
+    return np.asarray(np.bitwise_count(rows.above[: rows.size] & window) >= needed, bool)
+
+
+def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:
+    """How many samples a slowdown must last to be more than what befalls everybody now and then, per member.
+
+    What befalls the peers is taken as a chain: a far sample comes with its share of all, and goes on with the share of
+    far ones that followed another. Few of them prove little, so that share starts at a tenth, worth five samples.
+    """
+    size, cohort = rows.size, rows.cohort[: rows.size]
+
+    def of_peers(column: Column) -> Column:
+        own = column[:size]
+        return np.asarray(np.bincount(cohort, own)[cohort] - own, np.float64)
+
+    far, again, samples = of_peers(rows.far), of_peers(rows.far_again), of_peers(rows.seen.astype(np.float64))
+    begin, go_on = (far + 1) / (samples + 1), (again + 0.5) / (far + 5)
+    in_a_row = 1 + np.log(begin * samples_between_alarms) / -np.log(go_on)
+    in_a_row[rows.is_uneven[:size]] = MAX_LASTING
+    return np.clip(np.ceil(in_a_row), 1, MAX_LASTING).astype(np.intp)
 
 
 def recent_effect(rows: MemberRows, members: Index) -> Column:

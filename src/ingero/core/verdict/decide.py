@@ -11,7 +11,7 @@ from ingero.core.verdict import guard
 from ingero.core.verdict.channels import STALL_BAR, is_persistent, recent_effect, stalls_alone
 from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.links import judge_links
-from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy
+from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT, State
 
@@ -118,9 +118,9 @@ class Docket:
         plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
         stands = effect >= error_bars(rows, np.arange(size))
-        steady = ~rows.is_uneven[:size] | is_persistent(rows)
+        between_alarms = samples_between_alarms(self._state.cohorts.sample_s[rows.cohort[:size]], self._policy)
         channel = rows.channel[:size]
-        choices = [stands & steady & (plain | lasting), stalls_alone(rows)]
+        choices = [stands & is_persistent(rows, between_alarms) & (plain | lasting), stalls_alone(rows)]
         return np.asarray(np.select([channel == FAST, channel == STALL], choices, default=True), bool)
 
     def _is_calm(self, effect: Column) -> Mask:

@@ -102,6 +102,11 @@ class VerdictEngine:
         """Every open episode, fleet events first."""
         return [*self._docket.open_fleet.values(), *self._docket.open.values()]
 
+    def learning(self) -> tuple[int, int]:
+        """How many members have a baseline to be judged by, and how many are still learning it."""
+        judged = int((self.state.rows.settled[: self.state.rows.size] > 0).sum())
+        return judged, self.state.known - judged
+
     def chronic(self) -> list[tuple[Member, float]]:
         """Members that always were slower than their peers by more than the noise, with the share, slowest first."""
         rows, size = self.state.rows, self.state.rows.size

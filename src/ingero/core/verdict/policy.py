@@ -61,19 +61,21 @@ def inflation_of(correlation: float) -> float:
     return float(np.sqrt((1 + correlation) / (1 - correlation)))
 
 
-def decision_bar(
-    k: Column, history: Column, *, members: int, correlation: float, samples_per_hour: float, policy: VerdictPolicy
-) -> Column:
+def samples_between_alarms(sample_s: Column, policy: VerdictPolicy) -> Column:
+    """How many samples of one member the budget allows a false alarm for; samples are of about a second, or longer."""
+    return 3600.0 / np.maximum(1.0, sample_s) * 1000 / policy.false_alarms_per_1000_node_hours
+
+
+def decision_bar(k: Column, history: Column, *, members: int, correlation: float, between_alarms: float) -> Column:
     """h of the CUSUM, from the false-alarm budget.
 
     Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent normal samples,
     (exp(2kb) - 1 - 2kb) / 2k² with b = h + 1.166. It is solved for h by fixed-point steps and then widened for heavy
     tails, few members, short histories and autocorrelation.
     """
-    run = samples_per_hour * 1000 / policy.false_alarms_per_1000_node_hours
-    reach = np.log(2 * k**2 * run + 1)
+    reach = np.log(2 * k**2 * between_alarms + 1)
     for _ in range(3):
-        reach = np.log(2 * k**2 * run + 1 + reach)
+        reach = np.log(2 * k**2 * between_alarms + 1 + reach)
     plain = np.maximum(reach / (2 * k) - SIEGMUND_OVERSHOOT, 1.0)
     widened = plain * (1 + SMALL_COHORT / members) * (1 + SHORT_HISTORY / history)
     return np.asarray(SAFETY * widened * inflation_of(correlation), np.float64)

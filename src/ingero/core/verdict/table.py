@@ -91,8 +91,10 @@ class MemberRows(Rows):
     raw_bias: Column
     shift: Column  # of the bias since the history was full
     own_scale: Column
-    tail: Column  # share of the history far from its middle
-    is_uneven: NDArray[np.bool_]  # batches differ from rank to rank
+    is_uneven: NDArray[np.bool_]  # batches differ from rank to rank, all the time
+    far_run: NDArray[np.int64]  # the last so many samples were far out
+    far: Column  # samples that were, in runs that ended by themselves
+    far_again: Column  # those right after another
     correlation: Column
     scale: Column
     k: Column
@@ -126,9 +128,9 @@ class MemberRows(Rows):
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
-        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "tail"]
+        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "far", "far_again"]
         unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle")
-        counters = ("seen", "settled", "frames", "raised_frame", "onset_count", "quiet")
+        counters = ("seen", "settled", "far_run", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in counters}
