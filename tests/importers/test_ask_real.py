@@ -7,9 +7,9 @@ import pytest
 from tests.shared_data import shared
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import Answer
-from ingero.core.stepblame import blame_steps
-from ingero.core.steptrace import select_steps
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.step_trace import select_steps
+from ingero.core.blame.steps import blame_steps
 from ingero.importers.ask import blame_inputs
 from ingero.importers.detect import load
 from ingero.importers.steps import read_steps

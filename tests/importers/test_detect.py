@@ -12,7 +12,7 @@ from tests.agent.nccl.ring_model import ModelRing
 from tests.dump_files import flight_dump, inspector_lines, kineto_trace, write_dumps
 from tests.recorded_jobs import Job, record
 
-from ingero.core.answer import Answer
+from ingero.core.blame.answer import Answer
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers import detect
 from ingero.importers.ask import blame_inputs

@@ -10,7 +10,7 @@ import click
 from ingero.cli.params import AS_JSON, stacked
 from ingero.cli.table import print_json
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.core.answer import Answer
+from ingero.core.blame.answer import Answer
 from ingero.core.cost import loss_per_hour
 from ingero.errors import ForeignFile, Unavailable
 from ingero.importers.ask import blame_inputs

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import NEXT_STEPS, Answer, Culprit
+from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
 
 _CLASS_WORDS = {
     CauseClass.COMPUTE: "its GPU is slow",

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from ingero.core.answer import Answer
-from ingero.core.heatmap import PAPER, Drawing, draw, to_svg
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.heatmap import PAPER, Drawing, draw, to_svg
 from ingero.errors import ConfigError, Unavailable
 
 PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})  # what the built-in font lacks

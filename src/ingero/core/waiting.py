@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
-from ingero.core.blame import stall_period
+from ingero.core.blame.suspects import stall_period
 from ingero.core.clock import ClockFit, align_clocks
 from ingero.core.collectives import Collectives, Floats, Ints, Mask
 from ingero.core.edges import number_edges

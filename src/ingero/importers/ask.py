@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from ingero.contract.collective import CollectiveSource
-from ingero.core.answer import Answer
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.hang import blame_hang
+from ingero.core.blame.records import blame_records
+from ingero.core.blame.steps import blame_steps
 from ingero.core.collectives import from_records
-from ingero.core.hang import blame_hang
-from ingero.core.recordblame import blame_records
-from ingero.core.stepblame import blame_steps
 from ingero.errors import MalformedInput
 from ingero.importers.detect import Inputs
 from ingero.importers.flight_recorder import comm_hash

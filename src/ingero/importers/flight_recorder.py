@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, checked
-from ingero.core.hang import Pending, ProcessGroup, RankProgress
+from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
 
 MAX_ENTRIES = 2_000_000

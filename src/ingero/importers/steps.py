@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.steptrace import Node, StepTrace
+from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 
 MAX_ROWS = 20_000_000

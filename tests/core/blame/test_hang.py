@@ -5,8 +5,8 @@ from collections.abc import Collection
 import pytest
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import Answer
-from ingero.core.hang import Pending, ProcessGroup, RankProgress, blame_hang
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress, blame_hang
 
 TP, DP = 2, 4
 WORLD = TP * DP

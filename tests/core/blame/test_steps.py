@@ -7,9 +7,9 @@ import pytest
 from tests.step_jobs import StepJob, trace_rows, write_parquet
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import Answer
-from ingero.core.stepblame import blame_steps
-from ingero.core.steptrace import StepTrace, build_graph, replay, transfer_times
+from ingero.core.blame.answer import Answer
+from ingero.core.blame.step_trace import StepTrace, build_graph, replay, transfer_times
+from ingero.core.blame.steps import blame_steps
 from ingero.importers.steps import read_steps
 
 pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import Answer, Culprit, Heat
-from ingero.core.heatmap import MAX_COLUMNS, MAX_ROWS, draw, to_svg
+from ingero.core.blame.answer import Answer, Culprit, Heat
+from ingero.core.blame.heatmap import MAX_COLUMNS, MAX_ROWS, draw, to_svg
 
 
 def _answer(workers: int, steps: int) -> Answer:

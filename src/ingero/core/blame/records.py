@@ -7,15 +7,15 @@ import numpy as np
 
 from ingero.contract.collective import encode_comm
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
-from ingero.core.blame import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
+from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
+from ingero.core.blame.host_or_gpu import classify
+from ingero.core.blame.record_fixes import Fixer, pace_of
+from ingero.core.blame.record_steps import RecordSteps, measure_steps
+from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
+from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives import Collectives
 from ingero.core.edges import number_edges
-from ingero.core.hostorgpu import classify
 from ingero.core.peerlag import match_collectives, measure_lag
-from ingero.core.recordfix import Fixer, pace_of
-from ingero.core.recordsteps import RecordSteps, measure_steps
-from ingero.core.transfer import SlowLink, find_slow_links
 
 LOSS_FLOOR = 0.03
 DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.answer import Answer, Heat
+from ingero.core.blame.answer import Answer, Heat
 
 MAX_ROWS, MAX_COLUMNS = 64, 150
 TEXT, FAINT, UNKNOWN, PAPER = "#1b1f24", "#656d76", "#d7dade", "#ffffff"

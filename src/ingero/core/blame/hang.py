@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import NEXT_STEPS, Answer, Culprit
+from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
 
 NOT_STARTED = "enqueued it, but its GPU never started it"
 BROADCASTS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})  # their root may leave before the others arrive

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.contract.verdict import CauseClass
-from ingero.core.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
-from ingero.core.blame import Findings, Suspect, WorkerSteps, judge
-from ingero.core.steptrace import (
+from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
+from ingero.core.blame.step_trace import (
     BACKWARD,
     COMMUNICATION,
     COMPUTE,
@@ -21,6 +20,7 @@ from ingero.core.steptrace import (
     replay,
     transfer_times,
 )
+from ingero.core.blame.suspects import Findings, Suspect, WorkerSteps, judge
 
 LOSS_FLOOR = 0.03  # of the step: a smaller loss is reported as evidence, not as a cause
 WORST_PERCENT = 3  # of the workers count as the slowest ones in M_W
