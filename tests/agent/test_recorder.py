@@ -165,3 +165,35 @@ def test_a_burst_does_not_wait_for_the_tick(shelf: Shelf) -> None:
     one.take(traced(events("cudaLaunchKernel", 1500, US, at=LATER, step=US)))
     one.flush_if_full(LATER)
     assert len(shelf.rows("events")) == 1500
+
+
+def test_aggregates_leave_with_the_events_also_when_no_row_is_kept_must_33(shelf: Shelf) -> None:
+    """A flood that keeps the ticker waiting: buckets that are over are handed over all the same."""
+    one = recorder(shelf)
+    for part in range(12):
+        one.take(traced(events("cudaLaunchKernel", 1000, US, at=LATER + part * SECOND, step=US)))
+        one.flush_if_full(LATER + part * SECOND)
+    assert len(shelf.rows("events")) < 1000
+    assert sum(row[4] for row in shelf.rows("event_aggregates_5s")) >= 5000
+
+
+def test_bursts_between_ticks_do_not_count_a_finding_again(shelf: Shelf) -> None:
+    one = recorder(shelf, record_all=True)
+    one.take(traced(storm(LATER)))
+    one.tick(LATER + SECOND, (), None)
+    for _ in range(3):
+        one.take(traced(events("cudaLaunchKernel", 1500, US, at=LATER + SECOND, step=US)))
+        one.flush_if_full(LATER + SECOND)
+    assert len(shelf.rows("chain_history")) == 1
+
+
+def test_what_is_kept_per_process_and_finding_is_bounded_must_57(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends that were never heard of, and graph handles that are new for ever."""
+    monkeypatch.setattr("ingero.agent.recorder.MAX_ACTIVE", 50)
+    monkeypatch.setattr("ingero.agent.recorder.MAX_CHAINS", 20)
+    one = recorder(shelf)
+    for number in range(200):
+        one.take(traced(events("graphInstantiate", at=LATER, pid=10_000 + number, arg1=0x1000 + number)))
+    one.tick(LATER + 40 * SECOND, (), None)
+    assert len(shelf.rows("causal_chains")) == 200
+    assert (len(one._active), len(one._kept_chains)) == (50, 20)

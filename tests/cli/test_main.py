@@ -1,9 +1,14 @@
 """`ingero` itself: help at the price of an empty Python."""
 
+import importlib
+import re
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+
+import click
 
 from ingero.cli.grammar import COMMANDS
 
@@ -30,6 +35,36 @@ def test_f158_help_needs_the_standard_library_alone() -> None:
     assert loaded - sys.stdlib_module_names <= {"ingero", "__main__", "_distutils_hack", "sitecustomize"} | {
         name for name in loaded if name.startswith("__editable__")
     }
+
+
+def options_of(command: click.Command) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            yield from options_of(each)
+    for parameter in command.params:
+        if not (isinstance(parameter, click.Option) and parameter.hidden):  # hidden ones only say why they are refused
+            yield from parameter.opts
+
+
+def test_no_option_takes_a_secret_must_48() -> None:
+    """What stands on a command line is seen by every user of the machine: secrets come by file or environment."""
+    secret, by_file = re.compile(r"token|secret|password|api.?key|routing.?key"), re.compile(r"file|path")
+    modules = ("fleet_server", "echo_server", "echo_ask", "straggler_sink", "echo_stress")
+    targets = {target for *_, target in COMMANDS} | {f"ingero.cli.{name}:*" for name in modules}
+    commands = [
+        each
+        for module, _, name in (target.partition(":") for target in sorted(targets))
+        for attribute, each in vars(importlib.import_module(module)).items()
+        if isinstance(each, click.Command) and name in ("*", attribute)
+    ]
+    assert len(commands) > len(COMMANDS)
+    found = [
+        f"{command.name} {option}"
+        for command in commands
+        for option in options_of(command)
+        if secret.search(option) and not by_file.search(option)
+    ]
+    assert found == []
 
 
 def test_no_command_is_listed_twice() -> None:

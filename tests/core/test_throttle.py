@@ -34,6 +34,20 @@ def test_edges_vector_81(looks: list[set[ThrottleReason]], counts: dict[Throttle
     assert {reason: count for (_, reason), count in edges.counts.items()} == counts
 
 
+def test_the_last_state_is_not_shown_for_ever_when_readings_fail_must_50() -> None:
+    edges, throttled = ThrottleEdges(), frozenset({P})
+    edges.look_at_all({"gpu-0": throttled, "gpu-1": throttled})
+    for _ in range(2):
+        edges.look_at_all({"gpu-1": throttled})
+    assert edges.active == {"gpu-0": throttled, "gpu-1": throttled}, "two failures may pass"
+    edges.look_at_all({"gpu-0": throttled, "gpu-1": throttled})
+    for _ in range(3):
+        edges.look_at_all({"gpu-1": throttled})
+    assert edges.active == {"gpu-1": throttled}
+    edges.look_at_all({"gpu-0": throttled})
+    assert edges.counts == {}, "a GPU that is back is a state, not an edge"
+
+
 @pytest.mark.parametrize(
     ("used", "free", "total", "share"), [(4, 12, 16, 0.0), (4, 4, 16, 0.5), (16, 8, 16, 0.0), (0, 0, 0, 0.0)]
 )

@@ -3,10 +3,10 @@
 import contextlib
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from typing import Any
 
+from ingero.agent.child import output_of
 from ingero.errors import Unavailable
 
 SMI_TIMEOUT_S = 2.0
@@ -93,15 +93,7 @@ class Gpus:
     def _ask(self, query: tuple[str, ...], limit_bytes: int = MAX_SMI_BYTES) -> str:
         if self._smi is None:
             raise Unavailable("no NVIDIA driver library and no nvidia-smi on the PATH")
-        try:
-            done = subprocess.run([self._smi, *query], capture_output=True, timeout=SMI_TIMEOUT_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"nvidia-smi does not answer: {error}") from None
-        if done.returncode != 0:
-            raise Unavailable(f"nvidia-smi failed with status {done.returncode}")
-        if len(done.stdout) > limit_bytes:
-            raise Unavailable("nvidia-smi printed more than expected")
-        return done.stdout.decode(errors="replace")
+        return output_of([self._smi, *query], limit_bytes, SMI_TIMEOUT_S)
 
 
 def parse_memory(text: str) -> GpuMemory:

@@ -124,8 +124,7 @@ class PushLoop:
         if look is None:
             return False
         self.counters.ticks += 1
-        for gpu, reasons in look.throttle.items():
-            self.throttle.look(gpu, reasons)
+        self.throttle.look_at_all(look.throttle)
         self._tell_straggles(look.straggles)
         self._judge()  # what the last push left open, because its reply is still on the way
         now_s = time.monotonic()

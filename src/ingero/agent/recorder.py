@@ -35,6 +35,9 @@ from ingero.storage.trace_db import (
 )
 
 MAX_STACKS: Final = 10_000
+MAX_ACTIVE: Final = 4096
+MAX_CHAINS: Final = 4096  # names of findings; those about graphs hold a handle
+FLUSH_EVERY: Final = 10_000  # events, kept or not
 MAX_LOOKUPS: Final = 5  # stacks resolved anew per poll
 _IS_CALL: Final = source_table((*GPU_SOURCES, Source.GRAPH))
 CHAIN_RESOLVED_NS: Final = 120_000_000_000
@@ -145,6 +148,8 @@ class Recorder:
         self._stack_uses: dict[StackKey, int] = {}
         self._resolved: dict[StackKey, int] = {}
         self._lookups = 0
+        self._since_flush = 0
+        self._unsaved: list[Chain] = []
         self._kept_chains: dict[str, Chain] = {}
         self._pending = _Pending()
 
@@ -154,6 +159,7 @@ class Recorder:
         """Count, look for causes, keep what is worth a row. Returns which events were unusually slow."""
         events = traced.columns
         self.totals.events += len(events)
+        self._since_flush += len(events)
         if not len(events):
             return np.zeros(0, bool)
         self._note_processes(events)
@@ -179,6 +185,8 @@ class Recorder:
             if pid:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
+        if len(self._active) > MAX_ACTIVE:  # the ends of some were never heard of: whoever lives calls again
+            self._active = set(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
         for pid in set(events.pid[ended | events.is_op(*PROCESS_EXEC)].tolist()):
             self.processes.mark_stale(pid)
@@ -242,7 +250,7 @@ class Recorder:
         self._aggregator.add_counted(counted, now_ns)
         self._waits.add(counted)
         self._finder.host = Host(self.policy.cpus, self.processes.names())
-        self.chains = self._finder.find(now_ns, self.summaries())
+        self.chains = self._unsaved = self._finder.find(now_ns, self.summaries())
         self.flush(now_ns, sample)
         return self.chains
 
@@ -266,14 +274,15 @@ class Recorder:
         if sample is not None:
             values = (sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb, sample.load_avg)
             batch.append((_INSERT_SNAPSHOT, [(sample.timestamp_ns, *values)]))
-        self._pending = _Pending()
+        self._pending, self._since_flush, self._unsaved = _Pending(), 0, []
         filled = [(statement, rows) for statement, rows in batch if rows]
         if filled:
             self._sink.submit(filled)
 
     def flush_if_full(self, now_ns: int, limit: int = 1000) -> None:
-        """Between ticks, so that a burst does not wait."""
-        if len(self._pending.events) + len(self._pending.collectives) >= limit:
+        """Between ticks, so that a burst waits for nothing; also one of which few rows are kept."""
+        rows = len(self._pending.events) + len(self._pending.collectives)
+        if rows >= limit or self._since_flush >= FLUSH_EVERY:
             self.flush(now_ns)
 
     def _process_rows(self, now_ns: int) -> Batch:
@@ -308,10 +317,12 @@ class Recorder:
     def _chain_rows(self, now_ns: int) -> Batch:
         """The finding with the most behind it is the row; the history counts each time it was found."""
         rows: list[Row] = []
-        for chain in self.chains:
+        for chain in self._unsaved:
             kept = self._kept_chains.get(chain.name)
             if kept is None or weight(chain) > weight(kept):
                 self._kept_chains[chain.name] = chain
+                if len(self._kept_chains) > MAX_CHAINS:
+                    del self._kept_chains[next(iter(self._kept_chains))]
                 rows.append(chain_row(self.policy.node, now_ns, chain))
-        history = [history_row(self.policy.node, now_ns, chain) for chain in self.chains]
+        history = [history_row(self.policy.node, now_ns, chain) for chain in self._unsaved]
         return [(UPSERT_CHAIN, rows), (UPSERT_HISTORY, history), (_RESOLVE_CHAINS, [(now_ns, CHAIN_RESOLVED_NS)])]

@@ -40,6 +40,7 @@ class RecordingMetrics(Collector):
         counters = writer.counters
         for outcome in ("written", "dropped", "failed"):
             rows.add_metric([outcome], getattr(counters, outcome))
+        rows.add_metric(["not_kept"], totals.events - totals.stored)
         yield rows
         yield CounterMetricFamily("ingero_trace_db_pruned_rows_total", "Oldest rows removed", value=counters.pruned)
         yield CounterMetricFamily("ingero_trace_db_rollovers_total", "Files moved aside", value=counters.rollovers)

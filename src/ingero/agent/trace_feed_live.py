@@ -58,6 +58,8 @@ class LiveFeed:
 
     def tune(self, operations: Sequence[OpSummary]) -> None:
         """Tell the kernel what is slow for each call of each process: those are recorded with their stack."""
+        living = {row.pid for row in self._rows}
+        self._slow_ns = {key: slow_ns for key, slow_ns in self._slow_ns.items() if key[0] in living}
         typical = {(one.pid, *one.key): one.p50_ns for one in operations if one.count >= MIN_CALLS}
         for row in self._rows:
             key = (row.pid, row.source, row.op)

@@ -1,6 +1,7 @@
 """Why a GPU runs below its clocks: driver bits to four reasons, rising edges, and memory nobody can use."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -27,6 +28,7 @@ _BITS = {
     0x100: (ThrottleReason.SW,),  # display clock
 }
 _KNOWN = sum(_BITS) | IDLE_BIT
+FORGET_AFTER = 3  # readings in a row that did not come
 
 
 def decode_throttle(mask: int) -> frozenset[ThrottleReason]:
@@ -43,6 +45,16 @@ class ThrottleEdges:
 
     counts: Counter[tuple[str, ThrottleReason]] = field(default_factory=Counter)
     active: dict[str, frozenset[ThrottleReason]] = field(default_factory=dict)
+    _missed: Counter[str] = field(default_factory=Counter)
+
+    def look_at_all(self, reasons: Mapping[str, frozenset[ThrottleReason]]) -> None:
+        """One reading of all GPUs. One that gave none for a while is not shown in its last state any more."""
+        for gpu, found in reasons.items():
+            self.look(gpu, found)
+        self._missed = Counter({gpu: self._missed[gpu] + 1 for gpu in self.active.keys() - reasons.keys()})
+        for gpu, times in self._missed.items():
+            if times >= FORGET_AFTER:
+                del self.active[gpu]
 
     def look(self, gpu: str, reasons: frozenset[ThrottleReason]) -> None:
         """One reading of one GPU."""

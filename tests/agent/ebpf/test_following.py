@@ -169,6 +169,16 @@ def test_last_counts_of_an_ended_process_can_still_be_read(job, trace) -> None:
     assert tracing.count(process.pid, "cudaDeviceSynchronize") == 8
 
 
+def test_number_of_a_dead_process_is_not_wanted_for_ever_must_57(job, trace) -> None:
+    """The next process under that number may be anybody's."""
+    process, ended = job(), job()
+    tracing = trace(pids=(process.pid,), rescan_s=0.01)
+    ended.close()
+    tracing.tracer.add_process(ended.pid)
+    tracing.wait(lambda: ended.pid not in tracing.tracer._follower._roots)
+    assert tracing.tracer._follower._roots == {process.pid}
+
+
 def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None:
     process = job()
     tracing = trace(pids=(process.pid,), follow_children=False)

@@ -47,6 +47,7 @@ class Follower:
             if start_time(pid) != process.started or not is_alive(pid):
                 self._drop(pid)
                 self._roots.discard(pid)
+        self._roots -= {pid for pid in self._roots - self.processes.keys() if not is_alive(pid)}  # numbers come again
         self._sweep_targets()
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
         for pid in list(candidates):
