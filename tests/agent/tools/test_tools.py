@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ async def test_fleet_without_nodes_and_unknown_actions(sample: Path) -> None:
 async def test_official_client_in_memory(sample: Path) -> None:
     surface = McpSurface(name="ingero", tools=AGENT_TOOLS, context_of=lambda request: context(sample))
     async with Client(surface.server()) as client:
+        assert client.server_info.version == version("ingero"), "must 60"
         listed = await client.list_tools()
         assert len(listed.tools) == len(AGENT_TOOLS)
         result = await client.call_tool("get_causal_chains", {})

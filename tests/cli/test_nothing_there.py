@@ -1,0 +1,36 @@
+"""Commands where nothing was recorded: an empty list for programs, never null, and no store where none is needed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ingero.__main__ import main as run
+from ingero.storage.trace_db import TraceDb
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["explain"], ["explain", "--replay"], ["explain", "--per-process"], ["explain", "--annotations"],
+        ["explain", "--last", "10"], ["query"], ["query", "SELECT 1 WHERE 0"], ["query", "--op", "cudaMalloc"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_nothing_found_is_an_empty_list_must_31(
+    args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TraceDb(tmp_path / "t.db", "n").close()
+    assert run([*args, "-d", str(tmp_path / "t.db"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_demo_needs_no_store_must_59(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INGERO_DB", "/proc/no/place/t.db")
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    assert run(["demo", "--no-gpu", "memcpy-bottleneck", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["scenario"] == "memcpy-bottleneck"
+    assert not (tmp_path / "nowhere").exists()
