@@ -47,7 +47,10 @@ def test_effective_configuration_loads_again() -> None:
         ("processors:\n  batch: {}", "fleet.yaml:2: processors.batch: unknown key; allowed: ingero"),
         ("service:\n  pipelines:\n    metrics:\n      processors: [batch]", "processors[0]: must be one of ingero"),
         ("processors:\n  ingero:\n    threshold:\n      k: 9", "fleet.yaml:4: processors.ingero.threshold.k: 9 is out"),
-        ("processors:\n  ingero:\n    push_interval: 500ms", "push_interval: 0.5 is out of range; allowed: 1 to 3600"),
+        (
+            "processors:\n  ingero:\n    push_interval: 500ms",
+            "interval: 0.5s is out of range; allowed: 1s to 3600s",
+        ),
         ("processors:\n  ingero:\n    ttl_multiplier: 1", "ttl_multiplier: 1 is out of range; allowed: 2 to 1000"),
         ("processors:\n  ingero:\n    quorum: {coverage_fraction: 1.5}", "coverage_fraction: 1.5 is out of range"),
         ("processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}", "max: 0.5 is out of range"),
@@ -55,9 +58,25 @@ def test_effective_configuration_loads_again() -> None:
         ("extensions:\n  ingero_threshold: {admin_endpoint: ':8081'}", "is not a loopback address"),
         ("receivers:\n  otlp:\n    protocols:\n      http: {endpoint: nowhere}", "is not an address"),
         ("service:\n  pipelines:\n    metrics: {processors: []}", "must name ingero"),
-        ("service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [debug]}", "does not define"),
-        ("service:\n  pipelines:\n    traces: {exporters: [prometheus]}", "prometheus takes metrics only"),
-        ("exporters:\n  otlp: {}", "exporters.otlp: missing: endpoint"),
+        (
+            "service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [debug]}",
+            "fleet.yaml:3: service.pipelines.metrics.exporters: debug is not defined; the section exporters",
+        ),
+        (
+            "service:\n  pipelines:\n    traces: {exporters: [prometheus/a]}",
+            "fleet.yaml:3: service.pipelines.traces.exporters: prometheus/a takes metrics only",
+        ),
+        ("exporters:\n  otlp: {}", "fleet.yaml:2: exporters.otlp: missing: endpoint"),
+        ("exporters:\n  otlp/a:", "fleet.yaml:2: exporters.otlp/a: missing: endpoint"),
+        (
+            "exporters:\n  zipkin: {}",
+            "fleet.yaml:2: exporters.zipkin: unknown; allowed: debug, otlp, otlphttp",
+        ),
+        ("exporters:\n  otlp/: {endpoint: a}", "fleet.yaml:2: exporters.otlp/: unknown"),
+        (
+            "exporters:\n  otlp/a:\n    endpoint: a\n    tmeout: 1s",
+            "fleet.yaml:4: exporters.otlp/a.tmeout: unknown",
+        ),
     ],
 )
 def test_mistakes_name_line_key_and_what_is_allowed(text: str, expected: str) -> None:
@@ -66,6 +85,17 @@ def test_mistakes_name_line_key_and_what_is_allowed(text: str, expected: str) ->
         load(text)
     assert expected in str(caught.value)
     assert re.match(r"fleet\.yaml:\d+: ", str(caught.value))
+
+
+def test_several_exporters_of_a_type() -> None:
+    config = load(
+        "exporters:\n  otlp/near: {endpoint: a}\n  otlp/far: {endpoint: b, timeout: 3s}\n  prometheus:\n  debug/x:\n"
+        "service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [prometheus, otlp/near, otlp/far]}\n"
+    )
+    assert list(config.exporters) == ["otlp/near", "otlp/far", "prometheus", "debug/x"]
+    assert to_mapping(config)["exporters"]["otlp/far"]["timeout"] == "3s"
+    assert load(json.dumps(to_mapping(config))) == config
+    assert load("exporters:\nservice: {pipelines: {metrics: {processors: [ingero], exporters: []}}}").exporters == {}
 
 
 def test_a_protocol_left_out_is_off_and_an_empty_one_has_its_defaults() -> None:

@@ -49,7 +49,7 @@ def test_nothing_means_defaults() -> None:
         ("inner:\n  kk: 3", "f:2: inner.kk: unknown key; did you mean k?"),
         ("zzz: 3", "f:1: zzz: unknown key; allowed: enabled, inner, limit, mode, push_interval, where"),
         ("inner:\n  k: 9", "f:2: inner.k: 9 is out of range; allowed: 1 to 4"),
-        ("push_interval: 0.5", "f:1: push_interval: 0.5 is out of range; allowed: at least 1"),
+        ("push_interval: 0.5", "f:1: push_interval: 0.5s is out of range; allowed: at least 1s"),
         ("push_interval: soon", "f:1: push_interval: 'soon' is not a duration such as 500ms, 10s or 1h30m"),
         ("mode: c", "f:1: mode: must be one of a, b, not 'c'"),
         ("inner: 3", "f:1: inner: must be a mapping of keys to values"),

@@ -134,13 +134,36 @@ async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None
                     await asyncio.sleep(0.05)
 
 
+async def test_several_exporters_of_a_type_each_get_everything() -> None:
+    """As a Collector's file has them: `type/name`."""
+    async with running() as near, running() as far:
+        plain = {"tls": {"insecure": True}}
+        exporters = {
+            "otlphttp/near": {"endpoint": near.addresses["http"], **plain},
+            "otlphttp/far": {"endpoint": far.addresses["http"], **plain},
+            "prometheus/second": {"endpoint": "127.0.0.1:0"},
+        }
+        pipelines = {"metrics": {"processors": ["ingero"], "exporters": ["prometheus", *exporters]}}
+        async with running(exporters=exporters, service={"pipelines": pipelines}) as front:
+            await post(f"http://{front.addresses['http']}/v1/metrics", protobuf("a", 0.9), PB)
+            async with asyncio.timeout(30):
+                while not all("train" in behind.processor.clusters for behind in (near, far)):
+                    await asyncio.sleep(0.05)
+            pages = [await series.render() for series in front._series.values()]
+            assert pages[0] == pages[1] and b'ingero_node_health_score{cluster_id="train"' in pages[0]
+            assert front.addresses["prometheus"] != front.addresses["prometheus/second"]
+            own = (await front._render_own()).decode()
+            assert 'ingero_fleet_prometheus_series{exporter="prometheus/second"} 1' in own
+            assert 'ingero_fleet_export_sent_total{exporter="otlphttp/far"}' in own
+
+
 class _NOBODY:
     class roster:
         rows: dict[str, int] = {}  # noqa: RUF012 - never changed
 
 
 async def _received(fleet: Any) -> bytes:
-    return await fleet._series.render()
+    return await fleet._series["prometheus"].render()
 
 
 async def test_dead_backend_never_stops_a_push() -> None:

@@ -234,7 +234,7 @@ def test_long_queries_are_not_remembered() -> None:
 
 def test_kept_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(series, "MAX_KEPT_BODIES", 100)
-    kept = ReceivedSeries(60.0, 1000)
+    kept = ReceivedSeries("prometheus", 60.0, 1000)
     for number in range(1000):
         kept.offer(MetricsRequest, b"", Encoding.PROTOBUF, Taken("c", f"n{number}"))
         assert len(kept._kept) <= 100

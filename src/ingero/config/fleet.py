@@ -6,6 +6,7 @@ except that a missing section means its defaults.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from ingero.config.loader import setting
 from ingero.core.threshold import ThresholdPolicy
@@ -217,19 +218,25 @@ class DebugExporterConfig:
     verbosity: str = setting("basic", choices=("basic", "normal", "detailed"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportersConfig:
-    prometheus: PrometheusExporterConfig | None = None
-    otlp: ForwardExporterConfig | None = None
-    otlphttp: ForwardExporterConfig | None = None
-    debug: DebugExporterConfig | None = None
+ExporterConfig = PrometheusExporterConfig | ForwardExporterConfig | DebugExporterConfig
+EXPORTERS: Final = {
+    "prometheus": PrometheusExporterConfig,
+    "otlp": ForwardExporterConfig,
+    "otlphttp": ForwardExporterConfig,
+    "debug": DebugExporterConfig,
+}
+
+
+def exporter_kind(name: str) -> str:
+    """`otlp/backup` is an `otlp`."""
+    return name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
     receivers: tuple[str, ...] = setting(("otlp",), choices=("otlp",))
     processors: tuple[str, ...] = setting((), choices=("ingero",))
-    exporters: tuple[str, ...] = setting((), choices=("prometheus", "otlp", "otlphttp", "debug"))
+    exporters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +249,9 @@ class PipelinesConfig:
         if "ingero" not in self.metrics.processors:
             raise ConfigError("metrics.processors: must name ingero; without it there is no threshold to serve")
         for name in ("traces", "logs"):
-            if "prometheus" in getattr(self, name).exporters:
-                raise ConfigError(f"{name}.exporters: prometheus takes metrics only")
+            for exporter in getattr(self, name).exporters:
+                if exporter_kind(exporter) == "prometheus":
+                    raise ConfigError(f"{name}.exporters: {exporter} takes metrics only")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,13 +283,13 @@ class FleetConfig:
     receivers: ReceiversConfig = setting(ReceiversConfig())
     processors: ProcessorsConfig = setting(ProcessorsConfig())
     extensions: ExtensionsConfig = setting(ExtensionsConfig())
-    exporters: ExportersConfig = setting(ExportersConfig(prometheus=PrometheusExporterConfig()))
+    exporters: dict[str, ExporterConfig] = setting({"prometheus": PrometheusExporterConfig()}, components=EXPORTERS)
     service: ServiceConfig = setting(ServiceConfig())
 
     def __post_init__(self) -> None:
         for signal in ("metrics", "traces", "logs"):
             for exporter in getattr(self.service.pipelines, signal).exporters:
-                if getattr(self.exporters, exporter) is None:
-                    raise ConfigError(
-                        f"service.pipelines.{signal}.exporters names {exporter}, which exporters does not define"
-                    )
+                if exporter not in self.exporters:
+                    defined = ", ".join(sorted(self.exporters)) or "none"
+                    key = f"service.pipelines.{signal}.exporters"
+                    raise ConfigError(f"{key}: {exporter} is not defined; the section exporters has: {defined}")

@@ -1,8 +1,9 @@
 """YAML to frozen dataclasses: a wrong key, type or value is an error that names file, line, key and what is allowed.
 
 A field may carry metadata: ``key`` (its name in the file), ``range`` (inclusive low and high, None is open),
-``choices``, ``duration`` (`10s`, `1h30m`, seconds) and ``size`` (`10g`, bytes). Core policies annotate themselves the
-same way, so a range is written once, beside the number it limits.
+``choices``, ``duration`` (`10s`, `1h30m`, seconds), ``size`` (`10g`, bytes) and ``components`` (a mapping whose keys
+are a type or `type/name`, each with its own settings). Core policies annotate themselves the same way, so a range is
+written once, beside the number it limits. A complaint of a dataclass that begins with `field: ` is put on that line.
 """
 
 import dataclasses
@@ -39,9 +40,11 @@ def setting(
     choices: tuple[str, ...] | None = None,
     duration: bool = False,
     size: bool = False,
+    components: Mapping[str, type] | None = None,
 ) -> Any:
     """A dataclass field that the loader checks."""
-    metadata = {"key": key, "range": range, "choices": choices, "duration": duration, "size": size}
+    limits = {"range": range, "choices": choices, "duration": duration, "size": size, "components": components}
+    metadata = {"key": key, **limits}
     if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -144,12 +147,10 @@ class _Reader:
         if origin in (list, tuple):
             return self.sequence(node, hint, key, metadata)
         if origin in (dict, Mapping):
-            return self.mapping(node, typing.get_args(hint)[1], key)
+            return self.mapping(node, typing.get_args(hint)[1], key, metadata.get("components"))
         return self.scalar(node, hint, key, metadata)
 
     def dataclass(self, node: yaml.Node, cls: type, key: str) -> Any:
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
-            return cls()  # `otlp:` with nothing below it means its defaults
         hints = typing.get_type_hints(cls)
         fields = {field.metadata.get("key") or field.name: field for field in dataclasses.fields(cls)}
         values = {}
@@ -164,12 +165,25 @@ class _Reader:
         try:
             return cls(**values)
         except (ConfigError, ValueError) as error:
-            raise self.fail(node, key, str(error)) from None
+            raise self.complaint(node, key, str(error)) from None
         except TypeError:
             required = [name for name, f in fields.items() if _is_required(f) and f.name not in values]
             raise self.fail(node, key, f"missing: {', '.join(required)}") from None
 
+    def complaint(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
+        """What a dataclass said about its values, on the line of the field it named first."""
+        path, separator, rest = problem.partition(": ")
+        found: yaml.Node | None = node
+        for name in path.split(".") if separator else ():
+            children = found.value if isinstance(found, yaml.MappingNode) else ()
+            found = next((child for name_node, child in children if name_node.value == name), None)
+        if not separator or found is None:
+            return self.fail(node, key, problem)
+        return self.fail(found, f"{key}.{path}" if key else path, rest)
+
     def pairs(self, node: yaml.Node, key: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+            return []  # `otlp:` with nothing below it means its defaults
         if not isinstance(node, yaml.MappingNode):
             raise self.fail(node, key, "must be a mapping of keys to values")
         seen: set[str] = set()
@@ -189,8 +203,19 @@ class _Reader:
         values = [self.value(child, item, f"{key}[{i}]", metadata) for i, child in enumerate(node.value)]
         return tuple(values) if typing.get_origin(hint) is tuple else values
 
-    def mapping(self, node: yaml.Node, hint: Any, key: str) -> dict[str, Any]:
-        return {name: self.value(child, hint, f"{key}.{name}", {}) for name, _, child in self.pairs(node, key)}
+    def mapping(
+        self, node: yaml.Node, hint: Any, key: str, components: Mapping[str, type] | None = None
+    ) -> dict[str, Any]:
+        values = {}
+        for name, name_node, child in self.pairs(node, key):
+            if components is not None:
+                kind, slash, suffix = name.partition("/")
+                if kind not in components or (slash and not suffix.strip()):
+                    allowed = ", ".join(sorted(components))
+                    raise self.fail(name_node, f"{key}.{name}", f"unknown; allowed: {allowed}, each also as TYPE/NAME")
+                hint = components[kind]
+            values[name] = self.value(child, hint, f"{key}.{name}", {})
+        return values
 
     def scalar(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
         if not isinstance(node, yaml.ScalarNode):
@@ -243,12 +268,10 @@ def check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[
     if limits := metadata.get("range"):
         low, high = limits
         if (low is not None and value < low) or (high is not None and value > high):
-            allowed = (
-                f"{low:g} to {high:g}"
-                if high is not None and low is not None
-                else (f"at least {low:g}" if high is None else f"at most {high:g}")
-            )
-            raise fail(f"{value:g} is out of range; allowed: {allowed}")
+            unit = "s" if metadata.get("duration") else ""
+            least, most = f"{low:g}{unit}" if low is not None else "", f"{high:g}{unit}" if high is not None else ""
+            allowed = f"{least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
+            raise fail(f"{value:g}{unit} is out of range; allowed: {allowed}")
 
 
 def _is_required(field: dataclasses.Field[Any]) -> bool:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -38,6 +39,7 @@ def labels(values: Mapping[str, str]) -> Labels:
     return tuple(sorted(values.items()))
 
 
+@lru_cache(maxsize=4096)
 def metric_name(name: str) -> str:
     """An OTLP name as Prometheus spells it: `ingero.node.health_score` is `ingero_node_health_score`."""
     plain = _INVALID.sub("_", name)

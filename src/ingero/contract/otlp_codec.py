@@ -6,6 +6,7 @@ encoding and unknown to the other.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -18,6 +19,7 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from ingero.contract.otlp import (
+    KeyValue,
     LogsRequest,
     MetricsRequest,
     Request,
@@ -99,26 +101,58 @@ def encode_protobuf(request: Request) -> bytes:
     return encoded
 
 
-def _read(cls: type[Any], message: Any) -> Any:
-    found: dict[str, Any] = {}
-    for name, _, kind, inner, optional, _, default in _fields(cls):
-        if optional and not message.HasField(name):
-            continue
-        value = getattr(message, name)
-        if kind == _VALUES:
-            if value:
-                found[name] = tuple([_read(inner, item) for item in value])
-        elif kind == _VALUE:
-            found[name] = _read(inner, value)
-        elif kind == _HEX:
-            if value:
-                found[name] = value.hex()
+_Reader = tuple[str, Callable[[Any], Any] | None]
+_READERS: dict[type, dict[Any, _Reader]] = {}
+
+
+def _readers(cls: type[Value], message: Any) -> dict[Any, _Reader]:
+    """By field of the message: its name with us, and what its value goes through; fields unknown to us are left out."""
+    found: dict[Any, _Reader] = {}
+    for name, _, kind, inner, *_ in _fields(cls):
+        read: Callable[[Any], Any] | None = None
+        if kind == _HEX:
+            read = bytes.hex
         elif kind == _SCALARS:
-            if value:
-                found[name] = tuple(value)
-        elif optional or value != default:
-            found[name] = value
+            read = tuple
+        elif kind == _VALUES:
+            read = partial(_read_all, _read_attribute if inner is KeyValue else partial(_read, inner))
+        elif kind == _VALUE:
+            read = partial(_read, inner)
+        found[message.DESCRIPTOR.fields_by_name[name]] = (name, read)
+    return found
+
+
+def _read_all(read: Callable[[Any], Any], items: Any) -> tuple[Any, ...]:
+    return tuple([read(item) for item in items])
+
+
+def _read(cls: type[Any], message: Any) -> Any:
+    readers = _READERS.get(cls)
+    if readers is None:
+        readers = _READERS[cls] = _readers(cls, message)
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():  # those that are set; most are not
+        if (reader := readers.get(field)) is not None:
+            name, read = reader
+            found[name] = value if read is None else read(value)
     return cls(**found)
+
+
+_attributes: dict[bytes, KeyValue] = {}  # most attributes of a request were in many before it
+_MAX_ATTRIBUTES: Final = 8192
+_MAX_ATTRIBUTE_BYTES: Final = 256
+
+
+def _read_attribute(message: Any) -> KeyValue:
+    wire = message.SerializeToString()
+    known = _attributes.get(wire)
+    if known is None:
+        known = _read(KeyValue, message)
+        if len(wire) <= _MAX_ATTRIBUTE_BYTES:
+            if len(_attributes) >= _MAX_ATTRIBUTES:
+                _attributes.clear()
+            _attributes[wire] = known
+    return known
 
 
 def _write(value: Value, message: Message) -> None:

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingero.config.fleet import FleetConfig, ForwardExporterConfig, ListenerTlsConfig
+from ingero.config.fleet import (
+    DebugExporterConfig,
+    ExporterConfig,
+    FleetConfig,
+    ForwardExporterConfig,
+    ListenerTlsConfig,
+    PrometheusExporterConfig,
+    exporter_kind,
+)
 from ingero.config.providers import load_providers
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import Family, render
@@ -29,7 +37,7 @@ from ingero.fleet.metrics import cluster_families, own_series, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver, Sink
 from ingero.fleet.replay import encode_one
-from ingero.fleet.series import ReceivedSeries
+from ingero.fleet.series import ReceivedSeries, series_families
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictDesk, verdict_logs, with_provider
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
@@ -75,7 +83,7 @@ class FleetService:
         self._secured: list[_Secured] = []
         self._listeners: list[HttpListener] = []
         self._grpc: GrpcListener | None = None
-        self._series: ReceivedSeries | None = None
+        self._series: dict[str, ReceivedSeries] = {}
         self._forwarders: list[Forwarder] = []
         self._backends: list[HttpBackend | GrpcBackend] = []
         self._plaintext: list[str] = []
@@ -117,23 +125,23 @@ class FleetService:
         log.info("fleet_started", extra={"listeners": self.addresses})
 
     def _build_exporters(self) -> None:
-        exporters, pipelines = self.config.exporters, self.config.service.pipelines
-        sinks: dict[str, Sink] = {}
-        if exporters.prometheus is not None:
-            self._series = ReceivedSeries(self.processor.policy.ttl_s, exporters.prometheus.max_series)
-            sinks["prometheus"] = self._series
-        if exporters.otlp is not None:
-            sinks["otlp"] = self._forward("otlp", exporters.otlp, GrpcBackend(exporters.otlp))
-        if exporters.otlphttp is not None:
-            sinks["otlphttp"] = self._forward("otlphttp", exporters.otlphttp, HttpBackend(exporters.otlphttp))
-        if exporters.debug is not None:
-            sinks["debug"] = DebugSink(exporters.debug.verbosity)
+        pipelines = self.config.service.pipelines
+        sinks = {name: self._exporter(name, exporter) for name, exporter in self.config.exporters.items()}
         chosen: tuple[tuple[Kind, tuple[str, ...]], ...] = (
             (MetricsRequest, pipelines.metrics.exporters),
             (TracesRequest, pipelines.traces.exporters),
             (LogsRequest, pipelines.logs.exporters),
         )
         self.receiver.sinks = {kind: tuple(sinks[name] for name in names) for kind, names in chosen}
+
+    def _exporter(self, name: str, config: ExporterConfig) -> Sink:
+        if isinstance(config, PrometheusExporterConfig):
+            self._series[name] = ReceivedSeries(name, self.processor.policy.ttl_s, config.max_series)
+            return self._series[name]
+        if isinstance(config, DebugExporterConfig):
+            return DebugSink(config.verbosity)
+        backend = GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
+        return self._forward(name, config, backend)
 
     def _forward(self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend) -> Forwarder:
         retry = config.retry_on_failure
@@ -163,10 +171,11 @@ class FleetService:
         telemetry = self.config.service.telemetry.metrics
         gate = self._secure("metrics", telemetry.address, telemetry.tls, telemetry.token_file)
         await self._serve("metrics", telemetry.address, metrics_app(self._render_own, gate.gate), gate)
-        prometheus = self.config.exporters.prometheus
-        if prometheus is not None and self._series is not None:
-            gate = self._secure("prometheus", prometheus.endpoint, prometheus.tls, prometheus.token_file)
-            await self._serve("prometheus", prometheus.endpoint, metrics_app(self._series.render, gate.gate), gate)
+        for name, series in self._series.items():
+            prometheus = self.config.exporters[name]
+            assert isinstance(prometheus, PrometheusExporterConfig)
+            gate = self._secure(name, prometheus.endpoint, prometheus.tls, prometheus.token_file)
+            await self._serve(name, prometheus.endpoint, metrics_app(series.render, gate.gate), gate)
         await self._open_receivers()
 
     async def _open_receivers(self) -> None:
@@ -267,9 +276,7 @@ class FleetService:
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     async def _render_own(self) -> bytes:
-        exporters: list[Family] = forward_families(self._forwarders)
-        if self._series is not None:
-            exporters += self._series.families()
+        exporters: list[Family] = forward_families(self._forwarders) + series_families(self._series.values())
         return render(
             cluster_families(self.processor)
             + self.verdicts.families()

@@ -1,27 +1,20 @@
 """Received metrics for a Prometheus server: the last body per node and kind is kept, and read when somebody scrapes.
 
-Keeping bodies instead of series makes the push path pay one dictionary entry; the scrape pays for decoding, in slices
-that leave room for pushes in between.
+Keeping bodies instead of series makes the push path pay one dictionary entry; the scrape pays for decoding, in short
+slices that leave room for pushes in between. What nodes say of themselves hardly changes from push to push, so that
+the text of labels is remembered.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, islice
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.exposition import Family, Labels, counter, gauge, metric_name, render_labels, render_value
-from ingero.contract.otlp import (
-    HistogramPoint,
-    KeyValue,
-    Kind,
-    Metric,
-    MetricsRequest,
-    NumberPoint,
-    Plain,
-    SummaryPoint,
-    plain_attributes,
-)
+from ingero.contract.exponential import cumulative_buckets
+from ingero.contract.exposition import Family, counter, gauge, metric_name, render_labels, render_value
+from ingero.contract.otlp import HistogramPoint, KeyValue, Kind, Metric, MetricsRequest, Plain, plain_attributes
 from ingero.contract.otlp_body import Encoding, decode
 from ingero.errors import MalformedPush
 from ingero.fleet.processor import Taken
@@ -29,7 +22,8 @@ from ingero.fleet.processor import Taken
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
 MAX_BODY_BYTES: Final = 256 << 10  # a larger body holds events (collectives), which are not for scraping
-_SLICE: Final = 50  # bodies decoded between two looks at the sockets
+_SLICE_S: Final = 0.002  # of work between two looks at the sockets
+_SLICE_LINES: Final = 500
 _RESOURCE_LABELS: Final = {
     names.NODE_ID: "node_id",
     names.CLUSTER_ID: "cluster_id",
@@ -43,19 +37,23 @@ _RESOURCE_LABELS: Final = {
     "service.instance.id": "service_instance_id",
     "host.name": "host_name",
 }
+_RESOURCE_NAMES: Final = frozenset(_RESOURCE_LABELS.values())
 # Values of these are new with every event: as labels they would make a series per push
 _UNBOUNDED: Final = frozenset(
     {names.EVENT_ID, names.EPISODE_ID, names.CAUSAL_CHAIN_ID, names.STEP, names.NCCL_SEQ, names.NCCL_GPU_DURATION_NS}
 )
 _MAX_LABEL_CHARACTERS: Final = 200
 _MAX_LABELS: Final = 24
+_MAX_TEXTS: Final = 16384
 Sample = tuple[int, str]  # (time in ns, rendered value)
+Families = dict[str, tuple[str, str, dict[str, Sample]]]  # name: (kind, help, samples by the rest of their line)
 
 
 class ReceivedSeries:
     """A sink that remembers what to show."""
 
-    def __init__(self, ttl_s: float, max_series: int) -> None:
+    def __init__(self, name: str, ttl_s: float, max_series: int) -> None:
+        self.name = name
         self.ttl_s = ttl_s
         self.max_series = max_series
         self._kept: dict[tuple[str, str, str], tuple[float, bytes, Encoding]] = {}
@@ -63,6 +61,7 @@ class ReceivedSeries:
         self.dropped_bodies = 0
         self.dropped_series = 0
         self.series = 0
+        self._texts: dict[tuple[KeyValue, ...], str] = {}
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Keep a body in place of the one that said the same things about the same node."""
@@ -90,42 +89,42 @@ class ReceivedSeries:
     async def render(self) -> bytes:
         """Everything alive as Prometheus text."""
         self._expire()
-        families: dict[str, tuple[str, str, dict[str, Sample]]] = {}
-        total = 0
-        for number, ((cluster, _, _), (_, body, encoding)) in enumerate(list(self._kept.items())):
-            if number % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
+        families: Families = {}
+        total, pause_s = 0, time.perf_counter() + _SLICE_S
+        for (cluster, _, _), (_, body, encoding) in list(self._kept.items()):
             try:
                 request = decode(MetricsRequest, body, encoding)
             except MalformedPush:  # the short cut took it; nobody else must
                 self.dropped_bodies += 1
                 continue
             total = self._add(request, cluster, families, total)
+            if time.perf_counter() > pause_s:
+                await asyncio.sleep(0)
+                pause_s = time.perf_counter() + _SLICE_S
         self.series = total
         pieces: list[bytes] = []
-        for name, (kind, help, samples) in sorted(families.items()):
+        for name in sorted(families):
+            kind, help, samples = families.pop(name)
             if not samples:
                 continue
-            lines = [f"# HELP {name} {help}\n# TYPE {name} {kind}\n"]
-            lines += [f"{name}{tail} {samples[tail][1]}\n" for tail in sorted(samples)]
-            pieces.append("".join(lines).encode())
-            await asyncio.sleep(0)
+            pieces.append(f"# HELP {name} {help}\n# TYPE {name} {kind}\n".encode())
+            lines = (f"{name}{tail} {value}\n" for tail, (_, value) in samples.items())
+            while piece := "".join(islice(lines, _SLICE_LINES)):
+                pieces.append(piece.encode())
+                await asyncio.sleep(0)
         return b"".join(pieces)
 
-    def _add(
-        self,
-        request: MetricsRequest,
-        cluster: str,
-        families: dict[str, tuple[str, str, dict[str, Sample]]],
-        total: int,
-    ) -> int:
+    def _add(self, request: MetricsRequest, cluster: str, families: Families, total: int) -> int:
         for resource in request.resource_metrics:
             own = _resource_labels(resource.resource.attributes if resource.resource else (), cluster)
+            head = render_labels(tuple(sorted(own.items())))[1:-1]
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                 name, kind = _name_and_kind(metric)
-                help = (metric.description or metric.name).replace("\\", "\\\\").replace("\n", "\\n")
-                samples = families.setdefault(name, (kind, help, {}))[2]
-                for at_ns, tail, value in _samples(metric, own):
+                if name not in families:
+                    help = (metric.description or metric.name).replace("\\", "\\\\").replace("\n", "\\n")
+                    families[name] = (kind, help, {})
+                samples = families[name][2]
+                for at_ns, tail, value in self._samples(metric, head, own):
                     known = samples.get(tail)
                     if known is None:
                         if total >= self.max_series:
@@ -137,52 +136,91 @@ class ReceivedSeries:
                     samples[tail] = (at_ns, value)
         return total
 
-    def families(self) -> list[Family]:
-        """How this exporter is doing."""
-        return [
-            gauge("ingero_fleet_prometheus_series", "Series in the last scrape", [((), self.series)]),
-            counter("ingero_fleet_prometheus_dropped_series_total", "Beyond max_series", [((), self.dropped_series)]),
-            counter("ingero_fleet_prometheus_dropped_bodies_total", "Not kept", [((), self.dropped_bodies)]),
-        ]
+    def _labels(self, attributes: tuple[KeyValue, ...], head: str, own: dict[str, str]) -> str:
+        """Labels of a point behind those of its resource, which win."""
+        text = self._texts.get(attributes)
+        if text is None:
+            pairs = _point_labels(attributes)
+            text = render_labels(tuple(sorted(pairs.items())))[1:-1]
+            if not pairs.keys().isdisjoint(_RESOURCE_NAMES):
+                free = tuple(sorted((name, value) for name, value in pairs.items() if name not in own))
+                text = render_labels(free)[1:-1]  # depends on the resource, so it is not kept
+            elif len(self._texts) < _MAX_TEXTS:
+                self._texts[attributes] = text
+            else:
+                self._texts.clear()
+        return f"{head},{text}" if head and text else head or text
+
+    def _samples(self, metric: Metric, head: str, own: dict[str, str]) -> Iterator[tuple[int, str, str]]:
+        """(time, rest of the line before the value, value)."""
+        for point in metric.numbers:
+            value = point.as_double if point.as_double is not None else point.as_int
+            if value is not None:
+                labels = self._labels(point.attributes, head, own)
+                yield point.time_unix_nano, f"{{{labels}}}" if labels else "", render_value(value)
+        for bucketed in metric.histogram.data_points if metric.histogram else ():
+            labels = self._labels(bucketed.attributes, head, own)
+            yield from _histogram(bucketed.time_unix_nano, labels, _cumulative(bucketed), bucketed.sum, bucketed.count)
+        for fine in metric.exponential_histogram.data_points if metric.exponential_histogram else ():
+            labels = self._labels(fine.attributes, head, own)
+            yield from _histogram(fine.time_unix_nano, labels, cumulative_buckets(fine), fine.sum, fine.count)
+        for summary in metric.summary.data_points if metric.summary else ():
+            labels = self._labels(summary.attributes, head, own)
+            for quantile in summary.quantile_values:
+                tail = _with(labels, "quantile", render_value(quantile.quantile))
+                yield summary.time_unix_nano, tail, render_value(quantile.value)
+            yield from _totals(summary.time_unix_nano, labels, summary.sum, summary.count)
+
+
+def series_families(exporters: Iterable[ReceivedSeries]) -> list[Family]:
+    """How the exporters for scraping are doing, one label value each."""
+    by_name = [((("exporter", series.name),), series) for series in exporters]
+    return [
+        gauge("ingero_fleet_prometheus_series", "Series in the last scrape", ((n, s.series) for n, s in by_name)),
+        counter(
+            "ingero_fleet_prometheus_dropped_series_total",
+            "Beyond max_series",
+            ((n, s.dropped_series) for n, s in by_name),
+        ),
+        counter(
+            "ingero_fleet_prometheus_dropped_bodies_total", "Not kept", ((n, s.dropped_bodies) for n, s in by_name)
+        ),
+    ]
 
 
 def _name_and_kind(metric: Metric) -> tuple[str, str]:
     name = metric_name(metric.name)
     if metric.sum is not None and metric.sum.is_monotonic:
         return (name if name.endswith("_total") else f"{name}_total"), "counter"
-    if metric.histogram is not None:
+    if metric.histogram is not None or metric.exponential_histogram is not None:
         return name, "histogram"
     if metric.summary is not None:
         return name, "summary"
     return name, "gauge"
 
 
-def _samples(metric: Metric, own: dict[str, str]) -> Iterator[tuple[int, str, str]]:
-    """(time, rest of the line before the value, value); exponential histograms have no text form and are left out."""
-    for point in metric.numbers:
-        value = point.as_double if point.as_double is not None else point.as_int
-        if value is not None:
-            yield point.time_unix_nano, render_labels(_labels(point, own)), render_value(value)
-    for bucketed in metric.histogram.data_points if metric.histogram else ():
-        yield from _histogram(bucketed, _labels(bucketed, own))
-    for summary in metric.summary.data_points if metric.summary else ():
-        pairs = _labels(summary, own)
-        for quantile in summary.quantile_values:
-            at = (*pairs, ("quantile", render_value(quantile.quantile)))
-            yield summary.time_unix_nano, render_labels(at), render_value(quantile.value)
-        yield summary.time_unix_nano, f"_sum{render_labels(pairs)}", render_value(summary.sum)
-        yield summary.time_unix_nano, f"_count{render_labels(pairs)}", str(summary.count)
+def _cumulative(point: HistogramPoint) -> Iterator[tuple[float, int]]:
+    return zip(point.explicit_bounds, accumulate(point.bucket_counts), strict=False)
 
 
-def _histogram(point: HistogramPoint, pairs: Labels) -> Iterator[tuple[int, str, str]]:
-    running = 0
-    bounds = [render_value(bound) for bound in point.explicit_bounds]
-    for bound, count in zip((*bounds, "+Inf"), point.bucket_counts, strict=False):
-        running += count
-        yield point.time_unix_nano, f"_bucket{render_labels((*pairs, ('le', bound)))}", str(running)
-    if point.sum is not None:
-        yield point.time_unix_nano, f"_sum{render_labels(pairs)}", render_value(point.sum)
-    yield point.time_unix_nano, f"_count{render_labels(pairs)}", str(point.count)
+def _histogram(
+    at_ns: int, labels: str, buckets: Iterable[tuple[float, int]], total: float | None, count: int
+) -> Iterator[tuple[int, str, str]]:
+    for bound, up_to in buckets:
+        yield at_ns, f"_bucket{_with(labels, 'le', render_value(bound))}", str(up_to)
+    yield at_ns, f"_bucket{_with(labels, 'le', '+Inf')}", str(count)
+    yield from _totals(at_ns, labels, total, count)
+
+
+def _totals(at_ns: int, labels: str, total: float | None, count: int) -> Iterator[tuple[int, str, str]]:
+    tail = f"{{{labels}}}" if labels else ""
+    if total is not None:
+        yield at_ns, f"_sum{tail}", render_value(total)
+    yield at_ns, f"_count{tail}", str(count)
+
+
+def _with(labels: str, name: str, value: str) -> str:
+    return f'{{{labels},{name}="{value}"}}' if labels else f'{{{name}="{value}"}}'
 
 
 def _resource_labels(attributes: tuple[KeyValue, ...], cluster: str) -> dict[str, str]:
@@ -193,16 +231,16 @@ def _resource_labels(attributes: tuple[KeyValue, ...], cluster: str) -> dict[str
     return own
 
 
-def _labels(point: NumberPoint | HistogramPoint | SummaryPoint, own: dict[str, str]) -> Labels:
-    pairs = dict(own)
-    for attribute in point.attributes[:_MAX_LABELS]:
+def _point_labels(attributes: tuple[KeyValue, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for attribute in attributes[:_MAX_LABELS]:
         value = attribute.value
         if value is None or value.double_value is not None or attribute.key in _UNBOUNDED:
             continue  # a measured number is not a label
         plain = plain_attributes((attribute,))[attribute.key]
         if isinstance(plain, str | bool | int):
             pairs.setdefault(metric_name(attribute.key), _label(plain))
-    return tuple(sorted(pairs.items()))
+    return pairs
 
 
 def _label(value: Plain) -> str:

@@ -1,0 +1,96 @@
+"""F037: what a Prometheus server reads on :9090."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.fleet.pushes import health, request
+
+from ingero.contract import names, otlp
+from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.fleet import series
+from ingero.fleet.processor import Taken
+from ingero.fleet.series import ReceivedSeries
+
+Sample = tuple[str, dict[str, str], float]
+
+
+def kept(*bodies: otlp.MetricsRequest, encoding: Encoding = Encoding.PROTOBUF) -> ReceivedSeries:
+    found = ReceivedSeries("prometheus", 60.0, 1000)
+    encode = encode_json if encoding is Encoding.JSON else encode_protobuf
+    for number, body in enumerate(bodies):
+        found.offer(otlp.MetricsRequest, encode(body), encoding, Taken("c", f"n{number}"))
+    return found
+
+
+async def samples(found: ReceivedSeries) -> list[Sample]:
+    """As Prometheus' own library reads the page."""
+    families = text_string_to_metric_families((await found.render()).decode())
+    return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+async def test_exponential_histograms_become_buckets(encoding: Encoding) -> None:
+    point = otlp.ExponentialHistogramPoint(
+        attributes=otlp.attributes({"op": "allreduce"}),
+        count=7,
+        sum=12.5,
+        zero_count=1,
+        positive=otlp.Buckets(offset=0, bucket_counts=(2, 4)),
+    )
+    metric = otlp.Metric(name="step.ms", exponential_histogram=otlp.ExponentialHistogram(data_points=(point,)))
+    own = {"cluster_id": "c", "node_id": "a", "op": "allreduce"}
+    assert await samples(kept(request({names.NODE_ID: "a"}, metric), encoding=encoding)) == [
+        ("step_ms_bucket", {**own, "le": "0"}, 1.0),
+        ("step_ms_bucket", {**own, "le": "2"}, 3.0),
+        ("step_ms_bucket", {**own, "le": "4"}, 7.0),
+        ("step_ms_bucket", {**own, "le": "+Inf"}, 7.0),
+        ("step_ms_sum", own, 12.5),
+        ("step_ms_count", own, 7.0),
+    ]
+
+
+async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
+    """The same attributes beside resources that name a node and one that does not."""
+    point = otlp.NumberPoint(attributes=otlp.attributes({"node_id": "x", "why": 'a "b"\\\n'}), as_double=1.0)
+    metric = otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point,)))
+    named, nameless = request({names.NODE_ID: "a"}, metric), request({}, metric)
+    assert await samples(kept(named, nameless, named)) == [
+        ("m", {"cluster_id": "c", "node_id": "a", "why": 'a "b"\\\n'}, 1.0),
+        ("m", {"cluster_id": "c", "node_id": "x", "why": 'a "b"\\\n'}, 1.0),
+    ]
+
+
+async def test_a_scrape_looks_at_the_sockets_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushes are answered while a large cluster is shown."""
+    monkeypatch.setattr(series, "_SLICE_S", 0.0)
+    found = kept(*(health(f"n{number}", 0.9) for number in range(50)))
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(count())
+    page = await found.render()
+    others.cancel()
+    assert page.count(b"ingero_node_health_score{") == 50
+    assert turns >= 50
+
+
+def _values() -> Iterator[tuple[otlp.NumberPoint, str]]:
+    yield otlp.NumberPoint(as_double=float("nan")), "nan"
+    yield otlp.NumberPoint(as_double=float("-inf")), "-inf"
+    yield otlp.NumberPoint(as_int=2**53 + 1), "9007199254740993"
+    yield otlp.NumberPoint(as_double=0.0), "0"
+
+
+@pytest.mark.parametrize(("point", "value"), list(_values()))
+async def test_values_of_every_kind(point: otlp.NumberPoint, value: str) -> None:
+    metric = otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point,)))
+    ((_, _, found),) = await samples(kept(request({}, metric)))
+    assert str(found) == value
