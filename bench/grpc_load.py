@@ -1,0 +1,70 @@
+"""gRPC pushes to Fleet: as fast as they come back, or at fixed times. The client is Python, with a pace of its own."""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+import grpc
+import numpy as np
+
+from ingero.contract.otlp import MetricsRequest
+from ingero.transport.otlp_grpc import PATHS
+
+CHANNELS = 8
+WORKERS = 16
+
+
+def closed_loop(address: str, bodies: list[bytes], seconds: float) -> int:
+    """Calls that came back."""
+    return asyncio.run(_with_calls(address, lambda calls: _closed(calls, bodies, seconds)))
+
+
+def open_loop(address: str, bodies: list[bytes], rate: float, seconds: float) -> dict[str, float]:
+    """p50 and p99 from the scheduled time, and how many were answered per second."""
+    return asyncio.run(_with_calls(address, lambda calls: _open(calls, bodies, rate, seconds)))
+
+
+async def _with_calls(address: str, load: Any) -> Any:
+    options = (("grpc.use_local_subchannel_pool", 1),)  # otherwise all channels share one connection
+    channels = [grpc.aio.insecure_channel(address, options) for _ in range(CHANNELS)]
+    try:
+        return await load([channel.unary_unary(PATHS[MetricsRequest]) for channel in channels])
+    finally:
+        for channel in channels:
+            await channel.close()
+
+
+async def _closed(calls: list[Any], bodies: list[bytes], seconds: float) -> int:
+    done, end = 0, time.perf_counter() + seconds
+
+    async def work(number: int) -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await calls[number % CHANNELS](bodies[done % len(bodies)])
+            done += 1
+
+    await asyncio.gather(*(work(number) for number in range(WORKERS)))
+    return done
+
+
+async def _open(calls: list[Any], bodies: list[bytes], rate: float, seconds: float) -> dict[str, float]:
+    took_s: list[float] = []
+    began = time.perf_counter()
+
+    async def one(number: int, due: float) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError):  # more at once than gRPC queues; those are not answered
+            await calls[number % CHANNELS](bodies[number % len(bodies)])
+            took_s.append(time.perf_counter() - due)
+
+    running = set()
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        if (early_s := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early_s)
+        task = asyncio.create_task(one(number, due))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
+    p50, p99 = np.percentile(np.array(took_s) * 1e3, (50, 99))
+    return {"p50_ms": p50, "p99_ms": p99, "per_s": len(took_s) / (time.perf_counter() - began), "done": len(took_s)}
