@@ -153,8 +153,6 @@ class Recorder:
         self._kept_chains: dict[str, Chain] = {}
         self._pending = _Pending()
 
-    # ---- each poll -----------------------------------------------------------------------------------------------
-
     def take(self, traced: TracedEvents) -> NDArray[np.bool_]:
         """Count, look for causes, keep what is worth a row. Returns which events were unusually slow."""
         events = traced.columns
@@ -240,8 +238,6 @@ class Recorder:
             name = names[number].decode(errors="replace") or (info.name if info else "")
             self._pending.events.append((ids[number], *values[:10], stack, self.policy.node, *ranks, name, values[10]))
         self.totals.stored += len(chosen)
-
-    # ---- each second ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ns: int, counted: Sequence[CountedRow], sample: SystemSample | None) -> list[Chain]:
         """Look for causal chains and hand over everything pending; `counted` are the kernel's own totals."""

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# --- Resource attributes -------------------------------------------------------------------------------------------
+# Resource attributes
 NODE_ID: Final = "ingero.node.id"
 CLUSTER_ID: Final = "ingero.cluster.id"
 JOB_ID: Final = "ingero.job.id"
@@ -16,7 +16,7 @@ GPU_MODEL: Final = "ingero.gpu_model"
 GPU_COUNT: Final = "ingero.gpu_count"
 DEFAULT_CLUSTER: Final = "default"  # where a push without a cluster id lands
 
-# --- Point attributes ----------------------------------------------------------------------------------------------
+# Point attributes
 NODE_STATE: Final = "ingero.node.state"
 WORKLOAD_TYPE: Final = "ingero.workload_type"
 CGROUP_HASH: Final = "ingero.cgroup_path_hash"
@@ -34,7 +34,7 @@ SCORE_ATTR: Final = "score"
 DOMINANT_SIGNAL_ATTR: Final = "dominant_signal"
 CAUSAL_CHAIN_ID: Final = "causal_chain_id"
 
-# --- Metrics of a push ---------------------------------------------------------------------------------------------
+# Metrics of a push
 HEALTH_SCORE: Final = "ingero.node.health_score"
 THROUGHPUT_RATIO: Final = "ingero.node.throughput_ratio"
 COMPUTE_EFFICIENCY: Final = "ingero.node.compute_efficiency"
@@ -53,7 +53,7 @@ STEP_OWN_TIME_MS: Final = "ingero.step.own_time_ms"
 HEALTH_SCOPE: Final = "ingero.health"
 HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the contract line the reference agents speak
 
-# --- Collectives ---------------------------------------------------------------------------------------------------
+# Collectives
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
 COLLECTIVE_BARRIER_WAIT_MS: Final = "nccl.collective.barrier_wait_ms"
 COLLECTIVE_BYTES: Final = "nccl.collective.bytes"
@@ -72,7 +72,7 @@ NCCL_GPU_DURATION_NS: Final = "nccl.gpu_duration_ns"
 NCCL_BYTES: Final = "nccl.bytes"
 NCCL_BARRIER: Final = "nccl.barrier"  # true on points about a wait, which keep the plain name of the operation
 
-# --- Reply of a push -----------------------------------------------------------------------------------------------
+# Reply of a push
 THRESHOLD_HEADER: Final = "X-Ingero-Threshold"
 QUORUM_HEADER: Final = "X-Ingero-Quorum-Met"
 VERDICT_HEADER: Final = "X-Ingero-Verdict"
@@ -89,7 +89,7 @@ SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the number under which a r
 SEQUENCE_METADATA: Final = "ingero-sequence"
 WAIT_HEADER: Final = "x-ingero-wait"  # Echo: answer once it can be queried; header and metadata alike
 
-# --- OTLP ----------------------------------------------------------------------------------------------------------
+# OTLP
 METRICS_PATH: Final = "/v1/metrics"
 TRACES_PATH: Final = "/v1/traces"
 LOGS_PATH: Final = "/v1/logs"
@@ -97,7 +97,7 @@ METRICS_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsServic
 PROTOBUF_TYPE: Final = "application/x-protobuf"
 JSON_TYPE: Final = "application/json"
 
-# --- Verdict events and series -------------------------------------------------------------------------------------
+# Verdict events and series
 VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
 CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"  # log record name; body or attributes are the chain object
 

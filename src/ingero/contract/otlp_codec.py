@@ -78,7 +78,6 @@ def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
     return _SCALAR, Value, optional, hint == UInt64
 
 
-# --- Protobuf ------------------------------------------------------------------------------------------------------
 def decode_protobuf(kind: type[R], body: bytes) -> R:
     """One request; raises MalformedPush."""
     message = _MESSAGES[kind]()
@@ -173,7 +172,6 @@ def _write(value: Value, message: Message) -> None:
             setattr(message, name, bytes.fromhex(item) if kind == _HEX else item)
 
 
-# --- JSON ----------------------------------------------------------------------------------------------------------
 _DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind, strict=False) for kind in _MESSAGES
 }

@@ -125,7 +125,6 @@ class QuestionApi:
         caller: Caller = request.scope[_CALLER]
         return Asker(self.engine.store, caller.key, self.rates, caller.entry)
 
-    # --- pages -----------------------------------------------------------------------------------------------------
     async def _list(self, request: Request) -> Response:
         return _reply(request, list_tools(TOOLS)["data"])
 

@@ -154,7 +154,6 @@ class EchoService:
         await listener.start()
         self.addresses[name] = listener.address
 
-    # --- pages of the health listener ---------------------------------------------------------------------------------
     async def _health(self, _: Request) -> Response:
         trouble = self.engine.trouble
         body = {"status": "trouble" if trouble else "ok", "reason": trouble}

@@ -149,7 +149,7 @@ class Ingest:
             self.counters.refused_overload += 1
             raise Overloaded("more arrives than the store can load", OVERLOAD_RETRY_S)
 
-    # --- the journal thread ------------------------------------------------------------------------------------------
+    # below: the journal thread
     def _write_forever(self) -> None:
         while True:
             self._wake.wait()

@@ -157,7 +157,7 @@ class StoreClient:
             raise StoreError(answer.message)
         return answer.value
 
-    # --- the process -------------------------------------------------------------------------------------------------
+    # below: keeping the process alive
     async def _spawn(self) -> asyncio.StreamReader:
         ours, theirs = socket.socketpair()
         settings = msgspec.json.encode(self._settings).decode()

@@ -88,7 +88,7 @@ class Loader:
             self._store.close()
         return 0
 
-    # --- the loader thread ----------------------------------------------------------------------------------------
+    # below: the loader thread
     def _run(self) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         try:
@@ -167,7 +167,7 @@ class Loader:
         self._progress = msgspec.structs.replace(self._progress, **fields)
         self._send(self._progress)
 
-    # --- answers --------------------------------------------------------------------------------------------------
+    # below: answers, in the threads of whoever asks
     def answer(self, ask: Ask) -> Answer:
         """Answer one question; runs in a reader thread."""
         handlers: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -107,7 +107,6 @@ class FleetService:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_text = self.verdicts.text
 
-    # --- Start -----------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Bind every listener, then serve; raises IngeroError and leaves nothing behind."""
         try:
@@ -218,7 +217,6 @@ class FleetService:
         await listener.start()
         self.addresses[name] = listener.address
 
-    # --- While running ---------------------------------------------------------------------------------------------
     async def _tick_forever(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
@@ -292,7 +290,6 @@ class FleetService:
                 log.error("reload_failed", extra={"why": str(error)})
         log.info("reloaded")
 
-    # --- Stop ------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Say so, answer what is under way, send on what is queued, close; the health page goes last."""
         self.receiver.draining = True

@@ -196,7 +196,6 @@ class VerdictDesk:
             ),
         ]
 
-    # --- Intake ----------------------------------------------------------------------------------------------------
     def _member(self, desk: ClusterDesk, cluster: str, measured: Measured, now_s: float) -> int | None:
         resource = measured.resource
         node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
@@ -293,7 +292,6 @@ class VerdictDesk:
             if (rows & lag.is_quorate).any():
                 desk.peer_lag_ms[member] = float(lag.peer_lag_ms[rows & lag.is_quorate].mean())
 
-    # --- What is told ----------------------------------------------------------------------------------------------
     def _refresh_texts(self, cluster: str, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
         for verdict in news:
             if verdict.state is VerdictState.RESOLVED:
