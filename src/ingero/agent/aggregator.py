@@ -96,9 +96,8 @@ class Aggregator:
         """Take in the kernel's totals; what came since the last look belongs to the bucket of now."""
         for row in rows:
             state = self._state((row.pid, row.source, row.op))
-            if (
-                row.calls < state.calls or row.sum_ns < state.sum_ns
-            ):  # another process got this pid: its probe began at zero
+            is_another = row.calls < state.calls or row.sum_ns < state.sum_ns  # got this pid: its probe began at zero
+            if is_another:
                 state.calls = state.timed = state.sum_ns = 0
             calls, timed, sum_ns = row.calls - state.calls, row.timed - state.timed, row.sum_ns - state.sum_ns
             fresh = state.window.add(row.buckets)

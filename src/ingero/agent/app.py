@@ -304,10 +304,7 @@ def _pems(config: IngeroConfig) -> GrpcPems:
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-    ):  # a closed terminal is no reason to leave without a word
+    # SIGHUP too: a closed terminal is no reason to leave without a word
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     return stop

@@ -79,28 +79,10 @@ def ring_rows(batch: RingBatch, node: str) -> list[Row]:
     rank = header.global_rank if header.global_rank is not None and header.global_rank >= 0 else None
     source, pid = str(CollectiveSource.PLUGIN), batch.pid or header.pid
     return [
-        (
-            header.job or None,
-            node,
-            rank,
-            comm,
-            seq,
-            op,
-            own,
-            nranks,
-            peer,
-            datatype,
-            None,
-            size,
-            start,
-            end,
-            gpu,
-            stream,
-            source,
-            pid,
-        )
+        (header.job or None, node, rank, comm, seq, op, own, nranks, peer, datatype, None, size, start, end, gpu,
+         stream, source, pid)
         for op, own, nranks, peer, size, start, end, gpu, stream, seq, comm, datatype in zip(*columns, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _none_below_zero(column: NDArray[np.signedinteger[Any]]) -> list[int | None]:

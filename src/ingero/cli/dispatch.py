@@ -10,13 +10,8 @@ import click
 from ingero.cli.grammar import COMMANDS
 from ingero.errors import IngeroError
 
-EXTRAS = {
-    "duckdb": "echo",
-    "pyarrow": "echo",
-    "pytz": "echo",
-    "mcp": "mcp",
-    "PIL": "all",
-}  # what a base install leaves out
+# what a base install leaves out, by module
+EXTRAS = {"duckdb": "echo", "pyarrow": "echo", "pytz": "echo", "mcp": "mcp", "PIL": "all"}
 
 
 def run(args: list[str]) -> int:

@@ -1,8 +1,6 @@
 """`ingero-echo`: the durable event store of the cluster, and the care of its data."""
 
-import asyncio
 import json
-import logging
 import os
 import sys
 from dataclasses import fields
@@ -109,26 +107,10 @@ _DEFAULTS = {field.name: field.default for field in fields(EchoConfig)}
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # the store process is started anew, it inherits nothing
-    import uvloop
+    from ingero.cli.service import run_service
+    from ingero.echo.app import serve
 
-    from ingero.cli.logs import set_up_logging
-    from ingero.echo.app import EchoService, serve
-
-    set_up_logging(log_level)
-    for noisy in ("uvicorn", "uvicorn.error", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-
-    def started(service: EchoService) -> None:
-        if as_json:
-            click.echo(json.dumps({"addresses": service.addresses}))
-        else:
-            where = "  ".join(f"{name} {address}" for name, address in service.addresses.items())
-            click.echo(f"ingero-echo is up: {where}")
-        sys.stdout.flush()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, started))
-    return 0
+    return run_service("ingero-echo", lambda started: serve(config, started), as_json=as_json, log_level=log_level)
 
 
 @echo.command(

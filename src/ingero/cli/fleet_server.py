@@ -1,8 +1,6 @@
 """`ingero-fleet`: the service that compares peers and sends the threshold back."""
 
-import asyncio
 import json
-import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -110,28 +108,10 @@ def _print_config(config: FleetConfig, as_json: bool) -> None:
 
 
 def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
-    import uvloop
+    from ingero.cli.service import run_service
+    from ingero.fleet.app import serve
 
-    from ingero.cli.logs import set_up_logging
-    from ingero.fleet.app import FleetService, serve
-
-    set_up_logging(log_level)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(
-        logging.ERROR
-    )  # whoever sends garbage must not fill the log; replies are counted
-
-    def started(service: FleetService) -> None:
-        if as_json:
-            click.echo(json.dumps({"addresses": service.addresses}))
-        else:
-            where = "  ".join(f"{name} {address}" for name, address in service.addresses.items())
-            click.echo(f"ingero-fleet is up: {where}")
-        sys.stdout.flush()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(config, started))
-    return 0
+    return run_service("ingero-fleet", lambda started: serve(config, started), as_json=as_json, log_level=log_level)
 
 
 def main() -> int:

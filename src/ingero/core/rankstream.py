@@ -52,9 +52,8 @@ class RankStream:
         self._codes: dict[Signature, int] = {}
         self._seen: deque[tuple[int, int]] = deque(maxlen=WATCHED)  # code and sequence number
         self._anchor: int | None = None
-        self._place = (
-            UNKNOWN  # of the closing one among its communicator's collectives of a step; -1: any anchor closes
-        )
+        # of the closing one among its communicator's collectives of a step; unknown: any anchor closes
+        self._place = UNKNOWN
         self._per_step = 1  # collectives of the anchor's communicator
         self._cycle = 1
         self._free_ns: int | None = None
@@ -98,9 +97,8 @@ class RankStream:
     def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
         """A code per kind of collective, the same for the life of the stream."""
         mixed = rows.comm ^ (rows.size_bytes.astype(np.uint64) * _MIX) ^ (rows.op.astype(np.uint64) << np.uint64(56))
-        _, first, inverse = np.unique(
-            mixed, return_index=True, return_inverse=True
-        )  # one integer sorts ten times faster
+        # one integer sorts ten times faster than three columns
+        _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         if len(self._codes) > MAX_SIGNATURES:
             self._forget()
         codes = [

@@ -9,9 +9,8 @@ from ingero.storage.event_store import EventStore
 STEP_ROWS: Final = 50_000
 _SHORT_LIVED: Final = ("events", "nccl_ops")
 _LONG_LIVED: Final = ("node_metric_parts", "verdicts", "causal_chains", "audit_log")
-_SIZE_SLACK: Final = (
-    0.95  # when too large, shrink a little below the bound, so that the next load does not cross it again
-)
+# when too large, shrink a little below the bound, so that the next load does not cross it again
+_SIZE_SLACK: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

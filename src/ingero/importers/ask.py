@@ -29,9 +29,8 @@ def blame_inputs(inputs: Inputs) -> Answer:
             return _noted(hang, inputs)
     if timed:
         most = max(_coverage(inputs, source) for source in timed)
-        source = next(
-            source for source in timed if _coverage(inputs, source) == most
-        )  # the enum is ordered, best first
+        # the enum is ordered, best first
+        source = next(source for source in timed if _coverage(inputs, source) == most)
         labels = {comm_hash(key): group.desc for key, group in inputs.groups.items() if group.desc}
         columns = from_records(inputs.records[source])
         answer = blame_records(columns, source not in inputs.inexact, str(source), inputs.world, labels)

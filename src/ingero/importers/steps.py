@@ -83,9 +83,8 @@ def _assemble(
     duration = np.full(shape, np.nan)
     start[node, replica, step] = times["start_ts"]
     duration[node, replica, step] = times["duration"]
-    common = (
-        np.isfinite(duration).mean(axis=(1, 2)) > 0.5
-    )  # an operation that most steps lack is no part of the schedule
+    # an operation that most steps lack is no part of the schedule
+    common = np.isfinite(duration).mean(axis=(1, 2)) > 0.5
     start, duration, first = start[common], duration[common], first[common]
     whole = np.isfinite(duration).all(axis=(0, 1))
     if not whole.any():

@@ -117,9 +117,8 @@ def guard(connection: sqlite3.Connection, timeout_s: float) -> None:
     for statement in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {statement}")
     for table in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
-        connection.execute(
-            f"SELECT 1 FROM {table}('[]')"
-        ).close()  # the first use declares it, which looks like a write
+        # the first use declares it, which looks like a write
+        connection.execute(f"SELECT 1 FROM {table}('[]')").close()
     for category, limit in _LIMITS.items():
         connection.setlimit(category, limit)
     connection.set_authorizer(_authorize)

@@ -47,9 +47,8 @@ def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_C
         .not_valid_before(now - datetime.timedelta(minutes=5))  # a client's clock may be a little behind
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False)
-        .add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )  # so it can be its own trust anchor
+        # its own trust anchor
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())

@@ -170,9 +170,8 @@ def _mismatched(by_rank: Mapping[int, RankProgress], groups: Mapping[str, Proces
 def _older_dumps(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> list[int]:
     """Ranks whose peers completed operations that, by their dump, they had not even enqueued."""
     older = set()
-    mixed = {
-        op.group for r in by_rank.values() for op in r.pending if op.peer is not None
-    }  # sends have their own count
+    # sends have their own count
+    mixed = {op.group for r in by_rank.values() for op in r.pending if op.peer is not None}
     for rank in by_rank.values():
         for group, last in rank.enqueued.items():
             members = groups[group].members if group in groups and group not in mixed else ()

@@ -211,9 +211,8 @@ def _link_transfers(after: list[set[int]], order: _Order, optype: str, trace: St
         for i in rows
         if (order.end[i] >= first_end - SAME_MOMENT_S if is_send else order.start[i] <= last_begin + SAME_MOMENT_S)
     ]
-    skip = (
-        1 if not is_send and len(used) + 1 == len(computes) else 0
-    )  # the first receive of the first stage may be absent
+    # the first receive of the first stage may be absent
+    skip = 1 if not is_send and len(used) + 1 == len(computes) else 0
     chunks = max(n.chunk for n in trace.nodes) + 1 if trace.nodes else 1
     places = max(1, chunks) * trace.stages
     valid = []

@@ -1,0 +1,38 @@
+"""A service in the foreground: its loop, its log, and the line that says where it listens."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import click
+
+from ingero.cli.logs import set_up_logging
+
+
+class Started(Protocol):
+    """A service that listens."""
+
+    addresses: dict[str, str]
+
+
+def run_service(
+    name: str, serve: Callable[[Callable[[Started], None]], Awaitable[None]], *, as_json: bool, log_level: str
+) -> int:
+    """Run `serve` until it ends; the callback it gets is for when its listeners are open."""
+    import uvloop
+
+    def announce(service: Started) -> None:
+        if as_json:
+            click.echo(json.dumps({"addresses": service.addresses}))
+        else:
+            where = "  ".join(f"{listener} {address}" for listener, address in service.addresses.items())
+            click.echo(f"{name} is up: {where}")
+
+    async def whole() -> None:
+        await serve(announce)
+
+    set_up_logging(log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(whole())
+    return 0
