@@ -20,6 +20,7 @@ from ingero.agent.gpu import Gpus
 from ingero.agent.push import LoopSettings, PushLoop
 from ingero.agent.signals import ReplaySource, SignalSource, StubSource, TraceSource
 from ingero.agent.spans import EpisodeSpans
+from ingero.agent.step_feed import StepFeed
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.health import StragglerEvent
 from ingero.contract.types import Identity, NodeState
@@ -167,11 +168,13 @@ class Agent:
         return asyncio.create_task(self.collectives.run(stop))
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
-        """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for."""
+        """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for, and
+        the steps that jobs name."""
         chosen = self.config.signals.collectives
         if chosen is CollectivesFrom.OFF or self.options.stub or self.options.replay or self.options.source:
             return []
-        table = TableFeed(trace_database(config=self.config), with_plugin=chosen is CollectivesFrom.DB)
+        path = trace_database(config=self.config)
+        table = StepFeed(TableFeed(path, with_plugin=chosen is CollectivesFrom.DB), path)
         if chosen is CollectivesFrom.DB:
             return [table]
         rings = RingFeed(self.identity.node)

@@ -24,6 +24,7 @@ from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.barrier import barrier_waits
 from ingero.core.collectives import SOURCES, Collectives, from_records
 from ingero.core.plugin_records import to_records
+from ingero.core.rankstream import StepTimes
 from ingero.errors import IngeroError
 from ingero.storage.collective_table import follow_collectives, read_waits
 
@@ -41,6 +42,7 @@ class RankBatch:
     """New collectives of one rank. `key` stays the same for the life of its process; `pick` makes records of rows."""
 
     key: Hashable
+    pid: int = 0
     job: str | None
     rank: int | None
     local_rank: int | None = None
@@ -48,11 +50,12 @@ class RankBatch:
     collectives: Collectives
     pick: Callable[[Rows], list[CollectiveRecord]]
     barriers: Mapping[str, int] = field(default_factory=dict)  # operations whose stream the host waited for
+    steps: StepTimes | None = None  # where the job names its steps, those that are over
 
     @property
     def source(self) -> CollectiveSource:
-        """Where the records come from; one source per rank."""
-        return SOURCES[int(self.collectives.source[0])]
+        """Where own times come from; one source per rank."""
+        return SOURCES[int(self.collectives.source[0])] if self.steps is None else CollectiveSource.ANNOTATION
 
 
 class CollectiveFeed(Protocol):
@@ -193,6 +196,7 @@ def end_by_waits(
 def _batch_of(key: RankKey, records: Sequence[CollectiveRecord]) -> RankBatch:
     return RankBatch(
         key=key,
+        pid=key[2],
         job=key[0],
         rank=key[1],
         collectives=from_records(records),

@@ -72,6 +72,8 @@ class _Rank:
     groups: StepGroups = field(default_factory=StepGroups)
     widest: tuple[int, int] = (0, 0)  # ranks of the largest communicator, and the rank in it
     heard_s: float = 0.0
+    who: tuple[str | None, int | None] = (None, None)  # job and rank
+    is_timed: bool = False  # by the GPU's clock
 
 
 class LiveCollectives:
@@ -126,7 +128,9 @@ class LiveCollectives:
                 self._lost[index] = feed.lost
                 for rank in self.ranks.values():
                     rank.stream.skip()
-            reports += [report for batch in batches if (report := self._report(batch, now_s)) is not None]
+            for batch in batches:
+                if not self._is_told_better(batch) and (report := self._report(batch, now_s)) is not None:
+                    reports.append(report)
         self.ranks = {key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S}
         return reports
 
@@ -176,6 +180,12 @@ class LiveCollectives:
             batch.append(self._queue.popleft())
         return batch
 
+    def _is_told_better(self, batch: RankBatch) -> bool:
+        """Steps that a job names count only where no ring measures the same rank."""
+        return batch.steps is not None and any(
+            rank.who == (batch.job, batch.rank) and rank.is_timed for rank in self.ranks.values()
+        )
+
     def _report(self, batch: RankBatch, now_s: float) -> RankReport | None:
         rank = self.ranks.get(batch.key)
         if rank is None:
@@ -184,13 +194,14 @@ class LiveCollectives:
                 return None
             rank = self.ranks[batch.key] = _Rank()
         rank.heard_s = now_s
+        rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
         rows = batch.collectives
         self.counters.records[str(batch.source)] += len(rows)
         self._count(batch)
         rank.widest = max(rank.widest, _widest(rows))
         world_size = batch.world_size or rank.widest[0]
         rank.groups.points_per_s = share_of_rank(POINTS_PER_S, JOB_POINTS_PER_S, world_size)
-        points = rank.groups.take(rank.stream.take(rows))
+        points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
         sample = choose_rows(rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S)
         self.counters.thinned += len(rows) - len(sample)
         if not len(points) and not len(sample):
@@ -214,6 +225,8 @@ def choose_rows(rows: Collectives, limit: float) -> Rows:
 
 
 def _widest(rows: Collectives) -> tuple[int, int]:
+    if not len(rows):
+        return (0, 0)
     at = int(rows.nranks.argmax())
     return int(rows.nranks[at]), int(rows.rank[at])
 

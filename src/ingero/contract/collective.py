@@ -16,6 +16,7 @@ class CollectiveSource(StrEnum):
     INSPECTOR = "nccl-inspector"
     FLIGHT_RECORDER = "flight-recorder"
     KINETO = "kineto"
+    ANNOTATION = "annotation"  # own time between steps a job names; its collectives are those of probes
     EBPF = "ebpf"
 
 

@@ -4,11 +4,15 @@ import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
 from ingero.storage.chain_table import CHAIN_WINDOW_NS, RecordedChain
 from ingero.storage.schema import table_columns
+from ingero.storage.trace_db import connect_readonly
+
+StepMark = tuple[int, int, int, int | None]  # process, step, from, to (None: a moment)
 
 
 def labels_of(connection: sqlite3.Connection, events: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
@@ -17,6 +21,34 @@ def labels_of(connection: sqlite3.Connection, events: Sequence[tuple[int, int]])
         return [{} for _ in events]
     last_ns = max(at_ns for _, at_ns in events)
     return label_events(_read_notes(connection, last_ns), _read_turns(connection), events)
+
+
+def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[StepMark]]:
+    """(newest number, steps named after `after`): at most `limit`. None asks for the newest number only."""
+    connection = connect_readonly(path)
+    try:
+        if not table_columns(connection, "annotations"):
+            return 0, []
+        newest = int(connection.execute("SELECT coalesce(max(id), 0) FROM annotations").fetchone()[0])
+        if after is None or after >= newest:
+            return newest, []
+        rows = connection.execute(
+            "SELECT id, iif(pid > 0, pid, peer_pid), iif(span_end > 0, span_start, timestamp), nullif(span_end, 0), "
+            "labels FROM annotations WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        ).fetchall()
+        named = [(pid, step, begin, end) for _, pid, begin, end, text in rows if (step := _step(text)) is not None]
+        return (rows[-1][0] if rows else newest), named
+    finally:
+        connection.close()
+
+
+def _step(text: str) -> int | None:
+    try:
+        value = str(json.loads(text)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
 def labels_of_chains(connection: sqlite3.Connection, chains: Sequence[RecordedChain]) -> list[dict[str, str]]:

@@ -83,6 +83,8 @@ def _measured_by(source: str) -> str:
     """Which source it was, and what the better one would add."""
     if source == CollectiveSource.EBPF:
         return " (host time between probes and waits for the GPU; the NCCL plugin would see the GPU's own)"
+    if source == CollectiveSource.ANNOTATION:
+        return " (host time of the steps the job names, outside collectives; the NCCL plugin would see the GPU's own)"
     return f" ({source})" if source else ""
 
 
