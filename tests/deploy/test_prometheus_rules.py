@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
@@ -15,7 +16,7 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 def test_rules_use_only_series_that_fleet_serves() -> None:
     rules = [r for g in yaml.safe_load((FOLDER / "ingero-rules.yml").read_text())["groups"] for r in g["rules"]]
-    known = {family.name for family in VerdictDesk().families()} | {r["record"] for r in rules if "record" in r}
+    known = {family.name for family in verdict_families(VerdictDesk())} | {r["record"] for r in rules if "record" in r}
     used = {name for rule in rules for name in re.findall(r"ingero[a-z_:]*[a-z]", rule["expr"])}
     assert used <= known
     assert {"IngeroStraggler", "IngeroFleetEvent", "IngeroStopped", "IngeroCostly"} == {

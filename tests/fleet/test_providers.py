@@ -12,7 +12,7 @@ from tests.fleet.test_verdicts import own_time_push
 from ingero.config.providers import ProviderLookup, ProviderRules
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import encode_json, encode_protobuf
-from ingero.fleet.verdicts import with_provider
+from ingero.fleet.providers import with_provider
 from ingero.transport.otlp_grpc import PATHS, peer_address
 
 RULES = "addresses: {127.0.0.0/8: lambda}\n"

@@ -18,9 +18,11 @@ from ingero.cli.status import command as status_command
 from ingero.contract.exposition import render
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.contract.verdict import Verdict, VerdictState, decode_verdicts
+from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import ConfigError, StoreError
 from ingero.fleet.silences import MAX_SILENCES, Silences
-from ingero.fleet.verdicts import VerdictDesk, verdict_logs
+from ingero.fleet.verdict_metrics import verdict_families
+from ingero.fleet.verdicts import VerdictDesk
 
 NOW_S = 1_700_000_000.0
 
@@ -85,7 +87,7 @@ def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() ->
     assert [(v.node, v.silenced) for v in raised] == [("n5", "")]  # what replay compares knows no silences
     assert "fan is being replaced" in decode_verdicts(desk.text("c", "n5"))[0].silenced
     assert "fan is being replaced" in desk.told("c")[0].silenced
-    assert 'silenced="true"' in render(desk.families()).decode()
+    assert 'silenced="true"' in render(verdict_families(desk)).decode()
     record = verdict_logs([("c", desk.told("c")[0])], 1).resource_logs[0].scope_logs[0].log_records[0]
     assert record.body is not None and "fan is being replaced" in str(record.body.string_value)
 

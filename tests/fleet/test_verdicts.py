@@ -25,7 +25,9 @@ from ingero.contract.otlp import (
     attributes,
 )
 from ingero.contract.verdict import CauseClass, VerdictState, decode_verdicts
-from ingero.fleet.verdicts import VerdictDesk, verdict_logs
+from ingero.contract.verdict_otlp import verdict_logs
+from ingero.fleet.verdict_metrics import verdict_families
+from ingero.fleet.verdicts import VerdictDesk
 
 START_S = 1_700_000_000.0
 RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 2.0\nproviders: {onprem: {X: 1}}\n"
@@ -59,7 +61,7 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
     assert decode_verdicts(desk.text("c", "n5"))[0].episode == raised[0].episode
     assert desk.text("c", "n4") == ""
     assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
-    page = render(desk.families()).decode()
+    page = render(verdict_families(desk)).decode()
     assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page
     record = verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
     assert record.event_name == names.VERDICT_EVENT
@@ -110,7 +112,7 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(is_ho
     assert {(v.node, v.rank) for v in raised} == {("n1", 3)}
     assert raised[0].cause is cause
     assert "peers wait" in raised[0].evidence
-    page = render(desk.families()).decode()
+    page = render(verdict_families(desk)).decode()
     assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
 
 

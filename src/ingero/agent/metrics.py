@@ -98,6 +98,7 @@ def _collective_families(live: LiveCollectives) -> list[Family]:
     counters = live.counters
     unsent = {"dropped": counters.dropped, "rejected": counters.rejected, "thinned": counters.thinned}
     sent = {"collective": counters.collectives, "own_time": counters.own_times}
+    failed = {"failed_round": counters.failed_rounds, "refused_rank": counters.refused_ranks}
     return [
         gauge("ingero_agent_ranks", "Ranks whose collectives are measured here", [((), len(live.ranks))]),
         gauge("ingero_agent_rank_points_queued", "Points that wait for Fleet", [((), live.queued_points)]),
@@ -113,6 +114,7 @@ def _collective_families(live: LiveCollectives) -> list[Family]:
         _by("ingero_agent_rank_points_total", "Points sent, by kind", "kind", sent),
         _by("ingero_agent_rank_points_unsent_total", "Points that did not travel, by reason", "reason", unsent),
         _by("ingero_agent_rank_pushes_total", "Pushes of ranks by outcome", "outcome", counters.pushes),
+        _by("ingero_agent_rank_failures_total", "Rounds that failed, ranks beyond the bound", "reason", failed),
     ]
 
 

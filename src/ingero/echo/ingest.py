@@ -48,7 +48,6 @@ class IngestCounters:
     refused_overload: int = 0
     refused_full: int = 0
     refused_malformed: int = 0
-    recycled_segments: int = 0
 
 
 _Waiting = tuple[int, bytes, int, asyncio.Future[Accepted]]
@@ -156,7 +155,7 @@ class Ingest:
             self._wake.clear()
             while self._queue:
                 self._write_group()
-            self.counters.recycled_segments += self._journal.recycle(self._applied_seq)
+            self._journal.recycle(self._applied_seq)
             if self._stopping:
                 return
 

@@ -28,6 +28,7 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.backends import GrpcBackend, HttpBackend
@@ -35,11 +36,13 @@ from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_fa
 from ingero.fleet.guard import TokenGate
 from ingero.fleet.metrics import cluster_families, own_series, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.fleet.providers import with_provider
 from ingero.fleet.receive import Receiver, Sink
 from ingero.fleet.replay import encode_one
 from ingero.fleet.series import ReceivedSeries, series_families
 from ingero.fleet.silences import Silences
-from ingero.fleet.verdicts import VerdictDesk, verdict_logs, with_provider
+from ingero.fleet.verdict_metrics import verdict_families
+from ingero.fleet.verdicts import VerdictDesk
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, bind
@@ -277,7 +280,7 @@ class FleetService:
         exporters: list[Family] = forward_families(self._forwarders) + series_families(self._series.values())
         return render(
             cluster_families(self.processor)
-            + self.verdicts.families()
+            + verdict_families(self.verdicts)
             + service_families(self.receiver, len(self._plaintext), self.failed_ticks, exporters)
         )
 

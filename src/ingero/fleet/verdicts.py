@@ -5,26 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
-from ingero.config.providers import ProviderLookup
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord
-from ingero.contract.exposition import Family, Labels, counter, gauge
 from ingero.contract.measurement import Measured, read_measurements
 from ingero.contract.otlp import (
-    AnyValue,
-    LogRecord,
-    LogsRequest,
     MetricsRequest,
-    Resource,
-    ResourceLogs,
-    ResourceMetrics,
-    ScopeLogs,
-    attributes,
-    plain_attributes,
 )
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives import from_records
@@ -148,53 +136,19 @@ class VerdictDesk:
         desk = self.clusters.get(cluster)
         return [] if desk is None else self._told(cluster, desk)
 
+    def open_verdicts(self) -> list[tuple[str, Verdict]]:
+        """(cluster, verdict) of every open one, saying where it is silenced."""
+        return [
+            (cluster, self.silences.mark(cluster, verdict, self._now_s))
+            for cluster, desk in sorted(self.clusters.items())
+            for verdict in desk.engine.current()
+        ]
+
     def watched(self, cluster: str) -> dict[str, int]:
         """How many ranks of a cluster are judged, and how many are still learning what is normal."""
         desk = self.clusters.get(cluster)
         judged, learning = (0, 0) if desk is None else desk.engine.learning()
         return {"judged": judged, "learning": learning}
-
-    def families(self) -> list[Family]:
-        """Open verdicts and lag as Prometheus reads them."""
-        open_now = [
-            (c, self.silences.mark(c, v, self._now_s))
-            for c, desk in sorted(self.clusters.items())
-            for v in desk.engine.current()
-        ]
-        told = [(_labels(c, v), v) for c, v in open_now]
-        return [
-            gauge("ingero_fleet_verdict", "1 for every open verdict", [(labels, 1.0) for labels, _ in told]),
-            gauge(
-                "ingero_fleet_verdict_excess_ratio",
-                "Own time above the peers, as a share",
-                [(labels, v.excess) for labels, v in told if v.excess is not None],
-            ),
-            gauge(
-                "ingero_fleet_verdict_cost_usd_per_hour",
-                "What the slow rank costs the whole job",
-                [(labels, v.usd_per_hour) for labels, v in told if v.usd_per_hour is not None],
-            ),
-            gauge(
-                "ingero_fleet_verdict_ranks",
-                "Ranks whose own times are judged, or still learnt",
-                [
-                    ((("cluster_id", cluster), ("state", state)), float(count))
-                    for cluster in sorted(self.clusters)
-                    for state, count in self.watched(cluster).items()
-                ],
-            ),
-            *self._lag_families(),
-            counter(
-                "ingero_fleet_verdict_changes_total",
-                "Verdicts that were new or changed",
-                [((), self.counters.verdicts)],
-            ),
-            counter(
-                "ingero_fleet_verdict_inputs_total",
-                "Measurements taken, by kind",
-                [((("kind", kind),), value) for kind, value in self._inputs()],
-            ),
-        ]
 
     def _member(self, desk: ClusterDesk, cluster: str, measured: Measured, now_s: float) -> int | None:
         resource = measured.resource
@@ -306,80 +260,3 @@ class VerdictDesk:
     def _told(self, cluster: str, desk: ClusterDesk) -> list[Verdict]:
         told = [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
         return [self.silences.mark(cluster, verdict, self._now_s) for verdict in told]
-
-    def _inputs(self) -> list[tuple[str, int]]:
-        c = self.counters
-        return [
-            ("collective", c.collectives),
-            ("malformed", c.malformed),
-            ("overflow", c.overflow),
-            ("own_time", c.own_times),
-        ]
-
-    def _lag_families(self) -> list[Family]:
-        def rows(kind: str, scale: float) -> list[tuple[Labels, float]]:
-            found: list[tuple[Labels, float]] = []
-            for cluster, desk in sorted(self.clusters.items()):
-                for index, value in sorted(getattr(desk, kind).items()):
-                    member = desk.engine.state.members[index]
-                    rank = "" if member.rank is None else str(member.rank)
-                    found.append(((("cluster_id", cluster), ("node_id", member.node), ("rank", rank)), value * scale))
-            return found
-
-        return [
-            gauge(
-                "nccl_collective_peer_lag_ms",
-                "Own duration minus the peers' median, last second",
-                rows("peer_lag_ms", 1),
-            ),
-            gauge("ingero_collective_lateness_ms", "How late a rank came, last second", rows("lateness_s", 1e3)),
-        ]
-
-
-def with_provider(request: MetricsRequest, providers: ProviderLookup, address: str | None) -> MetricsRequest:
-    """The request with the provider that the operator's rules give its sender, by address or by label (F073)."""
-    if providers.is_empty:
-        return request
-    return MetricsRequest(tuple(_provided(each, providers, address) for each in request.resource_metrics))
-
-
-def _provided(measured: ResourceMetrics, providers: ProviderLookup, address: str | None) -> ResourceMetrics:
-    resource = measured.resource
-    known = plain_attributes(resource.attributes) if resource is not None else {}
-    said = known.get(names.PROVIDER)
-    found = providers.find(address, known, said if isinstance(said, str) else None)
-    if resource is None or found is None:
-        return measured
-    told = msgspec.structs.replace(resource, attributes=attributes({**known, names.PROVIDER: found}))
-    return msgspec.structs.replace(measured, resource=told)
-
-
-def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRequest:
-    """Verdicts as OTLP log records, one resource per cluster and node."""
-    resources = []
-    for cluster, verdict in changed:
-        identity = {names.CLUSTER_ID: cluster, names.NODE_ID: verdict.node, names.JOB_ID: verdict.job}
-        record = LogRecord(
-            time_unix_nano=wall_ns,
-            observed_time_unix_nano=wall_ns,
-            severity_number=13 if verdict.state is VerdictState.STRAGGLER else 9,
-            severity_text="WARN" if verdict.state is VerdictState.STRAGGLER else "INFO",
-            body=AnyValue(string_value=msgspec.json.encode(verdict).decode()),
-            event_name=names.VERDICT_EVENT,
-        )
-        resource = Resource(attributes=attributes({key: value for key, value in identity.items() if value}))
-        resources.append(ResourceLogs(resource=resource, scope_logs=(ScopeLogs(log_records=(record,)),)))
-    return LogsRequest(tuple(resources))
-
-
-def _labels(cluster: str, verdict: Verdict) -> Labels:
-    return (
-        ("class", str(verdict.cause)),
-        ("cluster_id", cluster),
-        ("episode", verdict.episode),
-        ("job", verdict.job or ""),
-        ("node_id", verdict.node),
-        ("rank", "" if verdict.rank is None else str(verdict.rank)),
-        *((("silenced", "true"),) if verdict.silenced else ()),
-        ("state", str(verdict.state)),
-    )
