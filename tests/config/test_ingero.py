@@ -1,5 +1,6 @@
 """ingero.yaml: where it is found, what it means, what it refuses; flags win over it."""
 
+import pwd
 from pathlib import Path
 
 import pytest
@@ -135,3 +136,16 @@ def test_every_command_means_the_same_trace_database(empty_home: Path, monkeypat
     monkeypatch.setenv("INGERO_DB", "/else/where.db")
     assert trace_database() == Path("/else/where.db")
     assert trace_database(Path("given.db")) == Path("given.db")
+
+
+def test_a_tilde_is_the_home_of_the_caller_also_under_sudo_must_32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = pwd.struct_passwd(("ana", "x", 54321, 54321, "", "/home/ana", "/bin/sh"))
+    monkeypatch.setattr("ingero.storage.trace_path.os.geteuid", lambda: 0)
+    monkeypatch.setattr("ingero.storage.trace_path.pwd.getpwuid", lambda uid: person)
+    monkeypatch.setenv("SUDO_UID", "54321")
+    monkeypatch.setenv("HOME", "/root")
+    file = tmp_path / "ingero.yaml"
+    file.write_text("store: {path: ~/traces/t.db}\n")
+    assert load_ingero(file).store.path == Path("/home/ana/traces/t.db")

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from ingero.agent.nccl.rings import Rings
-from ingero.contract.nccl_ring import FLAG_GPU_TIMED, FLAG_PARTIAL
+from ingero.contract.nccl_ring import FLAG_CLOSED, FLAG_GPU_TIMED, FLAG_PARTIAL
 from ingero.core.collectives import Collectives, concat
 
 ROOT = Path(__file__).parents[2]
@@ -139,9 +139,12 @@ def check_records(name: str, reports: list[dict], batches: list, rings: Rings) -
             problems.append(f"rank {report['rank']}: {len(all_reduces)} recorded, {report['all_reduces']} made")
         untimed = int((records["flags"] & FLAG_GPU_TIMED == 0).sum())
         partial = int((records["flags"] & FLAG_PARTIAL != 0).sum())
-        # a job that ends may leave its last operations with a channel open: they are marked, and stay rare
+        closed = int((records["flags"] & FLAG_CLOSED != 0).sum())
+        # a job that ends leaves its last operations with a channel open: they are marked as closed, and stay rare
+        if partial:
+            print(f"  rank {report['rank']}: {partial} partial, {closed} of them when their communicator closed")
         if untimed or partial > 0.01 * len(records):
-            problems.append(f"rank {report['rank']}: {untimed} without GPU times, {partial} partial")
+            problems.append(f"rank {report['rank']}: {untimed} without GPU times, {partial} partial, {closed} at close")
     counts = rings.counts
     if counts.missed or counts.torn or counts.dropped or rings.refused:
         problems.append(f"missed {counts.missed}, torn {counts.torn}, dropped {counts.dropped}, {rings.refused}")

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import yaml
 
 from ingero.errors import ConfigError
+from ingero.storage.trace_path import home
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 1 << 20
@@ -257,7 +258,7 @@ def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any])
             raise ValueError(f"must be one of {', '.join(str(m.value) for m in hint)}, not {text!r}")
         return hint(text)
     if hint is Path:
-        return Path(text).expanduser()
+        return home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
     return text
 
 

@@ -10,15 +10,15 @@ PATH_VARIABLE = "INGERO_DB"
 
 def caller() -> pwd.struct_passwd:
     """The person who called: under sudo that is not root."""
-    uid = os.environ.get("SUDO_UID", "")
-    if os.geteuid() == 0 and uid.isdigit():
-        with contextlib.suppress(KeyError):
-            return pwd.getpwuid(int(uid))
+    uid, gid = os.geteuid(), os.getegid()
+    said = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if uid == 0 and said[0].isdigit():
+        uid, gid = (int(each) if each.isdigit() else gid for each in said)
     try:
-        return pwd.getpwuid(os.geteuid())
-    except KeyError:  # a container may run a uid that has no name
+        return pwd.getpwuid(uid)
+    except KeyError:  # a container may run a uid that has no name, a directory of users may be away
         home = os.environ.get("HOME", "/")
-        return pwd.struct_passwd((str(os.geteuid()), "x", os.geteuid(), os.getegid(), "", home, "/bin/sh"))
+        return pwd.struct_passwd((str(uid), "x", uid, gid, "", home, "/bin/sh"))
 
 
 def home() -> Path:

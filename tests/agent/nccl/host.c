@@ -295,6 +295,19 @@ static void short_of_channels(uint64_t n) { // announces four channels, runs thr
     wait_for_reader();
 }
 
+static void ending(uint64_t n) { // a barrier, then the end of the communicator before the proxy told of all its channels
+    void *context = open_comm(35, 0, 2, "ending");
+    for (uint64_t i = 0; i + 1 < n; i++) whole_coll(context, i);
+    void *barrier = start_coll(context, n - 1, n - 1, "AllReduce", 3);
+    plugin->stop(barrier);
+    void *first = start_channel(context, barrier, 0, GPU_BASE + 1000000);
+    void *second = start_channel(context, barrier, 1, GPU_BASE + 1000001); // started, its stop is never heard of
+    stop_channel(first, GPU_BASE + 1000050);
+    plugin->finalize(context);
+    stop_channel(second, GPU_BASE + 2000000); // too late: the place may be another's by now
+    wait_for_reader();
+}
+
 static void flood(uint64_t n) {
     void *context = open_comm(41, 0, 2, "flood");
     for (uint64_t i = 0; i < n; i++) whole_coll(context, i);
@@ -368,7 +381,7 @@ static void bench(uint64_t n) { // the plugin and an empty one, alternated; seco
 
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(uint64_t); } scenarios[] = {
-        {"basic", basic}, {"threads", threads}, {"together", together}, {"odd", odd}, {"fork", fork_child}, {"short", short_of_channels},
+        {"basic", basic}, {"threads", threads}, {"together", together}, {"odd", odd}, {"fork", fork_child}, {"short", short_of_channels}, {"ending", ending},
         {"flood", flood}, {"loop", loop}, {"stuck", stuck}, {"hung", hung}, {"comms", comms}, {"bench", bench}};
     if (argc < 4) return 2;
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);

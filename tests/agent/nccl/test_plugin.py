@@ -15,6 +15,7 @@ from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built
 from ingero.agent.nccl.reader import RingReader
 from ingero.agent.nccl.rings import Rings
 from ingero.contract.nccl_ring import (
+    FLAG_CLOSED,
     FLAG_GPU_TIMED,
     FLAG_GRAPH,
     FLAG_PARTIAL,
@@ -148,6 +149,7 @@ def test_odd_orders_harm_nobody(start, version):
         assert (rows[908]["gpu_start_ns"], rows[908]["gpu_stop_ns"]) == (GPU_BASE + 900, GPU_BASE + 950)
         assert (rows[910]["gpu_start_ns"], rows[910]["gpu_stop_ns"]) == (GPU_BASE + 91000, GPU_BASE + 91050)
         assert [count for count, row in rows.items() if row["flags"] & FLAG_PARTIAL] == [906]
+        assert [count for count, row in rows.items() if row["flags"] & FLAG_CLOSED] == [906]
         assert job.ring().counters()["orphans"] > 0
         (comm,) = job.ring().comms()
         assert comm["name"] == b"a name that is far longer than the field which h"
@@ -170,6 +172,7 @@ def test_a_forked_child_never_writes_into_its_parents_ring(start):
 def test_fewer_channels_than_announced_end_as_partial_records(start):
     with start("short", 200) as job:
         early = job.records()
+        assert not (early["flags"] & FLAG_CLOSED).any()
         assert len(early) > 60  # found quiet by later operations, long before the communicator ends
         job.proceed()
         job.wait_ready()
@@ -178,6 +181,22 @@ def test_fewer_channels_than_announced_end_as_partial_records(start):
         assert (records["flags"] & FLAG_PARTIAL != 0).all()
         assert (records["channels_done"] == 3).all()
         assert (records["gpu_stop_ns"] - records["gpu_start_ns"] == 52).all()
+        job.finish()
+
+
+def test_last_operation_of_a_job_that_ends_at_once_says_so(start):
+    """A barrier, then the end: NCCL's proxy stops before it has told of the last channel of the last operation."""
+    with start("ending", 40) as job:
+        records = job.records()
+        assert sorted(records["count"].tolist()) == list(range(40))
+        last = records[records["count"] == 39][0]
+        marks = FLAG_PARTIAL | FLAG_CLOSED | FLAG_GPU_TIMED
+        assert last["flags"] & marks == marks
+        assert (last["channels"], last["channels_done"]) == (3, 1), "its times are those of the channel heard of"
+        assert last["gpu_stop_ns"] > last["gpu_start_ns"]
+        others = records[records["count"] != 39]
+        assert not (others["flags"] & (FLAG_PARTIAL | FLAG_CLOSED)).any()
+        assert job.ring().counters()["partial"] == 1
         job.finish()
 
 

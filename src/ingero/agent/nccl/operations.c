@@ -278,7 +278,10 @@ void close_operations(struct plugin *plugin, uint32_t comm_index) {
         struct op *op = &plugin->ops[i];
         uint64_t seen = atomic_load_explicit(&op->word, memory_order_acquire);
         while (PLACE(seen) == LIVE && atomic_load_explicit(&op->comm_index, memory_order_relaxed) == comm_index) {
-            if (claim(op, seen)) finish(plugin, op, seen);
+            if (claim(op, seen)) {
+                op->record.flags |= FLAG_CLOSED;
+                finish(plugin, op, seen);
+            }
             seen = atomic_load_explicit(&op->word, memory_order_acquire);
         }
     }

@@ -27,6 +27,7 @@ enum record_flag {
     FLAG_PARTIAL = 2,   // given up before all announced channels had stopped
     FLAG_STREAM = 4,    // stream is known
     FLAG_GRAPH = 8,     // captured into a CUDA graph
+    FLAG_CLOSED = 16,   // partial because its communicator was closed first, not because it was given up
 };
 
 struct record {
