@@ -4,12 +4,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_processor_in_a_pipeline_of_ones_own() -> None:
     """F055."""
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "own_pipeline.py")], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, str(EXAMPLES / "own_pipeline.py")],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=True,
     )
     assert done.stdout == "threshold 0.890348, quorum True\nbelow: gpu-03\n"

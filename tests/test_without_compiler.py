@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
 FLEET = """
 from ingero.contract.push_request import read_request
@@ -41,7 +43,7 @@ main(["export", "--format", sys.argv[1], "-d", sys.argv[2], "-o", sys.argv[3]])
 
 def run(script: str, *arguments: str, hidden: bool) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", (HIDE if hidden else "import sys\n") + script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True)
 
 
 def test_pure_and_compiled_service_agree() -> None:

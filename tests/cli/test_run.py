@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.waiting import PATIENCE_S
 
 INGERO = [sys.executable, "-m", "ingero", "run"]
 PLUGIN = f"/{platform.machine()}/libnccl-profiler-ingero.so"
@@ -19,7 +20,13 @@ CLEAN = {"PATH": os.environ["PATH"], "MARK": "a b\nc"}
 
 def ingero(*args, env=None, **kwargs):
     return subprocess.run(
-        [*INGERO, *args], env=CLEAN | (env or {}), text=True, capture_output=True, timeout=60, check=False, **kwargs
+        [*INGERO, *args],
+        env=CLEAN | (env or {}),
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+        **kwargs,
     )
 
 
@@ -41,7 +48,7 @@ def test_signals_and_exit_status_are_the_commands(tmp_path, keep):
     process = subprocess.Popen([*INGERO, *options, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=20)[0] == "got\n"
+    assert process.communicate(timeout=PATIENCE_S)[0] == "got\n"
     assert process.returncode == 5
     died = ingero(*options, "--", "sh", "-c", "kill -9 $$").returncode
     assert died == (137 if keep else -9)

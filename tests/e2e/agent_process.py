@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 from ingero.agent.app import Agent, AgentOptions
 from ingero.cli.logs import set_up_logging
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig, PersistenceConfig, RemediateConfig
@@ -53,7 +55,7 @@ def agent(folder: Path, fleet: str, node: str, *flags: str, cluster: str = "demo
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(15)
+            process.wait(PATIENCE_S)
         finally:
             process.kill()
             process.wait()

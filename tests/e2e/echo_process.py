@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import duckdb
+from tests.cpu_time import cpu_s
+from tests.waiting import PATIENCE_S
 
 BIN = Path(sys.executable).parent
 TOKEN = "e2e-secret-token-0123456789abcdef"
@@ -56,6 +58,10 @@ class EchoProcess:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[-1])
 
+    def cpu_s(self) -> float:
+        """Seconds of a CPU that both processes had so far."""
+        return cpu_s(self.process.pid) + cpu_s(self.store_pid())
+
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
         self._reap()
@@ -73,7 +79,7 @@ class EchoProcess:
             connection.close()
 
     def _reap(self) -> int:
-        status = self.process.wait(60)
+        status = self.process.wait(2 * PATIENCE_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return status
@@ -94,6 +100,6 @@ def run_stress(endpoint: str, *flags: str, **environment: str) -> subprocess.Com
         env={**os.environ, "INGERO_ECHO_TOKEN": TOKEN, **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
         check=False,
     )

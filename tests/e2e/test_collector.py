@@ -13,6 +13,7 @@ import pytest
 from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_forward import exporter
 from tests.fleet.test_receive import JSON, PB, post
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.fleet.guard import TokenGate
 from ingero.transport.otlp_http import Reply
@@ -46,23 +47,28 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def collector(folder: Path, exporters: str, names: str) -> AsyncIterator[tuple[int, int, Path]]:
-    """(HTTP port, gRPC port, its log)."""
-    http, grpc = free_port(), free_port()
+    """(HTTP port, gRPC port, its log). It cannot choose ports itself, and a free one may be taken: then others."""
     config, log = folder / "collector.yaml", folder / "collector.log"
-    config.write_text(CONFIG.format(http=http, grpc=grpc, exporters=exporters, names=names))
-    with log.open("w") as output:
-        process = subprocess.Popen([str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output)
+    is_taken = True
+    while is_taken:
+        http, grpc = free_port(), free_port()
+        config.write_text(CONFIG.format(http=http, grpc=grpc, exporters=exporters, names=names))
+        with log.open("w") as output:
+            process = subprocess.Popen([str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output)
+        await until_async(lambda: process.poll() is not None or is_open(http))  # noqa: B023 - called here
+        is_taken = process.poll() is not None
+        assert not is_taken or "address already in use" in log.read_text(), log.read_text()
     try:
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", http), 0.2):
-                    break
-                assert process.poll() is None, log.read_text()
-                await asyncio.sleep(0.1)
         yield http, grpc, log
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE_S)
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.2):
+        return True
+    return False
 
 
 @pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
@@ -76,7 +82,7 @@ async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
         async with collector(tmp_path, lines, sender) as (http, _, log):
             for i in range(5):
                 assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf(f"n{i}", 0.9), PB))[0] == 200
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while "train" not in fleet.processor.clusters or len(fleet.processor.clusters["train"].roster.rows) < 5:
                     await asyncio.sleep(0.05)
             assert "error" not in log.read_text().lower()
@@ -126,7 +132,7 @@ async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path)
                 "0af7651916cd43dd8448eb211c80319c",
                 "ingero_fleet_threshold",
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 while not all(text in log.read_text() for text in wanted):
                     await asyncio.sleep(0.05)
             assert set(fleet._forwarders[0].counters.dropped.values()) == {0}

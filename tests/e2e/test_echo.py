@@ -1,16 +1,16 @@
 """Echo as an operator runs it: real processes, real sockets, the checks of the published fan-in run."""
 
 import json
-import os
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.cpu_time import children_cpu_s
 from tests.e2e.echo_process import BIN, TOKEN, EchoProcess, run_stress
 from tests.echo.samples import metrics_body
+from tests.waiting import PATIENCE_S
 
 from ingero.contract import names
 
@@ -24,7 +24,7 @@ def post(address: str, body: bytes, token: str | None = TOKEN, **headers: str) -
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             return reply.status, dict(reply.headers)
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers)
@@ -35,7 +35,7 @@ def get(address: str, path: str, token: str | None = None) -> tuple[int, str]:
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -43,18 +43,16 @@ def get(address: str, path: str, token: str | None = None) -> tuple[int, str]:
 
 def echo_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(BIN / "ingero-echo"), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [str(BIN / "ingero-echo"), *arguments], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
 
 
-def crowding() -> float:
-    """How much slower than promised a machine may be that has more to do than cores."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 def test_the_published_fan_in_run(tmp_path: Path) -> None:
-    """F113 to F117, F126, F128: 2,000 events of 8 producers, 80 chains, planted scores, then a burst of 5,000."""
-    began = time.monotonic()
+    """F113 to F117, F126, F128: 2,000 events of 8 producers, 80 chains, planted scores, then a burst of 5,000.
+
+    Rates and times are those of one CPU: what else this machine does is not counted.
+    """
+    began_s = children_cpu_s()
     with EchoProcess(tmp_path) as echo:
         grpc = echo.addresses["grpc"]
         flags = ("--protocol", "grpc", "--insecure", "--producers", "4", "--events", "1000", "--chains", "40")
@@ -77,7 +75,7 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
             )
             for node in ("node-h100", "node-a100")
         ]
-        summaries = [json.loads(run.communicate(timeout=60)[0]) for run in runs]
+        summaries = [json.loads(run.communicate(timeout=2 * PATIENCE_S)[0]) for run in runs]
         assert [run.returncode for run in runs] == [0, 0]
         assert [summary["acknowledged"] for summary in summaries] == [1000, 1000]
         assert echo.stop() == 0
@@ -88,6 +86,7 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
     low = "SELECT node_id, COUNT(*) FROM events WHERE value_double < 0.4 GROUP BY node_id ORDER BY 1"
     assert echo.query(low) == [("node-a100-0", 1), ("node-h100-0", 1)]
     with EchoProcess(tmp_path) as echo:
+        served_s = echo.cpu_s()
         burst = run_stress(
             f"http://{echo.addresses['http']}", "--protocol", "http/protobuf", "--producers", "8", "--events", "5000",
             "--rate", "1000", "--batch", "5", "--node-id", "burst",
@@ -95,9 +94,11 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
         assert burst.returncode == 0, burst.stderr
         summary = json.loads(burst.stdout)
         assert (summary["acknowledged"], summary["failures"]) == (5000, [])
-        assert summary["events_per_s"] >= 900 / crowding()
+        assert 0 < summary["events_per_s"] <= 1100, "the rate it was told"
+        print(f"{echo.cpu_s() - served_s:.2f} s of a CPU for 5,000 events")
+        assert 5000 / (echo.cpu_s() - served_s) >= 900, "F117: with one CPU"
     assert echo.query("SELECT COUNT(*) FROM events WHERE node_id LIKE 'burst-%'") == [(5000,)]
-    assert time.monotonic() - began < 21 * crowding(), "F128"
+    assert children_cpu_s() - began_s < PATIENCE_S, "F128: about 8 s, where a slow machine may take three times as long"
 
 
 def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> None:

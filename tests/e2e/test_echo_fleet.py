@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.echo_process import BIN, TOKEN, EchoProcess
 from tests.echo.samples import START_NS, metrics_body
+from tests.waiting import PATIENCE_S
 
 from ingero.contract import names, otlp
 from ingero.contract.otlp_codec import encode_json, encode_protobuf
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 def post(url: str, body: bytes, **headers: str) -> int:
     request = urllib.request.Request(url, body, {"Authorization": f"Bearer {TOKEN}", **headers})
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
         return int(reply.status)
 
 
@@ -59,7 +60,7 @@ def test_fleet_forwards_every_push_to_echo(tmp_path: Path) -> None:
                 assert post(url, body, **{"Content-Type": names.JSON_TYPE}) == 200
         finally:
             fleet.terminate()  # drains: what is queued is sent on
-            assert fleet.wait(20) == 0
+            assert fleet.wait(PATIENCE_S) == 0
             fleet.stdout.close()
     sql = f"SELECT node_id, count(*) FROM events WHERE metric_name = '{names.HEALTH_SCORE}' GROUP BY 1 ORDER BY 1"
     assert echo.query(sql) == [(f"gpu-{i}", 10) for i in range(6)]

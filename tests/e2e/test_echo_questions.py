@@ -17,8 +17,9 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from tests.e2e.echo_process import BIN, TOKEN, EchoProcess
 from tests.echo.questions_data import score
+from tests.waiting import PATIENCE_S, until
 
-from ingero.errors import Unavailable
+from ingero.errors import IngeroError, Unavailable
 from ingero.transport.auth import read_token_file
 from ingero.transport.echo_client import EchoClient
 from ingero.transport.tools import ToolRefused
@@ -39,7 +40,7 @@ def send(echo: EchoProcess, body: bytes) -> None:
     headers = {"Content-Type": "application/x-protobuf", "X-Ingero-Wait": "1", "Authorization": f"Bearer {TOKEN}"}
     request = urllib.request.Request(f"https://{echo.addresses['http']}/v1/metrics", body, headers)
     context = ssl.create_default_context(cafile=str(authority(echo)))
-    assert urllib.request.urlopen(request, timeout=20, context=context).status == 200
+    assert urllib.request.urlopen(request, timeout=PATIENCE_S, context=context).status == 200
 
 
 def authority(echo: EchoProcess) -> Path:
@@ -57,18 +58,22 @@ def environment(echo: EchoProcess) -> dict[str, str]:
 
 def ask(echo: EchoProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(BIN / "ingero-echo"), "ask", *arguments]
-    return subprocess.run(command, env=environment(echo), capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment(echo), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+    )
 
 
 def test_f105_the_curl_examples_of_the_docs_run(echo: EchoProcess) -> None:
     first, gate = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     reply = subprocess.run(
-        ["bash", "-ec", first], env=environment(echo), capture_output=True, text=True, timeout=30, check=True
+        ["bash", "-ec", first], env=environment(echo), capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert json.loads(reply.stdout)["data"]["stragglers"][0]["node_id"] == "gpu-2"
-    assert subprocess.run(["bash", "-ec", gate], env=environment(echo), timeout=30, check=False).returncode == 1
+    assert subprocess.run(["bash", "-ec", gate], env=environment(echo), timeout=PATIENCE_S, check=False).returncode == 1
     wrong = {**environment(echo), "INGERO_ECHO_TOKEN": "wrong"}
-    assert subprocess.run(["bash", "-ec", first], env=wrong, capture_output=True, timeout=30, check=False).returncode
+    assert subprocess.run(
+        ["bash", "-ec", first], env=wrong, capture_output=True, timeout=PATIENCE_S, check=False
+    ).returncode
 
 
 def test_ask_lists_answers_and_explains(echo: EchoProcess) -> None:
@@ -106,16 +111,17 @@ def test_no_token_in_arguments_or_log_and_sighup_rotates(echo: EchoProcess) -> N
     (echo.folder / "token").write_text(fresh)
     echo.process.send_signal(signal.SIGHUP)
     client = EchoClient(f"https://{echo.addresses['mcp']}", fresh, authority(echo))
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
+
+    def is_known() -> bool:
         try:
-            assert client.ask("fleet.cluster.summary", {})["cluster_id"] == "prod"
-            break
+            return bool(client.ask("fleet.cluster.summary", {})["cluster_id"] == "prod")
         except (ToolRefused, Unavailable):
-            time.sleep(0.05)
-        except Exception as error:  # noqa: BLE001 - until the new token is known
+            return False
+        except IngeroError as error:
             assert "bearer token" in str(error)
-            time.sleep(0.05)
+            return False
+
+    until(is_known)
     old = EchoClient(client.url, TOKEN, client.ca)
     assert old.ask("fleet.cluster.summary", {})["cluster_id"] == "prod", "the old one is good for a while"
     log = (echo.folder / "echo.log").read_text()
@@ -132,19 +138,19 @@ def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) ->
         assert up.stdout is not None
         where = json.loads(up.stdout.readline())
         body = score("home", "gpu-0", [0.9])
-        until = time.monotonic() + 60
+        end_s = time.monotonic() + 2 * PATIENCE_S
         push(where["fleet"]["http"], body)
         token = read_token_file(tmp_path / "data" / "echo.db.token")
         client = EchoClient(f"https://{where['echo']['mcp']}", token, tmp_path / "data" / "echo.db.tls" / "server.crt")
-        assert wait_for_nodes(client, {"gpu-0"}, until)
+        assert wait_for_nodes(client, {"gpu-0"}, end_s)
         children = Path(f"/proc/{up.pid}/task/{up.pid}/children").read_text().split()
         assert len(children) == 2
         os.kill(int(children[0]), signal.SIGKILL)
         push(where["fleet"]["http"], score("home", "gpu-1", [0.9]))
-        assert wait_for_nodes(client, {"gpu-0", "gpu-1"}, until), "Echo is back at its address and Fleet tried again"
+        assert wait_for_nodes(client, {"gpu-0", "gpu-1"}, end_s), "Echo is back at its address and Fleet tried again"
     finally:
         up.send_signal(signal.SIGTERM)
-        up.communicate(timeout=60)
+        up.communicate(timeout=2 * PATIENCE_S)
     assert up.returncode == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
@@ -157,12 +163,12 @@ PORT_FLAGS = (
 
 def push(address: str, body: bytes) -> None:
     request = urllib.request.Request(f"http://{address}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
-    assert urllib.request.urlopen(request, timeout=10).status == 200
+    assert urllib.request.urlopen(request, timeout=PATIENCE_S).status == 200
 
 
-def wait_for_nodes(client: EchoClient, nodes: set[str], until: float) -> bool:
+def wait_for_nodes(client: EchoClient, nodes: set[str], end_s: float) -> bool:
     sql = "SELECT DISTINCT node_id FROM events WHERE node_id IS NOT NULL"
-    while time.monotonic() < until:
+    while time.monotonic() < end_s:
         try:
             if {row[0] for row in client.ask("fleet.cluster.run_analysis", {"sql": sql})["rows"]} >= nodes:
                 return True
@@ -174,7 +180,7 @@ def wait_for_nodes(client: EchoClient, nodes: set[str], until: float) -> bool:
 
 def test_demo_with_echo_names_the_injected_node() -> None:
     command = [sys.executable, "-m", "ingero", "demo", "--echo", "--json", "--nodes", "4", "--push-interval", "1s"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
     assert result.returncode == 0, result.stderr
     story = json.loads(result.stdout)
     assert (story["ok"], story["echo_answer"]) == (True, story["straggler"])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.shared_data import shared
+from tests.waiting import PATIENCE_S
 
 from ingero.sim.samples import write_samples
 
@@ -32,14 +33,14 @@ def start_node(db: Path, home: Path, *options: str) -> tuple[subprocess.Popen[st
 
 def stop(process: subprocess.Popen[str]) -> int:
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE_S)
     return process.returncode
 
 
 def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
     result = subprocess.run(
-        [*INGERO, *arguments], check=False, capture_output=True, text=True, env=environment, timeout=60
+        [*INGERO, *arguments], check=False, capture_output=True, text=True, env=environment, timeout=2 * PATIENCE_S
     )
     assert result.returncode == status, result.stderr
     return result
@@ -180,6 +181,6 @@ def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
         assert process.stdout.readline() == "node,n\n"
         assert process.stdout.readline() == "gpu-node-01,200\n"
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "interrupted: 1 of 2 nodes had answered" in errors

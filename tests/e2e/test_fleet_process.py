@@ -18,6 +18,7 @@ import grpc
 import pytest
 import trustme
 from tests.fleet.pushes import protobuf
+from tests.waiting import PATIENCE_S, until
 
 from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp import MetricsRequest
@@ -50,18 +51,11 @@ def push(
         f"{scheme}://{address}/v1/metrics?cluster_id=train", protobuf(node, score, sent_ns=time.time_ns()), headers
     )
     try:
-        with urllib.request.urlopen(request, timeout=5, context=tls) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S, context=tls) as reply:
             return reply.status, reply.headers
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.headers
-
-
-def until(condition: Any, seconds: float = 8.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
-        time.sleep(0.05)
 
 
 def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:
@@ -79,7 +73,7 @@ def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:
             push(addresses["http"], f"n{i}", 0.9)
         until(lambda: push(addresses["http"], "n0", 0.9)[1]["X-Ingero-Quorum-Met"] == "true")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def write_pair(folder: Path, issuer: trustme.CA) -> None:
@@ -139,13 +133,13 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
         }.items():
             url = f"https://{addresses[name]}{page}"
             authorized = urllib.request.Request(url, headers={"Authorization": "Bearer first"})
-            with urllib.request.urlopen(authorized, timeout=5, context=good) as reply:
+            with urllib.request.urlopen(authorized, timeout=PATIENCE_S, context=good) as reply:
                 assert reply.status == 200
             with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-                urllib.request.urlopen(url, timeout=5, context=good)
+                urllib.request.urlopen(url, timeout=PATIENCE_S, context=good)
             refused.value.close()
             with pytest.raises(OSError):
-                urllib.request.urlopen(url, timeout=5, context=stranger).read()
+                urllib.request.urlopen(url, timeout=PATIENCE_S, context=stranger).read()
         fresh = trustme.CA()
         (folder / "tls.crt").unlink(), (folder / "tls.key").unlink()
         write_pair(folder, fresh)
@@ -166,9 +160,9 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
         )
         with grpc.secure_channel(addresses["grpc"], credentials) as channel:
             call = channel.unary_unary(PATHS[MetricsRequest])
-            call(protobuf("b", 0.9), metadata=(("authorization", "Bearer second"),), timeout=5)
+            call(protobuf("b", 0.9), metadata=(("authorization", "Bearer second"),), timeout=PATIENCE_S)
             with pytest.raises(grpc.RpcError) as unauthenticated:
-                call(protobuf("b", 0.9), timeout=5)
+                call(protobuf("b", 0.9), timeout=PATIENCE_S)
             assert unauthenticated.value.code() is grpc.StatusCode.UNAUTHENTICATED
         bare = grpc.ssl_channel_credentials(fresh.cert_pem.bytes())
         with grpc.secure_channel(addresses["grpc"], bare) as channel, pytest.raises(grpc.RpcError):
@@ -223,7 +217,7 @@ def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -
 def test_check_print_and_mistakes(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "ingero.cli.fleet_server", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=os.environ)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ)
         return done.returncode, done.stdout + done.stderr
 
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"

@@ -5,11 +5,12 @@ import contextlib
 import signal
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.transport.scripted import Answer, scripted_fleet
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.straggler import StragglerResolved, StragglerState, encode_line
 from ingero.transport.uds import LineServer
@@ -30,12 +31,6 @@ async def process(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
         await started.communicate()
 
 
-async def until(condition: Callable[[], bool], bound_s: float = 30.0) -> None:
-    async with asyncio.timeout(bound_s):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     async with scripted_fleet() as fleet:
@@ -47,16 +42,16 @@ async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: P
             "--fleet-persist-path", str(tmp_path / "b.json"), "--remediate", "--remediate-socket", str(path),
             "--remediate-gid", "-1", "--confirmations", "1",
         ) as agent:  # fmt: skip
-            await until(path.is_socket)
+            await until_async(path.is_socket)
             reader, writer = await asyncio.open_unix_connection(path)
-            first = await asyncio.wait_for(reader.readline(), 30)
+            first = await asyncio.wait_for(reader.readline(), PATIENCE_S)
             assert first.startswith(b'{"type":"straggler_state","node_id":"n1","cluster_id":"c","score":0.9')
             agent.send_signal(signal.SIGTERM)
-            rest = await asyncio.wait_for(reader.read(), 15)
+            rest = await asyncio.wait_for(reader.read(), PATIENCE_S)
             writer.close()
             assert b'"type":"straggler_resolved"' in rest
             assert b'"reason":"shutdown"' in rest
-            assert await asyncio.wait_for(agent.wait(), 15) == 0
+            assert await asyncio.wait_for(agent.wait(), PATIENCE_S) == 0
             stderr = (await agent.communicate())[1].decode()
     assert "straggler_raised score=0.94 threshold=0.99 mode=fleet" in stderr  # F023
     assert not path.exists()
@@ -72,9 +67,9 @@ async def test_the_sink_counts_23_states_and_1_resolved_f011(tmp_path: Path) -> 
         assert sink.stderr is not None
         address = ""
         while "metrics=" not in address:
-            address = (await asyncio.wait_for(sink.stderr.readline(), 30)).decode()
+            address = (await asyncio.wait_for(sink.stderr.readline(), PATIENCE_S)).decode()
         url = f"http://{address.rsplit('metrics=', 1)[1].strip()}/metrics"
-        await until(lambda: server.consumers == 1)
+        await until_async(lambda: server.consumers == 1)
         for sequence in range(23):
             server.send(
                 encode_line(
@@ -84,20 +79,20 @@ async def test_the_sink_counts_23_states_and_1_resolved_f011(tmp_path: Path) -> 
                     )
                 )
             )  # fmt: skip
-        await until(lambda: 'type="straggler_state"} 23' in _get(url))
+        await until_async(lambda: 'type="straggler_state"} 23' in _get(url))
         assert 'ingero_sink_active_stragglers{cluster_id="c",node_id="n1"} 1' in _get(url)
         server.send(encode_line(StragglerResolved(node_id="n1", cluster_id="c", timestamp="t")))
-        await until(lambda: 'type="straggler_resolved"} 1' in _get(url))
+        await until_async(lambda: 'type="straggler_resolved"} 1' in _get(url))
         page = _get(url)
         assert "ingero_sink_parse_errors_total 0" in page
         assert "ingero_sink_active_stragglers{" not in page
         sink.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(sink.wait(), 15) == 0
+        assert await asyncio.wait_for(sink.wait(), PATIENCE_S) == 0
     await server.close()
 
 
 def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=5) as response:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
         return response.read().decode()
 
 

@@ -12,6 +12,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from tests.storage.test_merge import database
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e
 TOKEN = "s3cret"
@@ -30,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ssl.
     context = ssl.create_default_context(cafile=str(folder / ".ingero/tls/server.crt"))
     yield url, context
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 

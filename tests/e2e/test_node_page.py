@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.transport.test_fanout_faults import guarded_node
+from tests.waiting import PATIENCE_S
 
 from ingero.sim.samples import write_samples
 
@@ -22,7 +23,9 @@ async def page(db: Path, folder: Path) -> str:
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
             f"--user-data-dir={folder}", f"http://{listener.address}/",
         ]  # fmt: skip
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+        )
     return done.stdout
 
 

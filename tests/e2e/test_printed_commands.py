@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.storage.test_merge import database
+from tests.waiting import PATIENCE_S
 
 from ingero.storage.trace_db import TraceDb
 
@@ -61,7 +62,7 @@ for i in 1 2 3 4; do
 done
 printf 'fleet:\n  trusted:\n' >ingero.yaml
 for i in 1 2 3 4; do
-  for _ in $(seq 200); do grep -q fingerprint server-$i && break; sleep 0.1; done
+  for _ in $(seq 600); do grep -q fingerprint server-$i && break; sleep 0.1; done
   echo "    gpu-node-0$i:8080: \"$(sed -n 's/certificate fingerprint //p' server-$i)\"" >>ingero.yaml
 done
 ingero query --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 \
@@ -118,7 +119,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = {"PYTHON": sys.executable, "HOME": str(folder), "INGERO_CONFIG": str(folder / "ingero.yaml")}
     done = subprocess.run(
         ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False,
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=4 * PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + "".join(file.read_text() for file in folder.glob("server-*"))
     return folder
@@ -158,7 +159,13 @@ def test_f143_offline_merge_explain_and_export(tmp_path: Path) -> None:
     )
     environment = os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, check=False, capture_output=True, text=True, timeout=60
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "from 2 node(s)" in done.stderr

@@ -1,7 +1,6 @@
 """The recorded wire of the reference agent against our processes, both ways: its pushes to our Fleet, our agent's
 pushes beside its own."""
 
-import asyncio
 import itertools
 import json
 import statistics
@@ -14,6 +13,7 @@ from tests.e2e.agent_process import agent
 from tests.recorded_wire import is_event, recorded, shape
 from tests.shared_data import shared
 from tests.transport.scripted import Answer, scripted_fleet
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract import names
 from ingero.sim.cluster import DemoCluster
@@ -35,20 +35,20 @@ def attribute(point: Any, key: str) -> Any:
 def test_fleet_takes_every_recorded_request_and_shows_the_same_states() -> None:
     lines = [json.loads(line) for line in shared("data/ingero-wire/requests.jsonl").read_text().splitlines()]
     assert len(lines) == 46
-    with DemoCluster([], quorum=1) as fleet:
+    with DemoCluster([], push_interval_s=60, quorum=1) as fleet:
         slow = False
         for line in lines:
             body = bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
             headers = {key: value for key, value in line["headers"].items() if key in KEPT_HEADERS}
             request = urllib.request.Request(f"http://{fleet.addresses['http']}{line['path']}", body, headers)
-            with urllib.request.urlopen(request, timeout=5) as reply:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 assert reply.status == 200
                 assert reply.read() in (b"{}", b'{"partialSuccess":{}}', b"")  # nothing of it was refused
                 assert reply.headers[names.QUORUM_HEADER] in ("true", "false")
             if "body" not in line:
                 continue
-            told, seen = points(line["body"]), fleet.status("train-a")
-            assert seen is not None
+            told = points(line["body"])
+            seen = fleet.wait_for(lambda status: bool(status.nodes), PATIENCE_S, "train-a")
             (node,) = seen.nodes.values()
             if names.STRAGGLER_EVENT in told:
                 slow = told[names.STRAGGLER_EVENT]["asInt"] == 1
@@ -61,19 +61,17 @@ def test_fleet_takes_every_recorded_request_and_shows_the_same_states() -> None:
 
 
 async def test_f001_our_pushes_look_like_the_recorded_ones(tmp_path: Path) -> None:
-    """The same story as in the recording: the line moves above the score from the 15th reply on, then back."""
+    """The same story as in the recording: the line moves above the score from the 13th reply on, then back."""
 
     def answer(number: int) -> Answer:
-        line = "0.985" if 15 <= number < 24 else "0.70"
+        line = "0.985" if 13 <= number < 19 else "0.70"
         return Answer(headers={names.THRESHOLD_HEADER: line, names.QUORUM_HEADER: "true"})
 
     async with scripted_fleet() as fleet:
         fleet.answer = answer
-        with agent(tmp_path, fleet.url, "gpu-node-01", "--interval", "0.25", cluster="train-a") as ours:
-            async with asyncio.timeout(40):
-                while len(fleet.requests) < 30 or "straggler_resolved" not in ours.said:
-                    await asyncio.sleep(0.05)
-    bodies = [json.loads(body) for _, body in fleet.requests]
+        with agent(tmp_path, fleet.url, "gpu-node-01", cluster="train-a") as ours:
+            await until_async(lambda: len(fleet.requests) >= 20 and "straggler_resolved" in ours.said)
+    bodies = [json.loads(body) for body in dict.fromkeys(body for _, body in fleet.requests)]  # without repeats
     pushes, events = [b for b in bodies if not is_event(b)], [b for b in bodies if is_event(b)]
     push_shapes, event_shapes = ({str(shape(b)) for b in recorded() if is_event(b) is kind} for kind in (False, True))
     assert {str(shape(body)) for body in pushes} <= push_shapes
@@ -81,7 +79,9 @@ async def test_f001_our_pushes_look_like_the_recorded_ones(tmp_path: Path) -> No
     assert {request.path for request, _ in fleet.requests} == {"/v1/metrics"}
     assert {request.query["cluster_id"] for request, _ in fleet.requests} == {"train-a"}
     states = [attribute(points(body)[names.HEALTH_SCORE], names.NODE_STATE) for body in pushes]
-    assert states == ["calibrating"] * 2 + ["active"] * (len(states) - 2)
+    warming_up = states.count("calibrating")
+    assert states == ["calibrating"] * warming_up + ["active"] * (len(states) - warming_up)
+    assert 1 <= warming_up <= 2  # one of them may have been skipped while the first was on its way
     assert [points(body)[names.STRAGGLER_EVENT]["asInt"] for body in events][-1] == 0
     assert {points(body)[names.STRAGGLER_EVENT]["asInt"] for body in events[:-1]} == {1}
     check_cadence([points(body)[names.HEALTH_SCORE] for body in pushes[:12]])
@@ -93,4 +93,4 @@ def check_cadence(scores: list[Any]) -> None:
     assert all(0.0 <= score["asDouble"] <= 1.0 for score in scores)
     sent_s = [int(score["timeUnixNano"]) / 1e9 for score in scores]
     gaps = [later - earlier for earlier, later in itertools.pairwise(sent_s)]
-    assert statistics.median(gaps) == pytest.approx(0.25, rel=0.3)  # jitter is a tenth, the rest is a busy machine
+    assert 0.4 <= statistics.median(gaps) <= 2.0  # half a second and a tenth of jitter, the rest is a busy machine

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.agent.ebpf.conftest import HERE, compile_c
-from tests.e2e.test_fleet_push import BIN, process, until
+from tests.e2e.test_fleet_push import BIN, process
 from tests.transport.scripted import scripted_fleet
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
 from ingero.storage.trace_db import connect_readonly
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.root]
 JOB = """
 import ctypes, sys, time
 runtime = ctypes.CDLL(sys.argv[1])
-end = time.monotonic() + 60
+end = time.monotonic() + 600
 while time.monotonic() < end:
     for _ in range(20): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)
     runtime.cudaStreamSynchronize(None)
@@ -41,13 +42,13 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
         process(sys.executable, "-I", "-c", JOB, str(library)) as job,
         process(ingero, "trace", "--pid", str(job.pid), "--db", str(db), "--record-all") as tracing,
     ):
-        await until(db.exists)
+        await until_async(db.exists)
         async with process(ingero, "fleet-push", "--fleet-endpoint", fleet.url, *push) as pushing:
-            await until(lambda: sum(HEALTH_SCORE.encode() in body for _, body in fleet.requests) >= 4)
+            await until_async(lambda: sum(HEALTH_SCORE.encode() in body for _, body in fleet.requests) >= 4)
             pushing.send_signal(signal.SIGTERM)
-            said = (await asyncio.wait_for(pushing.communicate(), 15))[1].decode()
+            said = (await asyncio.wait_for(pushing.communicate(), PATIENCE_S))[1].decode()
         tracing.send_signal(signal.SIGINT)
-        said += (await asyncio.wait_for(tracing.communicate(), 30))[1].decode()
+        said += (await asyncio.wait_for(tracing.communicate(), PATIENCE_S))[1].decode()
     assert (pushing.returncode, tracing.returncode) == (0, 0), said
     assert "locked" not in said and "Traceback" not in said, said
     connection = connect_readonly(db)

@@ -18,7 +18,8 @@ SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage")
 SLOW_LEVEL = 0.3
 RAMP_S = 10.0
 OUTAGE_S = 6.0
-ECHO_PATIENCE_S = 15.0
+PATIENCE_S = 60.0  # on top of twelve pushes: starting processes takes long on a small machine
+ECHO_PATIENCE_S = 60.0
 
 
 @dataclass
@@ -132,7 +133,7 @@ def _echo(say: Callable[[str], None]) -> Any:
 
 
 def _play(cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], began: float) -> None:
-    patience_s = 20 + 12 * story.push_interval_s
+    patience_s = PATIENCE_S + 12 * story.push_interval_s
     everybody = len(cluster.node_names)
     ready = cluster.wait_for(
         lambda s: (

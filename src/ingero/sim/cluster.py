@@ -1,9 +1,11 @@
 """A small cluster on this machine: a real Fleet and simulated nodes, each its own process, over loopback."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,6 +64,7 @@ class DemoCluster:
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
     addresses: dict[str, str] = field(default_factory=dict)
     _fleet: subprocess.Popen[str] | None = None
+    _kept_ports: list[socket.socket] = field(default_factory=list)
     _nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -90,12 +93,14 @@ class DemoCluster:
         if not line:
             raise Unavailable(f"Fleet did not start: {(self.folder / 'fleet.log').read_text().strip()[-500:]}")
         self.addresses = json.loads(line)["addresses"]
+        self._let_ports_go()
 
     def kill_fleet(self) -> None:
         """As an outage does: no drain, no goodbye."""
         assert self._fleet is not None
         self._fleet.kill()
         self._fleet.communicate()
+        self._kept_ports = [_keep_port(address) for address in self.addresses.values()]
 
     def slow(self, node: str, level: float, over_s: float = 0.0) -> None:
         """Bring one node to a share of its usual throughput."""
@@ -136,7 +141,12 @@ class DemoCluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
+        self._let_ports_go()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _let_ports_go(self) -> None:
+        while self._kept_ports:
+            self._kept_ports.pop().close()
 
     def _start_node(self, name: str, seed: int) -> None:
         command = [
@@ -169,6 +179,16 @@ class DemoCluster:
             "  extensions: [ingero_threshold]\n"
             f"  pipelines: {{metrics: {{receivers: [otlp], processors: [ingero], exporters: [{self.pipeline}]}}}}\n"
         )
+
+
+def _keep_port(address: str) -> socket.socket:
+    """Bound but silent: nobody else is given the port, and Fleet may bind it beside us."""
+    host, port = address.rsplit(":", 1)
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.suppress(OSError):  # somebody was quicker: Fleet will say who
+        kept.bind((host, int(port)))
+    return kept
 
 
 def _status(scores: dict[str, Any]) -> ClusterStatus:
