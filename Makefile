@@ -97,6 +97,11 @@ SEED ?= 7
 scoreboard: $(READY) ## fifteen scenarios, three detectors, the gates; SEED=n, minutes, goes on where it stopped
 	nice $(BIN)/python -m bench.detection --seed $(SEED)
 
+SEEDS ?= 2000-2023
+.PHONY: scoreboard-seeds
+scoreboard-seeds: $(READY) ## the gates on many seeds nobody tuned on; SEEDS=a-b, two minutes a seed, goes on where it stopped
+	nice $(BIN)/python -m bench.detection --seeds $(SEEDS) --size 3 --size 8 --size 64
+
 .PHONY: bench-merge
 bench-merge: $(READY) ## merge against a row loop
 	$(BIN)/python -m bench.merge

@@ -36,6 +36,7 @@ IMPURE = {
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MODULES = sorted(SOURCE.rglob("*.py"))
+BENCHES = sorted((ROOT / "bench").rglob("*.py"))
 
 
 def layer_of(package: str) -> int:
@@ -76,6 +77,15 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
         assert text == "", "packages are namespaces; import from the module that owns the name"
     else:
         assert ast.get_docstring(tree), "the docstring says which noun this file is about"
+    check_size(text, tree)
+
+
+@pytest.mark.parametrize("module", BENCHES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_benchmarks_keep_the_same_sizes(module: Path) -> None:
+    check_size(module.read_text(), ast.parse(module.read_text()))
+
+
+def check_size(text: str, tree: ast.AST) -> None:
     assert text.count("\n") <= MAX_FILE_LINES
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

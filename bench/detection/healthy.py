@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bench.detection.detectors import START_S, Outcome, run_threshold
+from bench.detection.detectors import Outcome, run_threshold
+from bench.detection.live import START_S
 from bench.detection.model import Noise
 from bench.detection.score import Score
 from bench.detection.world import World

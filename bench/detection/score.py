@@ -6,8 +6,7 @@ import numpy as np
 
 from bench.detection.detectors import Outcome
 from bench.detection.world import World
-
-FROM_S = 60  # seconds into a world before which nobody could know anything
+from ingero.contract.verdict import CauseClass
 
 
 @dataclass
@@ -25,7 +24,9 @@ class Score:
     class_right: int | None = None
     class_known: int | None = None
     period_right: int | None = None
-    fleet_events_right: int | None = None
+    fleets_all: int = 0
+    fleet_events_right: int | None = None  # fleets told the class that is true of all of them
+    fleet_events_wrong: int = 0  # fleets told of a slow network or a hang that was none
     price_error: float | None = None
 
     @property
@@ -39,7 +40,7 @@ class Score:
 
     @property
     def false_per_1000_h(self) -> float:
-        return 1000 * self.false_alarms / self.node_hours
+        return 1000 * self.false_alarms / self.node_hours if self.node_hours else 0.0
 
     def delay(self, percentile: int) -> float | None:
         return float(np.percentile(self.delays, percentile)) if self.delays else None
@@ -96,8 +97,11 @@ def _extras(world: World, outcome: Outcome, result: Score) -> None:
         result.class_right = sum(named[c].cause is world.cause[c] for c in known)
     if world.period is not None and named:
         result.period_right = sum(v.period is not None and abs(v.period - world.period) <= 2 for v in named.values())
-    if world.is_fleet_event:
-        result.fleet_events_right = len(set(outcome.fleet_events))
+    if world.fleet_cause is not None:
+        result.fleet_events_right = len({f for f, v in outcome.fleet_events if v.cause is world.fleet_cause})
+    claims = (CauseClass.NETWORK, CauseClass.HANG)
+    wrong = {f for f, v in outcome.fleet_events if v.cause in claims and v.cause is not world.fleet_cause}
+    result.fleets_all, result.fleet_events_wrong = world.fleets, len(wrong)
     if len(world.culprits) == world.fleets and world.period is None and known:
         result.price_error = _price_error(world, named)
 

@@ -16,25 +16,28 @@ IDLE = 0.1  # share of own time during which a healthy GPU waits for its host
 class World:
     """`log_own` has one row a second and one column per rank, NaN where nothing was reported.
 
-    `culprits` maps columns to the second they turned slow; `cause` says why. With `is_fleet_event` the right answer is
-    an event about the whole fleet and no node.
+    `culprits` maps columns to the second they turned slow; `cause` says why. With `fleet_cause` the right answer is an
+    event of that class about the whole fleet and no node. `moves` says at which second a column goes on as another
+    (node, rank).
     """
 
     size: int
     log_own: np.ndarray
     culprits: dict[int, int] = field(default_factory=dict)
     cause: dict[int, CauseClass] = field(default_factory=dict)
+    fleet_cause: CauseClass | None = None
     roles: list[str] | None = None
     models: list[str] | None = None
-    names: list[str] | None = None
+    transfer_s: np.ndarray | None = None  # per second and fleet, where the collectives are timed
     push_s: int = 1
-    is_fleet_event: bool = False
     restart_s: int | None = None
+    moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
+    replicas: int = 1
+    failover_s: int | None = None  # with two replicas: nodes are pinned, and from here on only the second lives
     loss: float = 0.0  # share of batches that never arrive
     disorder: float = 0.0  # share of batches that arrive late, and as many twice
     spoofed: list[int] = field(default_factory=list)  # columns that somebody else also reports
     period: int | None = None
-    onset_s: int = WARM_S
 
     @property
     def fleets(self) -> int:
@@ -60,6 +63,22 @@ class World:
                 idle[second:, column] += np.maximum(own[second:, column] - typical[second:, 0], 0)
         return idle
 
+    def span(self) -> np.ndarray:
+        """Length of every step: the last of the fleet arrives, then the transfer; unknown without timed collectives."""
+        if self.transfer_s is None:
+            return np.full(self.log_own.shape, np.nan)
+        own = np.exp(self.log_own).reshape(len(self.log_own), self.fleets, self.size)
+        return np.repeat(np.fmax.reduce(own, axis=2) + self.transfer_s, self.size, axis=1)
+
+    def route(self, second: int) -> np.ndarray:
+        """The replica every column pushes to: always the same one until it fails, or in turns."""
+        columns = np.arange(self.log_own.shape[1])
+        if self.replicas == 1:
+            return np.zeros(len(columns), int)
+        if self.failover_s is None:
+            return (columns + second) % self.replicas
+        return columns % self.replicas if second < self.failover_s else np.full(len(columns), self.replicas - 1)
+
 
 def healthy(size: int, fleets: int, seconds: int, seed: int, model: NoiseModel | None = None) -> World:
     """Nothing wrong: the start of every scenario."""
@@ -83,4 +102,19 @@ def slow(world: World, columns: list[int], effect: float | np.ndarray, rng: np.r
         world.log_own[WARM_S:, column] += np.log1p(effect)
         world.culprits[column] = WARM_S
         world.cause[column] = CauseClass.HOST if rng.random() < 0.5 else CauseClass.COMPUTE
+    return world
+
+
+def one_slow(size: int, fleets: int, seed: int, effect: float, push_s: int = 1) -> World:
+    """One rank of every fleet turns slower."""
+    rng = np.random.default_rng(seed + 1)
+    world = healthy(size, fleets, 300, seed)
+    world.push_s = push_s
+    return slow(world, pick(world, rng), effect, rng)
+
+
+def as_fleet_event(world: World, cause: CauseClass = CauseClass.FLEET) -> World:
+    """The same world, in which no single rank is to blame."""
+    world.culprits.clear()
+    world.fleet_cause = cause
     return world

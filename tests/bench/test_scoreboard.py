@@ -3,15 +3,20 @@
 import json
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from bench.detection.clocks import run_clocks
-from bench.detection.detectors import NAMES, run_threshold, run_verdict
+from bench.detection.detectors import NAMES, run_threshold
 from bench.detection.healthy import run_healthy, run_healthy_threshold
+from bench.detection.live import run_verdict
 from bench.detection.model import Noise
-from bench.detection.report import Row, check_gates, write_report
+from bench.detection.recorded import ask, recorded_cases
+from bench.detection.report import REAL, Row, check_gates, write_report
 from bench.detection.scenarios import cases
 from bench.detection.score import score
+from bench.detection.seeds import parse_seeds, run_seeds
+from bench.detection.traces import DATA, trace_rows
 from bench.detection.world import World
 
 from ingero.core.threshold import ThresholdPolicy, compute_threshold
@@ -24,6 +29,8 @@ SMALL = {
     "stage imbalance, roles unknown",
 }
 SMALL |= {"49% of the ranks +10%", "lost, late and doubled batches", "slow from birth by 15%"}
+SMALL |= {"a NIC at half speed", "a lossy link", "links as ever, one rank +10%", "a rank hangs and all stop"}
+SMALL |= {"nodes get another name", "ranks are dealt to other nodes", "two replicas, nodes pinned, one fails"}
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +47,14 @@ def rows() -> list[Row]:
     healthy = (run_healthy_threshold(2.0, 1, 11, 0.1), run_healthy_threshold(3.5, 3, 11, 0.1))
     healthy += (run_healthy(340, 11, lambda _: None),)
     found += [Row(1, "a healthy day", 0, name, s.as_json()) for name, s in zip(NAMES, healthy, strict=True)]
+    found += [Row(n, name, 8, "blame", ask(q, 8, 11).as_json()) for n, name, q in recorded_cases(8)]
+    found += [Row(REAL, what, size, "blame", figures) for what, size, figures in trace_rows()]
     return found + [Row(10, variant, 8, "verdict", {"unchanged": same}) for variant, same in run_clocks(11)]
 
 
 def test_the_gates_hold_in_small(rows: list[Row]) -> None:
     gates = check_gates(rows)
-    assert len(gates) == 8
+    assert len(gates) == (11 if DATA.is_dir() else 10)
     assert [gate for gate in gates if not gate[1] and not gate[0].startswith("#1 ")] == []
     assert next(row for row in rows if row.scenario == 1 and row.detector == "verdict").figures["false_alarms"] <= 2
 
@@ -79,3 +88,50 @@ def test_the_threshold_rule_of_the_bench_is_the_one_of_the_product() -> None:
     line = 0.8 * raw[0] + 0.2 * raw[12]
     expected = [(int(c), 130) for c in np.flatnonzero(scores[12] < line)]
     assert run_threshold(world, 2.0, 1).alarms == expected
+
+
+def test_slow_links_and_hangs_are_answered_by_class_not_by_silence(rows: list[Row]) -> None:
+    """Live: an event of that class in every fleet, nobody blamed. From records and dumps: the rank, or why not."""
+    live = {r.variant: r.figures for r in rows if r.detector == "verdict" and r.scenario in (6, 14)}
+    for variant in ("a NIC at half speed", "a lossy link", "a rank hangs and all stop"):
+        figures = live[variant]
+        assert (figures["fleet_events_right"], figures["false_alarms"]) == (figures["fleets_all"], 0)
+    assert live["links as ever, one rank +10%"]["fleet_events_wrong"] == 0
+    asked = [r.figures for r in rows if r.detector == "blame" and r.scenario in (6, 14)]
+    assert all(f["right"] == f["jobs"] for f in asked)
+    assert any(f["not_sure"] == f["jobs"] for f in asked)
+
+
+def test_ranks_that_move_and_fleets_that_fail_hide_nobody(rows: list[Row]) -> None:
+    for variant in (
+        "nodes get another name",
+        "ranks are dealt to other nodes",
+        "two replicas, nodes pinned, one fails",
+    ):
+        figures = next(r.figures for r in rows if r.variant == variant and r.detector == "verdict")
+        assert (figures["recall"], figures["false_alarms"]) == (1.0, 0)
+
+
+def test_real_traces_absent_are_said_to_be_skipped(tmp_path: Path) -> None:
+    found = [(what, figures["skipped"]) for what, _, figures in trace_rows(tmp_path)]
+    assert found == [(folder, "data absent") for folder in ("bytedance", "flight-recorder", "nccl-h200")]
+    page = tmp_path / "docs"
+    page.mkdir()
+    write_report(page, [Row(REAL, what, 0, "blame", {"skipped": why}) for what, why in found], [], 1)
+    assert "| real | bytedance |  | blame | skipped: data absent |" in (page / "scoreboard.md").read_text()
+
+
+def test_many_seeds_make_one_table_of_how_often_each_gate_held(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.detection.runs.ROOT", tmp_path)
+    assert run_seeds(range(21, 23), [8], 0.0, [10, 14], fresh=False, write=False) == 0
+    printed = capsys.readouterr().out
+    assert "| #10 verdicts unchanged by clocks | 2 of 2 | 10 of 10 variants |  |" in printed
+    assert "| #14 a job that stands still" in printed
+
+
+@pytest.mark.parametrize("text", ["x", "5-x", "9-3", "1-5000"])
+def test_ranges_of_seeds_that_make_no_sense_are_usage_errors(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_seeds(text)

@@ -171,12 +171,20 @@ def _cause(
     findings = job.findings
     data_s = findings.rotating_loss * job.step_s if findings.rotation >= EVEN else 0.0
     options = [
-        (CauseClass.NETWORK, sum(link.loss_s for link in links[:1]), LOSS_FLOOR),
+        (CauseClass.NETWORK, _links_loss(links), LOSS_FLOOR),
         (CauseClass.STRUCTURAL, stages_s, LOSS_FLOOR),
         (CauseClass.DATA_IMBALANCE, data_s, DATA_FLOOR),
     ]
     likely = [(cause, loss) for cause, loss, floor in options if loss >= floor * job.step_s and not findings.split]
     return max(likely, key=lambda c: c[1]) if likely else (None, 0.0)
+
+
+def _links_loss(links: Sequence[SlowLink]) -> float:
+    """Seconds per step: slow communicators of one rank follow one another, others may run side by side."""
+    if not links:
+        return 0.0
+    shared = set.intersection(*(set(link.members) for link in links))
+    return sum(link.loss_s for link in links) if shared else links[0].loss_s
 
 
 def _link_culprits(job: _Job, links: Sequence[SlowLink]) -> list[Culprit]:
