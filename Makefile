@@ -46,6 +46,10 @@ format: $(READY) ## format and apply safe lint fixes
 lock: ## pin all dependencies again (hashes, no addresses)
 	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
 
+.PHONY: clean
+clean: ## remove everything that set-up and tests made
+	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c
+
 .PHONY: probes
 probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and aarch64 (needs nothing but pip)
 	$(BIN)/python -m ingero.agent.probes.build
@@ -56,18 +60,6 @@ wheelhouse: ## what the GPU tests carry to a machine that cannot install anythin
 	$(PYTHON) tests/hardware/prepare_wheels.py wheelhouse
 	test -f wheelhouse/libnccl.so.2.xz || $(PYTHON) tests/hardware/prepare_nccl.py wheelhouse
 
-.PHONY: bench-plugin
-bench-plugin: $(READY) ## what the NCCL plugin adds to a collective, in nanoseconds
-	$(BIN)/python bench/nccl_plugin.py
-
-.PHONY: bench-fleet
-bench-fleet: $(READY) ## what a push costs Fleet, beside a constant answer and plain ASGI; PASS or FAIL per bar
-	$(BIN)/python bench/fleet_push.py
-
-.PHONY: bench-peers
-bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
-	$(BIN)/python bench/fleet_vs_collector.py
-
 .PHONY: peers
 peers: ## install what tests and benchmarks run beside us: Collector, Perfetto (minutes; kept in ~/.cache/ingero/peers)
 	nice bench/peers/build.sh
@@ -75,22 +67,6 @@ peers: ## install what tests and benchmarks run beside us: Collector, Perfetto (
 .PHONY: crash-echo
 crash-echo: $(READY) ## kill -9 Echo and its store process 20 times under load; acknowledged must be found, once
 	$(BIN)/python -m tests.e2e.echo_crash --kills 20
-
-.PHONY: bench-echo
-bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per bar
-	$(BIN)/python -m bench.echo_ingest
-
-.PHONY: bench-ebpf
-bench-ebpf: $(READY) ## what tracing costs here: ns per call, agent CPU per event, loss, start-up, memory (root)
-	$(BIN)/python bench/ebpf_overhead.py
-
-.PHONY: clean
-clean: ## remove everything that set-up and tests made
-	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c
-
-.PHONY: bench-verdict
-bench-verdict: $(READY) ## one verdict tick for 10,000 ranks, collectives matched against a plain loop
-	$(BIN)/python -m bench.verdict
 
 SEED ?= 7
 .PHONY: scoreboard
@@ -101,6 +77,30 @@ SEEDS ?= 2000-2023
 .PHONY: scoreboard-seeds
 scoreboard-seeds: $(READY) ## the gates on many seeds nobody tuned on; SEEDS=a-b, two minutes a seed, goes on where it stopped
 	nice $(BIN)/python -m bench.detection --seeds $(SEEDS) --size 3 --size 8 --size 64
+
+.PHONY: bench-fleet
+bench-fleet: $(READY) ## what a push costs Fleet, beside a constant answer and plain ASGI; PASS or FAIL per bar
+	$(BIN)/python bench/fleet_push.py
+
+.PHONY: bench-peers
+bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
+	$(BIN)/python bench/fleet_vs_collector.py
+
+.PHONY: bench-echo
+bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per bar
+	$(BIN)/python -m bench.echo_ingest
+
+.PHONY: bench-verdict
+bench-verdict: $(READY) ## one verdict tick for 10,000 ranks, collectives matched against a plain loop
+	$(BIN)/python -m bench.verdict
+
+.PHONY: bench-plugin
+bench-plugin: $(READY) ## what the NCCL plugin adds to a collective, in nanoseconds
+	$(BIN)/python bench/nccl_plugin.py
+
+.PHONY: bench-ebpf
+bench-ebpf: $(READY) ## what tracing costs here: ns per call, agent CPU per event, loss, start-up, memory (root)
+	$(BIN)/python bench/ebpf_overhead.py
 
 .PHONY: bench-merge
 bench-merge: $(READY) ## merge against a row loop

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from ingero.agent.tools.catalogue import AGENT_TOOLS, investigate
-from ingero.agent.tools.context import AgentContext, to_text
-from ingero.cli.params import TRACE_DB
-from ingero.cli.table import render_table
+from ingero.agent.tools.context import AgentContext, Told, to_text
+from ingero.cli.params import AS_JSON, TRACE_DB
+from ingero.cli.table import print_json, print_tools
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_database
 from ingero.errors import AuthError
 from ingero.storage.trace_path import home
@@ -125,7 +126,8 @@ def _play(name: str) -> dict[str, Any]:
 @click.argument("name", required=False, metavar="TOOL")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @TRACE_DB
-def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
+@AS_JSON
+def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool) -> int:
     """Ask one of the tools that `ingero mcp` offers to assistants. Without a name: list them.
 
     \b
@@ -135,7 +137,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
       ingero ask query_fleet action=chains since=1h
     """
     if name is None:
-        print(render_table(("tool", "what it answers"), [(tool.name, tool.summary) for tool in AGENT_TOOLS]))
+        print_tools(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
         return 0
     context = agent_context(trace_database(db), may_page=True)
     try:
@@ -143,5 +145,9 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None) -> int:
     except ToolRefused as error:
         print(f"ingero ask: {error}", file=sys.stderr)
         return 1
-    print(to_text(answer))  # type: ignore[arg-type] # every tool here answers Told
+    assert isinstance(answer, Told)
+    if as_json:
+        print_json(msgspec.to_builtins(answer))
+    else:
+        print(to_text(answer))
     return 0

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _SEVERITY_COLOURS = {"HIGH": "31;1", "CRITICAL": "31;1", "MEDIUM": "33", "LOW": "36"}
@@ -30,6 +30,14 @@ def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> st
 def print_json(value: Any) -> None:
     """Indented, UTF-8, one document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_tools(heads: tuple[str, str], summaries: Mapping[str, str], as_json: bool) -> None:
+    """What can be asked, one line each."""
+    if as_json:
+        print_json([dict(zip(heads, row, strict=True)) for row in summaries.items()])
+    else:
+        print(render_table(heads, summaries.items()))
 
 
 def coloured(text: str, code: str) -> str:
