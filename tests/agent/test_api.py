@@ -10,6 +10,7 @@ from tests.storage.test_merge import database
 
 from ingero.agent.api import NodeApi, NodeGuard
 from ingero.storage.node_view import NodeView
+from ingero.storage.trace_db import TraceDb
 from ingero.transport.auth import token_digest
 
 LATER_NS = 2**62
@@ -42,6 +43,17 @@ def test_sql_answers_equal_the_recorded_ones(database_name: str) -> None:
     reply = client(shared(f"data/ingero/{database_name}.db")).post("/api/v1/query", json={"sql": OPS_SQL}).json()
     assert reply["columns"] == recorded["columns"]
     assert sorted(reply["rows"]) == sorted(recorded["rows"])
+
+
+def test_the_end_of_the_recording_is_said_when_nobody_records_any_more(tmp_path: Path) -> None:
+    """A tracer that died leaves a database that looks like an idle node."""
+    beat_ns = 1_700_000_000_000_000_000
+    with TraceDb(tmp_path / "t.db", "n") as db:
+        db.execute("INSERT INTO losses VALUES (1, 'calls', 0, ?)", (beat_ns,))
+    answers = [
+        client(tmp_path / "t.db", now_ns=beat_ns + age_s * 10**9).get("/api/v1/overview").json() for age_s in (5, 3600)
+    ]
+    assert [answer.get("recorded_until") for answer in answers] == [None, "2023-11-14T22:13:20Z"]
 
 
 def test_time_needs_no_database(tmp_path: Path) -> None:

@@ -128,6 +128,17 @@ def test_a_database_that_never_was_is_a_state_and_one_that_vanishes_is_a_failed_
     reader.close()
 
 
+def test_a_recorder_that_stopped_is_a_failed_look_not_an_idle_node(database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("INSERT INTO losses VALUES (1, 'calls', 0, ?)", (NOW_NS,))
+    connection.close()
+    look = source(database)
+    assert look.read(NOW_NS + 10 * 10**9).launches == 0, "it wrote a moment ago: there is no work"
+    ended = look.read(NOW_NS + 60 * 10**9)
+    assert ended.launches is None
+    assert "is `ingero trace` running?" in ended.problem
+
+
 def test_a_foreign_file_is_a_failed_look(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_text("not a database, but long enough to look like one" * 50)

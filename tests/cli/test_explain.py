@@ -115,6 +115,20 @@ def test_since_counts_from_now_for_the_default_database(
     assert json.loads(explain(capsys, "--since", "30s", "--json")) == []
 
 
+def test_a_recording_that_ended_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("INGERO_DB", str(tmp_path / "t.db"))
+    notes = []
+    for ago_s in (3600, 1):
+        with TraceDb(tmp_path / "t.db", "n") as db:
+            db.execute("INSERT OR REPLACE INTO losses VALUES (1, 'calls', 0, ?)", (time.time_ns() - ago_s * 10**9,))
+        assert run(["explain"]) == 0
+        notes.append(capsys.readouterr().err)
+    assert "no recorder is running: the last one wrote 60m" in notes[0]
+    assert notes[1] == ""
+
+
 def test_per_process_says_who_shares_the_gpu(samples: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(explain(capsys, "-d", samples[0], "--per-process", "--json"))
     sync = next(row for row in rows if row["op"] == "cudaStreamSync")

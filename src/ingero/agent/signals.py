@@ -143,6 +143,7 @@ class TraceSource:
             self._say("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
             return look  # nothing has ever run here that we could have seen: no launches, no throughput
         try:
+            self._reader.check_recorder(now_ns)
             totals = self._reader.window(now_ns, self._window_s)
             cgroups = self._counters.read(now_ns)
         except StoreError as error:

@@ -21,7 +21,14 @@ from ingero.core.replay import replay
 from ingero.storage.annotation_query import labels_of_chains
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_db import connect_readonly
-from ingero.storage.trace_query import Kept, ProcessTime, kept_events, process_times
+from ingero.storage.trace_query import (
+    RECORDER_SILENT_NS,
+    Kept,
+    ProcessTime,
+    kept_events,
+    process_times,
+    recorded_until,
+)
 from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
 
 DEFAULT_SINCE_S = 300.0
@@ -93,6 +100,8 @@ def command(
         print_chains(found, derived=derived, labels=labels)
         if not chains:
             _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
+            if db is None:
+                _print_age(recorded_until(connection), time.time_ns())
     finally:
         connection.close()
     return 0
@@ -185,6 +194,12 @@ def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:
         hint = "" if derived else "; --replay derives them again from the events"
         print(f"no causal chains: nothing was slow with a cause we can see{hint}")
     print(f"{kept.counted:,} events counted, {kept.stored:,} kept as rows", file=sys.stderr)
+
+
+def _print_age(until_ns: int | None, now_ns: int) -> None:
+    if until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS:
+        age = human_duration(now_ns - until_ns)
+        print(f"NOTE: no recorder is running: the last one wrote {age} ago", file=sys.stderr)
 
 
 def _print_processes(times: list[ProcessTime], as_json: bool) -> None:

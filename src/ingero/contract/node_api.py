@@ -35,6 +35,7 @@ class Overview(msgspec.Struct, omit_defaults=True):
     system: SystemNow | None = None
     top_chain: TopChain | None = None
     gpu: GpuInfo | None = None
+    recorded_until: str | None = None  # only where no recorder is running any more
 
 
 class OpRow(msgspec.Struct, omit_defaults=True):

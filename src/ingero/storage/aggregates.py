@@ -1,6 +1,7 @@
 """Reads a live trace database: launches, busy time and per-process totals from its five-second and minute buckets."""
 
 import sqlite3
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from urllib.parse import quote
 from ingero.contract.events import LAUNCH_OPS, MEMCPY_OPS, SCHED_SWITCH, OpKey, Source
 from ingero.errors import StoreError
 from ingero.storage.trace_db import READER_TIMEOUT_MS
+from ingero.storage.trace_query import RECORDER_SILENT_NS, recorded_until
 
 SHORT_WINDOW_S = 60.0  # up to here the five-second table, which is kept for ten minutes
 SHORT_BUCKET_NS = 5 * 10**9
@@ -52,6 +54,17 @@ class TraceReader:
         """
         row = self._query(sql, (now_ns - int(window_s * 1e9), now_ns))[0]
         return WindowTotals(max(int(row[0]), 0), max(int(row[1]), 0))
+
+    def check_recorder(self, now_ns: int) -> None:
+        """Raises StoreError where a recorder of ours wrote this file and has stopped: nothing seen is not no work."""
+        try:
+            until_ns = recorded_until(self._connect())
+        except sqlite3.Error as error:
+            self.close()
+            raise StoreError(f"{self.path} cannot be read: {error}") from None
+        if until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(until_ns / 1e9))
+            raise StoreError(f"nothing was recorded to {self.path} since {at}; is `ingero trace` running?")
 
     def processes(self, first_bucket_ns: int, end_ns: int) -> list[ProcessTotals]:
         """Totals per process of the five-second buckets in [first, end). Raises StoreError."""

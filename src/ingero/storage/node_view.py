@@ -29,6 +29,7 @@ from ingero.core.op_stats import WINDOW, percentile
 from ingero.storage.chain_table import NEWEST_FIRST, RecordedChain, read_chains
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_query import RECORDER_SILENT_NS, recorded_until
 
 RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
 MAX_GRAPH_EVENTS: Final = 100
@@ -60,7 +61,16 @@ class NodeView:
                 return Overview(0, 0, 0)
             events, chains, sessions = (_count(connection, table) for table in ("events", "causal_chains", "sessions"))
             newest = read_chains(connection, limit=1, order=NEWEST_FIRST)
-            return Overview(events, chains, sessions, _system(connection, now_ns), _top(newest))
+            until_ns = recorded_until(connection)
+            ended = until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS
+            return Overview(
+                events,
+                chains,
+                sessions,
+                _system(connection, now_ns),
+                _top(newest),
+                recorded_until=rfc3339(until_ns) if ended and until_ns is not None else None,
+            )
 
     def ops(self, now_ns: int, since_ns: int = 0, pid: int | None = None) -> Ops:
         """Latency per operation, most time first."""

@@ -7,6 +7,7 @@ from ingero.contract.events import Source, find_op, op_name, source_name
 from ingero.errors import MalformedInput
 from ingero.storage.schema import table_columns
 
+RECORDER_SILENT_NS = 30_000_000_000  # a recorder that wrote nothing for this long is not running
 EVENT_VIEW = ("time", "node", "pid", "process", "source", "op", "duration_ns", "arg0", "arg1", "ret_code")
 
 
@@ -40,6 +41,14 @@ class Kept:
 
     counted: int
     stored: int
+
+
+def recorded_until(connection: sqlite3.Connection) -> int | None:
+    """When a recorder of ours last wrote, which it does every second; None where none ever did."""
+    if not table_columns(connection, "losses"):
+        return None
+    newest = connection.execute("SELECT max(updated_at) FROM losses").fetchone()[0]
+    return None if newest is None else int(newest)
 
 
 def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[list[object]]:

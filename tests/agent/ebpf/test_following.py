@@ -1,10 +1,12 @@
 """F129: processes and libraries that come, go, move and multiply while we trace."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.agent.ebpf.conftest import HERE, compile_c
 
 from ingero.contract.events import Source
 
@@ -82,6 +84,38 @@ def test_library_that_exists_only_inside_a_container_is_traced(job, trace, fake_
     tracing = trace(pids=(process.pid,))
     process.do(SYNC.format(6))
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 6)
+
+
+def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
+    job, trace, fake_gpu: Path, tmp_path: Path
+) -> None:
+    """Its own root, process numbers and mounts; under the path of its library the host has another file, whose
+    functions lie elsewhere: a probe placed by path would land in the middle of an instruction."""
+    if shutil.which("unshare") is None or os.geteuid():
+        pytest.skip("needs unshare and root")
+    inside, root = tmp_path / "lib", tmp_path / "root"
+    inside.mkdir()
+    root.mkdir()
+    decoy = compile_c(HERE / "fakegpu.c", inside / "libcudart.so.12", "-DLIBRARY=1", "-O0")
+    shutil.copy(fake_gpu / "libburst.so", inside)
+    script = (
+        f"mount --rbind / {root} && mount -t proc proc {root}/proc && mount -t tmpfs none {root}{inside} && "
+        f'cp {fake_gpu}/* {root}{inside} && exec chroot {root} "$@"'
+    )
+    separate = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh")
+    if subprocess.run([*separate, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no container can be made here")
+    outer = job(*separate, folder=inside)
+    assert int(outer.do("rt = load('libcudart.so.12')\nresult = os.getpid()")) == 1
+    children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+    pid = int(children[0])
+    assert (Path(f"/proc/{pid}/root") / inside.relative_to("/") / decoy.name).stat().st_ino != decoy.stat().st_ino
+    tracing = trace(pids=(pid,))
+    outer.do(SYNC.format(6) + "rt.cudaMemcpy(P(1), P(2), S(123), I(1))")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 4)) == 1)
+    assert len(tracing.of(Source.CUDA, 6)) == 6
+    assert set(tracing.of(Source.CUDA, 6)["pid"]) == {pid}, "the number the host knows it by"
+    assert tracing.of(Source.CUDA, 4)["arg0"].tolist() == [123]
 
 
 def test_forked_child_is_traced_under_its_own_pid(job, trace) -> None:
