@@ -19,6 +19,7 @@ from ingero.agent.process_info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.agent.stack_resolver import StackResolver
 from ingero.contract.chain import Chain
+from ingero.core.chains import window_for
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
 from ingero.storage.trace_db import Batch, RecordingState, Row, TraceDb, insert_sql
@@ -61,6 +62,7 @@ class TraceOptions:
     duration_s: float | None = None
     record_all: bool = False
     stack_samples: int = 100
+    workload: str = "unknown"  # decides how far back causes are looked for
     size: SizePolicy = field(default_factory=SizePolicy)
     deadband_pct: float = 0.0
     heartbeat_s: float = 0.0
@@ -112,6 +114,7 @@ class TraceApp:
             since_ns=since_ns,
             record_all=options.record_all,
             stack_samples=options.stack_samples,
+            window_ns=window_for(options.workload),
             cpus=os.cpu_count() or 0,
         )
         self.stacks = StackResolver()

@@ -98,6 +98,7 @@ def command(
         duration_s=duration,
         record_all=record_all,
         stack_samples=stack_samples,
+        workload=config.fleet.workload_type,
         size=SizePolicy(config.store.max_db_size if max_db is None else max_db, db_rollover_size, db_rollover_keep),
         deadband_pct=deadband,
         heartbeat_s=heartbeat,

@@ -80,7 +80,7 @@ def blame_hang(
     absent = _absent(by_rank, waits)
     culprits = _culprits(by_rank, groups, waits, lagging, mismatched, absent)
     evidence = _evidence(by_rank, groups, waits, culprits)
-    not_sure = _not_sure(culprits, absent, waits, by_rank)
+    not_sure = _not_sure(culprits, absent)
     if stale:
         evidence.append(f"the dumps of ranks {_list(stale)} are older than their peers': their state may have moved on")
     return Answer(
@@ -322,9 +322,7 @@ def _evidence(
     return lines
 
 
-def _not_sure(
-    culprits: Sequence[Culprit], absent: Sequence[int], waits: Sequence[_Wait], by_rank: Mapping[int, RankProgress]
-) -> str | None:
+def _not_sure(culprits: Sequence[Culprit], absent: Sequence[int]) -> str | None:
     if not culprits:
         return (
             "every present rank has arrived and nobody moves: a dead link or a missing rank; NCCL_DEBUG=INFO would tell"

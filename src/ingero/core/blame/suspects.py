@@ -92,7 +92,7 @@ def judge(workers: WorkerSteps) -> Findings:
     stalling = _stalling(stalls, over)
     chosen = [int(w) for w in np.flatnonzero(over | stalling) if w not in split]
     suspects = tuple(
-        _suspect(w, workers, own, residual, level, error, stalls if stalling[w] and not over[w] else None)
+        _suspect(w, workers, own, residual, error, stalls if stalling[w] and not over[w] else None)
         for w in sorted(chosen, key=lambda w: -level[w])
     )
     loss, rotation = _rotation(own, workers, residual, {s.worker for s in suspects})
@@ -209,7 +209,6 @@ def _suspect(
     workers: WorkerSteps,
     own: Floats,
     residual: Floats,
-    level: Floats,
     error: Floats,
     stalls: NDArray[np.bool_] | None,
 ) -> Suspect:
