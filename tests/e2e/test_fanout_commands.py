@@ -73,7 +73,7 @@ def test_f140_table_and_footer(nodes: list[str], home: Path) -> None:
     sql = "SELECT node, count(*) AS cnt FROM events GROUP BY node"
     result = ingero("query", "--nodes", f"[{', '.join(nodes)}]", sql, home=home)
     assert result.stdout == "node         cnt\n-----------  ---\ngpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
-    assert result.stderr.startswith("\n  3 rows from 3 node(s)")
+    assert "\n  3 rows from 3 node(s)" in result.stderr  # behind what it may say about clocks
 
 
 def test_csv_has_one_header(nodes: list[str], home: Path) -> None:
