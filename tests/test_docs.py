@@ -4,14 +4,22 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 import ingero.config
+from ingero.cli import echo_server, echo_stress, fleet_server, straggler_sink
 from ingero.cli.grammar import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
 DOCS = ROOT / "docs"
+FLAGS_OF_OTHERS = {"--help", "--nproc-per-node"} | {
+    f"--{name}"
+    for name in ("cacert", "data", "fail-with-body", "header", "show-error", "silent")  # curl
+}
 
 
 def source_strings(pattern: str) -> set[str]:
@@ -45,6 +53,36 @@ def test_every_metric_is_documented() -> None:
     text = (DOCS / "metrics.md").read_text()
     metrics = source_strings(r'"(ingero_(?:fleet|agent|sink|echo|trace|ringbuf)_[a-z0-9_]+)"')
     assert sorted(metric for metric in metrics if f"`{metric}`" not in text) == []
+
+
+def test_every_environment_variable_is_documented() -> None:
+    text = (DOCS / "configuration.md").read_text()
+    variables = source_strings(r'"(INGERO_[A-Z_]+)"')
+    assert sorted(variable for variable in variables if f"`{variable}`" not in text) == []
+
+
+def test_every_flag_in_the_documentation_exists() -> None:
+    known = {flag for command in all_commands() for flag in flags_of(command)} | FLAGS_OF_OTHERS
+    written = {
+        f"{page.relative_to(ROOT)}: {flag}"
+        for page in [ROOT / "README.md", *DOCS.rglob("*.md")]
+        for flag in re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", page.read_text())
+        if flag not in known
+    }
+    assert written == set()
+
+
+def all_commands() -> list[click.Command]:
+    scripts = (fleet_server.fleet, echo_server.echo, echo_stress.stress, straggler_sink.command)
+    targets = [target.split(":") for *_, target in COMMANDS]
+    return [*scripts, *(getattr(importlib.import_module(module), name) for module, name in targets)]
+
+
+def flags_of(command: click.Command) -> Iterator[str]:
+    for parameter in command.params:
+        yield from (*parameter.opts, *parameter.secondary_opts)
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from flags_of(inner)
 
 
 def test_readme_is_short_and_promises_the_two_commands() -> None:

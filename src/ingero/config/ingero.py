@@ -168,7 +168,7 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngeroConfig:
-    """The whole file. Blocks typed `object` belong to other commands or to the reference's agent and are not read."""
+    """The whole file. Blocks typed `object` belong to other agents that read the same file."""
 
     agent: AgentConfig = field(default_factory=AgentConfig)
     fleet: FleetBlockConfig = field(default_factory=FleetBlockConfig)

@@ -161,7 +161,7 @@ _UNKNOWN_OP: Final = {
     Source.NCCL: "nccl_op_{}",
 }
 
-# sched_switch flags (`ret_code` of the row): the reference leaves 0, which means nobody knows why the thread left
+# sched_switch flags (`ret_code` of the row): other recorders leave 0, which means nobody knows why the thread left
 OFF_CPU_UNKNOWN: Final = 0
 OFF_CPU_PREEMPTED: Final = 1  # it could have run: somebody else had the CPU
 OFF_CPU_SLEPT: Final = 2  # it waited for something

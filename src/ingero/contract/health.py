@@ -77,7 +77,7 @@ _CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]  # extra att
 
 
 def health_request(identity: Identity, report: HealthReport) -> MetricsRequest:
-    """The regular push, in the order reference agents send it."""
+    """The regular push, in the order of the published contract."""
     return _request(identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)])
 
 

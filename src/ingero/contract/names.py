@@ -7,7 +7,7 @@ NODE_ID: Final = "ingero.node.id"
 CLUSTER_ID: Final = "ingero.cluster.id"
 JOB_ID: Final = "ingero.job.id"
 RANK: Final = "ingero.rank"
-NODE_RANK: Final = "ingero.node.rank"  # what reference agents send; accepted and sent beside RANK
+NODE_RANK: Final = "ingero.node.rank"  # what other agents send; accepted and sent beside RANK
 LOCAL_RANK: Final = "ingero.local_rank"
 WORLD_SIZE: Final = "ingero.world_size"
 ROLE: Final = "ingero.role"
@@ -51,7 +51,7 @@ MEMCPY_BYTES_TOTAL: Final = "ingero.node.cuda_memcpy_bytes_total"
 STRAGGLER_EVENT: Final = "ingero.node.straggler_event"
 STEP_OWN_TIME_MS: Final = "ingero.step.own_time_ms"
 HEALTH_SCOPE: Final = "ingero.health"
-HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the contract line the reference agents speak
+HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the version of the published contract that this is
 
 # Collectives
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"

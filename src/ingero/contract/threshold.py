@@ -32,7 +32,7 @@ class Delivery(StrEnum):
 
 
 def encode_threshold(value: float) -> str:
-    """Six decimals, as reference agents and dashboards expect."""
+    """Six decimals, as other agents and dashboards of this wire expect."""
     return f"{value:.6f}"
 
 

@@ -44,7 +44,7 @@ class SystemSample:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Whose evidence is asked for; pid 0 asks for everything. Reference files put thread ids where pids belong."""
+    """Whose evidence is asked for; pid 0 asks for everything. Some recorders put thread ids where pids belong."""
 
     pid: int = 0
     tids: frozenset[int] = frozenset()
