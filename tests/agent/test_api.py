@@ -99,6 +99,19 @@ def test_bad_requests_say_what_is_wrong(tmp_path: Path) -> None:
     assert node.get("/api/v1/ops?pid=x").status_code == 400
 
 
+def test_every_error_is_json(tmp_path: Path) -> None:
+    node = client(database(tmp_path / "a.db"))
+    for reply, status in (
+        (node.get("/api/v1/nothing"), 404),
+        (node.get("/api/v1/query"), 405),
+        (node.get("/api/v1/ops", params={"pid": "9" * 30}), 400),
+        (node.get("/api/v1/graph-events", params={"pid": "9" * 30}), 400),
+        (node.get("/api/v1/ops", params={"pid": "4294967295"}), 200),
+    ):
+        assert reply.status_code == status
+        assert status == 200 or set(reply.json()) == {"error"}
+
+
 def test_v10c_rows_over_the_limit_are_cut_and_said_so(tmp_path: Path) -> None:
     node = client(database(tmp_path / "a.db", events=1001))
     many = node.post("/api/v1/query", json={"sql": "SELECT id FROM events", "limit": 1000}).json()

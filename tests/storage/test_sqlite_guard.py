@@ -10,6 +10,8 @@ from ingero.sim.samples import write_samples
 from ingero.storage.sqlite_guard import QueryLimits, check_statement, run_query
 from ingero.storage.trace_db import TraceDb
 
+LONG = "replace(printf('%.1000c', 'a'), 'a', printf('%.200c', 'b'))"  # 200,000 characters
+
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -137,7 +139,7 @@ def test_an_endless_statement_ends(trace: Path) -> None:
 @pytest.mark.parametrize(
     "bomb",
     [
-        "SELECT replace(printf('%.200000d', 1), '0', printf('%.200000d', 1))",
+        f"SELECT replace({LONG}, 'b', {LONG})",
         "SELECT group_concat(a.id || b.id || c.id) FROM events a, events b, events c",
         "WITH RECURSIVE x(s) AS (SELECT 'aaaaaaaa' UNION ALL SELECT s || s FROM x) SELECT max(length(s)) FROM x",
         "SELECT json_group_array(a.id) FROM events a, events b",
@@ -154,21 +156,48 @@ def test_memory_bombs_are_errors(trace: Path, bomb: str) -> None:
 
 def test_a_sort_that_would_not_fit_is_stopped(trace: Path) -> None:
     wide = (
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
-        "SELECT DISTINCT printf('%.50000d', i) FROM n ORDER BY 1"
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT DISTINCT i || {LONG} FROM n ORDER BY 1"
     )
     with pytest.raises(Unavailable, match="too much memory"):
         run_query(trace, wide, QueryLimits(timeout_s=200))
 
 
 def test_a_large_answer_is_an_error_not_a_flood(trace: Path) -> None:
-    wide = "SELECT printf('%.2000d', pid) FROM events LIMIT 900"
+    wide = "SELECT printf('%.1000d%.1000d', pid, pid) FROM events LIMIT 900"
     with pytest.raises(TooLarge, match="larger than 1 MiB"):
         run_query(trace, wide, QueryLimits(max_bytes=2**20))
 
 
-def test_a_value_too_long_to_build_is_nothing(trace: Path) -> None:
-    assert run_query(trace, "SELECT length(printf('%.1000000000d', 1))").rows == [[None]]
+@pytest.mark.parametrize(
+    "padded",
+    [
+        "printf('%.1000000000d', 1)",
+        "printf('%.*c', 1000000000, 'x')",
+        "printf('%1000000000lld', 1)",
+        "printf('%-*s%*s', 9, 'a', 1000000000, 'b')",
+        "format('%,0*d', 1000000000, 1)",
+        "printf('%' || '9' || '99999999' || 'd', 1)",
+        "printf(x'252e3130303030303030303063', 'x')",
+    ],
+)
+def test_printf_does_not_pad_for_minutes_inside_one_step(trace: Path, padded: str) -> None:
+    """The engine would go on for tens of seconds per conversion, and no time limit reaches into a step."""
+    with pytest.raises(MalformedInput, match="printf pads to at most 1000 characters"):
+        run_query(trace, f"SELECT length({padded})")
+
+
+def test_text_functions_answer_as_the_engine_does(trace: Path) -> None:
+    own = sqlite3.connect(":memory:")
+    for sql in (
+        "SELECT printf('%5.2f|%-6s|%06d|%%|%x|%,d|%q', 3.14159, 'ab', 42, 255, 1234567, 'it''s')",
+        "SELECT printf(NULL), printf('x'), printf('%s', NULL), printf('%d %s', 1), printf()",
+        "SELECT format('%08.3e', 12345.678)",
+        "SELECT trim('xxhixx', 'x'), ltrim('xxhi', 'x'), rtrim('hixx', 'x'), trim('  hi '), trim('abc', '')",
+        "SELECT trim(5, '5'), trim(NULL, 'x'), trim('x', NULL), trim('ééaé', 'é'), length(trim(1.50, '0'))",
+    ):
+        assert run_query(trace, sql).rows == [list(row) for row in own.execute(sql)]
+    own.close()
+    assert run_query(trace, f"SELECT trim({LONG}, {LONG} || 'a')").rows == [[""]]
 
 
 def test_blobs_become_text(trace: Path) -> None:

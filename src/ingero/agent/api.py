@@ -3,17 +3,19 @@
 Every answer carries the node's name, so that a client shows names rather than addresses.
 """
 
+import asyncio
 import base64
 import hashlib
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -37,6 +39,7 @@ from ingero.transport.auth import parse_bearer, tokens_equal
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
+SQL_AT_ONCE = 4  # more wait: slow questions must not take every thread, nor each its share of memory
 DEFAULT_SNAPSHOT_S = 60.0
 _STATUS = {MalformedInput: 400, TooLarge: 413, Unavailable: 504, ForeignFile: 503, StoreError: 503}
 _decode_query = msgspec.json.Decoder(QueryRequest).decode
@@ -49,6 +52,7 @@ class NodeApi:
     view: NodeView
     now_ns: Callable[[], int] = time.time_ns
     gpu: GpuInfo | None = None
+    sql_room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SQL_AT_ONCE))
 
     def app(self) -> Starlette:
         """The routes; put `NodeGuard` around it."""
@@ -65,7 +69,7 @@ class NodeApi:
                 Route("/api/v1/graph-events", self.graph_events),
                 Route("/api/v1/query", self.query, methods=["POST"]),
             ],
-            exception_handlers={IngeroError: _refused},
+            exception_handlers={IngeroError: _refused, HTTPException: _no_such_thing, Exception: _broken},
         )
 
     async def page(self, _: Request) -> Response:
@@ -105,7 +109,8 @@ class NodeApi:
             raise StoreError(f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`")
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
         limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
-        result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits)
+        async with self.sql_room:
+            result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits)
         return json_response(QueryReply(result.columns, result.rows, result.truncated))
 
     def _since_ns(self, request: Request, default_s: float | None) -> int:
@@ -189,7 +194,7 @@ async def _read_query(request: Request) -> QueryRequest:
 
 def _pid(request: Request) -> int | None:
     text = request.query_params.get("pid", "")
-    if text and not (text.isascii() and text.isdigit()):
+    if text and not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise MalformedInput(f"pid: {text!r} is not a process id")
     return int(text) if text else None
 
@@ -203,6 +208,18 @@ def _host_name(header: str) -> str:
 
 def _error(status: int, message: str) -> Response:
     return json_response(ErrorReply(message), status)
+
+
+async def _no_such_thing(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reply = _error(error.status_code, error.detail)
+    reply.headers.update(error.headers or {})
+    return reply
+
+
+async def _broken(_: Request, error: Exception) -> Response:
+    """The trace and the server's log have it; a stranger learns no more than that."""
+    return _error(500, f"that could not be answered ({type(error).__name__}); the log of this node says more")
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ nothing else. What is checked in the text beforehand only makes the refusal frie
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -38,7 +38,7 @@ _FUNCTIONS: Final = frozenset(
     "avg count group_concat max min sum total string_agg row_number rank dense_rank percent_rank cume_dist ntile lag "
     "lead first_value last_value nth_value median percentile percentile_cont percentile_disc "
     # scalars
-    "abs char coalesce concat concat_ws format glob hex unhex ifnull iif instr length like likely unlikely likelihood "
+    "abs char coalesce concat concat_ws format glob hex ifnull iif instr length like likely unlikely likelihood "
     "lower ltrim nullif octet_length printf quote random replace round rtrim sign substr substring trim typeof unicode "
     "upper changes sqlite_version "
     # dates, mathematics
@@ -50,6 +50,8 @@ _FUNCTIONS: Final = frozenset(
     "json_quote json_remove json_replace json_set json_type json_valid json_group_array json_group_object json_each "
     "json_tree -> ->>".split()
 )
+_WIDEST: Final = 1000  # characters that one conversion of printf may pad to
+_CONVERSION: Final = re.compile(r"%([-+ #!0-9.,*l]*)")
 _PRAGMAS: Final = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
 _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 _FIRST_WORDS: Final = frozenset({"SELECT", "WITH", "EXPLAIN", "VALUES"})
@@ -106,13 +108,15 @@ def run_query(path: Path, sql: str, limits: QueryLimits = QueryLimits()) -> Quer
     if "\0" in statement:
         raise MalformedInput("the query contains a NUL character")
     connection = connect_readonly(path)
+    text = guard(connection, limits.timeout_s)
     try:
-        return _run(connection, statement, limits)
+        return _run(connection, statement, limits, text)
     finally:
         connection.close()
+        text.close()
 
 
-def guard(connection: sqlite3.Connection, timeout_s: float) -> None:
+def guard(connection: sqlite3.Connection, timeout_s: float) -> "_BoundedText":
     """Make a read-only connection safe for a stranger's SQL, for the next `timeout_s` seconds."""
     for statement in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {statement}")
@@ -121,12 +125,14 @@ def guard(connection: sqlite3.Connection, timeout_s: float) -> None:
         connection.execute(f"SELECT 1 FROM {table}('[]')").close()
     for category, limit in _LIMITS.items():
         connection.setlimit(category, limit)
+    text = _BoundedText()
+    text.replace_in(connection)
     connection.set_authorizer(_authorize)
     connection.set_progress_handler(_Watch(timeout_s), _PROGRESS_STEPS)
+    return text
 
 
-def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits) -> QueryResult:
-    guard(connection, limits.timeout_s)
+def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits, text: "_BoundedText") -> QueryResult:
     try:
         cursor = connection.execute(statement)
         columns = [column[0] for column in cursor.description or ()]
@@ -137,7 +143,7 @@ def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits) ->
                 f"the query was stopped: it ran longer than {limits.timeout_s:g} s or needed too much memory; "
                 "narrow it with WHERE timestamp > … or LIMIT"
             ) from None
-        raise MalformedInput(f"the query failed: {error}") from None
+        raise MalformedInput(f"the query failed: {text.refusal or error}") from None
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
             raise MalformedInput(f"refused: {error}; only reading of tables is allowed here") from None
@@ -181,6 +187,46 @@ def _authorize(action: int, first: str | None, second: str | None, _schema: str 
     if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _PRAGMAS:
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY
+
+
+class _BoundedText:
+    """Text functions of SQLite that would work on for minutes inside one step, where no time limit reaches them."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+        self._engine = sqlite3.connect(":memory:", check_same_thread=False)
+        self._engine.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LIMITS[sqlite3.SQLITE_LIMIT_LENGTH])
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def replace_in(self, connection: sqlite3.Connection) -> None:
+        """Put these in the place of the engine's own."""
+        for name in ("printf", "format"):
+            connection.create_function(name, -1, self.formatted, deterministic=True)
+        connection.create_function("trim", 2, lambda text, of: _stripped(str.strip, text, of), deterministic=True)
+        connection.create_function("ltrim", 2, lambda text, of: _stripped(str.lstrip, text, of), deterministic=True)
+        connection.create_function("rtrim", 2, lambda text, of: _stripped(str.rstrip, text, of), deterministic=True)
+
+    def formatted(self, *values: Value | bytes) -> Value:
+        """The engine's own printf, unless it is asked to pad without bounds."""
+        for conversion in _CONVERSION.findall(str(values[0]) if values else ""):
+            if "*" in conversion or any(int(digits[:9]) > _WIDEST for digits in re.findall("[0-9]+", conversion)):
+                self.refusal = f"printf pads to at most {_WIDEST} characters here, and takes no width from an argument"
+                raise ValueError(self.refusal)
+        try:
+            row = self._engine.execute(f"SELECT printf({', '.join('?' * len(values))})", values).fetchone()
+        except sqlite3.Error as error:
+            self.refusal = str(error)
+            raise
+        found: Value = row[0]
+        return found
+
+
+def _stripped(strip: Callable[[str, str], str], text: Value | bytes, characters: Value | bytes) -> str | None:
+    if text is None or characters is None:
+        return None
+    return strip(str(_plain(text)), str(_plain(characters)))
 
 
 class _Watch:
