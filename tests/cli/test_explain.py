@@ -11,7 +11,8 @@ from tests.shared_data import shared
 from ingero.cli.dispatch import run
 from ingero.sim.samples import write_samples
 from ingero.storage.chain_table import UPSERT_CHAIN, chain_row, read_chains
-from ingero.storage.trace_db import TraceDb, connect_readonly, insert_sql
+from ingero.storage.trace_db import TraceDb, insert_sql
+from ingero.storage.trace_reading import connect_readonly
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
 from ingero.storage.chain_table import read_chains
 from ingero.storage.schema import TABLES, table_columns
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import connect_readonly
 from ingero.storage.trace_rows import read_events, read_samples
 
 

@@ -1,6 +1,10 @@
 """Trace files made to hurt the reader: views that never end under our names, text that is no text."""
 
+import os
+import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ from tests.storage.test_merge import database
 from ingero.cli.dispatch import run
 from ingero.errors import ForeignFile
 from ingero.storage.merge import merge
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import connect_readonly
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS hash FROM c"
 
@@ -61,3 +65,98 @@ def test_text_where_a_number_belongs_ends_an_export_with_a_sentence(tmp_path: Pa
     connection.close()
     assert run(["export", "--format", "perfetto", "-d", str(path), "-o", str(tmp_path / "out")]) == 1
     assert not (tmp_path / "out").exists()
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(database(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def commands(path: Path, out: Path) -> list[list[str]]:
+    """Everything that reads a trace database."""
+    return [
+        ["query", "-d", str(path), "SELECT count(*) FROM events"],
+        ["query", "-d", str(path), "--limit", "5"],
+        ["query", "-d", str(path), "--json"],
+        *(["explain", "-d", str(path), *how] for how in ([], ["--replay"], ["--per-process"], ["--annotations"])),
+        *(["export", "--format", kind, "-d", str(path), "-o", str(out)] for kind in ("perfetto", "perfetto-proto")),
+        ["merge", str(path), "-o", str(out), "--force-node", "n"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE events SET duration = 'abc', timestamp = 1e300 WHERE rowid = 1"],
+        ["UPDATE events SET node = x'ff00' WHERE rowid = 1", "UPDATE causal_chains SET detected_at = 'x'"],
+        ["UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, source = 999, op = -3"],
+        ["UPDATE events SET pid = -1, tid = 5000000000, timestamp = -1", "UPDATE causal_chains SET tail_ratio = 9e999"],
+        ["DROP TABLE process_names", "DROP TABLE event_aggregates", "DROP TABLE sessions", "DROP TABLE stack_traces"],
+        ["DROP TABLE system_snapshots", "DROP TABLE causal_chains", "DROP TABLE annotations"],
+        ["DROP TABLE events", "CREATE TABLE events (id, timestamp)", "INSERT INTO events VALUES (1, 2)"],
+        ["ALTER TABLE events DROP COLUMN gpu_id", "ALTER TABLE events DROP COLUMN ret_code"],
+    ],
+)
+def test_odd_contents_end_in_an_answer_or_in_a_sentence(
+    tmp_path: Path, statements: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path / "a.db", *statements)
+    before = path.read_bytes()
+    for command in commands(path, tmp_path / "out"):
+        status = run(command)
+        assert status == 0 or "ingero" in capsys.readouterr().err, command
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("page", range(1, 12))
+def test_a_page_lost_to_the_disk_is_a_sentence(tmp_path: Path, page: int, capsys: pytest.CaptureFixture[str]) -> None:
+    path = database(tmp_path / "a.db")
+    content = bytearray(path.read_bytes())
+    content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    path.write_bytes(content)
+    for command in commands(path, tmp_path / "out"):
+        assert run(command) == 0 or str(path) in capsys.readouterr().err or command[0] == "query", command
+
+
+ON_READ_ONLY_MEDIA = """
+set -e
+mount -t tmpfs none media
+cp trace.db trace.db-wal media
+mount -o remount,ro media
+"$PYTHON" -m ingero query -d media/trace.db --json "SELECT count(*) AS n FROM events"
+"$PYTHON" -m ingero merge media/trace.db -o merged.db
+"$PYTHON" -m ingero export --format perfetto -d media/trace.db -o out.json
+ls media
+"""
+
+
+def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> None:
+    """Rows that only the write-ahead log has are there, and nothing was tried to be written beside them."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare: the read-only file system lives in a namespace of its own")
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("namespaces are not allowed on this machine")
+    writer = sqlite3.connect(database(tmp_path / "live.db"))
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA wal_autocheckpoint = 0")
+    writer.execute(
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES ('n1:99', 1, 1, 1, 1, 1, 1)"
+    )
+    writer.commit()
+    for name in ("trace.db", "trace.db-wal"):
+        shutil.copyfile(tmp_path / name.replace("trace", "live"), tmp_path / name)
+    writer.close()
+    (tmp_path / "media").mkdir()
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", ON_READ_ONLY_MEDIA], cwd=tmp_path, check=False, capture_output=True, text=True,
+        env=os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"n": 4' in done.stdout
+    assert done.stdout.split()[-2:] == ["trace.db", "trace.db-wal"]
+    merged = sqlite3.connect(tmp_path / "merged.db")
+    assert merged.execute("SELECT count(*) FROM events").fetchone() == (4,)
+    merged.close()

@@ -16,11 +16,11 @@ from ingero.storage.trace_db import (
     EVENT_COLUMNS,
     RecordingState,
     TraceDb,
-    connect_readonly,
     insert_sql,
     signed64,
     upsert_aggregates_sql,
 )
+from ingero.storage.trace_reading import connect_readonly
 
 INSERT_EVENT = insert_sql("events", EVENT_COLUMNS)
 

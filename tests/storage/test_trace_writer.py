@@ -12,7 +12,8 @@ from tests.waiting import until
 from ingero.errors import StoreError
 from ingero.storage import trace_writer
 from ingero.storage.prune import compact, prune, roll_over, rolled_files
-from ingero.storage.trace_db import EVENT_COLUMNS, Batch, RecordingState, TraceDb, connect_readonly, insert_sql
+from ingero.storage.trace_db import EVENT_COLUMNS, Batch, RecordingState, TraceDb, insert_sql
+from ingero.storage.trace_reading import connect_readonly
 from ingero.storage.trace_writer import MAX_HELD_ROWS, MAX_QUEUED_BATCHES, SizePolicy, TraceWriter
 
 INSERT = insert_sql("events", EVENT_COLUMNS)

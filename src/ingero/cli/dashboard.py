@@ -12,7 +12,7 @@ from ingero.agent.identity import default_node
 from ingero.cli.params import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.errors import AuthError, IngeroError
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import reading
 from ingero.storage.trace_rows import read_nodes
 from ingero.transport.auth import token_from
 from ingero.transport.tls import ServerTls, is_loopback
@@ -76,10 +76,7 @@ async def _serve(settings: DashboardSettings) -> None:
 def _node_in(path: Path) -> str | None:
     """The node a database is of, when it is of one."""
     with contextlib.suppress(IngeroError):
-        connection = connect_readonly(path)
-        try:
+        with reading(path) as connection:
             nodes = [name for name in read_nodes(connection) if name]
-        finally:
-            connection.close()
         return nodes[0] if len(nodes) == 1 else None
     return None

@@ -20,7 +20,6 @@ from ingero.core.fixes import Host
 from ingero.core.replay import replay
 from ingero.storage.annotation_query import labels_of_chains
 from ingero.storage.chain_table import RecordedChain, read_chains
-from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import (
     RECORDER_SILENT_NS,
     Kept,
@@ -29,6 +28,7 @@ from ingero.storage.trace_query import (
     process_times,
     recorded_until,
 )
+from ingero.storage.trace_reading import reading
 from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
 
 DEFAULT_SINCE_S = 300.0
@@ -85,8 +85,7 @@ def command(
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=db is None)
-    connection = connect_readonly(trace_database(db))
-    try:
+    with reading(trace_database(db)) as connection:
         if per_process:
             _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)
             return 0
@@ -102,8 +101,6 @@ def command(
             _print_kept(kept_events(connection, span.from_ns, span.to_ns), bool(found), derived)
             if db is None:
                 _print_age(recorded_until(connection), time.time_ns())
-    finally:
-        connection.close()
     return 0
 
 
@@ -132,7 +129,9 @@ def _derive(connection: Any, span: Span, pid: int) -> list[RecordedChain]:
         if not len(events):
             continue
         first, final = int(events.timestamp.min()), int(events.timestamp.max())
-        samples = read_samples(connection, first - MARGIN_NS, final + MARGIN_NS) if len(nodes) == 1 else []
+        samples = (
+            read_samples(connection, first - MARGIN_NS, min(final + MARGIN_NS, MAX_TIME_NS)) if len(nodes) == 1 else []
+        )
         for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
             found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
     return sorted(found, key=lambda item: severity_order(item.chain.severity))

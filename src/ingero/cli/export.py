@@ -1,5 +1,6 @@
 """`ingero export`: a trace database as a timeline for Perfetto."""
 
+import contextlib
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from ingero.config.ingero import trace_database
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
 from ingero.errors import StoreError
 from ingero.storage.timeline import TimelineReader
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import reading
 
 FORMATS = {"perfetto": "ingero-trace.json", "perfetto-proto": "ingero-trace.pftrace"}  # and where they go unless said
 PROGRESS_EVERY_S = 0.5
@@ -69,14 +70,11 @@ def command(kind: str, db: Path | None, output: Path | None, since: float | None
     if output.resolve() == path.resolve():
         raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
     since_ns = 0 if since is None else time.time_ns() - int(since * 1e9)
-    connection = connect_readonly(path)
-    try:
+    with reading(path) as connection:
         reader = TimelineReader(connection, since_ns)
         writer = _writer(kind, reader.nodes)
         size = write_timeline(output, timeline_parts(reader, writer))
         chains = len(reader.chains())
-    finally:
-        connection.close()
     _report(writer.events, chains, size, output)
     return 0
 
@@ -119,7 +117,8 @@ def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
     return size
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import click
 
 from ingero.cli.params import AS_JSON, Duration
-from ingero.cli.table import print_json
+from ingero.cli.table import print_json, printable
 from ingero.storage.merge import MergeSummary, merge
+
+MAX_WARNINGS = 10
 
 
 @click.command()
@@ -73,12 +75,15 @@ def _report(summary: MergeSummary, output: Path) -> None:
         )
         if file.oversized_stacks:
             print(f"WARNING: {file.oversized_stacks} stacks larger than 64 KiB were left out", file=sys.stderr)
-    for one, other, seconds in summary.possible_skew:
+    widest = sorted(summary.possible_skew, key=lambda pair: -pair[2])
+    for one, other, seconds in widest[:MAX_WARNINGS]:
         print(
-            f"WARNING: the first events of {one} and {other} are {seconds:.3g} s apart: their clocks may differ, or "
-            "one recording simply began later",
+            f"WARNING: the first events of {printable(one)} and {printable(other)} are {seconds:.3g} s apart: their "
+            "clocks may differ, or one recording simply began later",
             file=sys.stderr,
         )
+    if len(widest) > MAX_WARNINGS:
+        print(f"WARNING: and so are those of {len(widest) - MAX_WARNINGS:,} more pairs of nodes", file=sys.stderr)
     print(
         f"{output}: {summary.events:,} events, {summary.chains:,} chains, {summary.stacks:,} unique stacks from "
         f"{len(summary.nodes)} node(s)",

@@ -17,8 +17,8 @@ from ingero.config.ingero import trace_database
 from ingero.storage.annotation_query import labels_of
 from ingero.storage.prune import rolled_files
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
-from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
+from ingero.storage.trace_reading import reading
 
 FANOUT_TIMEOUT_S, LOCAL_TIMEOUT_S = 5.0, 10.0
 LOCAL_ROWS = 10_000
@@ -96,14 +96,11 @@ def _by_filter(
     """Newest first, over the newest file first; one row more than wanted says that there are more."""
     rows: list[list[object]] = []
     for file in files:
-        connection = connect_readonly(file)
-        try:
+        with reading(file) as connection:
             found = find_events(connection, replace(wanted, limit=wanted.limit - len(rows)))
             if annotations:
                 labels = labels_of(connection, [(cast(int, row[2]), cast(int, row[0])) for row in found])
                 found = [[*row, json.dumps(own) if own else ""] for row, own in zip(found, labels, strict=True)]
-        finally:
-            connection.close()
         rows += found
         if len(rows) >= wanted.limit:
             break

@@ -74,7 +74,11 @@ COLUMN_NAMES = tuple(field.name for field in fields(EventColumns))
 
 def columns_from_rows(rows: Sequence[Sequence[int]]) -> EventColumns:
     """Rows in the order of `COLUMN_NAMES`."""
-    table = np.array(rows, np.int64).reshape(len(rows), len(COLUMN_NAMES))
+    return columns_from_table(np.array(rows, np.int64).reshape(len(rows), len(COLUMN_NAMES)))
+
+
+def columns_from_table(table: NDArray[np.int64]) -> EventColumns:
+    """One row per event, one column per name."""
     return EventColumns(*(np.ascontiguousarray(table[:, index]) for index in range(len(COLUMN_NAMES))))
 
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from ingero.contract.events import LAUNCH_OPS, MEMCPY_OPS, SCHED_SWITCH, OpKey, Source
 from ingero.errors import StoreError
-from ingero.storage.trace_db import READER_TIMEOUT_MS
 from ingero.storage.trace_query import RECORDER_SILENT_NS, recorded_until
+from ingero.storage.trace_reading import READER_TIMEOUT_MS
 
 SHORT_WINDOW_S = 60.0  # up to here the five-second table, which is kept for ten minutes
 SHORT_BUCKET_NS = 5 * 10**9

@@ -10,7 +10,7 @@ from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
 from ingero.storage.chain_table import CHAIN_WINDOW_NS, RecordedChain
 from ingero.storage.schema import table_columns
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import connect_readonly
 
 StepMark = tuple[int, int, int, int | None]  # process, step, from, to (None: a moment)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.events import STREAM_SYNC_OPS, SYNC_OPS
-from ingero.errors import StoreError
-from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row, connect_readonly
+from ingero.errors import ForeignFile, StoreError
+from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row
+from ingero.storage.trace_reading import connect_readonly, reading
 
 ROWS_PER_WRITE = 10_000
 _INSERT = (
@@ -35,15 +36,13 @@ def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord]) 
 
 def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
     """All records of a trace database."""
-    connection = connect_readonly(path)
-    try:
+    with reading(path) as connection:
         cursor = connection.execute(f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id")
-        for row in cursor:
-            yield _record(row)
-    except (sqlite3.DatabaseError, ValueError) as error:
-        raise StoreError(f"{path}: its collectives cannot be read: {error}") from error
-    finally:
-        connection.close()
+        try:
+            for row in cursor:
+                yield _record(row)
+        except (TypeError, ValueError) as error:
+            raise ForeignFile(f"{path}: its collectives cannot be read: {error}") from error
 
 
 def follow_collectives(

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,10 +27,12 @@ from ingero.storage.merge_sql import (
     node_of_source,
 )
 from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
-from ingero.storage.trace_db import connect_readonly, sibling_files
+from ingero.storage.trace_db import sibling_files
+from ingero.storage.trace_reading import connect_readonly
 from ingero.storage.whole_file import sync_directory
 
 UNNAMED_NODE: Final = "unknown"
+MAX_PAIRED: Final = 10  # up to so many nodes every pair is compared, beyond it each with the middle one
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +165,13 @@ class _Merger:
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
         try:
             oversized = self._copy_attached()
+            self.connection.commit()
         except sqlite3.DatabaseError as error:
             raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from error
         finally:
-            self.connection.commit()
-            self.connection.execute("DETACH src")
+            with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
+                self.connection.commit()
+                self.connection.execute("DETACH src")
         events, chains, stacks = (
             after - earlier for after, earlier in zip(_counts(self.connection), before, strict=True)
         )
@@ -236,9 +240,13 @@ def _counts(connection: sqlite3.Connection) -> list[int]:
 def _summarise(connection: sqlite3.Connection, files: list[MergedFile], skew_threshold_s: float) -> MergeSummary:
     events, chains, stacks = _counts(connection)
     first = connection.execute("SELECT node, min(timestamp) FROM events GROUP BY node ORDER BY node").fetchall()
+    pairs = list(itertools.combinations(first, 2)) if len(first) <= MAX_PAIRED else []
+    if len(first) > MAX_PAIRED:
+        middle = sorted(first, key=lambda item: int(item[1]))[len(first) // 2]
+        pairs = [(middle, other) for other in first if other is not middle]
     skew = [
         (early, late, abs(late_ns - early_ns) / 1e9)
-        for (early, early_ns), (late, late_ns) in itertools.combinations(first, 2)
+        for (early, early_ns), (late, late_ns) in pairs
         if abs(late_ns - early_ns) > skew_threshold_s * 1e9
     ]
     return MergeSummary(files, events, chains, stacks, [node for node, _ in first], skew)

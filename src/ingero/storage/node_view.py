@@ -28,8 +28,9 @@ from ingero.contract.timestamps import rfc3339
 from ingero.core.op_stats import WINDOW, percentile
 from ingero.storage.chain_table import NEWEST_FIRST, RecordedChain, read_chains
 from ingero.storage.schema import table_columns
-from ingero.storage.trace_db import connect_readonly
 from ingero.storage.trace_query import RECORDER_SILENT_NS, recorded_until
+from ingero.storage.trace_reading import reading
+from ingero.storage.trace_rows import int_table
 
 RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
 MAX_GRAPH_EVENTS: Final = 100
@@ -48,11 +49,8 @@ class NodeView:
         if not self.path.exists():
             yield None
             return
-        connection = connect_readonly(self.path)
-        try:
+        with reading(self.path) as connection:
             yield connection
-        finally:
-            connection.close()
 
     def overview(self, now_ns: int) -> Overview:
         """Counts, the newest chain, the machine now."""
@@ -194,7 +192,7 @@ def _top(chains: list[RecordedChain]) -> TopChain | None:
 
 def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
     """Over the last calls of each operation, so that the answer is about now."""
-    table = np.array(cursor.fetchall(), np.int64).reshape(-1, 3)
+    table = int_table(cursor.fetchall(), 3)
     keys = table[:, 0] << 16 | table[:, 1]
     found = []
     for key in np.unique(keys):

@@ -11,6 +11,7 @@ from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter,
 from ingero.errors import ForeignFile
 from ingero.storage.chain_table import CHAIN_WINDOW_NS
 from ingero.storage.schema import table_columns
+from ingero.storage.trace_rows import NOT_A_NUMBER
 
 CHUNK_ROWS: Final = 10_000
 _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
@@ -32,13 +33,15 @@ class TimelineReader:
         self.since_ns = since_ns
         self._events = set(table_columns(connection, "events"))
         self._collectives = bool(table_columns(connection, "collectives"))
-        self.nodes = self._read_nodes()
-        self._index = {node.name: index for index, node in enumerate(self.nodes)}
+        found = self._read_nodes()
+        ordered = sorted(found, key=_name)  # so that tracks are numbered the same way every time
+        self.nodes = [TimelineNode(_name(stored), found[stored]) for stored in ordered]
+        self._index = {stored: index for index, stored in enumerate(ordered)}
 
-    def _read_nodes(self) -> list[TimelineNode]:
-        """By name, so that tracks are numbered the same way every time; the rank is that of the node's first event."""
+    def _read_nodes(self) -> dict[str | bytes | None, int | None]:
+        """Nodes as they are stored, each with the rank of its first event."""
         if "node" not in self._events:
-            return [TimelineNode("")]
+            return {"": None}
         rank = "rank" if "rank" in self._events else "NULL"
         sql = f"SELECT node, {rank}, min(timestamp) FROM events WHERE timestamp >= ? GROUP BY node"
         found = {row[0]: row[1] for row in self.connection.execute(sql, (self.since_ns,))}
@@ -47,13 +50,14 @@ class TimelineReader:
             for node, highest, lowest in self.connection.execute(sql, (self.since_ns,)):
                 if found.get(node) is None:
                     found[node] = highest if highest == lowest else None
-        return [TimelineNode(name, found[name]) for name in sorted(found)]
+        return found
 
     def event_chunks(self) -> Iterator[SliceChunk]:
         """All events."""
         node = "node" if "node" in self._events else "''"
+        gpu_id, ret_code = (name if name in self._events else "0" for name in ("gpu_id", "ret_code"))
         sql = (
-            f"SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, {node}, rowid FROM events "
+            f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, rowid FROM events "
             "WHERE timestamp >= ? ORDER BY timestamp"
         )
         yield from self._chunks(self.connection.execute(sql, (self.since_ns,)))
@@ -82,7 +86,8 @@ class TimelineReader:
         node = "node" if "node" in table_columns(self.connection, "causal_chains") else "''"
         sql = (
             f"SELECT {node}, detected_at, severity, summary, root_cause, recommendations, cuda_op, timeline "
-            "FROM causal_chains WHERE detected_at >= ? ORDER BY detected_at DESC, id"
+            "FROM causal_chains WHERE detected_at >= ? AND typeof(detected_at) = 'integer' "
+            "ORDER BY detected_at DESC, id"
         )
         return [self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()]
 
@@ -133,7 +138,7 @@ class TimelineReader:
         try:
             return SliceChunk(*(as_columns(column) for column in columns))
         except (ValueError, TypeError, OverflowError) as error:
-            raise ForeignFile(f"an event holds something else where a number belongs: {error}") from None
+            raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
 
     def _chain(
         self, node: str, at_ns: int, severity: str, summary: str, root_cause: str, advice: str, op: str, timeline: str
@@ -168,6 +173,10 @@ class TimelineReader:
         )
         row = self.connection.execute(sql, (at_ns - CHAIN_WINDOW_NS, at_ns, node, *sources, op)).fetchone()
         return row[0] if row else None
+
+
+def _name(stored: str | bytes | None) -> str:
+    return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored or ""
 
 
 def _json_list(text: str) -> list[Any]:

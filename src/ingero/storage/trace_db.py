@@ -1,6 +1,6 @@
-"""The trace database of one node: opening, writing in batches, reading.
+"""The trace database of one node: opening for writing, writing in batches.
 
-One process writes (`TraceDb`), any number read (`connect_readonly`). A full disk is a state, not an exception: writes
+One process writes (`TraceDb`), any number read (`trace_reading`). A full disk is a state, not an exception: writes
 fail, say so, and succeed again when there is room.
 """
 
@@ -12,16 +12,14 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Self, TypeAlias
-from urllib.parse import quote
 
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.storage.migrate import upgrade
-from ingero.storage.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, OWN_TABLES, TABLES, USER_VERSION
+from ingero.storage.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_VERSION
 from ingero.storage.trace_path import give_to_caller
 
 WRITER_TIMEOUT_MS: Final = 5000
-READER_TIMEOUT_MS: Final = 2000
 Row: TypeAlias = Sequence[object]
 Batch: TypeAlias = list[tuple[str, list[Row]]]  # statements with their rows: one transaction
 _FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
@@ -67,49 +65,6 @@ def insert_sql(table: str, columns: Sequence[str], verb: str = "INSERT OR IGNORE
 def upsert_aggregates_sql(table: str) -> str:
     """Adds to what is there: late events and restarts inside one bucket never erase counts."""
     return f"{insert_sql(table, AGGREGATE_COLUMNS, 'INSERT')} ON CONFLICT (bucket, source, op, pid) {ADD_AGGREGATES}"
-
-
-# a view or a virtual table under the name of ours would run its author's SQL, perhaps without end
-_POSING_SQL: Final = (
-    "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND lower(name) IN ("
-    + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES))
-    + ")"
-)
-
-
-def connect_readonly(path: Path) -> sqlite3.Connection:
-    """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
-    if not path.is_file():
-        raise StoreError(f"{path} is not there; record one with `ingero trace`, or name another with --db")
-    wal = path.with_name(path.name + "-wal")
-    mode = "mode=ro" if wal.exists() and wal.stat().st_size else "immutable=1"
-    try:
-        connection = sqlite3.connect(
-            f"file:{quote(str(path))}?{mode}", uri=True, timeout=READER_TIMEOUT_MS / 1000, check_same_thread=False
-        )
-        connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a traced name may be any bytes
-        connection.execute("PRAGMA trusted_schema = OFF")
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        posing = connection.execute(_POSING_SQL).fetchone()
-    except sqlite3.OperationalError as error:
-        raise StoreError(
-            f"{path} cannot be opened: {error}; is its folder writable, or its -shm file there?"
-        ) from error
-    except sqlite3.DatabaseError as error:
-        raise ForeignFile(f"{path} is not a SQLite database: {error}") from error
-    if version > USER_VERSION:
-        connection.close()
-        raise ForeignFile(f"{path} has format {version}, this version reads up to {USER_VERSION}; upgrade ingero")
-    if posing is not None:
-        connection.close()
-        raise ForeignFile(
-            f"{path}: {posing[0]!r} is computed, not recorded: only tables are read; do not trust this file"
-        )
-    if "events" not in tables:
-        connection.close()
-        raise ForeignFile(f"{path} is a database, but not a trace: it has no table `events`")
-    return connection
 
 
 class TraceDb:

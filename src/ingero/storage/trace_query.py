@@ -54,8 +54,9 @@ def recorded_until(connection: sqlite3.Connection) -> int | None:
 def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[list[object]]:
     """Newest first, in the columns of `EVENT_VIEW`."""
     present = set(table_columns(connection, "events"))
-    node = "e.node" if "node" in present else "''"
+    node = "CAST(e.node AS TEXT)" if "node" in present else "''"
     comm = "nullif(e.comm, '')" if "comm" in present else "NULL"
+    details = ", ".join(f"e.{name}" if name in present else "NULL" for name in ("arg0", "arg1", "ret_code"))
     where, values = ["e.timestamp >= ?"], [wanted.since_ns]
     if wanted.pid is not None:
         where.append("e.pid = ?")
@@ -64,8 +65,8 @@ def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[lis
         where.append("e.source = ? AND e.op = ?")
         values += _known_op(wanted.op)
     rows = connection.execute(
-        f"SELECT e.timestamp, {node}, e.pid, coalesce({comm}, p.name, ''), e.source, e.op, e.duration, e.arg0, e.arg1, "
-        "e.ret_code FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
+        f"SELECT e.timestamp, {node}, e.pid, coalesce({comm}, p.name, ''), e.source, e.op, e.duration, "
+        f"{details} FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
         f"WHERE {' AND '.join(where)} ORDER BY e.timestamp DESC LIMIT ?",
         (*values, wanted.limit),
     )
@@ -82,12 +83,13 @@ def _known_op(name: str) -> tuple[int, int]:
 def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> list[ProcessTime]:
     """Where the processes spent their time, most first."""
     present = set(table_columns(connection, "events"))
-    node = "e.node" if "node" in present else "''"
+    node = "CAST(e.node AS TEXT)" if "node" in present else "''"
     comm = "nullif(max(e.comm), '')" if "comm" in present else "NULL"
     rows = connection.execute(
         f"SELECT {node} AS node, e.pid, coalesce({comm}, max(p.name), ''), e.source, e.op, count(*), avg(e.duration), "
         "max(e.duration) FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
-        "WHERE e.timestamp BETWEEN ? AND ? GROUP BY 1, 2, 4, 5 ORDER BY sum(e.duration) DESC",
+        "WHERE e.timestamp BETWEEN ? AND ? AND typeof(e.duration) = 'integer' GROUP BY 1, 2, 4, 5 "
+        "ORDER BY total(e.duration) DESC",
         (from_ns, to_ns),
     )
     return [

@@ -1,14 +1,27 @@
 """Rows of a trace database as values for statistics and causal chains; files of every version."""
 
 import sqlite3
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ingero.core.event_columns import COLUMN_NAMES, EventColumns, columns_from_rows
+from ingero.core.event_columns import COLUMN_NAMES, EventColumns, columns_from_table
 from ingero.core.evidence import SystemSample
+from ingero.errors import ForeignFile
 from ingero.storage.schema import table_columns
 
-MAX_TIME_NS = 2**63 - 1
+MAX_TIME_NS = 2**62  # the year 2116: later times are damage, and sums of them would wrap around
+NOT_A_NUMBER = "an event holds something else where a number belongs"
+
+
+def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
+    """Rows of whole numbers; raises ForeignFile where a file holds anything else."""
+    try:
+        return np.array(rows, np.int64).reshape(len(rows), width)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
 
 
 def read_events(
@@ -25,7 +38,7 @@ def read_events(
     sql = f"SELECT {columns} FROM events WHERE {where} ORDER BY timestamp"
     if last:
         sql = f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC LIMIT {int(last)})"
-    found = columns_from_rows(connection.execute(sql, parameters).fetchall())
+    found = columns_from_table(int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES)))
     return found.take(np.argsort(found.timestamp, kind="stable"))
 
 
@@ -43,4 +56,5 @@ def read_nodes(connection: sqlite3.Connection) -> list[str]:
     """Nodes with events in this file; a file from before node names has one without a name."""
     if "node" not in table_columns(connection, "events"):
         return [""]
-    return [row[0] for row in connection.execute("SELECT DISTINCT node FROM events ORDER BY node")]
+    names = connection.execute("SELECT DISTINCT node FROM events WHERE typeof(node) = 'text' ORDER BY node")
+    return [row[0] for row in names]

@@ -25,7 +25,7 @@ from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.trace_app import TraceApp, TraceOptions
 from ingero.agent.trace_feed_live import LiveFeed
 from ingero.storage.chain_table import RecordedChain, read_chains
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import connect_readonly
 
 CPU_BOUND = """
 import ctypes, os, sys, time

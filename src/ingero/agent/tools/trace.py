@@ -20,7 +20,7 @@ from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
 from ingero.storage.chain_table import read_chains
 from ingero.storage.sqlite_guard import QueryLimits, run_query
 from ingero.storage.stack_query import StackUse, read_stacks
-from ingero.storage.trace_db import connect_readonly
+from ingero.storage.trace_reading import reading
 from ingero.storage.trace_rows import read_events, read_samples
 from ingero.transport.tools import ToolRefused
 
@@ -54,11 +54,8 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
     if overview.mode != "percentile":
         data["ops"] = msgspec.to_builtins(overview.ops)
         return told(data, question.tsc)
-    connection = connect_readonly(context.db)
-    try:
+    with reading(context.db) as connection:
         events = read_events(connection, since_ns)
-    finally:
-        connection.close()
     stats = TraceStats()
     stats.add(events)
     wall_ns = max(int(events.timestamp.max() - events.timestamp.min()), 1)
@@ -95,8 +92,7 @@ async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> 
 def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
     since_ns = context.since_ns(question.since)
     pids = [*question.pids, *([question.pid] if question.pid is not None else [])]
-    connection = connect_readonly(context.db)
-    try:
+    with reading(context.db) as connection:
         chains = [] if pids else [recorded.chain for recorded in read_chains(connection, since_ns)]
         if not chains:
             total = connection.execute("SELECT count(*) FROM events WHERE timestamp >= ?", (since_ns,)).fetchone()[0]
@@ -105,8 +101,6 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
             events, samples = read_events(connection, since_ns), read_samples(connection, since_ns)
             found = [replay(events, samples, Host(0, {}), pid=pid) for pid in (pids or [0])] if len(events) else []
             chains = [chain for part in found for _, chain in part]
-    finally:
-        connection.close()
     limit = question.top_n or 10
     best = best_chains(chains)
     shown = best if limit < 0 else best[:limit]
@@ -190,11 +184,8 @@ def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
     if question.op and key is None:
         raise ToolRefused("bad_argument", f"op: nobody knows an operation {question.op!r}")
     since_ns = context.since_ns(question.since)
-    connection = connect_readonly(context.db)
-    try:
+    with reading(context.db) as connection:
         found = read_stacks(connection, since_ns, key, question.pid, question.limit + 1)
-    finally:
-        connection.close()
     stacks = [_stack(stack) for stack in found[: question.limit] if _matches(stack, question.source)]
     note = {"more": f"only the first {question.limit}; raise limit"} if len(found) > question.limit else {}
     return told({"stacks": stacks, **note}, question.tsc, has_traced=True)
