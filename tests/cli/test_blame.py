@@ -170,3 +170,9 @@ def test_imported_records_give_the_same_answer(dumps: Path, tmp_path: Path, caps
             del culprit["collective"]  # group names live in the dumps only; the database has hashes
     assert after["culprits"] == before["culprits"]
     assert after["step_time"] == before["step_time"]
+
+
+def test_a_picture_that_cannot_be_written_is_an_error_in_words(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("there/is/none.svg", "there/is/none.png"):
+        assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 1
+        assert "No such file or directory; name a file in a folder that is there" in capsys.readouterr().err

@@ -205,3 +205,22 @@ def test_missing_paths_and_large_files_are_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(detect, "MAX_FILES", 0)
     with pytest.raises(TooLarge):
         load([tmp_path])
+
+
+CSV_HEAD = "comm_hash,seq,op,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"
+
+
+def test_records_copied_while_they_were_written_lose_their_last_line_only(tmp_path: Path) -> None:
+    path = tmp_path / "collectives.csv"
+    lines = [f"00000000000000aa,{seq},AllReduce,{rank},2,{seq}00,{seq}10,{seq}20" for seq in (1, 2) for rank in (0, 1)]
+    path.write_text("\n".join([CSV_HEAD, *lines])[:-8])
+    inputs = load([path])
+    assert sum(len(records) for records in inputs.records.values()) == 3
+    assert inputs.problems == [f"{path}: its last line is cut off and left out"]
+
+
+def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "collectives.csv"
+    path.write_text(f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,x,2,1,1,2\n00000000000000aa,2,AllReduce,0,2,1,1,2\n")
+    with pytest.raises(ForeignFile, match="line 2: rank is x, not a whole number"):
+        load([path])

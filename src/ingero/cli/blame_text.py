@@ -111,7 +111,10 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
     """The what-if table."""
     console = Console(soft_wrap=True, highlight=False)
     if answer.step_time_s is None or not rows:
-        console.print(f"Nothing to save was found{': ' + answer.not_sure if answer.not_sure else '.'}", markup=False)
+        why = (
+            "the job stands still; `ingero blame` says what for" if answer.cause is CauseClass.HANG else answer.not_sure
+        )
+        console.print(f"Nothing to save was found{': ' + why if why else '.'}", markup=False)
         return
     console.print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -17,12 +17,17 @@ def write_picture(path: Path, answer: Answer, title: str) -> None:
         drawing = draw(answer, title)
     except ValueError as error:
         raise Unavailable(f"no picture: {error}") from error
-    if path.suffix.lower() == ".svg":
-        path.write_text(to_svg(drawing), encoding="utf-8")
-    elif path.suffix.lower() == ".png":
-        _write_png(path, drawing)
-    else:
+    if path.suffix.lower() not in (".svg", ".png"):
         raise ConfigError(f"--picture {path}: the name must end in .svg or .png")
+    try:
+        if path.suffix.lower() == ".svg":
+            path.write_text(to_svg(drawing), encoding="utf-8")
+        else:
+            _write_png(path, drawing)
+    except OSError as error:
+        raise Unavailable(
+            f"--picture {path}: {error.strerror or error}; name a file in a folder that is there"
+        ) from error
 
 
 def _write_png(path: Path, drawing: Drawing) -> None:

@@ -32,6 +32,8 @@ def command(what: str, folder: Path, as_json: bool) -> int:
     """
     path = Path(what)
     is_folder = path.is_dir()
+    if not is_folder and not folder.is_dir():
+        raise ConfigError(f"{what} is no folder, and there is no folder {folder} to look for an episode in; give --dir")
     result = replay(path if is_folder else folder)
     chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]
     if not chosen and not is_folder:

@@ -32,28 +32,39 @@ def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
     return records
 
 
+def _whole(row: dict[str, str], name: str) -> int:
+    try:
+        return int(row[name])
+    except (TypeError, ValueError):  # None where the line ends early
+        raise ValueError(f"{name} is {row[name] or 'empty'}, not a whole number") from None
+
+
+def _known(row: dict[str, str], name: str) -> int | None:
+    return _whole(row, name) if row.get(name) else None
+
+
 def _record(row: dict[str, str]) -> CollectiveRecord:
-    rank, begin, stop = int(row["rank"]), int(row["gpu_start_ns"]), int(row["gpu_stop_ns"])
+    rank, begin, stop = (_whole(row, name) for name in ("rank", "gpu_start_ns", "gpu_stop_ns"))
     if stop < begin:
         raise ValueError(f"gpu_stop_ns {stop} lies before gpu_start_ns {begin}")
     datatype = row.get("datatype") or "uint8"
-    count = int(row.get("count") or 0)
+    size, global_rank = _known(row, "size_bytes"), _known(row, "global_rank")
     return CollectiveRecord(
         job=row.get("job") or None,
         node=row.get("node") or None,
-        global_rank=int(row["global_rank"]) if row.get("global_rank") else rank,
+        global_rank=rank if global_rank is None else global_rank,
         comm=decode_comm(row["comm_hash"]),
-        seq=int(row["seq"]) if row["seq"] else None,
+        seq=_known(row, "seq"),
         op=canonical_op(row["op"]),
         rank=rank,
-        nranks=int(row["nranks"]),
-        peer=int(row["peer"]) if row.get("peer") else None,
+        nranks=_whole(row, "nranks"),
+        peer=_known(row, "peer"),
         datatype=datatype,
         reduce_op=row.get("reduce_op") or None,
-        size_bytes=int(row["size_bytes"]) if row.get("size_bytes") else count * DATATYPE_BYTES.get(datatype, 1),
-        start_ns=int(row["enqueue_ns"]),
+        size_bytes=(_known(row, "count") or 0) * DATATYPE_BYTES.get(datatype, 1) if size is None else size,
+        start_ns=_whole(row, "enqueue_ns"),
         end_ns=stop,
         gpu_duration_ns=stop - begin,
-        stream=int(row["stream"]) if row.get("stream") else None,
+        stream=_known(row, "stream"),
         source=CollectiveSource(row["source"]) if row.get("source") else CollectiveSource.PLUGIN,
     )

@@ -190,7 +190,16 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
 
 
 def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
-    inputs.add(path, CollectiveSource.PLUGIN, read_csv(path, data.decode("utf-8", "replace")), exact=True)
+    text = data.decode("utf-8", "replace")
+    whole, _, rest = text.rpartition("\n")
+    try:
+        records = read_csv(path, text)
+    except MalformedInput:
+        if not rest:
+            raise
+        records = read_csv(path, whole)  # a copy of a file that was still being written
+        inputs.problems.append(f"{path}: its last line is cut off and left out")
+    inputs.add(path, CollectiveSource.PLUGIN, records, exact=True)
     return "collective records"
 
 
