@@ -11,10 +11,12 @@ from tests.waiting import PATIENCE_S
 from ingero.contract import names
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.otlp_body import Encoding, PartialSuccess, decode_response, encode_response
+from ingero.contract.push_request import PlainRequest
+from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet import series
-from ingero.fleet.processor import Taken
+from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.fleet.receive import Receiver
 from ingero.fleet.series import ReceivedSeries
-from ingero.transport.otlp_http import push_protocol
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 PB = {"Content-Type": names.PROTOBUF_TYPE}
@@ -225,11 +227,12 @@ async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
 
 def test_long_queries_are_not_remembered() -> None:
     """Who pushes decides how long a query is; remembering them would let one sender fill the memory."""
-    protocol = push_protocol(lambda *_: b"")
-    named = protocol._named_cluster  # type: ignore[attr-defined] # of the short cut
-    assert named(b"cluster_id=a", None) == "a"
-    assert named(b"cluster_id=b&" + b"x=1&" * 1000, None) == "b"
-    assert set(protocol._clusters) == {b"", b"cluster_id=a"}  # type: ignore[attr-defined] # of the short cut
+    receiver = Receiver(FleetProcessor(ThresholdPolicy()))
+    long_query = b"cluster_id=b&" + b"x=1&" * 1000
+    for query in (b"cluster_id=a", long_query):
+        receiver.answer(PlainRequest(False, query, None, None, protobuf("n", 0.9)), b"")
+    assert set(receiver.processor.clusters) == {"a", "b"}
+    assert set(receiver.clusters_by_query) == {b"", b"cluster_id=a"}
 
 
 def test_kept_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,5 +240,5 @@ def test_kept_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> N
     kept = ReceivedSeries("prometheus", 60.0, 1000)
     for number in range(1000):
         kept.offer(MetricsRequest, b"", Encoding.PROTOBUF, Taken("c", f"n{number}"))
-        assert len(kept._kept) <= 100
-    assert kept.dropped_bodies >= 900
+        assert len(kept.kept.bodies) <= 100
+    assert kept.kept.dropped >= 900

@@ -187,7 +187,8 @@ class FleetService:
             self.receiver.http_gate = secured.gate
             self.receiver.max_requests_per_s = http.max_requests_per_s
             app = receiver_app(self.receiver, http.max_body_bytes)
-            protocol = push_protocol(self.receiver.answer, http.max_body_bytes)
+            lane = self.receiver.lane(http.max_body_bytes)
+            protocol = push_protocol(self.receiver.answer, http.max_body_bytes, lane)
             await self._serve("http", http.endpoint, app, secured, protocol)
         if grpc is not None:
             secured = self._secure("grpc", grpc.endpoint, grpc.tls, grpc.token_file)

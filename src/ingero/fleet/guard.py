@@ -18,11 +18,7 @@ class TokenGate:
     def set(self, token: str | None) -> None:
         """Replace the token, as a reload does."""
         self._digest = None if token is None else token_digest(token)
-
-    @property
-    def is_closed(self) -> bool:
-        """True when a token is asked for."""
-        return self._digest is not None
+        self.is_closed = token is not None  # a token is asked for
 
     def admits(self, authorization: str | None) -> bool:
         """True when no token is asked for, or this is the one."""

@@ -72,7 +72,7 @@ def service_families(
             "Replies by transport and status",
             (
                 ((("status", str(status)), ("transport", transport)), count)
-                for (transport, status), count in sorted(receiver.replies.items())
+                for (transport, status), count in sorted(receiver.reply_counts().items())
             ),
         ),
         counter(

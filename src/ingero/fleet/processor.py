@@ -4,10 +4,13 @@ It owns no socket, thread or clock, so it fits into any pipeline: call `push` or
 second, and `served` for what to tell the sender.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import IntEnum
+
+import msgspec
 
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp import MetricsRequest
@@ -43,7 +46,7 @@ class Cluster:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-class Taken(NamedTuple):
+class Taken(msgspec.Struct, frozen=True, gc=False):
     """What became of one request: the cluster and node its reply is about, and what was refused."""
 
     cluster: str
@@ -52,19 +55,40 @@ class Taken(NamedTuple):
     partial: PartialSuccess | None = None
 
 
+class Tally(IntEnum):
+    """Counts of plain pushes; an index into `Counters.tally`."""
+
+    PUSHES = 0
+    MISMATCHED = 1  # query or header and resource disagree
+    SKEWED = 2
+
+
 @dataclass(slots=True)
 class Counters:
-    """Everything counted on the push path."""
+    """Everything counted on the push path. Compiled code adds to the arrays as well."""
 
-    pushes: int = 0
+    tally: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Tally)))
+    puts: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Put)))  # by what became of a report
     defaulted: int = 0  # no cluster named anywhere
-    mismatched: int = 0  # query or header and resource disagree
-    skewed: int = 0
-    puts: list[int] = field(default_factory=lambda: [0] * len(Put))  # by what became of a report
     rejected: Counter[Reject] = field(default_factory=Counter)
     forgotten: int = 0
     ticks: int = 0
     recomputes: int = 0  # of the smoothed threshold, once per push interval and cluster
+
+    @property
+    def pushes(self) -> int:
+        """Metrics requests taken."""
+        return self.tally[Tally.PUSHES]
+
+    @property
+    def mismatched(self) -> int:
+        """Reports whose body names another cluster than the request."""
+        return self.tally[Tally.MISMATCHED]
+
+    @property
+    def skewed(self) -> int:
+        """Reports of senders whose clock is far off."""
+        return self.tally[Tally.SKEWED]
 
 
 def no_measurements(request: MetricsRequest, cluster: str, now_s: float, address: str | None) -> None:
@@ -107,7 +131,7 @@ class FleetProcessor:
             request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
             return self.take(request, cluster, now_s, wall_ns, address)
         report, lead = plain
-        found = self.clusters.get(cluster) if cluster is not None else None
+        found = self.clusters.get(cluster or report.cluster or "")
         if found is None or found.served is COLD_START:  # the first pushes of a cluster go the long way
             return self._apply(Push((report,), False, (), lead), cluster, now_s, wall_ns)
         return self._put_plain(found, report, lead, now_s, wall_ns)
@@ -115,14 +139,14 @@ class FleetProcessor:
     def _put_plain(self, cluster: Cluster, report: NodeReport, lead: str, now_s: float, wall_ns: int) -> Taken:
         """`_apply` for the push that nearly all are: one report for a cluster in service. Every microsecond counts."""
         counters = self.counters
-        counters.pushes += 1
+        counters.tally[Tally.PUSHES] += 1
         if report.cluster != cluster.name and report.cluster is not None:
-            counters.mismatched += 1
+            counters.tally[Tally.MISMATCHED] += 1
         put = cluster.roster.put(report, now_s)
         counters.puts[put] += 1
         cluster.last_push_s = now_s
         if report.sent_ns and not -CLOCK_SKEW_NS <= report.sent_ns - wall_ns <= CLOCK_SKEW_NS:
-            counters.skewed += 1
+            counters.tally[Tally.SKEWED] += 1
         partial = self._refuse([(Reject.TOO_MANY_NODES, 1)]) if put is Put.FULL else None
         return Taken(cluster.name, report.node, lead, partial)
 
@@ -137,7 +161,7 @@ class FleetProcessor:
         return taken
 
     def _apply(self, found: Push, cluster: str | None, now_s: float, wall_ns: int) -> Taken:
-        self.counters.pushes += 1
+        self.counters.tally[Tally.PUSHES] += 1
         rejected = list(found.rejected)
         if cluster is not None and cluster not in self.clusters and problem_with_id(cluster):
             cluster = None  # the body may know better; the request itself is told
@@ -159,7 +183,7 @@ class FleetProcessor:
             self.counters.defaulted += 1
             return DEFAULT_CLUSTER
         if report.cluster is not None and report.cluster != name:
-            self.counters.mismatched += 1
+            self.counters.tally[Tally.MISMATCHED] += 1
         return name
 
     def _put(self, name: str, report: NodeReport, now_s: float, wall_ns: int) -> Reject | None:
@@ -172,7 +196,7 @@ class FleetProcessor:
         self.counters.puts[put] += 1
         cluster.last_push_s = now_s
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
-            self.counters.skewed += 1
+            self.counters.tally[Tally.SKEWED] += 1
         if cluster.served is COLD_START and report.score is not None:
             self._advance(cluster, now_s)  # the first score of a cluster is answered at once, not a second later
         return Reject.TOO_MANY_NODES if put is Put.FULL else None

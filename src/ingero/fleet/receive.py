@@ -1,6 +1,7 @@
 """What happens to a request between socket and processor: admission, reply headers, copies for exporters."""
 
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,17 +18,26 @@ from ingero.contract.names import (
 )
 from ingero.contract.otlp import Kind, MetricsRequest, count_items
 from ingero.contract.otlp_body import Encoding, decode, encode_response
-from ingero.contract.push import problem_with_id
+from ingero.contract.push import NodeReport, problem_with_id
+from ingero.contract.push_request import PlainRequest
 from ingero.contract.rpc_status import encode_status
-from ingero.contract.threshold import ServedThreshold, encode_quorum, encode_threshold
+from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate
-from ingero.fleet.processor import FleetProcessor, Taken
-from ingero.transport.otlp_http import GRPC_CODES, Inbound, Reply
+from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
+from ingero.transport.otlp_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
+
+try:
+    from ingero.contract._native import PushLane
+except ImportError:  # built without a compiler
+    PushLane = None
 
 _UNAUTHORIZED = "a bearer token is needed"  # the same words for missing, malformed and wrong
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
+_MAX_KEPT_QUERIES = 16384
+_MAX_KEPT_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
 _GRPC_NAMES = (THRESHOLD_METADATA, QUORUM_METADATA, VERDICT_METADATA)
+_Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster, and what they say
 
 
 class Sink(Protocol):
@@ -61,27 +71,45 @@ class Receiver:
         self.grpc_gate = grpc_gate or TokenGate(None)
         self.max_requests_per_s = max_requests_per_s
         self.draining = False
-        self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
+        self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status); of the short cut only refusals
+        self.short_cuts = array("q", [0])  # pushes the short cut took; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
         self._allowance = max_requests_per_s
-        self._rendered: dict[tuple[str, bool], tuple[ServedThreshold, bytes]] = {}
+        self.clusters_by_query: dict[bytes, str | None] = {b"": None}
+        self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
 
     def second_passed(self) -> None:
         """Renew the request allowance and let go of rendered replies; called with every tick."""
         self._allowance = self.max_requests_per_s
-        self._rendered.clear()
+        for replies in self.rendered:
+            replies.clear()
+
+    def reply_counts(self) -> Counter[tuple[str, int]]:
+        """Replies by transport and status."""
+        return self.replies + Counter({("http", 200): self.short_cuts[0]})
 
     # --- The short cut ---------------------------------------------------------------------------------------------
-    def answer(
-        self,
-        body: bytes,
-        encoding: Encoding,
-        cluster: str | None,
-        authorization: bytes | None,
-        date: bytes,
-        address: str | None = None,
-    ) -> bytes:
+    def lane(self, max_body_bytes: int) -> Lane:
+        """The compiled way for pushes of known nodes; it leaves everything else to `answer`."""
+        if PushLane is None:
+            return no_lane
+        lane: Lane = PushLane(
+            self,
+            report=NodeReport,
+            taken=Taken,
+            kind=MetricsRequest,
+            json=Encoding.JSON,
+            protobuf=Encoding.PROTOBUF,
+            max_body_bytes=max_body_bytes,
+            skew_ns=CLOCK_SKEW_NS,
+        ).answer
+        return lane
+
+    def answer(self, request: PlainRequest, date: bytes, address: str | None = None) -> bytes:
         """A plain metrics push as a whole HTTP reply."""
+        is_json, query, header, authorization, body = request
+        encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
+        cluster = self._named_cluster(query, header)
         reply = None
         if self.draining or self.max_requests_per_s or self.http_gate.is_closed:
             reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
@@ -93,7 +121,7 @@ class Receiver:
             else:
                 for sink in self.sinks.get(MetricsRequest, ()):
                     sink.offer(MetricsRequest, body, encoding, taken)
-                self.replies["http", 200] += 1
+                self.short_cuts[0] += 1
                 verdict = self.verdict_text(taken.cluster, taken.node)
                 if taken.partial is None and not verdict:
                     return self._plain_ok(taken.cluster, encoding, date)
@@ -105,15 +133,28 @@ class Receiver:
         content = encode_status(encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s)
         return _render(reply, encoding, date, content)
 
+    def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
+        known = self.clusters_by_query
+        if query in known:
+            named = known[query]
+        else:
+            named = cluster_of(query.decode("ascii"), None)
+            if len(query) <= _MAX_KEPT_QUERY_BYTES:
+                if len(known) >= _MAX_KEPT_QUERIES:
+                    known.clear()
+                known[query] = named
+        return named if named or not header else header.decode("latin-1")
+
     def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
         served = self.processor.served(cluster)
-        key = (cluster, encoding is Encoding.JSON)  # hashing an enum member costs more than all of this
-        kept = self._rendered.get(key)
+        replies = self.rendered[encoding is Encoding.JSON]
+        kept = replies.get(cluster)
         if kept is not None and kept[0] is served:
             return kept[1]
         reply = Reply(headers=self.http_headers(cluster))
         rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
-        self._rendered[key] = (served, rendered)
+        if served is not COLD_START:  # until a cluster has its line, each push may draw it: the long way
+            replies[cluster] = (served, rendered)
         return rendered
 
     # --- The ordinary way ------------------------------------------------------------------------------------------

@@ -5,12 +5,18 @@ Times are seconds of one monotonic clock of the receiver: a node's own clock nev
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from ingero.contract.push import STATES, NodeReport
 from ingero.contract.types import NodeState
 from ingero.core.robust import Column
+
+try:
+    from ingero.contract._native import RosterWriter
+except ImportError:  # built without a compiler: every push takes the long way
+    RosterWriter = None
 
 FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missing is not gone
 REORDER_NS = 5 * 10**9  # an older push within this is a late retry; further back the sender's clock was set
@@ -50,16 +56,12 @@ class Roster:
         self.max_nodes = max_nodes
         self.rows: dict[str, int] = {}
         self.reports: list[NodeReport | None] = []
-        self.sent_ns: list[int] = []
-        self.pushes: list[int] = []
         self._free: list[int] = []
         self._grow(_FIRST_CAPACITY)
 
     def _grow(self, capacity: int) -> None:
         old = len(self.reports)
         self.reports += [None] * (capacity - old)
-        self.sent_ns += [0] * (capacity - old)
-        self.pushes += [0] * (capacity - old)
         self._free += range(capacity - 1, old - 1, -1)
         for name, kind, empty in (
             ("score", np.float64, np.nan),
@@ -67,17 +69,29 @@ class Roster:
             ("first_s", np.float64, np.inf),
             ("straggling_s", np.float64, np.nan),
             ("state", np.int8, -1),
+            ("sent_ns", np.uint64, 0),
+            ("pushes", np.int64, 0),
         ):
             column = np.full(capacity, empty, dtype=kind)
             if old:
                 column[:old] = getattr(self, name)
             setattr(self, name, column)
+        self.writer = self._make_writer()
+
+    def _make_writer(self) -> Any:
+        """What the compiled lane writes through; it has to be made anew with the columns."""
+        if RosterWriter is None:
+            return None
+        columns = (self.score, self.seen_s, self.state, self.sent_ns, self.pushes)
+        return RosterWriter(self.rows, self.reports, *columns, REORDER_NS)
 
     score: Column
     seen_s: Column
     first_s: Column
     straggling_s: Column
     state: np.ndarray[tuple[int], np.dtype[np.int8]]
+    sent_ns: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    pushes: np.ndarray[tuple[int], np.dtype[np.int64]]
 
     def put(self, report: NodeReport, now_s: float) -> Put:
         """Take one report; scoreless ones keep a known node alive and its last score."""
@@ -92,7 +106,7 @@ class Roster:
             self._follow_event(row, report.straggling, now_s)
         if report.score is None:
             return Put.STORED
-        last_ns = self.sent_ns[row]
+        last_ns = int(self.sent_ns[row])
         if report.sent_ns <= last_ns and report.sent_ns:
             if report.sent_ns == last_ns:
                 return Put.DUPLICATE
@@ -143,8 +157,8 @@ class Roster:
             assert report is not None
             del self.rows[report.node]
             self.reports[row] = None
-            self.sent_ns[row] = self.pushes[row] = 0
             self._free.append(row)
+        self.sent_ns[gone] = self.pushes[gone] = 0
         self.seen_s[gone] = -np.inf
         self.first_s[gone] = np.inf
         self.state[gone] = -1
@@ -165,7 +179,7 @@ class Roster:
             state="" if state < 0 else STATES[state],
             age_s=now_s - float(self.seen_s[i]),
             known_for_s=now_s - float(self.first_s[i]),
-            pushes=self.pushes[i],
+            pushes=int(self.pushes[i]),
             straggling=not np.isnan(since),
             straggling_for_s=None if np.isnan(since) else now_s - since,
             report=report,

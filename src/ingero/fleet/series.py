@@ -17,6 +17,7 @@ from ingero.contract.exposition import Family, counter, gauge, metric_name, rend
 from ingero.contract.otlp import HistogramPoint, KeyValue, Kind, Metric, MetricsRequest, Plain, plain_attributes
 from ingero.contract.otlp_body import Encoding, decode
 from ingero.errors import MalformedPush
+from ingero.fleet.kept import KeptBodies
 from ingero.fleet.processor import Taken
 
 MAX_KEPT_BYTES: Final = 64 << 20
@@ -56,46 +57,31 @@ class ReceivedSeries:
         self.name = name
         self.ttl_s = ttl_s
         self.max_series = max_series
-        self._kept: dict[tuple[str, str, str], tuple[float, bytes, Encoding]] = {}
-        self._kept_bytes = 0
-        self.dropped_bodies = 0
+        self.kept = KeptBodies(MAX_BODY_BYTES, MAX_KEPT_BYTES, MAX_KEPT_BODIES)
+        self.unreadable = 0
         self.dropped_series = 0
         self.series = 0
         self._texts: dict[tuple[KeyValue, ...], str] = {}
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
         """Keep a body in place of the one that said the same things about the same node."""
-        if len(body) > MAX_BODY_BYTES:
-            self.dropped_bodies += 1
-            return
-        key = (taken.cluster, taken.node, taken.lead)
-        before = self._kept.get(key)
-        self._kept_bytes += len(body) if before is None else len(body) - len(before[1])
-        self._kept[key] = (time.monotonic(), body, encoding)
-        if self._kept_bytes > MAX_KEPT_BYTES or len(self._kept) > MAX_KEPT_BODIES:
-            self._make_room()
+        self.kept.keep((taken.cluster, taken.node, taken.lead), body, encoding, time.monotonic())
 
-    def _make_room(self) -> None:
-        """Drop the quarter that is oldest; rare, so that keeping order need not be paid for with every push."""
-        for key in sorted(self._kept, key=lambda key: self._kept[key][0])[: 1 + len(self._kept) // 4]:
-            self._kept_bytes -= len(self._kept.pop(key)[1])
-            self.dropped_bodies += 1
-
-    def _expire(self) -> None:
-        horizon = time.monotonic() - self.ttl_s
-        for key in [key for key, (at_s, _, _) in self._kept.items() if at_s < horizon]:
-            self._kept_bytes -= len(self._kept.pop(key)[1])
+    @property
+    def dropped_bodies(self) -> int:
+        """Too large, too many, or not readable after all."""
+        return self.kept.dropped + self.unreadable
 
     async def render(self) -> bytes:
         """Everything alive as Prometheus text."""
-        self._expire()
+        self.kept.expire(time.monotonic() - self.ttl_s)
         families: Families = {}
         total, pause_s = 0, time.perf_counter() + _SLICE_S
-        for (cluster, _, _), (_, body, encoding) in list(self._kept.items()):
+        for (cluster, _, _), kept in list(self.kept.bodies.items()):
             try:
-                request = decode(MetricsRequest, body, encoding)
+                request = decode(MetricsRequest, kept.body, kept.encoding)
             except MalformedPush:  # the short cut took it; nobody else must
-                self.dropped_bodies += 1
+                self.unreadable += 1
                 continue
             total = self._add(request, cluster, families, total)
             if time.perf_counter() > pause_s:

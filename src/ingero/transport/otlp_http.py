@@ -6,6 +6,7 @@ answers on the spot, without callbacks, a scope, a task or an event. Everything 
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,16 +26,13 @@ from ingero.contract.otlp_body import (
     encode_response,
     encoding_of,
 )
-from ingero.contract.push_request import read_request
+from ingero.contract.push_request import PlainRequest, read_request
 from ingero.contract.rpc_status import encode_status
 from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.http import TimedProtocol
 
 Headers = Iterable[tuple[str, str]]
 GRPC_CODES = {400: 3, 401: 16, 413: 8, 415: 3, 429: 8, 503: 14}
-_MAX_CACHED_NAMES = 16384
-_JSON, _PROTOBUF = Encoding.JSON, Encoding.PROTOBUF  # looked up with every push
-_MAX_CACHED_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +134,22 @@ async def _read(request: Request, limit_bytes: int) -> bytes:
     return bytes(body)
 
 
-Answer = Callable[[bytes, Encoding, str | None, bytes | None, bytes, str | None], bytes]
+Answer = Callable[[PlainRequest, bytes, str | None], bytes]
+Lane = Callable[[bytes, float, int], bytes | None]
 
 
-def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES) -> type[TimedProtocol]:
-    """A protocol class whose plain pushes go to `answer(body, encoding, cluster, authorization, date, address)`."""
-    clusters: dict[bytes, str | None] = {b"": None}  # by query
+def no_lane(segment: bytes, now_s: float, wall_ns: int) -> bytes | None:
+    """Stands in where there is no faster way than `answer`."""
+    return None
 
-    def named_cluster(query: bytes, header: bytes | None) -> str | None:
-        named = cluster_of(query.decode("ascii"), None)
-        if len(query) <= _MAX_CACHED_QUERY_BYTES:
-            if len(clusters) >= _MAX_CACHED_NAMES:
-                clusters.clear()
-            clusters[query] = named
-        return named if named or not header else header.decode("latin-1")
+
+def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, lane: Lane = no_lane) -> type[TimedProtocol]:
+    """A protocol class whose plain pushes go to `lane(segment, now, Unix time)`, and where that says None to
+    `answer(request, date, address)`."""
 
     class PushProtocol(_Push):
         _answer = staticmethod(answer)
-        _clusters = clusters
-        _named_cluster = staticmethod(named_cluster)
+        _lane = staticmethod(lane)
         _max_body_bytes = max_body_bytes
 
     return PushProtocol
@@ -164,34 +159,35 @@ class _Push(TimedProtocol):
     """Looks at each segment that begins a request; see the module's docstring."""
 
     _answer: Answer
-    _clusters: dict[bytes, str | None]
-    _named_cluster: Callable[[bytes, bytes | None], str | None]
+    _lane: Lane
     _max_body_bytes: int
+    _is_resting = False  # the last thing here was a plain push, and nothing of uvicorn's is under way
     _is_mid_message = False
     _last_push_s = 0.0
     _idle_check: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self._is_resting and not self.transport.is_closing():
+            now_s = time.monotonic()
+            reply = self._lane(data, now_s, time.time_ns())
+            if reply is not None:
+                self.transport.write(reply)
+                self._last_push_s = now_s
+                return
         plain = read_request(data) if self._is_between_requests() else None
         if plain is None or len(plain[4]) > self._max_body_bytes:
             super().data_received(data)
-            return
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
-        if self._patience is not None:
-            self._stop_expecting()
-        is_json, query, header, authorization, body = plain
-        cluster = self._clusters.get(query)
-        if cluster is None and (query or header):
-            cluster = self._named_cluster(query, header)
-        state = self.server_state
-        defaults = state.default_headers
+        else:
+            self._take(plain)
+
+    def _take(self, plain: PlainRequest) -> None:
+        self._unset_keepalive_if_required()
+        self._stop_expecting()
+        defaults = self.server_state.default_headers
         date = defaults[0][1] if defaults else b""
-        address = self.client[0] if self.client else None
-        encoding = _JSON if is_json else _PROTOBUF
-        self.transport.write(self._answer(body, encoding, cluster, authorization, date, address))
-        state.total_requests += 1
-        self._last_push_s = self.loop.time()
+        self.transport.write(self._answer(plain, date, self.client[0] if self.client else None))
+        self._is_resting = not self.flow.write_paused
+        self._last_push_s = time.monotonic()
         if self._idle_check is None:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
 
@@ -205,16 +201,21 @@ class _Push(TimedProtocol):
 
     def on_message_begin(self) -> None:
         self._is_mid_message = True
+        self._is_resting = False
         super().on_message_begin()
 
     def on_message_complete(self) -> None:
         self._is_mid_message = False
         super().on_message_complete()
 
+    def pause_writing(self) -> None:
+        self._is_resting = False
+        super().pause_writing()
+
     def _close_if_idle(self) -> None:
         """One timer per connection that looks now and then, instead of one per push."""
         self._idle_check = None
-        idle_s = self.loop.time() - self._last_push_s
+        idle_s = time.monotonic() - self._last_push_s
         if idle_s < self.timeout_keep_alive:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive - idle_s, self._close_if_idle)
         elif self._is_between_requests():

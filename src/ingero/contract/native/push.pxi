@@ -2,6 +2,10 @@
 # Bails out (-1) on anything unusual: several resources or scopes' worth of odd fields, other metric kinds, text that is
 # not plain ASCII, measurements, values that must be refused. The full decoder then judges, and counts.
 
+cdef extern from "Python.h":
+    object PyUnicode_New(Py_ssize_t size, Py_UCS4 highest)
+    void* PyUnicode_DATA(object text)
+
 cdef struct Number:
     bint is_set
     int64_t value
@@ -163,13 +167,22 @@ cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
         out.gpu_count = attribute.number
 
 
+cdef inline void _clear(Point* out) noexcept nogil:
+    """What is read without its own flag; a memset of the whole costs more than reading the point."""
+    out.has_mode = out.has_older_mode = out.has_state = out.has_workload = out.has_double = out.has_int = False
+    out.gpu_model.at = NULL
+    out.gpu_count.is_set = False
+    out.as_int = 0
+    out.time_ns = 0
+
+
 cdef int _read_point(Slice message, Point* out) noexcept nogil:
     cdef Bytes at = message.at
     cdef Bytes end = message.at + message.size
     cdef uint64_t tag
     cdef Slice item
     cdef Attribute attribute
-    memset(out, 0, sizeof(Point))
+    _clear(out)
     while at < end:
         at = read_varint(at, end, &tag)
         if at == NULL:
@@ -369,24 +382,30 @@ cdef inline bint _is_good_id(Slice text) noexcept nogil:
 
 
 cdef inline object _text_or_none(Slice text):
-    return None if text.at == NULL else text.at[:text.size].decode("ascii")
+    """What gets here was found to be ASCII, and is copied without a second look."""
+    if text.at == NULL:
+        return None
+    made = PyUnicode_New(text.size, 127)
+    memcpy(PyUnicode_DATA(made), text.at, text.size)
+    return made
 
 
 cdef inline object _number_or_none(Number number):
     return number.value if number.is_set else None
 
 
-cdef object _answer(Found* found, object report):
-    """`report` made of what was found, and the name of the first metric; None where an id must be refused."""
-    if found.node.at == NULL or not _is_good_id(found.node):
-        return None
-    if found.cluster.at != NULL and not _is_good_id(found.cluster):
-        return None
-    if found.job.at != NULL and not _is_good_id(found.job):
-        return None
+cdef inline bint _has_good_ids(Found* found) noexcept nogil:
+    return (
+        found.node.at != NULL and _is_good_id(found.node)
+        and (found.cluster.at == NULL or _is_good_id(found.cluster))
+        and (found.job.at == NULL or _is_good_id(found.job))
+    )
+
+
+cdef object _report_of(Found* found, object report, object node, object cluster):
     return report(
-        _text_or_none(found.node),
-        _text_or_none(found.cluster),
+        node,
+        cluster,
         _text_or_none(found.job),
         _number_or_none(found.rank if found.rank.is_set else found.node_rank),
         _number_or_none(found.world_size),
@@ -400,7 +419,15 @@ cdef object _answer(Found* found, object report):
         _text_or_none(found.gpu_model),
         _number_or_none(found.gpu_count),
         found.sent_ns,
-    ), _text_or_none(found.lead) or ""
+    )
+
+
+cdef object _answer(Found* found, object report):
+    """`report` made of what was found, and the name of the first metric; None where an id must be refused."""
+    if not _has_good_ids(found):
+        return None
+    made = _report_of(found, report, _text_or_none(found.node), _text_or_none(found.cluster))
+    return made, _text_or_none(found.lead) or ""
 
 
 def plain_push(bytes body, object report):

@@ -445,24 +445,27 @@ cdef Bytes _json_resource_metrics(Bytes at, Bytes end, Found* found):
     return at if more == 0 else NULL
 
 
-def plain_push_json(bytes body, object report):
-    """What `_answer` says about a JSON body; None for a push that is not plain."""
-    cdef Found found
-    cdef Bytes at = body
-    cdef Bytes end = at + len(body)
+cdef int _read_json_request(Bytes at, Bytes end, Found* found):
     cdef int count = 0
     cdef int items = 0
     cdef Slice key
-    memset(&found, 0, sizeof(Found))
     at = _expect(at, end, 123)
     if at == NULL or _json_key(&at, end, &count, &key) != 1 or not slice_is(key, b"resourceMetrics", 15):
-        return None
+        return -1
     at = _expect(at, end, 91)
     if at == NULL or _json_item(&at, end, &items) != 1:
-        return None
-    at = _json_resource_metrics(at, end, &found)
+        return -1
+    at = _json_resource_metrics(at, end, found)
     if at == NULL or _json_item(&at, end, &items) != 0 or _json_key(&at, end, &count, &key) != 0:
-        return None
-    if _blank(at, end) != end:
+        return -1
+    return 0 if _blank(at, end) == end else -1
+
+
+def plain_push_json(bytes body, object report):
+    """What `_answer` says about a JSON body; None for a push that is not plain."""
+    cdef Found found
+    cdef Bytes start = body
+    memset(&found, 0, sizeof(Found))
+    if _read_json_request(start, start + len(body), &found):
         return None
     return _answer(&found, report)

@@ -72,75 +72,86 @@ cdef Bytes _read_header(Bytes at, Bytes end, Slice* name, Slice* value) noexcept
     return at + 2
 
 
-def read_request(bytes segment):
-    """(is JSON, query, cluster header, authorization, body), or None."""
-    cdef Bytes at = segment
-    cdef Bytes end = at + len(segment)
-    cdef Slice name, value, query, length, cluster, authorization
+cdef struct Request:
+    bint is_json
+    Slice query
+    Slice cluster  # at is NULL without the header, as with authorization
+    Slice authorization
+    Slice body
+
+
+cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size, int* is_json) noexcept nogil:
+    cdef uint64_t i
+    if code == CONTENT_TYPE and is_json[0] == -1:
+        is_json[0] = slice_is(value, b"application/json", 16)
+        return 0 if is_json[0] or slice_is(value, b"application/x-protobuf", 22) else -1
+    if code == CONTENT_LENGTH and size[0] == -1 and 0 < value.size <= 9:
+        size[0] = 0
+        for i in range(value.size):
+            if not 48 <= value.at[i] <= 57:
+                return -1
+            size[0] = size[0] * 10 + value.at[i] - 48
+        return 0
+    if code == CLUSTER and out.cluster.at == NULL:
+        out.cluster = value
+        return 0
+    if code == AUTHORIZATION and out.authorization.at == NULL:
+        out.authorization = value
+        return 0
+    return 0 if code == CONNECTION and _is_word(value, b"keep-alive", 10) else -1
+
+
+cdef int _split_request(Bytes at, Bytes end, Request* out) noexcept nogil:
+    """-1 for whatever is not one whole plain push."""
+    cdef Slice name, value
     cdef int is_json = -1
     cdef int headers = 0
-    cdef int64_t size = 0
-    cdef uint64_t i
+    cdef int64_t size = -1
     cdef HeaderCode code
-    query.at = length.at = cluster.at = authorization.at = NULL
-    query.size = length.size = cluster.size = authorization.size = 0
+    memset(out, 0, sizeof(Request))
     if end - at < 32 or memcmp(at, <const char*>b"POST /v1/metrics", 16) != 0:
-        return None
+        return -1
     at += 16
     if at[0] == 63:
         at += 1
-        query.at = at
+        out.query.at = at
         while at < end and 33 <= at[0] <= 126:
             at += 1
-        query.size = at - query.at
+        out.query.size = at - out.query.at
     if end - at < 11 or memcmp(at, <const char*>b" HTTP/1.1\r\n", 11) != 0:
-        return None
+        return -1
     at += 11
     while not (end - at >= 2 and at[0] == 13 and at[1] == 10):
         at = _read_header(at, end, &name, &value)
         headers += 1
         if at == NULL or headers >= 64:
-            return None
+            return -1
         code = _code_of(name)
-        if code == OTHER:
-            continue
-        if code == CONTENT_TYPE:
-            if is_json != -1:
-                return None
-            if slice_is(value, b"application/x-protobuf", 22):
-                is_json = 0
-            elif slice_is(value, b"application/json", 16):
-                is_json = 1
-            else:
-                return None
-        elif code == CONTENT_LENGTH:
-            if length.at != NULL or value.size == 0 or value.size > 9:
-                return None
-            length = value
-            for i in range(value.size):
-                if not 48 <= value.at[i] <= 57:
-                    return None
-                size = size * 10 + value.at[i] - 48
-        elif code == CLUSTER:
-            if cluster.at != NULL:
-                return None
-            cluster = value
-        elif code == AUTHORIZATION:
-            if authorization.at != NULL:
-                return None
-            authorization = value
-        elif code == CONNECTION:
-            if not _is_word(value, b"keep-alive", 10):
-                return None
-        else:
-            return None
+        if code != OTHER and _use_header(code, value, out, &size, &is_json):
+            return -1
     at += 2
-    if is_json == -1 or length.at == NULL or size != end - at:
+    if is_json == -1 or size != end - at:
+        return -1
+    out.is_json = is_json
+    out.body.at = at
+    out.body.size = size
+    return 0
+
+
+cdef inline object _octets_or_none(Slice text):
+    return None if text.at == NULL else text.at[:text.size]
+
+
+def read_request(bytes segment):
+    """(is JSON, query, cluster header, authorization, body), or None."""
+    cdef Request found
+    cdef Bytes start = segment
+    if _split_request(start, start + len(segment), &found):
         return None
     return (
-        is_json == 1,
-        query.at[:query.size] if query.at != NULL else b"",
-        cluster.at[:cluster.size] if cluster.at != NULL else None,
-        authorization.at[:authorization.size] if authorization.at != NULL else None,
-        at[:size],
+        <bint>found.is_json,
+        found.query.at[:found.query.size] if found.query.at != NULL else b"",
+        _octets_or_none(found.cluster),
+        _octets_or_none(found.authorization),
+        found.body.at[:found.body.size],
     )

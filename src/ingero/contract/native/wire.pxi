@@ -1,5 +1,5 @@
 # The protobuf wire format: varints, skipping, slices. Every reader returns NULL when the bytes are not well formed.
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 ctypedef const uint8_t* Bytes
@@ -55,10 +55,31 @@ cdef inline bint slice_is(Slice text, const char* expected, uint64_t size) noexc
     return text.size == size and memcmp(text.at, expected, size) == 0
 
 
+cdef enum:
+    WORD = 8  # octets looked at in one step
+
+cdef uint64_t ONES = 0x0101010101010101
+cdef uint64_t BLANKS = 0x2020202020202020
+cdef uint64_t HIGH_BITS = 0x8080808080808080
+
+
+cdef inline bint _is_plain_word(Bytes at) noexcept nogil:
+    """Eight octets of 0x20 to 0x7e: neither they, nor one more, nor a blank less, reach the high bit of any."""
+    cdef uint64_t word
+    memcpy(&word, at, WORD)
+    return not ((word | (word + ONES) | (word - BLANKS)) & HIGH_BITS)
+
+
 cdef inline bint is_plain_ascii(Slice text) noexcept nogil:
     """Printable ASCII; anything else is left to the full decoder, which validates UTF-8."""
-    cdef uint64_t i
-    for i in range(text.size):
-        if text.at[i] < 0x20 or text.at[i] > 0x7e:
+    cdef Bytes at = text.at
+    cdef Bytes end = text.at + text.size
+    if text.size < WORD:
+        while at < end and 0x20 <= at[0] <= 0x7e:
+            at += 1
+        return at == end
+    while end - at > WORD:
+        if not _is_plain_word(at):
             return False
-    return True
+        at += WORD
+    return _is_plain_word(end - WORD)

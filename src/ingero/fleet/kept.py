@@ -1,0 +1,62 @@
+"""The last body of each kind of push per node, within bounds: what a scrape will read."""
+
+from ingero.contract.otlp_body import Encoding
+
+Key = tuple[str, str, str]  # cluster, node, name of the first metric
+
+
+class KeptBody:
+    """Replaced in place by the next one."""
+
+    __slots__ = ("at_s", "body", "encoding")
+
+    def __init__(self, at_s: float, body: bytes, encoding: Encoding) -> None:
+        self.at_s, self.body, self.encoding = at_s, body, encoding
+
+
+class KeptBodiesPurely:
+    """The oracle of the compiled twin, and its stand-in."""
+
+    def __init__(self, max_body_bytes: int, max_bytes: int, max_bodies: int) -> None:
+        self.max_body_bytes, self.max_bytes, self.max_bodies = max_body_bytes, max_bytes, max_bodies
+        self.bodies: dict[Key, KeptBody] = {}
+        self.size_bytes = 0
+        self.dropped = 0
+
+    def keep(self, key: Key, body: bytes, encoding: Encoding, now_s: float) -> None:
+        """In place of the body that said the same things about the same node."""
+        if len(body) > self.max_body_bytes:
+            self.dropped += 1
+            return
+        kept = self.bodies.get(key)
+        if kept is None:
+            self.bodies[key] = KeptBody(now_s, body, encoding)
+            self.size_bytes += len(body)
+        else:
+            self.size_bytes += len(body) - len(kept.body)
+            kept.at_s, kept.body, kept.encoding = now_s, body, encoding
+        if self.size_bytes > self.max_bytes or len(self.bodies) > self.max_bodies:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the quarter that is oldest; rare, so that keeping order need not be paid for with every push."""
+        oldest = sorted(self.bodies, key=lambda key: self.bodies[key].at_s)[: 1 + len(self.bodies) // 4]
+        for key in oldest:
+            self._drop(key)
+        self.dropped += len(oldest)
+
+    def expire(self, before_s: float) -> None:
+        """Drop what is older."""
+        for key in [key for key, kept in self.bodies.items() if kept.at_s < before_s]:
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
+        self.size_bytes -= len(self.bodies.pop(key).body)
+
+
+try:
+    from ingero.contract import _native
+except ImportError:  # built without a compiler
+    KeptBodies: type[KeptBodiesPurely] = KeptBodiesPurely
+else:
+    KeptBodies = _native.KeptBodies

@@ -1,0 +1,229 @@
+"""The compiled lane for pushes of known nodes against the long way: same replies, same state, or nothing done."""
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.fleet.pushes import as_json, protobuf, running
+
+from ingero.contract import names
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.push_request import read_request_purely
+from ingero.core.threshold import ThresholdPolicy
+from ingero.fleet import receive
+from ingero.fleet.guard import TokenGate
+from ingero.fleet.kept import KeptBodiesPurely
+from ingero.fleet.processor import FleetProcessor, Taken
+from ingero.fleet.receive import Receiver
+from ingero.fleet.roster import REORDER_NS
+from ingero.fleet.series import ReceivedSeries
+
+compiled = pytest.mark.skipif(
+    importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"
+)
+SECOND = 10**9
+MAX_BODY_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Step:
+    """One push, after a tick or without."""
+
+    node: str = "n0"
+    score: float = 0.9
+    state: str = "active"
+    cluster: str | None = "train"
+    sent_ns: int = 100 * SECOND
+    is_json: bool = False
+    query: bytes = b""
+    headers: tuple[bytes, ...] = ()
+    ticks: bool = False
+    draining: bool = False
+
+    def segment(self) -> bytes:
+        make, kind = (as_json, names.JSON_TYPE) if self.is_json else (protobuf, names.PROTOBUF_TYPE)
+        body = make(self.node, self.score, state=self.state, cluster=self.cluster, sent_ns=self.sent_ns)
+        lines = [b"POST /v1/metrics" + self.query + b" HTTP/1.1", *self.headers]
+        lines += [f"Content-Type: {kind}".encode(), b"Content-Length: %d" % len(body)]
+        return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+steps = st.builds(
+    Step,
+    node=st.sampled_from(["n0", "n1", "n2", "", "n\x7f"]),
+    score=st.sampled_from([0.9, 0.2, 0.0, 1.0, 7.0]),
+    state=st.sampled_from(["active", "calibrating", "idle", "odd"]),
+    cluster=st.sampled_from(["train", "other", None]),
+    sent_ns=st.sampled_from(
+        [0, 100 * SECOND, 101 * SECOND, 200 * SECOND, 2**64 - 1, 100 * SECOND - REORDER_NS, 101 * SECOND - REORDER_NS]
+    ),
+    is_json=st.booleans(),
+    query=st.sampled_from([b"", b"?cluster_id=train", b"?cluster_id=other&node_id=n0", b"?node_id=n0", b"?"]),
+    headers=st.sampled_from(
+        [
+            (),
+            (),
+            (b"Authorization: Bearer t",),
+            (b"ingero.cluster.id: other",),
+            (b"ingero.cluster.id:",),
+            (b"Expect: x",),
+        ]
+    ),
+    ticks=st.booleans(),
+    draining=st.sampled_from([False, False, False, True]),
+)
+
+
+class Copies:
+    """A sink without a shelf, as exporters that forward are."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[Any, ...]] = []
+
+    def offer(self, kind: Any, body: bytes, encoding: Any, taken: Taken) -> None:
+        self.taken.append((kind, body, encoding, taken))
+
+
+class Service:
+    """A receiver that pushes reach either way, at times the test sets."""
+
+    def __init__(self, has_lane: bool, token: str | None = None, max_nodes: int = 2) -> None:
+        self.series, self.copies = ReceivedSeries("prometheus", 60.0, 1000), Copies()
+        if not has_lane:
+            self.series.kept = KeptBodiesPurely(1 << 20, 1 << 20, 100)
+        self.receiver = Receiver(
+            FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
+            sinks={MetricsRequest: (self.series, self.copies)},
+            verdict_text=lambda cluster, node: '[{"node":"n1"}]' if node == "n1" else "",
+            http_gate=TokenGate(token),
+        )
+        self.lane = self.receiver.lane(MAX_BODY_BYTES) if has_lane else receive.no_lane
+        self.in_lane = 0
+
+    def push(self, step: Step, now_s: float) -> bytes | None:
+        wall_ns = int(now_s * SECOND)
+        if step.ticks:
+            self.receiver.second_passed()
+            self.receiver.processor.tick(now_s)
+        self.receiver.draining = step.draining
+        with clocks_at(now_s):
+            reply = self.lane(step.segment(), now_s, wall_ns)
+            if reply is not None:
+                self.in_lane += 1
+                return reply
+            request = read_request_purely(step.segment())
+            return None if request is None else self.receiver.answer(request, b"")
+
+    def state(self) -> Any:
+        processor = self.receiver.processor
+        clusters = {
+            name: (
+                cluster.served,
+                cluster.last_push_s,
+                [cluster.roster.row(node, 500.0) for node in cluster.roster.rows],
+            )
+            for name, cluster in processor.clusters.items()
+        }
+        kept = {key: (each.at_s, each.body, each.encoding) for key, each in self.series.kept.bodies.items()}
+        return (
+            clusters,
+            processor.counters,
+            self.receiver.reply_counts(),
+            kept,
+            self.series.kept.size_bytes,
+            self.copies.taken,
+        )
+
+
+@contextmanager
+def clocks_at(now_s: float) -> Iterator[None]:
+    clock = SimpleNamespace(monotonic=lambda: now_s, time_ns=lambda: int(now_s * SECOND))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingero.fleet.receive.time", clock)
+        patch.setattr("ingero.fleet.series.time", clock)
+        yield
+
+
+@compiled
+@settings(max_examples=150, deadline=None)
+@given(st.lists(steps, max_size=12), st.sampled_from([None, None, "t"]))
+def test_lane_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
+    ours, oracle = Service(True, token), Service(False, token)
+    known = [Step(), Step(node="n2", score=0.8, sent_ns=0), Step(is_json=True), Step(cluster="other")]
+    for number, step in enumerate([*known, *pushes]):
+        now_s = 100.0 + number / 4
+        assert ours.push(step, now_s) == oracle.push(step, now_s)
+    assert ours.state() == oracle.state()
+
+
+@compiled
+def test_pushes_of_known_nodes_take_the_lane() -> None:
+    """Otherwise the property above would compare the long way with itself."""
+    service = Service(True)
+    for number in range(6):
+        service.push(Step(sent_ns=(100 + number) * SECOND, is_json=number % 2 == 1), 100.0 + number)
+    assert service.in_lane == 4
+    service.push(Step(ticks=True, score=0.4, sent_ns=150 * SECOND), 150.0)
+    service.push(Step(score=0.5, sent_ns=151 * SECOND), 151.0)
+    assert service.in_lane == 5, "the first push after a tick renders the reply anew"
+    assert service.receiver.processor.clusters["train"].roster.row("n0", 151.0).score == 0.5
+
+
+@compiled
+def test_lane_follows_a_roster_that_grows() -> None:
+    service = Service(True, max_nodes=1000)
+    for number in range(300):
+        for sent_s in (100, 101):
+            service.push(Step(node=f"node-{number}", score=number / 300, sent_ns=sent_s * SECOND), 100.0)
+    roster = service.receiver.processor.clusters["train"].roster
+    assert service.in_lane >= 290
+    assert np.allclose(
+        [roster.row(f"node-{number}", 100.0).score or 0.0 for number in range(300)], np.arange(300) / 300
+    )
+    assert {roster.row(node, 100.0).pushes for node in roster.rows} == {2}
+
+
+@compiled
+def test_forgotten_nodes_are_admitted_again() -> None:
+    service = Service(True)
+    for _ in range(3):
+        service.push(Step(), 100.0)
+    service.push(Step(ticks=True), 10_000.0)
+    assert service.receiver.processor.counters.forgotten == 1
+    assert service.receiver.processor.clusters["train"].roster.row("n0", 10_000.0).pushes == 1
+
+
+async def test_one_connection_mixes_lane_long_way_and_other_requests() -> None:
+    async with running() as fleet:
+        host, port = fleet.addresses["http"].rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+
+        async def ask(*pieces: bytes) -> int:
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
+            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+            await reader.readexactly(length)
+            return int(head.split(b" ")[1])
+
+        push = [Step(node="a", sent_ns=number).segment() for number in range(1, 9)]
+        other = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
+        found = [await ask(push[0]), await ask(push[1]), await ask(push[2]), await ask(other)]
+        found += [await ask(push[3]), await ask(push[4]), await ask(push[5][:30], push[5][30:]), await ask(push[6])]
+        assert found == [200, 200, 200, 404, 200, 200, 200, 200]
+        writer.write(push[7] + other + push[7])
+        assert [await ask(), await ask(), await ask()] == [200, 404, 200]
+        writer.close()
+        row = fleet.processor.clusters["train"].roster.row("a", 0.0)
+        assert (row.pushes, row.report.sent_ns) == (9, 8)
+        assert fleet.processor.counters.pushes == 9
+        assert fleet.receiver.reply_counts() == {("http", 200): 9}
