@@ -19,6 +19,7 @@ from ingero.contract.otlp_detail import (
     summary_detail,
 )
 from ingero.contract.otlp_text import attributes_json
+from ingero.contract.varint import varint
 from ingero.errors import MalformedPush, TooLarge
 
 MAX_ROWS: Final = 200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory
@@ -127,8 +128,8 @@ def resource_context(resource: otlp.Resource | None) -> ResourceContext:
 def decode_resource(body: bytes) -> ResourceContext:
     """`resource_context` of the wire form of a Resource message."""
     # a request with this one resource and nothing else: field 1 of ResourceMetrics, field 1 of the request
-    inner = b"\x0a" + _varint(len(body)) + body
-    request = decode_protobuf(otlp.MetricsRequest, b"\x0a" + _varint(len(inner)) + inner)
+    inner = b"\x0a" + varint(len(body)) + body
+    request = decode_protobuf(otlp.MetricsRequest, b"\x0a" + varint(len(inner)) + inner)
     return resource_context(request.resource_metrics[0].resource)
 
 
@@ -242,12 +243,3 @@ def _as_int32(value: otlp.Plain) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool) and -(2**31) <= value < 2**31:
         return value
     return None
-
-
-def _varint(length: int) -> bytes:
-    encoded = bytearray()
-    while length > 0x7F:
-        encoded.append(length & 0x7F | 0x80)
-        length >>= 7
-    encoded.append(length)
-    return bytes(encoded)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import Source
+from ingero.contract.varint import varint
 
 Columns = NDArray[np.int64]
 
@@ -203,26 +204,16 @@ def _flow_ids(flows: Iterable[int]) -> bytes:
     return b"".join(_tag(47, 1) + int(flow).to_bytes(8, "little") for flow in flows)
 
 
-def _varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value >= 128:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def _tag(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
+    return varint(number << 3 | wire_type)
 
 
 def _field(number: int, value: int) -> bytes:
-    return _tag(number, 0) + _varint(value)
+    return _tag(number, 0) + varint(value)
 
 
 def _message(number: int, content: bytes) -> bytes:
-    return _tag(number, 2) + _varint(len(content)) + content
+    return _tag(number, 2) + varint(len(content)) + content
 
 
 def _text(number: int, text: str) -> bytes:
