@@ -15,8 +15,8 @@ from tests.tls_files import Authority
 from tests.transport.test_fanout import SQL, _target, ask, node
 from tests.waiting import PATIENCE_S, until_async
 
-from ingero.cli.fleet_ask import ask_rows
-from ingero.cli.fleet_options import FleetOptions
+from ingero.cli.fanout import ask_rows
+from ingero.cli.fanout_options import FanoutOptions
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, Question
 from ingero.transport.http import HttpListener, bind
@@ -153,7 +153,7 @@ async def test_servers_that_lie_are_warnings_and_the_others_answer(
         good = await stack.enter_async_context(node(database(tmp_path / "a.db")))
         hostile = [await stack.enter_async_context(raw_server(answer)) for answer in HOSTILE.values()]
         endless = await stack.enter_async_context(raw_server(b"HTTP/1.1 200 OK\r\n\r\n", endless=True))
-        options = FleetOptions([good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0, False)
+        options = FanoutOptions([good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0, False)
         status = await asyncio.to_thread(ask_rows, options, "SELECT count(*) AS n FROM events", 10, "json")
     captured = capsys.readouterr()
     assert (status, msgspec.json.decode(captured.out)) == (0, [{"node": "n1", "n": 3}])
@@ -165,7 +165,7 @@ async def test_servers_that_lie_are_warnings_and_the_others_answer(
 async def test_a_name_or_column_cannot_forge_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = b'{"columns":["\\u001b[2J","b"],"rows":[["\\u001b]0;x\\u0007",1]]}'
     async with raw_server(http(body, b"x-ingero-node: \x1b[31mroot")) as address:
-        options = FleetOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0, False)
+        options = FanoutOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0, False)
         await asyncio.to_thread(ask_rows, options, "SELECT 1", 10, "table")
     captured = capsys.readouterr()
     assert "\x1b" not in captured.out + captured.err

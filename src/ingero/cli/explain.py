@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ingero.cli.fleet_options import fleet_options, resolve_fleet
+from ingero.cli.fanout_options import fanout_options, resolve_fanout
 from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
@@ -59,10 +59,10 @@ class Span:
 @click.option("--annotations", is_flag=True, help="What the job said about itself at that time (step, epoch, phase …).")
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
 @AS_JSON
-@fleet_options(FANOUT_TIMEOUT_S)
+@fanout_options(FANOUT_TIMEOUT_S)
 def command(
     db: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
-    chains: bool, annotations: bool, per_process: bool, as_json: bool, **fleet: Any,
+    chains: bool, annotations: bool, per_process: bool, as_json: bool, **fanout: Any,
 ) -> int:  # fmt: skip
     """Say what was slow, why, and what to do about it: on this machine, in a file, or on many nodes at once.
 
@@ -75,13 +75,13 @@ def command(
       ingero explain --per-process --since 1h
       ingero explain --nodes gpu-node-01:8080,gpu-node-02:8080
     """
-    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
+    options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         if again or last or pid or per_process or begin or end or annotations:
             raise click.UsageError(
                 "nodes show their recorded chains: only --since, --json and connection options go along"
             )
-        from ingero.cli.fleet_ask import ask_chains
+        from ingero.cli.fanout import ask_chains
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=db is None)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ingero.cli.fleet_options import fleet_options, resolve_fleet
+from ingero.cli.fanout_options import fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
@@ -45,8 +45,8 @@ FANOUT_TIMEOUT_S = 10.0
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
 )
-@fleet_options(FANOUT_TIMEOUT_S)
-def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fleet: Any) -> int:
+@fanout_options(FANOUT_TIMEOUT_S)
+def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 
     \b
@@ -57,7 +57,7 @@ def command(kind: str, db: Path | None, output: Path | None, since: float | None
       ingero export --format perfetto --nodes gpu-node-01:8080,gpu-node-02:8080 -o live.json
     """
     output = output or Path(FORMATS[kind])
-    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
+    options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         from ingero.cli.export_nodes import NodesTimeline
 

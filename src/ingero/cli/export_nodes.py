@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from ingero.cli.fleet_ask import closing, decode_reply, each_reply, run_until_interrupt
-from ingero.cli.fleet_options import FleetOptions
+from ingero.cli.fanout import closing, decode_reply, each_reply, run_until_interrupt
+from ingero.cli.fanout_options import FanoutOptions
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import (
@@ -43,7 +43,7 @@ class _Events(msgspec.Struct):
 class NodesTimeline:
     """What several nodes answered, as a timeline."""
 
-    def __init__(self, options: FleetOptions, since_s: float, limit: int) -> None:
+    def __init__(self, options: FanoutOptions, since_s: float, limit: int) -> None:
         self.options = options
         self.merge = RowMerge()
         self.merge.expect(_COLUMNS)

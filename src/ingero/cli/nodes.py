@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import yaml
 
-from ingero.cli.fleet_ask import each_reply
-from ingero.cli.fleet_options import FleetOptions, fleet_of, fleet_options
+from ingero.cli.fanout import each_reply
+from ingero.cli.fanout_options import FanoutOptions, fanout_of, fanout_options
 from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
@@ -73,10 +73,10 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 
 @command.command()
 @AS_JSON
-@fleet_options(FANOUT_TIMEOUT_S)
-def check(as_json: bool, **fleet: object) -> int:
+@fanout_options(FANOUT_TIMEOUT_S)
+def check(as_json: bool, **fanout: object) -> int:
     """Ask every node for the time: who answers, under which name, how far its clock is off."""
-    options = fleet_of(fleet, load_ingero().fleet, FANOUT_TIMEOUT_S)
+    options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
     offsets = asyncio.run(each_reply(options, Question("/api/v1/time"), replies.append))
     rows = [_checked(reply, offsets.get(reply.name), options) for reply in replies]
@@ -93,7 +93,7 @@ def check(as_json: bool, **fleet: object) -> int:
     return 1 if silent else 0
 
 
-def _checked(reply: NodeReply, offset: ClockOffset | None, options: FleetOptions) -> tuple[object, ...]:
+def _checked(reply: NodeReply, offset: ClockOffset | None, options: FanoutOptions) -> tuple[object, ...]:
     if reply.failure is not None:
         return reply.address, None, "silent", None, None, reply.failure
     if offset is None:

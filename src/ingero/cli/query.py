@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from ingero.cli.fleet_options import fleet_options, resolve_fleet
+from ingero.cli.fanout_options import fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.cli.rows import RowPrinter
 from ingero.config.ingero import trace_database
@@ -39,7 +39,7 @@ LOCAL_ROWS = 10_000
 )
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
-@fleet_options(FANOUT_TIMEOUT_S)
+@fanout_options(FANOUT_TIMEOUT_S)
 def command(
     sql: str | None,
     db: Path | None,
@@ -51,7 +51,7 @@ def command(
     limit: int | None,
     form: str,
     as_json: bool,
-    **fleet: Any,
+    **fanout: Any,
 ) -> int:
     """Ask a trace database, or those of many nodes at once, with SQL or with filters. Nothing is ever changed.
 
@@ -67,11 +67,11 @@ def command(
         raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
     if sql is not None and (annotations or include_rolled):
         raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
-    options = resolve_fleet(fleet, FANOUT_TIMEOUT_S, is_local=db is not None)
-    if options is not None and sql is None and fleet["nodes"] is not None:
+    options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
+    if options is not None and sql is None and fanout["nodes"] is not None:
         raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
     if options is not None and sql is not None:
-        from ingero.cli.fleet_ask import ask_rows
+        from ingero.cli.fanout import ask_rows
 
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = trace_database(db)
@@ -82,7 +82,7 @@ def command(
         files = [file, *(reversed(rolled_files(file)) if include_rolled else ())]
         columns, rows, truncated = _by_filter(files, wanted, annotations)
     else:
-        result = run_query(file, sql, QueryLimits(fleet["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS))
+        result = run_query(file, sql, QueryLimits(fanout["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS))
         columns, rows, truncated = result.columns, result.rows, result.truncated
     print_rows(columns, rows, "json" if as_json else form)
     if truncated:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ingero.cli.fleet_options import FleetOptions
+from ingero.cli.fanout_options import FanoutOptions
 from ingero.cli.rows import RowPrinter
 from ingero.cli.table import print_json, printable, severity_tag
 from ingero.contract.chain import severity_order
@@ -24,7 +24,7 @@ _decode_chains = msgspec.json.Decoder(Chains).decode
 
 
 async def each_reply(
-    options: FleetOptions, question: Question, take: Callable[[NodeReply], None]
+    options: FanoutOptions, question: Question, take: Callable[[NodeReply], None]
 ) -> dict[str, ClockOffset]:
     """Ask all nodes; `take` gets the replies in node order. Returns the clock offsets that could be measured."""
     async with Fanout(options.policy, keep_open=False) as fanout:
@@ -33,7 +33,7 @@ async def each_reply(
         return fanout.offsets(options.nodes)
 
 
-def ask_rows(options: FleetOptions, sql: str, limit: int, form: str) -> int:
+def ask_rows(options: FanoutOptions, sql: str, limit: int, form: str) -> int:
     """`query --nodes`; returns the exit status."""
     merge, printer = RowMerge(), RowPrinter(form)
     truncated: list[str] = []
@@ -63,7 +63,7 @@ def ask_rows(options: FleetOptions, sql: str, limit: int, form: str) -> int:
     return closing(options, merge, offsets, interrupted)
 
 
-def ask_chains(options: FleetOptions, since: str | None, as_json: bool) -> int:
+def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
     """`explain --nodes`; returns the exit status."""
     merge = RowMerge()
     chains: list[ChainRow] = []
@@ -115,7 +115,7 @@ def run_until_interrupt(work: Awaitable[dict[str, ClockOffset]]) -> tuple[dict[s
         return {}, True
 
 
-def closing(options: FleetOptions, merge: RowMerge, offsets: Mapping[str, ClockOffset], interrupted: bool) -> int:
+def closing(options: FanoutOptions, merge: RowMerge, offsets: Mapping[str, ClockOffset], interrupted: bool) -> int:
     """Warnings, and the exit status."""
     for warning in merge.warnings:
         print(f"WARNING: {printable(warning)}", file=sys.stderr)

@@ -15,7 +15,7 @@ _PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
-class FleetOptions:
+class FanoutOptions:
     """Which nodes to ask and how."""
 
     nodes: list[str]
@@ -24,8 +24,8 @@ class FleetOptions:
     fail_on_partial: bool
 
 
-def fleet_options(default_timeout_s: float) -> Decorator:
-    """Adds --nodes and its companions to a command; the command receives them as `**fleet`."""
+def fanout_options(default_timeout_s: float) -> Decorator:
+    """Adds --nodes and its companions to a command; the command receives them as `**fanout`."""
     return stacked(
         click.option(
             "--nodes", metavar="HOST:PORT,…", help="Ask these nodes at once [else fleet.nodes of ingero.yaml]."
@@ -50,29 +50,29 @@ def fleet_options(default_timeout_s: float) -> Decorator:
     )
 
 
-def resolve_fleet(fleet: dict[str, Any], default_timeout_s: float, *, is_local: bool) -> FleetOptions | None:
+def resolve_fanout(fanout: dict[str, Any], default_timeout_s: float, *, is_local: bool) -> FanoutOptions | None:
     """The fan-out that was asked for: --nodes, or the nodes of ingero.yaml unless a local file was named."""
     config = load_ingero().fleet
-    if is_local and fleet["nodes"] is not None:
+    if is_local and fanout["nodes"] is not None:
         raise click.UsageError("--db and --nodes exclude each other: a file, or the nodes")
-    if is_local or (fleet["nodes"] is None and not config.nodes):
+    if is_local or (fanout["nodes"] is None and not config.nodes):
         return None
-    return fleet_of(fleet, config, default_timeout_s)
+    return fanout_of(fanout, config, default_timeout_s)
 
 
-def fleet_of(fleet: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float) -> FleetOptions:
+def fanout_of(fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float) -> FanoutOptions:
     """Options over configuration."""
-    nodes = parse_nodes(fleet["nodes"]) if fleet["nodes"] is not None else list(config.nodes)
+    nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else list(config.nodes)
     policy = FanoutPolicy(
-        timeout_s=fleet["timeout"] or default_timeout_s,
+        timeout_s=fanout["timeout"] or default_timeout_s,
         tls=client_tls(
-            fleet["ca_cert"] or config.ca_cert,
-            fleet["client_cert"] or config.client_cert,
-            fleet["client_key"] or config.client_key,
+            fanout["ca_cert"] or config.ca_cert,
+            fanout["client_cert"] or config.client_cert,
+            fanout["client_key"] or config.client_key,
         ),
         trusted=config.trusted,
-        require_tls=fleet["fleet_require_tls"],
+        require_tls=fanout["fleet_require_tls"],
         token=token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
-    return FleetOptions(nodes, policy, fleet["clock_skew_threshold"] * 1000, fleet["fail_on_partial"])
+    return FanoutOptions(nodes, policy, fanout["clock_skew_threshold"] * 1000, fanout["fail_on_partial"])
