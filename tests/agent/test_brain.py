@@ -57,6 +57,51 @@ class Life:
         return thought
 
 
+def alone(confirmations: int = 3, signals: tuple[float | None, ...] = HEALTHY) -> Life:
+    """A warm node whose Fleet never answered."""
+    life = Life(warmup=5, confirmations=confirmations)
+    for _ in range(8):
+        life.brain.pushed(PushOutcome.TRANSPORT, None)
+        thought = life.tick(signals, threshold=None)
+    assert thought.decision.mode is DetectionMode.LOCAL_BASELINE
+    return life
+
+
+@pytest.mark.parametrize("busy", [(100.0, 0.95, 0.95, 0.0), (100.0, 0.95, 0.05, 0.95), (100.0, 0.95, 0.0, 0.0)])
+def test_without_peers_a_busy_host_makes_no_straggler(busy: tuple[float, ...]) -> None:
+    """The score falls to half; the work of this node does not."""
+    life = alone()
+    thought = life.ticks(10, busy, threshold=None)
+    assert thought.score is not None and thought.decision.threshold is not None
+    assert thought.score.value < thought.decision.threshold
+    assert (thought.emission, thought.is_spared) == (None, True)
+    assert not life.tick(HEALTHY, threshold=None).is_spared
+
+
+def test_without_peers_less_work_makes_one_on_a_busy_host_too() -> None:
+    life = alone()
+    thought = life.ticks(3, (30.0, 0.95, 0.95, 0.0), threshold=None)
+    assert thought.raised and not thought.is_spared
+    still = life.ticks(8, (30.0, 0.95, 0.95, 0.95), threshold=None)
+    assert still.emission is not None and isinstance(still.emission.line, StragglerState)
+    while_busy = life.ticks(2, (100.0, 0.95, 0.95, 0.0), threshold=None)
+    assert while_busy.closing is None or while_busy.closing is Closing.RECOVERED
+    assert not life.brain.classification.is_straggler, "its work is back, whatever else the host does"
+
+
+def test_without_peers_and_without_a_sign_of_work_nobody_is_named() -> None:
+    life = alone(signals=(None, None, 0.9, 0.9))
+    thought = life.ticks(10, (None, None, 0.9, 0.0), threshold=None)
+    assert (thought.emission, thought.is_spared) == (None, True)
+
+
+def test_with_a_line_of_peers_load_still_counts() -> None:
+    """The published score, unchanged: peers on equally busy hosts have moved the line."""
+    life = Life(warmup=5)
+    life.ticks(8, HEALTHY)
+    assert life.tick((100.0, 0.95, 0.95, 0.0)).raised
+
+
 def test_published_loop_vector_70() -> None:
     life = Life()
     thoughts = [life.tick(raw) for raw in ((50, 0.5, 0.5, 0.5), (50, 0.5, 0.5, 0.5), HEALTHY)]

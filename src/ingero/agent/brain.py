@@ -35,7 +35,7 @@ from ingero.core.modes import (
     decide_mode,
     without_header,
 )
-from ingero.core.score import Score, ScorePolicy, compute_score, dominant_signal
+from ingero.core.score import Score, ScorePolicy, compute_score, dominant_signal, work_score
 
 BASELINE_HOLD_S = 1800.0  # a slow node must not become its own normal; after this long it may
 USUAL_SCORE_ALPHA = 0.1
@@ -67,6 +67,7 @@ class Thought:
     emission: Emission | None = None
     raised: bool = False
     closing: Closing | None = None
+    is_spared: bool = False  # below its own line, without peers, and only because its host is busy
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Brain:
     usual_score: float | None = None
     last: Thought | None = None
     open_emission: Emission | None = None  # the latest message of the open episode
-    _pending: tuple[float, str] | None = None  # score and dominant signal that wait for judgement
+    _pending: tuple[float, str, float | None] | None = None  # score, dominant signal and work score, to be judged
     _below_since_s: float | None = None
 
     @property
@@ -108,8 +109,10 @@ class Brain:
             self.baseline = fold(Baseline(), look.signals, self.policy.baseline)
             self.usual_score = None
             return self._conclude(decision, emission=self._close(Closing.LEFT_ACTIVE, now_ns))
-        score = compute_score(relative_signals(self.baseline, look.signals, self.policy.baseline), self.policy.score)
-        dominant = dominant_signal(look.signals, usual(self.baseline, self.policy.baseline))
+        known = usual(self.baseline, self.policy.baseline)
+        relative = relative_signals(self.baseline, look.signals, self.policy.baseline)
+        score, dominant = compute_score(relative, self.policy.score), dominant_signal(look.signals, known)
+        work = work_score(relative, known, self.policy.score)
         is_working = bool(look.launches) or self.life.state is NodeState.ACTIVE  # rest says nothing about what is usual
         if not self._must_hold(score, decision.threshold, before, now_s) and is_working:
             self.baseline = fold(self.baseline, look.signals, self.policy.baseline)
@@ -117,7 +120,7 @@ class Brain:
         report = self._report(look, score, degraded, decision.mode, now_ns)
         emission = None
         if self.life.state is NodeState.ACTIVE and score is not None:
-            self._pending = (score.value, dominant)
+            self._pending = (score.value, dominant, work)
         else:
             emission = self._close(Closing.LEFT_ACTIVE, now_ns)
         return self._conclude(decision, emission, score=score, is_degraded=degraded, report=report, dominant=dominant)
@@ -129,15 +132,20 @@ class Brain:
         """
         if self._pending is None or self.last is None:
             return None
-        (score, dominant), self._pending = self._pending, None
+        (score, dominant, work), self._pending = self._pending, None
         decision = self._decide(now_s)
-        emission = self._classify(score, dominant, decision, now_ns)
+        judged = score
+        if decision.mode is DetectionMode.LOCAL_BASELINE:  # no peers who might be as busy: its own work alone
+            decision, judged = replace(decision, may_raise=work is not None), score if work is None else work
+        emission = self._classify(score, judged, dominant, decision, now_ns)
+        is_spared = decision.mode is DetectionMode.LOCAL_BASELINE and _is_spared(score, work, decision.threshold)
         self.last = replace(
             self.last,
             decision=decision,
             emission=emission,
             raised=self.classification.raised,
             closing=self.classification.closing,
+            is_spared=is_spared and not self.classification.is_straggler,
         )
         return self.last
 
@@ -190,12 +198,14 @@ class Brain:
         )
         return ModeDecision(self.policy.fallback_mode) if decision.mode is DetectionMode.NONE else decision
 
-    def _classify(self, score: float, dominant: str, decision: ModeDecision, now_ns: int) -> Emission | None:
+    def _classify(
+        self, score: float, judged: float, dominant: str, decision: ModeDecision, now_ns: int
+    ) -> Emission | None:
         if decision.threshold is None:
             return self._close(Closing.MODE_LOST, now_ns)
         self.classification = classify(
             self.classification,
-            score,
+            judged,
             decision.threshold,
             self.policy.classifier,
             node=f"{self.identity.cluster}/{self.identity.node}",
@@ -264,6 +274,10 @@ class Brain:
             **found,
         )
         return self.last
+
+
+def _is_spared(score: float, work: float | None, threshold: float | None) -> bool:
+    return threshold is not None and score + EPSILON < threshold and (work is None or work + EPSILON >= threshold)
 
 
 def _received(served: ServedThreshold | None, now_s: float) -> FleetThreshold | None:

@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ingero.agent.brain import Brain, Thought
-from ingero.agent.messages import Emission
+from ingero.agent.messages import Emission, verdict_facts
 from ingero.agent.signals import Observation, SignalSource
 from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.otlp import MetricsRequest
 from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
-from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.baseline import is_warm
@@ -41,6 +40,7 @@ FAREWELL_S = 3.0  # for the last events of a node that stops
 MAX_OPEN_EVENTS = 8
 MAX_VERDICTS = 64
 MAX_DETAIL = 200  # characters of somebody else's error text in our log
+WITHOUT_PEERS = "no Fleet to compare with: only less work than usual makes a straggler, a busy host does not"
 
 
 @dataclass(slots=True)
@@ -253,19 +253,7 @@ class PushLoop:
     def _log_verdict(self, verdict: Verdict) -> None:
         self.counters.verdicts[verdict.state.value] += 1
         level = logging.WARNING if verdict.state is VerdictState.STRAGGLER else logging.INFO
-        facts = {
-            "state": verdict.state.value,
-            "node": verdict.node,
-            "rank": verdict.rank,
-            "class": verdict.cause.value,
-            "excess": verdict.excess,
-            "error": verdict.error,
-            "since": rfc3339_ns(round(verdict.since * 1e3) * 10**6),
-            "episode": verdict.episode,
-            "evidence": verdict.evidence,
-            "next": verdict.next_step,
-        }
-        log.log(level, "verdict", extra={key: value for key, value in facts.items() if value not in (None, "")})
+        log.log(level, "verdict", extra=verdict_facts(verdict))
 
     def _tell(self, thought: Thought) -> None:
         """The same message on all channels: socket and log now, Fleet with the push, tracing on its own."""
@@ -376,8 +364,12 @@ class PushLoop:
     def _log_judgement(self, thought: Thought) -> None:
         mode = thought.decision.mode
         if mode is not self._mode:
-            log.info("mode_changed", extra={"mode": mode.value, "was": self._mode and self._mode.value})
+            why = {"why": WITHOUT_PEERS} if mode is DetectionMode.LOCAL_BASELINE else {}
+            log.info("mode_changed", extra={"mode": mode.value, "was": self._mode and self._mode.value, **why})
             self._mode = mode
+        if thought.is_spared and thought.score is not None:
+            facts = {"score": thought.score.value, "threshold": thought.decision.threshold, "low": thought.dominant}
+            self._warn("not_named", time.monotonic(), **facts, why=WITHOUT_PEERS)
 
     def _warn(self, name: str, now_s: float, **facts: object) -> None:
         if now_s - self._warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S:

@@ -85,6 +85,22 @@ def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
     return Score(value, Signals(**clamped), tuple(anomalies))
 
 
+def work_score(signals: Signals, usual: Signals, policy: ScorePolicy) -> float | None:
+    """The score this node would have if its host were no busier than usual: below the line, its own work is slower.
+
+    None where neither throughput nor compute was measured, and nothing tells how its work goes.
+    """
+    if signals.throughput is None and signals.compute is None:
+        return None
+    memory, cpu = _no_worse(signals.memory, usual.memory), _no_worse(signals.cpu, usual.cpu)
+    score = compute_score(Signals(signals.throughput, signals.compute, memory, cpu), policy)
+    return score.value if score is not None else None
+
+
+def _no_worse(value: float | None, usual: float | None) -> float | None:
+    return value if value is None or usual is None or not value < usual else usual
+
+
 def penalty(lowest: float, policy: ScorePolicy) -> float:
     """1.0 above the degradation zone, 0.5 at the floor, a straight line between."""
     if lowest >= policy.degradation_zone:
