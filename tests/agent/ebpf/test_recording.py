@@ -369,7 +369,7 @@ def test_waits_for_collectives_are_found_in_real_records(job: Callable[..., Job]
             process.do(f"{reduce}\ntime.sleep({pause_s})\nrt.cudaStreamSynchronize(P(9))")
     finally:
         stop.set()
-        thread.join(20)
+        thread.join()
     assert table.poll() == []
     (batch,) = table.poll()
     first, second = batch.pick(np.array([0, 1]))
