@@ -5,6 +5,7 @@ import pytest
 from tests.core.trace_events import MS, PID, T0, US, events, join
 
 from ingero.agent.aggregator import Aggregator, CountedRow
+from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.process_info import ProcessBook, ProcessInfo
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.core.event_columns import EventColumns
@@ -165,6 +166,24 @@ def test_a_burst_does_not_wait_for_the_tick(shelf: Shelf) -> None:
     one.take(traced(events("cudaLaunchKernel", 1500, US, at=LATER, step=US)))
     one.flush_if_full(LATER)
     assert len(shelf.rows("events")) == 1500
+
+
+def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_must_37(shelf: Shelf) -> None:
+    """Waits of processes nobody traces count as well: in windows of ten seconds, beside those of the job."""
+    one = recorder(shelf)
+    one.take(traced(events("cudaStreamSync", 5, MS, at=LATER)))  # it uses the GPU: its container is cgroup 77
+    waits = CountedRow(PID, 3, 1, 40, 40, 800 * MS, 30 * MS, np.array([0, 0, 0, 0, 40, 0]), FLOORS, True)
+    calm = [CgroupWait(group, 50 * MS, np.array([0, 0, 0, 50, 0, 0])) for group in (88, 99)]
+    few = [CgroupWait(111, MS, np.array([9, 0, 0, 0, 0, 0]))]
+    found = []
+    for second in range(0, 25):
+        one.take_neighbours([*calm, *few], FLOORS)
+        now_ns = LATER + second * SECOND
+        found.append([chain.name for chain in one.tick(now_ns, [waits], None)])
+    assert ["noisy-neighbor-high"] in found
+    assert found[-1] == [], "nobody waited in the last window"
+    rows = {row[0]: row[2:4] for row in shelf.rows("cgroup_schedstat")}
+    assert rows == {77: (800 * MS, 40), 88: (50 * MS, 50), 99: (50 * MS, 50), 111: (MS, 9)}
 
 
 def test_aggregates_leave_with_the_events_also_when_no_row_is_kept_must_33(shelf: Shelf) -> None:

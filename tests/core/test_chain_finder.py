@@ -7,7 +7,7 @@ from tests.core.trace_events import HEALTHY, MS, PID, SLOW, T0, US, events, join
 
 from ingero.contract.chain import Chain, Severity
 from ingero.core import fixes
-from ingero.core.chain_finder import ChainFinder
+from ingero.core.chain_finder import CgroupWaitTimes, ChainFinder
 from ingero.core.chains import window_for
 from ingero.core.event_columns import EventColumns, columns_from_rows
 from ingero.core.evidence import SystemSample
@@ -156,6 +156,25 @@ def test_noisy_neighbour() -> None:
     assert chain.name == "noisy-neighbor-high"
     assert "20.0x" in chain.summary
     assert find(own, pid=PID) == []
+
+
+@pytest.mark.parametrize(
+    ("waits", "names_found"),
+    [
+        ({7: (10 * MS, 20), 8: (MS // 2, 20)}, ["noisy-neighbor-high"]),
+        ({7: (3 * MS, 20), 8: (MS, 20), 9: (MS, 20)}, ["noisy-neighbor-medium"]),
+        ({7: (MS // 2, 20), 8: (MS // 100, 20)}, []),
+        ({7: (10 * MS, 9), 8: (MS // 2, 20)}, []),
+        ({7: (10 * MS, 20), 8: (MS // 2, 9)}, []),
+        ({7: (MS, 20), 8: (10 * MS, 20)}, []),
+    ],
+    ids=["C20", "three times", "too short to hurt", "few of its own", "few of others", "the neighbour waits"],
+)
+def test_noisy_neighbour_from_waits_of_all_cgroups_must_37(
+    waits: dict[int, tuple[int, int]], names_found: list[str]
+) -> None:
+    finder = ChainFinder(0, Host(8))
+    assert names(finder.find(T0, [], waits=CgroupWaitTimes(waits, frozenset({7})))) == names_found
 
 
 def snapshots(counts: list[int], switches: int, op: OpSummary) -> list[list[str]]:

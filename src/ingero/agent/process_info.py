@@ -47,9 +47,18 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         local_rank=_integer(environ.get("LOCAL_RANK")),
         world_size=_integer(environ.get("WORLD_SIZE")),
         job=environ.get("INGERO_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("TORCHELASTIC_RUN_ID") or None,
-        cgroup_id=_inode(CGROUP_ROOT / path.lstrip("/")) if path else 0,
+        cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
         cgroup_path=path,
     )
+
+
+def cgroup_root(proc: Path = PROC) -> Path:
+    """Where the one hierarchy is mounted that the kernel's cgroup numbers belong to; beside older ones, elsewhere."""
+    for line in _read_bytes(proc / "mounts").decode(errors="replace").splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            return Path(fields[1])
+    return CGROUP_ROOT
 
 
 def parse_environ(block: bytes) -> dict[str, str]:

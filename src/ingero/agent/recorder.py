@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.aggregator import Aggregator, CountedRow
+from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.process_info import ProcessBook
 from ingero.agent.schedstat import INSERT_SCHEDSTAT, CgroupWaits
 from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, PROCESS_EXEC, PROCESS_EXIT, Source
-from ingero.core.chain_finder import ChainFinder, weight
+from ingero.core.chain_finder import CgroupWaitTimes, ChainFinder, weight
 from ingero.core.chains import TRAINING_WINDOW_NS
 from ingero.core.event_columns import EventColumns, source_table
 from ingero.core.evidence import SystemSample, contended
@@ -110,6 +111,7 @@ class _Pending:
     events: list[Row] = field(default_factory=list)
     collectives: list[Row] = field(default_factory=list)
     stacks: list[Row] = field(default_factory=list)
+    waits: list[Row] = field(default_factory=list)
 
 
 def _stack_key(traced: TracedEvents, pid: int, number: int) -> StackKey:
@@ -176,6 +178,10 @@ class Recorder:
         self.totals.collectives += len(rows)
         if self._sink is not None:
             self._pending.collectives += rows
+
+    def take_neighbours(self, rows: Sequence[CgroupWait], floors_ns: NDArray[np.int64]) -> None:
+        """Waits for a CPU in all cgroups, whoever is traced."""
+        self._waits.add_others(rows, floors_ns)
 
     def _note_processes(self, events: EventColumns) -> None:
         preemptors = np.unique(events.arg1[contended(events)])[:16]  # their names go into the advice
@@ -245,10 +251,15 @@ class Recorder:
             self._finder.add_sample(sample)
         self._aggregator.add_counted(counted, now_ns)
         self._waits.add(counted)
+        self._pending.waits += self._waits.due(now_ns)
         self._finder.host = Host(self.policy.cpus, self.processes.names())
-        self.chains = self._unsaved = self._finder.find(now_ns, self.summaries())
+        self.chains = self._unsaved = self._finder.find(now_ns, self.summaries(), waits=self._cgroup_waits())
         self.flush(now_ns, sample)
         return self.chains
+
+    def _cgroup_waits(self) -> CgroupWaitTimes:
+        own = frozenset(self.processes.get(pid).cgroup_id for pid in self._active) - {0}
+        return CgroupWaitTimes(self._waits.last, own)
 
     def summaries(self) -> list[OpSummary]:
         """Every operation of every process, most time first; hot ones as the kernel counted them."""
@@ -265,7 +276,7 @@ class Recorder:
             *self._process_rows(now_ns),
             *self._chain_rows(now_ns),
             *self._aggregator.due(now_ns, is_last=is_last),
-            (INSERT_SCHEDSTAT, self._waits.due(now_ns, is_last=is_last)),
+            (INSERT_SCHEDSTAT, self._pending.waits + (self._waits.due(now_ns, is_last=True) if is_last else [])),
         ]
         if sample is not None:
             values = (sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb, sample.load_avg)

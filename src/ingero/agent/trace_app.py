@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from ingero.agent.aggregator import CountedRow
 from ingero.agent.annotate import INSERT_ANNOTATION, AnnotationServer
+from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.host_info import HostSampler, has_moved, read_machine
 from ingero.agent.process_info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.agent.stack_resolver import StackResolver
+from ingero.agent.trace_feed import FLOORS_NS
 from ingero.contract.chain import Chain
 from ingero.core.chains import window_for
 from ingero.core.evidence import SystemSample
@@ -42,6 +44,8 @@ class Feed(Protocol):
     def collectives(self, book: ProcessBook) -> Sequence[Row]: ...
 
     def counted(self) -> Sequence[CountedRow]: ...
+
+    def neighbours(self) -> Sequence[CgroupWait]: ...
 
     def tune(self, operations: Sequence[OpSummary]) -> None: ...
 
@@ -166,6 +170,7 @@ class TraceApp:
     def _tick(self) -> None:
         now_ns = time.time_ns()
         self._sample = self._sampler.read(now_ns)
+        self.recorder.take_neighbours(self._feed.neighbours(), FLOORS_NS)
         self.recorder.tick(now_ns, self._feed.counted(), self._due_sample())
         self._feed.tune(self.recorder.summaries())
         if self.writer is not None:

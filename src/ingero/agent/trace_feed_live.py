@@ -7,6 +7,7 @@ from typing import Final
 
 from ingero.agent.aggregator import CountedRow
 from ingero.agent.ebpf.batch import EventBatch
+from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.tracer import HistogramRow, Tracer
@@ -55,6 +56,10 @@ class LiveFeed:
         """What the kernel counted so far."""
         self._rows = self.tracer.histograms()
         return to_counted(self._rows, records_everything=self._policy.record_everything)
+
+    def neighbours(self) -> Sequence[CgroupWait]:
+        """Waits for a CPU of processes that are not traced."""
+        return self.tracer.neighbours()
 
     def tune(self, operations: Sequence[OpSummary]) -> None:
         """Tell the kernel what is slow for each call of each process: those are recorded with their stack."""

@@ -18,7 +18,20 @@ from ingero.core.throughput import ThroughputWatch, drop_chain, is_watched
 MIN_CGROUP_SAMPLES = 10
 OFF_CPU_CAP_NS = 1_000_000_000
 NEIGHBOUR_RATIO = 2.0
+NEIGHBOUR_MIN_NS = 1_000_000  # shorter waits hurt nobody, whatever others have
 MAX_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupWaitTimes:
+    """99th percentile and number of the waits for a CPU, by cgroup, and the cgroups that use the GPU. A recorder that
+    counts every wait gives this; without it, recorded switches have to do."""
+
+    by_cgroup: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    own: frozenset[int] = frozenset()
+
+
+NO_WAITS = CgroupWaitTimes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +68,21 @@ class ChainFinder:
         if len(self._samples) > MAX_SAMPLES:
             del self._samples[next(iter(self._samples))]
 
-    def find(self, now_ns: int, ops: Sequence[OpSummary], pid: int = 0, cgroup_id: int = 0) -> list[Chain]:
+    def find(
+        self,
+        now_ns: int,
+        ops: Sequence[OpSummary],
+        pid: int = 0,
+        cgroup_id: int = 0,
+        waits: CgroupWaitTimes = NO_WAITS,
+    ) -> list[Chain]:
         """Every chain of this moment, worst first. `pid` narrows to one process."""
         events = self._window.at(now_ns)
         samples = self._samples_at(now_ns)
         chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
         scene = _Scene(now_ns, events, samples, pid, cgroup_id)
         found = self._about_operations(scene, chosen)
-        found += self._standalone(events, pid, cgroup_id)
+        found += self._standalone(events, pid, cgroup_id, waits)
         memory = max((sample.mem_pct for sample in samples.values()), default=None)
         found += self._graphs.find(now_ns, pid, memory, self.host)
         return sorted(worst_per_name(found), key=weight, reverse=True)
@@ -89,7 +109,7 @@ class ChainFinder:
                     drops.append((op.key, fallen))
         return [*tails.values(), *(chain for key, chain in drops if key not in tails)]
 
-    def _standalone(self, events: EventColumns, pid: int, cgroup_id: int) -> list[Chain]:
+    def _standalone(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> list[Chain]:
         found = []
         kills = events.take(events.is_op(*OOM_KILL) | events.is_op(*POD_OOM_KILL))
         if len(kills):
@@ -99,33 +119,42 @@ class ChainFinder:
         if retransmits:
             found.append(retransmits)
         found += chains.pod_chains(int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum()))
-        neighbour = self._neighbour(events, pid, cgroup_id)
+        neighbour = self._neighbour(events, pid, cgroup_id, counted)
         return [*found, neighbour] if neighbour else found
 
-    def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int) -> Chain | None:
+    def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> Chain | None:
         switches = events.take(contended(events) & (events.cgroup_id > 1))
-        if not len(switches):
+        if counted.own:
+            enough = {group: wait for group, (wait, count) in counted.by_cgroup.items() if count >= MIN_CGROUP_SAMPLES}
+            waits, least_ns, targets = enough, NEIGHBOUR_MIN_NS, counted.own & enough.keys()
+        else:
+            waits, least_ns = _recorded_waits(switches), 0
+            targets = frozenset({cgroup_id or _cgroup_of(switches, pid)}) & waits.keys()
+        if not targets:
             return None
-        target = cgroup_id
-        if not target and pid:
-            own = switches.cgroup_id[switches.pid == pid]
-            target = int(own[-1]) if len(own) else 0
-        waits = {
-            int(group): _p99(switches.duration[switches.cgroup_id == group])
-            for group in np.unique(switches.cgroup_id)
-            if (switches.cgroup_id == group).sum() >= MIN_CGROUP_SAMPLES
-        }
+        target = max(targets, key=lambda group: waits[group])
         peers = sorted(wait for group, wait in waits.items() if group != target)
-        if target not in waits or not peers:
-            return None
-        ratio = waits[target] / max(peers[len(peers) // 2], 1)
-        if ratio < NEIGHBOUR_RATIO:
+        ratio = waits[target] / max(peers[len(peers) // 2], 1) if peers else 0.0
+        if ratio < NEIGHBOUR_RATIO or waits[target] < least_ns:
             return None
         own_rows = switches.take(switches.cgroup_id == target)
         others = (
             {int(other) for other in np.unique(own_rows.arg1)} - {0, pid} - {int(p) for p in np.unique(own_rows.pid)}
         )
         return chains.neighbour_chain(ratio, waits[target], len(peers), sorted(others)[:3], self.host)
+
+
+def _recorded_waits(switches: EventColumns) -> dict[int, int]:
+    return {
+        int(group): _p99(switches.duration[switches.cgroup_id == group])
+        for group in np.unique(switches.cgroup_id)
+        if (switches.cgroup_id == group).sum() >= MIN_CGROUP_SAMPLES
+    }
+
+
+def _cgroup_of(switches: EventColumns, pid: int) -> int:
+    own = switches.cgroup_id[switches.pid == pid]
+    return int(own[-1]) if pid and len(own) else 0
 
 
 def worst_per_name(found: Sequence[Chain]) -> list[Chain]:

@@ -53,6 +53,31 @@ def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) 
     assert rows(tracing, traced.pid)["runqueue_wait"].sum_ns > 0.1e9
 
 
+def test_waits_of_untraced_processes_are_sampled_by_cgroup_must_37(job, trace, tmp_path) -> None:
+    """Who is a noisy neighbour shows only beside processes that nobody asked to trace."""
+    traced, other = job(), job()
+    mounted = tmp_path / "cgroup"
+    mounted.mkdir()
+    if subprocess.run(["mount", "-t", "cgroup2", "none", str(mounted)], check=False, capture_output=True).returncode:
+        pytest.skip("the one cgroup hierarchy cannot be mounted here")
+    group = mounted / f"ingero-{other.pid}"
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(other.pid))
+        tracing = trace(pids=(traced.pid,))
+        other.send("end = time.monotonic() + 60\nwhile time.monotonic() < end: time.sleep(0.001)\n")
+        waits = lambda: [row for row in tracing.tracer.neighbours() if row.cgroup == group.stat().st_ino]  # noqa: E731
+        tracing.wait(lambda: any(int(row.buckets.sum()) >= 10 for row in waits()))
+        (row,) = waits()
+        assert row.sum_ns > 0
+        assert len(tracing.of(Source.HOST, SWITCH)) == 0 or set(tracing.of(Source.HOST, SWITCH)["pid"]) == {traced.pid}
+    finally:
+        other.close()
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
 def test_sleep_is_not_contention(job, trace) -> None:
     process = job()
     tracing = trace(pids=(process.pid,), record_everything=True)

@@ -13,6 +13,7 @@ STRUCTS = {
     "event": layout.EVENT,
     "nccl_event": layout.NCCL_EVENT,
     "slot": layout.SLOT,
+    "waits": layout.WAITS,
     "func": layout.FUNC,
     "target": layout.TARGET,
 }

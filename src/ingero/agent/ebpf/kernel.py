@@ -86,6 +86,8 @@ def resolve_features(btf: Btf | None, wanted: frozenset[str]) -> tuple[dict[str,
             offset = _offset(btf, owner, field)
             if offset is not None:
                 constants[constant] = struct.pack("<I", offset)
+        if "scheduler" in wanted and "off_kn_id" in constants:
+            constants["watch_neighbours"] = struct.pack("<I", 1)
         if "scheduler" not in missing and not constants.get("switch_has_state"):
             _older_state(btf, constants, missing)
     return constants, missing

@@ -1,8 +1,10 @@
 """The structs of agent/probes/state.h and nccl.h as numpy types; a test compares them with the object's own BTF."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 BUCKETS: Final = 128
 FIRST_OCTAVE: Final = 8
@@ -77,7 +79,17 @@ FUNC: Final = np.dtype(
         ("pad", "u1", (2,)),
     ]
 )
+WAITS: Final = np.dtype([("count", "<u8"), ("sum", "<u8"), ("buckets", "<u8", (BUCKETS,))])
 TARGET: Final = np.dtype([("first_slot", "<u4"), ("flags", "<u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupWait:
+    """How long threads of a cgroup waited for a CPU, cumulative."""
+
+    cgroup: int
+    sum_ns: int
+    buckets: NDArray[np.int64]
 
 
 def bucket_floor_ns(bucket: int) -> int:

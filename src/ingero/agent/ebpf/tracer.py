@@ -23,7 +23,7 @@ from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.calibrate import calibrate
 from ingero.agent.ebpf.following import Follower
 from ingero.agent.ebpf.functions import FUNCTIONS
-from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES
+from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, WAITS, CgroupWait
 from ingero.agent.ebpf.loading import Capability, LoadedProbes
 from ingero.agent.ebpf.maps import possible_cpus
 from ingero.agent.ebpf.policy import TracePolicy
@@ -226,6 +226,18 @@ class Tracer:
             emitted=int(row["emitted"]),
             buckets=row["buckets"],
         )
+
+    def neighbours(self) -> list[CgroupWait]:
+        """A sample of the waits for a CPU of processes that are not traced, by cgroup, cumulative."""
+        found = []
+        for key in self._probes.maps["neighbours"].keys():  # noqa: SIM118 - a kernel map, not a dict
+            raw = self._probes.maps["neighbours"].lookup(key)
+            if raw is not None:
+                row = np.frombuffer(raw, WAITS)[0]
+                found.append(
+                    CgroupWait(int.from_bytes(key, "little"), int(row["sum"]), row["buckets"].astype(np.int64))
+                )
+        return found
 
     def losses(self) -> dict[str, int]:
         """Records and measurements the kernel could not keep, by ring or reason; `slots` and `processes`: too many."""

@@ -24,6 +24,17 @@ struct off_cpu { u64 since_ns, woken_ns; u32 why, taken_by; };
 struct {
   MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 32768); MAP_TYPE(key, u32); MAP_TYPE(value, struct off_cpu);
 } off_cpu SEC(".maps");
+/* How long the threads of every cgroup wait for a CPU, traced or not: a neighbour is known by comparison. Of processes
+ * that are not traced a sample: waits that begin in one of eight windows of 134 ms and end in it or the next. */
+struct waits { u64 count, sum, buckets[BUCKETS]; };
+const volatile struct waits no_waits = {};
+const volatile u32 watch_neighbours = 0;
+struct {
+  MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 512); MAP_TYPE(key, u64); MAP_TYPE(value, struct waits);
+} neighbours SEC(".maps");
+struct {
+  MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 8192); MAP_TYPE(key, u32); MAP_TYPE(value, u64);
+} ready_since SEC(".maps");
 struct request { u64 start_ns, cgroup, sector; u32 pid, tid, sectors, op; char comm[16]; };
 struct {
   MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 8192); MAP_TYPE(key, u64); MAP_TYPE(value, struct request);
@@ -55,6 +66,38 @@ INLINE struct event *host_event(void *ring, u32 which) {
   }
   event->flags = 0; event->ret = 0; event->arg0 = event->arg1 = 0; event->stack = -1; event->gpu = -1;
   return event;
+}
+
+INLINE u32 window_of(u64 now) { return (now >> 27) & 7; }
+
+INLINE void other_is_ready(u64 task, u64 now) {
+  if (!watch_neighbours || window_of(now))
+    return;
+  u32 tid = read32(task, off_pid);
+  map_update(&ready_since, &tid, &now, BPF_ANY);
+}
+
+INLINE void other_runs(u64 task, u64 now) {
+  if (!watch_neighbours || window_of(now) > 1)
+    return;
+  u32 tid = read32(task, off_pid);
+  u64 *since = map_lookup(&ready_since, &tid);
+  if (!since)
+    return;
+  u64 waited = now - *since, group = cgroup_of(task);
+  map_delete(&ready_since, &tid);
+  if (group < 2) /* unknown, or the root where kernel threads live */
+    return;
+  struct waits *waits = map_lookup(&neighbours, &group);
+  if (!waits) {
+    map_update(&neighbours, &group, (const void *)&no_waits, BPF_NOEXIST);
+    waits = map_lookup(&neighbours, &group);
+    if (!waits)
+      return;
+  }
+  __sync_fetch_and_add(&waits->count, 1);
+  __sync_fetch_and_add(&waits->sum, waited);
+  __sync_fetch_and_add(&waits->buckets[bucket_of(waited) & (BUCKETS - 1)], 1);
 }
 
 INLINE void left_cpu(u64 task, u32 tid, u32 preempted, u32 state, u64 now, u64 next) {
@@ -107,19 +150,26 @@ INLINE void came_back(u64 task, u32 tgid, struct target *target, u64 now, u64 pr
 SEC("raw_tp/sched_switch") int on_sched_switch(struct raw_args *ctx) {
   u64 prev = ctx->args[1], next = ctx->args[2], now = now_ns();
   u32 left = read32(prev, off_tgid), came = read32(next, off_tgid);
+  u32 state = switch_has_state ? (u32)ctx->args[3] : read32(prev, off_state);
   if (left && map_lookup(&targets, &left))
-    left_cpu(prev, read32(prev, off_pid), ctx->args[0] & 1, switch_has_state ? (u32)ctx->args[3] : read32(prev, off_state), now, next);
+    left_cpu(prev, read32(prev, off_pid), ctx->args[0] & 1, state, now, next);
+  else if (left && (ctx->args[0] & 1 || !(state & STATE_MASK)))
+    other_is_ready(prev, now);
   struct target *target = came ? map_lookup(&targets, &came) : 0;
   if (target)
     came_back(next, came, target, now, prev);
+  else if (came)
+    other_runs(next, now);
   return 0;
 }
 
 SEC("raw_tp/sched_wakeup") int on_sched_wakeup(struct raw_args *ctx) {
   u64 task = ctx->args[0];
   u32 tgid = read32(task, off_tgid), tid;
-  if (!map_lookup(&targets, &tgid))
+  if (!map_lookup(&targets, &tgid)) {
+    other_is_ready(task, now_ns());
     return 0;
+  }
   tid = read32(task, off_pid);
   struct off_cpu *off = map_lookup(&off_cpu, &tid);
   if (off && off->since_ns)
