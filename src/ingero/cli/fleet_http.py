@@ -4,13 +4,12 @@ import http.client
 import json
 import os
 import ssl
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE
-from ingero.errors import AuthError, ConfigError, Unavailable
-from ingero.transport.tls import ClientTls, client_context
+from ingero.errors import AuthError, Unavailable
+from ingero.transport.connect import connection_to
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 32 << 20
@@ -18,13 +17,8 @@ MAX_ANSWER_BYTES = 32 << 20
 
 def open_connection(url: str, ca_cert: Path | None) -> http.client.HTTPConnection:
     """A connection to the host of `url`."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"{url!r} is not a URL of Fleet; write http://host:8080 or https://host:8080")
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(parts.hostname, parts.port or 8080, timeout=TIMEOUT_S)
-    context = client_context(ClientTls(ca=ca_cert))
-    return http.client.HTTPSConnection(parts.hostname, parts.port or 8080, timeout=TIMEOUT_S, context=context)
+    example = "http://host:8080 or https://host:8080"
+    return connection_to(url, ca_cert, http_port=8080, https_port=8080, timeout_s=TIMEOUT_S, example=example)
 
 
 def fleet_json(

@@ -4,15 +4,14 @@ import asyncio
 import http.client
 import json
 import ssl
-import urllib.parse
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from ingero.errors import AuthError, ConfigError, Unavailable
-from ingero.transport.tls import ClientTls, client_context
+from ingero.errors import AuthError, Unavailable
+from ingero.transport.connect import connection_to
 from ingero.transport.tools import Tool, ToolRefused
 
 TIMEOUT_S: Final = 30.0
@@ -29,7 +28,9 @@ class EchoClient:
 
     def ask(self, tool: str, arguments: dict[str, Any]) -> Any:
         """The data of an answer; raises ToolRefused with what Echo said."""
-        connection = self._connect()
+        connection = connection_to(
+            self.url, self.ca, http_port=80, https_port=443, timeout_s=TIMEOUT_S, example="https://host:8081"
+        )
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -46,31 +47,20 @@ class EchoClient:
             connection.close()
         return _data(self.url, reply, body)
 
-    def _connect(self) -> http.client.HTTPConnection:
-        parts = urllib.parse.urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{self.url!r} is not an address of Echo; write https://host:8081")
-        if parts.scheme == "http":
-            return http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=TIMEOUT_S)
-        context = client_context(ClientTls(ca=self.ca))
-        return http.client.HTTPSConnection(parts.hostname, parts.port or 443, timeout=TIMEOUT_S, context=context)
-
 
 def _data(url: str, reply: http.client.HTTPResponse, body: bytes) -> Any:
-    try:
-        document = json.loads(body)
-    except ValueError:
-        raise Unavailable(f"{url} answered {reply.status} without JSON: is this Echo's API?") from None
     if reply.status == 401:
         raise AuthError(f"{url} wants another bearer token; give it with --token-file or INGERO_ECHO_TOKEN")
-    if reply.status != 200:
-        error = document.get("error", {})
-        after = reply.headers.get("Retry-After", "")
-        retry_after_s = int(after) if after.isdigit() else None
-        raise ToolRefused(
-            error.get("code", "refused"), error.get("message", str(reply.status)), reply.status, retry_after_s
-        )
-    return document["data"]
+    try:
+        document = json.loads(body)
+        if reply.status == 200:
+            return document["data"]
+        code, message = document["error"]["code"], document["error"]["message"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        said = body[:200].decode(errors="replace").strip()
+        raise Unavailable(f"{url} answered {reply.status}, but not like Echo's API: {said}") from None
+    after = reply.headers.get("Retry-After", "")
+    raise ToolRefused(code, message, reply.status, int(after) if after.isdigit() else None)
 
 
 def remote(tool: Tool[Any]) -> Tool[EchoClient]:

@@ -1,0 +1,61 @@
+"""Asking a server once: what is no address, and what is no Echo, is said in words."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from http import HTTPStatus
+
+import pytest
+
+from ingero.errors import ConfigError, Unavailable
+from ingero.transport.connect import connection_to
+from ingero.transport.echo_client import EchoClient
+
+ANSWERS = {
+    "not_json": (HTTPStatus.OK, b"<html>"),
+    "a_list": (HTTPStatus.OK, b"[]"),
+    "no_data": (HTTPStatus.OK, b"{}"),
+    "error_as_text": (HTTPStatus.NOT_FOUND, b'{"error": "no such page"}'),
+    "error_of_others": (HTTPStatus.BAD_GATEWAY, b'{"error": {"reason": "x"}}'),
+}
+
+
+class _Stranger(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        status, body = ANSWERS[self.path.rpartition("/")[2]]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Stranger) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:8080", "ftp://host", "http://host:port", "http://[::1", "https://host:70000"]
+)
+def test_what_is_no_address_is_said_with_an_example(url: str) -> None:
+    with pytest.raises(ConfigError, match="write https://host:1"):
+        connection_to(url, None, http_port=1, https_port=1, timeout_s=1, example="https://host:1")
+
+
+@pytest.mark.parametrize("url, port", [("http://host", 1), ("http://host:3", 3), ("https://[::1]", 2)])
+def test_a_url_without_port_gets_the_usual_one(url: str, port: int) -> None:
+    assert connection_to(url, None, http_port=1, https_port=2, timeout_s=1, example="").port == port
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_server_that_is_not_echo_is_told_apart(stranger: str, answer: str) -> None:
+    with pytest.raises(Unavailable, match="not like Echo's API"):
+        EchoClient(stranger).ask(answer, {})
