@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from ingero.agent.ebpf.attach import ProcessProbes, _Place
+from ingero.agent.ebpf.links import Probe
 from ingero.agent.ebpf.loading import Capability
 from ingero.agent.governor import ProcessCost
 from ingero.agent.trace_metrics import TraceMetrics
@@ -21,6 +23,11 @@ class Traced:
     def step_count(self) -> int:
         return 7
 
+    def processes(self) -> dict[int, ProcessProbes]:
+        process = ProcessProbes(42, 1)
+        process._places.append(_Place("lib", [(1, Probe(0, 0)), (2, Probe(8, 0))], detached={2}))
+        return {42: process}
+
 
 def test_scrape_shows_losses_costs_and_steps() -> None:
     registry = CollectorRegistry()
@@ -33,6 +40,7 @@ def test_scrape_shows_losses_costs_and_steps() -> None:
         'ingero_trace_probe_charged_share{pid="42"} 0.005',
         'ingero_trace_probe_step{function="cuLaunchKernel",pid="42"} 2.0',
         "ingero_trace_governor_steps_total 7.0",
+        'ingero_trace_probed_functions{pid="42"} 1.0',
         'ingero_trace_layer_on{layer="tcp"} 0.0',
         'ingero_trace_layer_on{layer="nccl"} 1.0',
     } <= lines

@@ -20,6 +20,7 @@ from ingero.config.loader import load_text
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
+from ingero.core.stacks import Frame
 from ingero.errors import ConfigError
 from ingero.storage.trace_db import RecordingState
 
@@ -103,6 +104,12 @@ def test_json_lines() -> None:
         "source": "cuda", "op": "cudaMemcpyAsync", "duration_ns": MS, "duration": "1.0ms", "gpu_id": 2,
         "args": [4096, 1], "return_code": 0, "cgroup_id": 0, "anomaly": True, "stack": [{"ip": "0x1000"}],
     }  # fmt: skip
+    python = [Frame(0x1000, "cudaMemcpyAsync+0x4", "/x/libcudart.so"), Frame(py_file="t.py", py_func="step", py_line=7)]
+    [named] = event_lines(traced, np.array([True]), {}, lambda pid, tid, addresses: python)
+    assert json.loads(named)["stack"] == [
+        {"symbol": "cudaMemcpyAsync+0x4", "file": "/x/libcudart.so"},
+        {"py_file": "t.py", "py_func": "step", "py_line": 7},
+    ]
     beat = json.loads(heartbeat_line(view(), 0))
     assert (beat["type"], beat["timestamp"], beat["state"]) == ("heartbeat", rfc3339_ns(0), "recording")
 

@@ -119,7 +119,8 @@ def _stack_key(traced: TracedEvents, pid: int, number: int) -> StackKey:
     return None if addresses is None else (pid, addresses)
 
 
-def _unresolved(_pid: int, _tid: int, addresses: tuple[int, ...]) -> list[Frame]:
+def unresolved(_pid: int, _tid: int, addresses: tuple[int, ...]) -> list[Frame]:
+    """Addresses as they are."""
     return [Frame(address) for address in addresses]
 
 
@@ -132,7 +133,7 @@ class Recorder:
         sink: Sink | None,
         ids: IdSource | None,
         *,
-        resolve: Resolver = _unresolved,
+        resolve: Resolver = unresolved,
         processes: ProcessBook | None = None,
     ) -> None:
         self.policy = policy

@@ -6,6 +6,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ingero.agent.ebpf.attach import ProcessProbes
 from ingero.agent.ebpf.loading import Capability
 from ingero.agent.governor import ProcessCost
 
@@ -19,6 +20,7 @@ class Traced(Protocol):
     def costs(self) -> list[ProcessCost]: ...
     def capabilities(self) -> list[Capability]: ...
     def step_count(self) -> int: ...
+    def processes(self) -> dict[int, ProcessProbes]: ...
 
 
 class TraceMetrics(Collector):
@@ -51,6 +53,10 @@ class TraceMetrics(Collector):
         yield cost
         yield charged
         yield step
+        probes = GaugeMetricFamily("ingero_trace_probed_functions", "Functions with a probe in place", labels=labels)
+        for number, own in self._tracer.processes().items():
+            probes.add_metric([str(number)], sum(own.watched().values()))
+        yield probes
         yield CounterMetricFamily("ingero_trace_governor_steps_total", "Steps taken", value=self._tracer.step_count())
         layers = GaugeMetricFamily("ingero_trace_layer_on", "1 if a layer is traced", labels=["layer"])
         for layer in self._tracer.capabilities():

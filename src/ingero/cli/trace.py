@@ -160,7 +160,11 @@ def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None) -> Non
         print(f"  metrics at {metrics}{warning}", file=sys.stderr)
     for note in feed.notes():
         print(f"  off: {printable(note)}", file=sys.stderr)
-    if not feed.tracer.processes():
+    processes = feed.tracer.processes()
+    for pid, process in sorted(processes.items()):
+        probed = sum(process.watched().values())
+        print(f"  {probed} functions probed in process {pid}", file=sys.stderr)
+    if not processes:
         print("  no process uses CUDA or NCCL yet: waiting for one", file=sys.stderr)
 
 
@@ -203,7 +207,7 @@ class _JsonScreen:
         self._next_s = time.monotonic() + self._every_s
 
     def on_events(self, traced: TracedEvents, unusual: NDArray[np.bool_]) -> None:
-        for line in event_lines(traced, unusual, self._app.recorder.processes.names()):
+        for line in event_lines(traced, unusual, self._app.recorder.processes.names(), self._app.stacks):
             print(line)
         sys.stdout.flush()
 

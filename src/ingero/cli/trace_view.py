@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.recorder import TracedEvents
+from ingero.agent.recorder import MAX_LOOKUPS, Resolver, TracedEvents, unresolved
 from ingero.agent.trace_app import TraceView
 from ingero.cli.table import coloured, printable, severity_tag
 from ingero.contract.events import Source, op_name, source_name
@@ -15,6 +15,7 @@ from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.durations import human_duration
 from ingero.core.evidence import SystemSample
 from ingero.core.op_stats import OpSummary
+from ingero.core.stacks import Frame
 from ingero.storage.trace_db import RecordingState
 
 BAR_CELLS = 20
@@ -100,23 +101,38 @@ def _footer(view: TraceView) -> Iterator[str]:
     yield from (f"  off: {printable(note)}" for note in view.notes)
 
 
-def event_lines(traced: TracedEvents, unusual: NDArray[np.bool_], names: dict[int, str]) -> Iterator[str]:
-    """One JSON object per record."""
+def event_lines(
+    traced: TracedEvents, unusual: NDArray[np.bool_], names: dict[int, str], resolve: Resolver = unresolved
+) -> Iterator[str]:
+    """One JSON object per record. Reading another process takes time: a few stacks at a time get their names."""
     events = traced.columns
+    lookups = 0
     for index in range(len(events)):
         source, op, pid = int(events.source[index]), int(events.op[index]), int(events.pid[index])
         duration_ns, at_ns = int(events.duration[index]), int(events.timestamp[index])
         comm = traced.comm[index].decode(errors="replace")
-        stack = traced.stacks.get(int(traced.stack[index]), ())
+        addresses = traced.stacks.get(int(traced.stack[index]), ())
+        lookups += bool(addresses)
+        look = resolve if lookups <= MAX_LOOKUPS else unresolved
+        stack = look(pid, int(events.tid[index]), addresses) if addresses else ()
         line: dict[str, Any] = {
             "timestamp": rfc3339_ns(at_ns), "pid": pid, "tid": int(events.tid[index]),
             "process_name": comm or names.get(pid, ""), "source": source_name(source), "op": op_name(source, op),
             "duration_ns": duration_ns, "duration": human_duration(duration_ns),
             "gpu_id": max(int(traced.gpu_id[index]), 0), "args": [int(events.arg0[index]), int(events.arg1[index])],
             "return_code": int(events.ret_code[index]), "cgroup_id": int(events.cgroup_id[index]),
-            "anomaly": bool(unusual[index]), "stack": [{"ip": hex(address)} for address in stack],
+            "anomaly": bool(unusual[index]), "stack": [_frame(frame) for frame in stack],
         }  # fmt: skip
         yield json.dumps(line)
+
+
+def _frame(frame: Frame) -> dict[str, str | int]:
+    """What is known of a frame; its address only where there is no name for it."""
+    values: dict[str, str | int] = {
+        "ip": "" if frame.symbol or not frame.ip else hex(frame.ip), "symbol": frame.symbol, "file": frame.file,
+        "line": frame.line, "py_file": frame.py_file, "py_func": frame.py_func, "py_line": frame.py_line,
+    }  # fmt: skip
+    return {key: value for key, value in values.items() if value}
 
 
 def heartbeat_line(view: TraceView, now_ns: int) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.agent.ebpf.conftest import HERE, compile_c
 
+from ingero.agent.ebpf.attach import find_sites
+from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME, Library
 from ingero.contract.events import Source
 
 SYNC = "[rt.cudaDeviceSynchronize() for _ in range({})]\n"
@@ -142,6 +144,18 @@ def test_children_are_left_alone_when_asked(job, trace) -> None:
     child = int(process.do("result = os.spawnv(os.P_NOWAIT, '/bin/sleep', ['sleep', '0.2'])"))
     tracing.wait(lambda: len(tracing.of(Source.HOST, 7)) == 1)
     assert child not in tracing.tracer.processes()
+
+
+def test_symbols_a_library_does_not_have_are_no_probes_must_20(job, trace, fake_gpu: Path) -> None:
+    process = job()
+    process.do("rt = load('libcudart.so.12')")
+    tracing = trace(pids=(process.pid,), layers=frozenset({"runtime"}))
+    (own,) = tracing.tracer.processes().values()
+    sites = find_sites(str(fake_gpu / "libcudart.so.12"), Library.CUDART)
+    runtime = {number for number in sites if FUNCTIONS[number].source == Source.CUDA}
+    assert own.watched() == dict.fromkeys(runtime, True)
+    assert 5 < len(runtime) < len(RUNTIME)
+    assert own.failures == {}
 
 
 def test_foreign_file_with_the_right_name_is_reported_not_attached(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
