@@ -12,10 +12,16 @@ from tests.storage.test_merge import database
 
 from ingero.cli.dispatch import run
 from ingero.errors import ForeignFile
+from ingero.storage.chain_table import CHAIN_COLUMNS
 from ingero.storage.merge import merge
 from ingero.storage.trace_reading import connect_readonly
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS hash FROM c"
+NESTED = "[" * 100_000
+CHAIN = (
+    f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES ('n1:slow', 1000000000000000001, 'HIGH', 'slow', "
+    "'busy host', 'why', '[]', 'cudaMalloc', 20, 10, 2.0, '[]', 'n1')"
+)
 
 
 @pytest.mark.parametrize("table", ["stack_traces", "causal_chains", "collectives", "SESSIONS"])
@@ -69,6 +75,7 @@ def test_text_where_a_number_belongs_ends_an_export_with_a_sentence(tmp_path: Pa
 
 def changed(path: Path, *statements: str) -> Path:
     with sqlite3.connect(database(path)) as connection:
+        connection.execute(CHAIN)
         for statement in statements:
             connection.execute(statement)
     connection.close()
@@ -98,6 +105,8 @@ def commands(path: Path, out: Path) -> list[list[str]]:
         ["DROP TABLE system_snapshots", "DROP TABLE causal_chains", "DROP TABLE annotations"],
         ["DROP TABLE events", "CREATE TABLE events (id, timestamp)", "INSERT INTO events VALUES (1, 2)"],
         ["ALTER TABLE events DROP COLUMN gpu_id", "ALTER TABLE events DROP COLUMN ret_code"],
+        [f"UPDATE causal_chains SET timeline = '{NESTED}', recommendations = '{NESTED}'"],
+        [f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, '[]', 1)"],
     ],
 )
 def test_odd_contents_end_in_an_answer_or_in_a_sentence(

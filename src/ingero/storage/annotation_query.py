@@ -1,6 +1,5 @@
 """Annotations of a trace database, joined to its events and chains."""
 
-import json
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
 from ingero.storage.chain_table import CHAIN_WINDOW_NS, RecordedChain
+from ingero.storage.json_text import json_object
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_reading import connect_readonly
 
@@ -44,10 +44,7 @@ def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[S
 
 
 def _step(text: str) -> int | None:
-    try:
-        value = str(json.loads(text)["step"])
-    except (ValueError, KeyError, TypeError):
-        return None
+    value = str((json_object(text) or {}).get("step"))
     return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
@@ -64,12 +61,9 @@ def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[Note]:
     )
     notes = []
     for at_ns, number, pid, start_ns, end_ns, text in rows:
-        try:
-            labels = json.loads(text)
-        except ValueError:
-            continue  # written by somebody else
-        if isinstance(labels, dict):
-            texts = {str(key): str(value) for key, value in labels.items()}
+        labels = json_object(text)
+        if labels is not None:
+            texts = {key: str(value) for key, value in labels.items()}
             begin, end = (start_ns, end_ns) if end_ns else (at_ns, None)
             notes.append(Note((at_ns, number), pid, begin, end, texts))
     return notes

@@ -7,6 +7,7 @@ from typing import Final
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry, chain_id
 from ingero.contract.events import Layer
+from ingero.storage.json_text import json_list
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_db import Row, insert_sql
 
@@ -89,25 +90,16 @@ def _decode(row: tuple[object, ...]) -> RecordedChain:
         summary=str(values["summary"]),
         root_cause=str(values["root_cause"]),
         explanation=str(values["explanation"]),
-        recommendations=tuple(str(item) for item in _json_list(values["recommendations"])),
+        recommendations=tuple(str(item) for item in json_list(values["recommendations"])),
         cuda_op=str(values["cuda_op"] or ""),
         p99_ns=int(str(values["cuda_p99_us"] or 0)) * 1000,
         p50_ns=int(str(values["cuda_p50_us"] or 0)) * 1000,
         tail_ratio=float(str(values["tail_ratio"] or 0)),
-        timeline=tuple(_decode_entry(item) for item in _json_list(values["timeline"]) if isinstance(item, dict)),
+        timeline=tuple(_decode_entry(item) for item in json_list(values["timeline"]) if isinstance(item, dict)),
         pid=int(str(values["pid"] or 0)),
         confidence=None if values["confidence"] is None else float(str(values["confidence"])),
     )
     return RecordedChain(identifier, node, int(str(values["detected_at"])), chain)
-
-
-def _json_list(text: object) -> list[object]:
-    """Other recorders write `null` or nothing for an empty list; a damaged one is shown as none, the chain still is."""
-    try:
-        found = json.loads(str(text)) if text else []
-    except ValueError:
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _decode_entry(item: dict[str, object]) -> TimelineEntry:

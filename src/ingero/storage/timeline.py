@@ -1,6 +1,5 @@
 """A trace database as a timeline: nodes, events and collectives in chunks, chains with their events, host counters."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from typing import Any, Final
@@ -10,6 +9,7 @@ from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
 from ingero.errors import ForeignFile
 from ingero.storage.chain_table import CHAIN_WINDOW_NS
+from ingero.storage.json_text import json_list
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_rows import NOT_A_NUMBER
 
@@ -149,13 +149,13 @@ class TimelineReader:
             severity=severity,
             summary=summary,
             root_cause=root_cause,
-            recommendations=[str(line) for line in _json_list(advice)],
+            recommendations=[str(line) for line in json_list(advice)],
             rows=self._chain_rows(node, at_ns, op, timeline),
         )
 
     def _chain_rows(self, node: str, at_ns: int, op: str, timeline: str) -> list[int]:
         """The slowest event of each cause layer, then the slowest call that suffered."""
-        layers = [str(line.get("layer", "")) for line in _json_list(timeline) if isinstance(line, dict)]
+        layers = [str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)]
         symptom = find_op(op)
         found = [self._slowest(node, at_ns, _LAYER_SOURCES.get(layer, ()), None) for layer in layers[:8]]
         if symptom is not None:
@@ -177,11 +177,3 @@ class TimelineReader:
 
 def _name(stored: str | bytes | None) -> str:
     return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored or ""
-
-
-def _json_list(text: str) -> list[Any]:
-    try:
-        value = json.loads(text) if text and len(text) <= 65536 else []
-    except (ValueError, RecursionError):
-        return []
-    return value if isinstance(value, list) else []

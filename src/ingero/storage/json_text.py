@@ -1,0 +1,27 @@
+"""JSON in the columns of trace databases, which others write too: damage is nothing, never an error."""
+
+import json
+from typing import Any, Final
+
+MAX_CHARACTERS: Final = 1 << 20
+
+
+def json_list(text: object) -> list[Any]:
+    """Also for `null`, which other recorders write for an empty list."""
+    value = _value(text)
+    return value if isinstance(value, list) else []
+
+
+def json_object(text: object) -> dict[str, Any] | None:
+    value = _value(text)
+    return value if isinstance(value, dict) else None
+
+
+def _value(text: object) -> object:
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
+        return None
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value
