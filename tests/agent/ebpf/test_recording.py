@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -262,49 +261,6 @@ def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> N
     assert done.stderr.startswith(
         "ingero trace: tracing needs CAP_BPF and CAP_PERFMON, which this process lacks; run `sudo"
     )
-
-
-def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_must_32(job: Callable[..., Job]) -> None:
-    """`ingero trace` as root with the variables of sudo; the person who called asks questions meanwhile and after."""
-    require_bpf()
-    person = 54321
-    process = job()
-    with tempfile.TemporaryDirectory(prefix="ingero-sudo-") as folder:
-        home = Path(folder)
-        home.chmod(0o755)
-        (home / "own").mkdir()
-        os.chown(home / "own", person, person)
-        database = home / "own" / "new" / "t.db"
-        sudo = {"SUDO_UID": str(person), "SUDO_GID": str(person), "SUDO_USER": "ana", "INGERO_DB": str(database)}
-        command = [sys.executable, "-m", "ingero", "trace", "--pid", str(process.pid)]
-        with subprocess.Popen(command, env=os.environ | sudo, stderr=subprocess.PIPE, text=True) as tracer:
-            assert tracer.stderr
-            try:
-                assert f"recording to {database}" in tracer.stderr.readline()
-                assert sessions_as(person, database, job) == 1
-                process.do("os.waitpid(os.spawnv(os.P_NOWAIT, '/bin/true', ['true']), 0)")
-                owners = {
-                    file.name: (file.stat().st_uid, file.stat().st_mode & 0o777) for file in database.parent.iterdir()
-                }
-                assert {"t.db", "t.db-wal", "t.db-shm", "t.db.lock"} <= owners.keys()
-                assert set(owners.values()) == {(person, 0o600)}
-            finally:
-                tracer.send_signal(signal.SIGTERM)  # must 61: the agent itself, whoever started it
-        assert tracer.returncode == 0
-        assert sessions_as(person, database, job) == 1
-        assert database.parent.stat().st_uid == person
-
-
-def sessions_as(uid: int, database: Path, job: Callable[..., Job]) -> int:
-    """How many recordings a person sees who has no rights but their own."""
-    asked = job().do(
-        "import sqlite3, encodings.ascii\nreading, writing = os.pipe()\nif not os.fork():\n"
-        f"  os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
-        f"  found = sqlite3.connect({str(database)!r}).execute('SELECT count(*) FROM sessions').fetchone()[0]\n"
-        "  os.write(writing, str(found).encode()); os._exit(0)\n"
-        "os.close(writing)\nresult = os.read(reading, 10).decode()"
-    )
-    return int(asked)
 
 
 def test_libraries_of_the_test_have_the_real_names(starved: Path) -> None:
