@@ -106,6 +106,24 @@ def test_driver_and_graph_calls_are_recorded_with_their_arguments(job, trace) ->
     ], "cudaLaunchKernel is not probed beside the driver's launch"
 
 
+def test_freed_sizes_are_found_by_process_and_whole_pointer_must_11(job, trace) -> None:
+    """Pointers that differ in their upper half only, managed memory, and another process with the same pointers."""
+    first, second = job(), job()
+    for process in (first, second):
+        process.do(RUNTIME + "p, q, m = P(), P(), P()")
+    tracing = trace(pids=(first.pid, second.pid), record_everything=True, layers=frozenset({"runtime"}))
+    first.do(
+        "rt.cudaMalloc(ctypes.byref(p), S(5))\nrt.cudaMalloc(ctypes.byref(q), S((1 << 33) + 5))\n"
+        "rt.cudaMallocManaged(ctypes.byref(m), S(7), I(1))\n"
+    )
+    second.do("rt.cudaFree(P(0x7f0000000005))")
+    first.do("[rt.cudaFree(each) for each in (p, q, m, p)]")
+    tracing.wait(lambda: len(tracing.of(Source.CUDA, 2)) == 5)
+    freed = tracing.of(Source.CUDA, 2)
+    sizes = {pid: freed[freed["pid"] == pid]["arg1"].tolist() for pid in (first.pid, second.pid)}
+    assert sizes == {first.pid: [5, (1 << 33) + 5, 7, 0], second.pid: [0]}
+
+
 def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(job, trace) -> None:
     process = job()
     process.do(RUNTIME)
