@@ -53,10 +53,17 @@ def test_effective_configuration_loads_again() -> None:
         ),
         ("processors:\n  ingero:\n    ttl_multiplier: 1", "ttl_multiplier: 1 is out of range; allowed: 2 to 1000"),
         ("processors:\n  ingero:\n    quorum: {coverage_fraction: 1.5}", "coverage_fraction: 1.5 is out of range"),
-        ("processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}", "max: 0.5 is out of range"),
+        ("processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}", "ingero.threshold.max: 0.5 is out of range"),
+        (
+            "exporters:\n  prometheus:\n    endpoint: 0.0.0.0:8080",
+            "fleet.yaml:3: exporters.prometheus.endpoint: port 8080 is taken by extensions.ingero_threshold.agent",
+        ),
         ("extensions:\n  ingero_threshold: {admin_endpoint: '0.0.0.0:8081'}", "is not a loopback address"),
         ("extensions:\n  ingero_threshold: {admin_endpoint: ':8081'}", "is not a loopback address"),
-        ("receivers:\n  otlp:\n    protocols:\n      http: {endpoint: nowhere}", "is not an address"),
+        (
+            "receivers:\n  otlp:\n    protocols:\n      http: {endpoint: nowhere}",
+            "http.endpoint: 'nowhere' is not an address",
+        ),
         ("service:\n  pipelines:\n    metrics: {processors: []}", "must name ingero"),
         (
             "service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [debug]}",

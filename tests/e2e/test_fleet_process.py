@@ -234,3 +234,7 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
     }
     status, text = run("--admin", "0.0.0.0:8081", "--check")
     assert (status, "not a loopback address" in text) == (1, True)
+    assert run("--http", "8080", "--agent", "4318", "--check")[0] == 0, "flags count together, not one after the other"
+    good.write_text(f"receivers: {{otlp: {{protocols: {{http: {{token_file: {tmp_path / 'gone'}}}}}}}}}\n")
+    status, text = run("--config", str(good), "--check")
+    assert (status, "protocols.http.endpoint: cannot read token file" in text) == (1, True)

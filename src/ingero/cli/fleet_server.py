@@ -38,7 +38,7 @@ _endpoint_options = stacked(
 
 @click.command("ingero-fleet", epilog=EPILOG)
 @click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML).")
-@click.option("--check", is_flag=True, help="Validate the configuration and exit.")
+@click.option("--check", is_flag=True, help="Validate the configuration and the files it names, and exit.")
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
 @log_level_option()
@@ -60,42 +60,41 @@ def fleet(
     Agents push OTLP to :4317 (gRPC) or :4318 (HTTP). Without --config everything listens on loopback.
     """
     config = load_file(FleetConfig, path) if path is not None else FleetConfig()
-    for name, value in endpoints.items():
-        if value is not None:
-            config = _override(config, name, value)
-    for option, key, file in (
-        ("--record-inputs", "record_inputs", record_inputs),
-        ("--silences", "silences_file", silences),
-    ):
-        if file is not None:
-            mapping = to_mapping(config)
-            mapping["processors"]["ingero"]["verdict"][key] = str(file)
-            config = load_text(FleetConfig, json.dumps(mapping), f"{option} {file}")
+    addresses = {name: value for name, value in endpoints.items() if value is not None}
+    config = _override(config, addresses, {"record_inputs": record_inputs, "silences_file": silences})
     if print_config:
         _print_config(config, as_json)
         return 0
     if check:
+        from ingero.fleet.app import check_files
+
+        check_files(config)
         click.echo(f"{path or 'the built-in configuration'} is valid")
         return 0
     return _serve(config, as_json, log_level)
 
 
-def _override(config: FleetConfig, name: str, value: str) -> FleetConfig:
-    """The same configuration with one address changed, checked by the same rules."""
-    *sections, field = ENDPOINTS[name].split(".")
+def _override(config: FleetConfig, addresses: dict[str, str], files: dict[str, Path | None]) -> FleetConfig:
+    """The same configuration with what flags change in it, checked by the same rules once all of them are in."""
     mapping = to_mapping(config)
-    node: dict[str, Any] = mapping
-    if value == "off" and name in ("grpc", "http"):
-        node["receivers"]["otlp"]["protocols"].pop(name, None)
-    else:
+    for name, value in addresses.items():
+        *sections, field = ENDPOINTS[name].split(".")
+        if value == "off" and name in ("grpc", "http"):
+            mapping["receivers"]["otlp"]["protocols"].pop(name, None)
+            continue
+        node: dict[str, Any] = mapping
         for section in sections:
             node = node.setdefault(section, {})
         host = str(node.get(field) or "127.0.0.1:0").rpartition(":")[0]
         node[field] = value if ":" in value else f"{host}:{value}"
+    for key, file in files.items():
+        if file is not None:
+            mapping["processors"]["ingero"]["verdict"][key] = str(file)
     try:
-        return load_text(FleetConfig, json.dumps(mapping), f"--{name} {value}")
+        return load_text(FleetConfig, json.dumps(mapping), "")
     except ConfigError as error:
-        raise ConfigError(f"--{name} {value}: {str(error).split(': ', 1)[-1]}") from None
+        given = " ".join(f"--{name} {value}" for name, value in addresses.items())
+        raise ConfigError(f"{given}: {str(error).split(': ', 1)[-1]}") from None
 
 
 def _print_config(config: FleetConfig, as_json: bool) -> None:

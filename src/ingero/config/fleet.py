@@ -35,7 +35,14 @@ class _ListenerConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_address(self.endpoint)
+        _check_address("endpoint", self.endpoint)
+
+
+def _check_address(key: str, address: str) -> None:
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +120,12 @@ class IngeroProcessorConfig:
     max_clusters: int = setting(1024, range=(1, 100_000))
 
     def __post_init__(self) -> None:
-        self.policy()  # raises where two settings contradict each other
+        try:
+            self.policy()
+        except ConfigError as error:  # two settings contradict each other; it names the field, not the section
+            field = str(error).partition(":")[0]
+            section = next((name for name in ("threshold", "quorum") if hasattr(getattr(self, name), field)), None)
+            raise ConfigError(f"{section}.{error}" if section else str(error)) from None
 
     def policy(self) -> ThresholdPolicy:
         """As core takes it."""
@@ -145,8 +157,8 @@ class ThresholdExtensionConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_address(self.agent_endpoint)
-        parse_address(self.admin_endpoint)
+        _check_address("agent_endpoint", self.agent_endpoint)
+        _check_address("admin_endpoint", self.admin_endpoint)
         if not is_loopback(self.admin_endpoint):
             raise ConfigError(
                 f"admin_endpoint: {self.admin_endpoint} is not a loopback address; "
@@ -261,7 +273,7 @@ class TelemetryMetricsConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        parse_address(self.address)
+        _check_address("address", self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +286,20 @@ class ServiceConfig:
     extensions: tuple[str, ...] = setting(("ingero_threshold",), choices=("ingero_threshold", "zpages"))
     pipelines: PipelinesConfig = setting(PipelinesConfig())
     telemetry: TelemetryConfig = setting(TelemetryConfig())
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address Fleet opens, and the key in the file that says so."""
+
+    name: str
+    key: str
+    endpoint: str
+    tls: ListenerTlsConfig | None
+    token_file: Path | None
+
+
+_EVERYWHERE: Final = {"", "0.0.0.0", "::"}  # noqa: S104 - compared with, not bound to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,4 +318,40 @@ class FleetConfig:
                 if exporter not in self.exporters:
                     defined = ", ".join(sorted(self.exporters)) or "none"
                     key = f"service.pipelines.{signal}.exporters"
-                    raise ConfigError(f"{key}: {exporter} is not defined; the section exporters has: {defined}")
+                    problem = f"{exporter} is not defined; the section exporters has: {defined}"
+                    raise ConfigError(f"{key}: {problem}; list those that {signal} go to")
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        """Two listeners on one port would be found out by the second only, after the first took it."""
+        taken: dict[int, tuple[str, str]] = {}
+        for listener in self.listeners():
+            host, port = parse_address(listener.endpoint)
+            other, other_host = taken.setdefault(port, (listener.key, host))
+            if port and other != listener.key and (host == other_host or {host, other_host} & _EVERYWHERE):
+                raise ConfigError(f"{listener.key}: port {port} is taken by {other}; choose another")
+
+    def listeners(self) -> list[Listener]:
+        """Every address this configuration opens."""
+        protocols, extensions, found = self.receivers.otlp.protocols, self.extensions, []
+        for name in ("grpc", "http"):
+            receiver: _ListenerConfig | None = getattr(protocols, name)
+            if receiver is not None:
+                key = f"receivers.otlp.protocols.{name}.endpoint"
+                found.append(Listener(name, key, receiver.endpoint, receiver.tls, receiver.token_file))
+        own = extensions.ingero_threshold
+        if "ingero_threshold" in self.service.extensions:
+            section = "extensions.ingero_threshold"
+            agents = Listener("threshold", f"{section}.agent_endpoint", own.agent_endpoint, own.tls, own.token_file)
+            admin = Listener("admin", f"{section}.admin_endpoint", own.admin_endpoint, own.tls, own.token_file)
+            found += [agents, admin]
+        pages, metrics = extensions.zpages, self.service.telemetry.metrics
+        found += [
+            Listener("health", "extensions.zpages.endpoint", pages.endpoint, pages.tls, pages.token_file),
+            Listener("metrics", "service.telemetry.metrics.address", metrics.address, metrics.tls, metrics.token_file),
+        ]
+        for name, exporter in self.exporters.items():
+            if isinstance(exporter, PrometheusExporterConfig):
+                key = f"exporters.{name}.endpoint"
+                found.append(Listener(name, key, exporter.endpoint, exporter.tls, exporter.token_file))
+        return found

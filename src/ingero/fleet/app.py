@@ -9,14 +9,16 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ingero.config.fleet import (
     DebugExporterConfig,
     ExporterConfig,
     FleetConfig,
     ForwardExporterConfig,
+    Listener,
     ListenerTlsConfig,
     PrometheusExporterConfig,
     exporter_kind,
@@ -29,7 +31,7 @@ from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesReques
 from ingero.contract.otlp_body import Encoding
 from ingero.contract.otlp_codec import encode_protobuf
 from ingero.contract.verdict_otlp import verdict_logs
-from ingero.errors import IngeroError
+from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.backends import GrpcBackend, HttpBackend
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
@@ -45,7 +47,7 @@ from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
-from ingero.transport.http import HttpListener, bind
+from ingero.transport.http import HttpListener, TimedProtocol, bind
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import push_protocol
 from ingero.transport.tls import is_loopback, renew_context, server_context
@@ -62,6 +64,13 @@ class _Secured:
     token_file: Path | None
     context: ssl.SSLContext | None
     tls: ListenerTlsConfig | None
+
+    @classmethod
+    def read(cls, listener: Listener) -> Self:
+        """Raises AuthError naming the file that is wrong."""
+        token = read_token_file(listener.token_file) if listener.token_file else None
+        context = server_context(listener.tls.files()) if listener.tls else None
+        return cls(TokenGate(token), listener.token_file, context, listener.tls)
 
     def reload(self) -> None:
         if self.token_file is not None:
@@ -142,8 +151,7 @@ class FleetService:
             return self._series[name]
         if isinstance(config, DebugExporterConfig):
             return DebugSink(config.verbosity)
-        backend = GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
-        return self._forward(name, config, backend)
+        return self._forward(name, config, _backend(name, config))
 
     def _forward(self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend) -> Forwarder:
         retry = config.retry_on_failure
@@ -161,65 +169,47 @@ class FleetService:
 
     async def _open_listeners(self) -> None:
         """OTLP last: once a push is taken, everything about it can be seen."""
-        extension, zpages = self.config.extensions.ingero_threshold, self.config.extensions.zpages
-        if "ingero_threshold" in self.config.service.extensions:
-            gate = self._secure("threshold", extension.agent_endpoint, extension.tls, extension.token_file)
-            app = threshold_app(self.processor, gate.gate, self.verdicts)
-            await self._serve("threshold", extension.agent_endpoint, app, gate)
-            gate = self._secure("admin", extension.admin_endpoint, extension.tls, extension.token_file)
-            await self._serve("admin", extension.admin_endpoint, admin_app(self.processor, gate.gate), gate)
-        gate = self._secure("health", zpages.endpoint, zpages.tls, zpages.token_file)
-        await self._serve("health", zpages.endpoint, health_app(self.receiver, lambda: self._ready, gate.gate), gate)
-        telemetry = self.config.service.telemetry.metrics
-        gate = self._secure("metrics", telemetry.address, telemetry.tls, telemetry.token_file)
-        await self._serve("metrics", telemetry.address, metrics_app(self._render_own, gate.gate), gate)
+        asked = {listener.name: listener for listener in self.config.listeners()}
+        if "threshold" in asked:
+            await self._serve(asked["threshold"], lambda gate: threshold_app(self.processor, gate, self.verdicts))
+            await self._serve(asked["admin"], lambda gate: admin_app(self.processor, gate))
+        await self._serve(asked["health"], lambda gate: health_app(self.receiver, lambda: self._ready, gate))
+        await self._serve(asked["metrics"], lambda gate: metrics_app(self._render_own, gate))
         for name, series in self._series.items():
-            prometheus = self.config.exporters[name]
-            assert isinstance(prometheus, PrometheusExporterConfig)
-            gate = self._secure(name, prometheus.endpoint, prometheus.tls, prometheus.token_file)
-            await self._serve(name, prometheus.endpoint, metrics_app(series.render, gate.gate), gate)
-        await self._open_receivers()
-
-    async def _open_receivers(self) -> None:
-        http, grpc = self.config.receivers.otlp.protocols.http, self.config.receivers.otlp.protocols.grpc
+            await self._serve(asked[name], partial(metrics_app, series.render))
+        http = self.config.receivers.otlp.protocols.http
         if http is not None:
-            secured = self._secure("http", http.endpoint, http.tls, http.token_file)
-            self.receiver.http_gate = secured.gate
-            self.receiver.max_requests_per_s = http.max_requests_per_s
-            app = receiver_app(self.receiver, http.max_body_bytes)
             lane = self.receiver.lane(http.max_body_bytes)
             protocol = push_protocol(self.receiver.answer, http.max_body_bytes, lane)
-            await self._serve("http", http.endpoint, app, secured, protocol)
-        if grpc is not None:
-            secured = self._secure("grpc", grpc.endpoint, grpc.tls, grpc.token_file)
-            self.receiver.grpc_gate = secured.gate
-            self._grpc = grpc_listener(
-                grpc.endpoint,
-                grpc.tls.files() if grpc.tls else None,
-                self.receiver.receive_grpc,
-                self.receiver.grpc_headers,
-            )
-            await self._grpc.start()
-            self.addresses["grpc"] = self._grpc.address
+            self.receiver.max_requests_per_s = http.max_requests_per_s
+            app = receiver_app(self.receiver, http.max_body_bytes)
+            self.receiver.http_gate = await self._serve(asked["http"], lambda _: app, protocol)
+        if "grpc" in asked:
+            await self._serve_grpc(asked["grpc"])
 
-    def _secure(self, name: str, endpoint: str, tls: ListenerTlsConfig | None, token_file: Path | None) -> _Secured:
-        if tls is None and not is_loopback(endpoint):
-            self._plaintext.append(f"{name} {endpoint}")
-        secured = _Secured(
-            TokenGate(read_token_file(token_file) if token_file else None),
-            token_file,
-            server_context(tls.files()) if tls else None,
-            tls,
-        )
+    async def _serve(
+        self, listener: Listener, app: Callable[[TokenGate], Any], protocol: type[TimedProtocol] = TimedProtocol
+    ) -> TokenGate:
+        secured = self._secure(listener)
+        serving = HttpListener(app(secured.gate), bind(listener.endpoint), secured.context, protocol)
+        self._listeners.append(serving)
+        await serving.start()
+        self.addresses[listener.name] = serving.address
+        return secured.gate
+
+    async def _serve_grpc(self, listener: Listener) -> None:
+        self.receiver.grpc_gate = self._secure(listener).gate
+        tls = listener.tls.files() if listener.tls else None
+        self._grpc = grpc_listener(listener.endpoint, tls, self.receiver.receive_grpc, self.receiver.grpc_headers)
+        await self._grpc.start()
+        self.addresses["grpc"] = self._grpc.address
+
+    def _secure(self, listener: Listener) -> _Secured:
+        if listener.tls is None and not is_loopback(listener.endpoint):
+            self._plaintext.append(f"{listener.name} {listener.endpoint}")
+        secured = _Secured.read(listener)
         self._secured.append(secured)
         return secured
-
-    async def _serve(self, name: str, endpoint: str, app: Any, secured: _Secured, protocol: Any = None) -> None:
-        extra = {} if protocol is None else {"protocol": protocol}
-        listener = HttpListener(app, bind(endpoint), secured.context, **extra)
-        self._listeners.append(listener)
-        await listener.start()
-        self.addresses[name] = listener.address
 
     async def _tick_forever(self) -> None:
         while True:
@@ -317,6 +307,30 @@ class FleetService:
         for listener in self._listeners:
             await listener.stop()
             listener.listener.close()
+
+
+def _backend(name: str, config: ForwardExporterConfig) -> HttpBackend | GrpcBackend:
+    return GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
+
+
+def check_files(config: FleetConfig) -> None:
+    """Read every file that a start would read; raises IngeroError naming the key that leads to a wrong one."""
+    verdict = config.processors.ingero.verdict
+    needed: list[tuple[str, Callable[[], object]]] = [
+        ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
+        ("processors.ingero.verdict.providers_file", lambda: load_providers(verdict.providers_file)),
+        *((listener.key, partial(_Secured.read, listener)) for listener in config.listeners()),
+        *(
+            (f"exporters.{name}", partial(_backend, name, exporter))
+            for name, exporter in config.exporters.items()
+            if isinstance(exporter, ForwardExporterConfig)
+        ),
+    ]
+    for key, read in needed:
+        try:
+            read()
+        except IngeroError as error:
+            raise ConfigError(f"{key}: {error}") from None
 
 
 async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:

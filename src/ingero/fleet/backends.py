@@ -50,7 +50,7 @@ class HttpBackend:
         scheme = "http" if config.tls.insecure else "https"
         base = config.endpoint if "://" in config.endpoint else f"{scheme}://{config.endpoint}"
         if not base.startswith(("http://", "https://")):
-            raise ConfigError(f"exporters.otlphttp.endpoint: {config.endpoint!r} is neither http nor https")
+            raise ConfigError(f"{config.endpoint!r} is neither http nor https")
         self._base = base.rstrip("/").removesuffix(METRICS_PATH)
         self._config = config
         self._authorization = _authorization(config)
