@@ -21,8 +21,8 @@ from ingero.agent.app import Agent, AgentOptions, default_baseline, default_sock
 from ingero.cli.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import metric_name
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_codec import decode_json
+from ingero.contract.otlp import MetricsRequest, TracesRequest
+from ingero.contract.otlp_codec import decode_json, decode_protobuf
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.errors import AuthError, ConfigError
 
@@ -182,7 +182,8 @@ async def test_a_restart_takes_up_the_saved_baseline(tmp_path: Path) -> None:
     assert second.brain.baseline.sample_count == first.brain.baseline.sample_count + 1
 
 
-async def test_a_span_per_episode_is_exported(tmp_path: Path) -> None:
+async def test_a_span_per_episode_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingero.agent.app._gpu_model", lambda: "NVIDIA H200")
     recording = tmp_path / "r.jsonl"
     healthy, slow = (
         '{"launches":9,"throughput":100,"compute":0.9,"memory":0.9,"cpu":0.9}',
@@ -200,8 +201,12 @@ async def test_a_span_per_episode_is_exported(tmp_path: Path) -> None:
             confirmations=1,
         )
         await one.run(asyncio.Event())
-        paths = [request.path for request, _ in fleet.requests]
-        assert paths.count("/v1/traces") == 1  # also an episode that shutdown ended
+        (body,) = (body for request, body in fleet.requests if request.path == "/v1/traces")  # shutdown ended it
+    (resource,) = decode_protobuf(TracesRequest, body).resource_spans
+    (span,) = resource.scope_spans[0].spans
+    said = {attribute.key: attribute.value.string_value for attribute in span.attributes}
+    assert (span.name, said["ingero.gpu_model"]) == ("ingero.detection.straggler", "NVIDIA H200")
+    assert [event.name for event in span.events] == ["outcome"]
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,8 @@ class Agent:
         spans = EpisodeSpans(self.identity, self.config.fleet.workload_type, self.brain.cgroup_hash, version("ingero"))
 
         async def export(event: StragglerEvent) -> None:
-            request = spans.follow(event)
+            model = "" if event.is_straggler else await asyncio.to_thread(_gpu_model)
+            request = spans.follow(event, model or "")
             if request is not None and self._spans is not None:
                 await self._spans.push_spans(request)
 
