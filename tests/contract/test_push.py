@@ -237,3 +237,16 @@ def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str
     assert number in text
     plain = read_plain_push(text.encode(), True)
     assert plain is None or plain == read_push(decode_json(otlp.MetricsRequest, text.encode()))
+
+
+@compiled
+@pytest.mark.parametrize("size", range(1, 20))
+def test_one_octet_outside_plain_text_is_found_wherever_it_is(size: int) -> None:
+    """The compiled walk looks at eight octets at once; the full decoder must see every one that is odd."""
+    plain = otlp.Metric(name=names.HEALTH_SCORE, description=" ~" * 10)
+    for text in (" " * size, "~" * size):
+        assert plain_push(encode_protobuf(push([score(0.9), plain, gauge("x" + text, 1)])), NodeReport) is not None
+        for at in range(size):
+            for odd in ("\x00", "\x1f", "\x7f", "\x80", "é"):
+                name = text[:at] + odd + text[at + 1 :]
+                assert plain_push(encode_protobuf(push([score(0.9), gauge(name, 1)])), NodeReport) is None

@@ -58,16 +58,12 @@ cdef inline bint slice_is(Slice text, const char* expected, uint64_t size) noexc
 cdef enum:
     WORD = 8  # octets looked at in one step
 
-cdef uint64_t ONES = 0x0101010101010101
-cdef uint64_t BLANKS = 0x2020202020202020
-cdef uint64_t HIGH_BITS = 0x8080808080808080
-
 
 cdef inline bint _is_plain_word(Bytes at) noexcept nogil:
     """Eight octets of 0x20 to 0x7e: neither they, nor one more, nor a blank less, reach the high bit of any."""
     cdef uint64_t word
     memcpy(&word, at, WORD)
-    return not ((word | (word + ONES) | (word - BLANKS)) & HIGH_BITS)
+    return not ((word | (word + 0x0101010101010101U) | (word - 0x2020202020202020U)) & 0x8080808080808080U)
 
 
 cdef inline bint is_plain_ascii(Slice text) noexcept nogil:
