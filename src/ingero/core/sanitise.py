@@ -13,6 +13,7 @@ PREAMBLE: Final = (
 
 _UNSAFE = re.compile("[\x00-\x09\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\ufff0-\ufff8]")
 _MARK = re.compile(r"\[/?traced-data\]|traced-data", re.IGNORECASE)
+_PASSAGE = re.compile(f"{re.escape(OPEN)}(.*?){re.escape(CLOSE)}", re.DOTALL)
 _CANARIES = re.compile(
     r"ignore (all )?previous|ignore the above|disregard previous|system:|assistant:|user:|do not query|do not call"
     r"|skip further|stop investigating|override|you are now|from now on|new instructions|<\||```tool|</tool",
@@ -47,14 +48,19 @@ def traced(text: str, limit_bytes: int = NAME_BYTES) -> str:
     return f"{OPEN}{cleaned}{CLOSE}"
 
 
-def traced_list(text: str) -> str:
-    """A comma list, each part marked by itself."""
-    return ",".join(traced(part) for part in text.split(","))
+def traced_list(text: str) -> list[str]:
+    """The parts of a comma list, each marked by itself."""
+    return [traced(part) for part in text.split(",") if part]
 
 
 def has_canary(text: str) -> bool:
     """Whether text reads like an instruction to an assistant: for the audit log, never for filtering."""
     return bool(_CANARIES.search(clean(text)))
+
+
+def count_canaries(answer: str) -> int:
+    """How many marked passages of an answer read like an instruction."""
+    return sum(has_canary(passage) for passage in _PASSAGE.findall(answer))
 
 
 def compact(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """What the agent's tools work with, and the shape of their answers."""
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,12 +10,13 @@ from typing import Any
 import msgspec
 
 from ingero.config.loader import parse_duration_s
-from ingero.core.sanitise import PREAMBLE, compact
+from ingero.core.sanitise import PREAMBLE, compact, count_canaries
 from ingero.storage.node_view import NodeView
 from ingero.transport.nodes import FanoutPolicy
 from ingero.transport.tools import ToolRefused
 
 MAX_ANSWER_BYTES = 1 << 20
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +57,21 @@ def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
     shown = compact(data) if tsc else data
     if has_traced:
         shown = {"note": PREAMBLE, **shown}
-    if len(msgspec.json.encode(shown)) > MAX_ANSWER_BYTES:
+    encoded = msgspec.json.encode(shown)
+    if len(encoded) > MAX_ANSWER_BYTES:
         raise ToolRefused(
             "too_large", "the answer is larger than 1 MiB; narrow it with since, pid or limit", status=413
         )
+    if has_traced:
+        audit(encoded.decode())
     return Told(data=shown)
+
+
+def audit(answer: str) -> None:
+    """A line in the log where traced processes may be trying to talk to the assistant; the answer stays whole."""
+    found = count_canaries(answer)
+    if found:
+        log.info("traced_text_reads_like_instructions", extra={"passages": found})
 
 
 def to_text(answer: Told) -> str:

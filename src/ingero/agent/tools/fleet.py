@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ingero.agent.tools.context import AgentContext, Told
+from ingero.agent.tools.context import AgentContext, Told, audit
 from ingero.agent.tools.trace import Compact
 from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
@@ -61,6 +61,7 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
     text = "\n".join([*head, *warnings, PREAMBLE, *body])
     if len(text.encode()) > MAX_TEXT_BYTES:
         raise ToolRefused("too_large", "the answer is larger than 1 MiB; narrow it with since or limit", status=413)
+    audit(text)
     return Told(text=text)
 
 

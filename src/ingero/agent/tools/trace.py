@@ -14,7 +14,7 @@ from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.core.fixes import Host
 from ingero.core.op_stats import TraceStats
 from ingero.core.replay import replay
-from ingero.core.sanitise import LINE_BYTES, traced
+from ingero.core.sanitise import LINE_BYTES, traced, traced_list
 from ingero.core.stacks import Frame, decode_frames
 from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
 from ingero.storage.chain_table import read_chains
@@ -204,7 +204,7 @@ def _stack(stack: StackUse) -> dict[str, Any]:
         "min_us": stack.min_ns / 1e3,
         "max_us": stack.max_ns / 1e3,
         "sum_arg0": stack.sum_arg0,
-        "processes": [traced(name) for name in stack.processes.split(",") if name],
+        "processes": traced_list(stack.processes),
         "frames": frames,
     }
 
