@@ -39,8 +39,14 @@ def stop(process: subprocess.Popen[str]) -> int:
 
 def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
+    asks_nodes = arguments[0] in ("query", "explain", "export") or arguments[:2] == ("nodes", "check")
     result = subprocess.run(
-        [*INGERO, *arguments], check=False, capture_output=True, text=True, env=environment, timeout=2 * PATIENCE_S
+        [*INGERO, *arguments, *(("--timeout", "60s") if asks_nodes else ())],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=2 * PATIENCE_S,
     )
     assert result.returncode == status, result.stderr
     return result

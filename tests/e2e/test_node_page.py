@@ -23,9 +23,12 @@ async def page(db: Path, folder: Path) -> str:
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
             f"--user-data-dir={folder}", f"http://{listener.address}/",
         ]  # fmt: skip
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
-        )
+        for _ in range(3):  # a browser that dies while it starts shows nothing at all
+            done = await asyncio.to_thread(
+                subprocess.run, command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+            )
+            if done.stdout:
+                break
     return done.stdout
 
 

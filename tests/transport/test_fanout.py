@@ -154,7 +154,7 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
     async with (
         node(db, "right") as one,
         node(db, "ahead", now_ns=lambda: time.time_ns() + 500_000_000_000) as two,
-        Fanout(FanoutPolicy()) as fanout,
+        Fanout(FanoutPolicy(timeout_s=PATIENCE_S)) as fanout,
     ):
         replies = [reply async for reply in fanout.ask([one, two], SQL)]
     assert all(reply.failure is None for reply in replies)
@@ -167,8 +167,8 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
 async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known_by: str) -> None:
     tls = kept_certificate(tmp_path, ["127.0.0.1"])
     async with node(database(tmp_path / "a.db"), tls=tls) as address, FaultProxy(_target(address)) as proxy:
-        by_authority = FanoutPolicy(tls=ClientTls(ca=tls.cert))
-        by_fingerprint = FanoutPolicy(trusted={proxy.address: fingerprint_of_file(tls.cert)})
+        by_authority = FanoutPolicy(timeout_s=PATIENCE_S, tls=ClientTls(ca=tls.cert))
+        by_fingerprint = FanoutPolicy(timeout_s=PATIENCE_S, trusted={proxy.address: fingerprint_of_file(tls.cert)})
         async with Fanout(by_authority if known_by == "authority" else by_fingerprint) as fanout:
             for _ in range(3):
                 assert [reply.failure async for reply in fanout.ask([proxy.address], SQL)] == [None]

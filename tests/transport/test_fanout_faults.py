@@ -275,7 +275,7 @@ async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(
 async def test_a_single_question_leaves_no_connection_behind(tmp_path: Path) -> None:
     async with (
         guarded_node(database(tmp_path / "a.db")) as listener,
-        Fanout(FanoutPolicy(), keep_open=False) as fanout,
+        Fanout(FanoutPolicy(timeout_s=PATIENCE_S), keep_open=False) as fanout,
     ):
         assert [reply.failure async for reply in fanout.ask([listener.address], SQL)] == [None]
         assert len(fanout.offsets([listener.address])) == 1
