@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
+from ingero.core.stacks import Frame
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace_writer import SizePolicy
 from ingero.transport.tls import is_loopback
@@ -204,14 +206,23 @@ class _JsonScreen:
     def __init__(self, app: TraceApp) -> None:
         self._app = app
         self._every_s = app.options.heartbeat_s
+        self._frames: dict[tuple[int, int, tuple[int, ...]], Sequence[Frame]] = {}
         self._next_s = time.monotonic() + self._every_s
 
     def on_events(self, traced: TracedEvents, unusual: NDArray[np.bool_]) -> None:
-        for line in event_lines(traced, unusual, self._app.recorder.processes.names(), self._app.stacks):
+        for line in event_lines(traced, unusual, self._app.recorder.processes.names(), self._resolve):
             print(line)
         sys.stdout.flush()
 
+    def _resolve(self, pid: int, tid: int, addresses: tuple[int, ...]) -> Sequence[Frame]:
+        """A stack of a thread is looked at once a second: a burst of slow calls must not cost us a core."""
+        key = (pid, tid, addresses)
+        if key not in self._frames:
+            self._frames[key] = self._app.stacks(*key)
+        return self._frames[key]
+
     def on_tick(self, view: TraceView) -> None:
+        self._frames.clear()
         if self._every_s and time.monotonic() >= self._next_s:
             print(heartbeat_line(view, time.time_ns()), flush=True)
             self._next_s += self._every_s
