@@ -68,7 +68,7 @@ def _clock(reply: http.client.HTTPResponse) -> list[Check]:
     except ValueError:  # a proxy in between that keeps no time
         return []
     ok = abs(difference_s) <= MAX_CLOCK_DIFFERENCE_S
-    value = f"{difference_s:+.0f} s against Fleet's"
+    value = f"within {MAX_CLOCK_DIFFERENCE_S:g} s of Fleet's" if ok else f"{difference_s:+.0f} s against Fleet's"
     return [
         Check("clock", ok, value, recommendation="" if ok else "run NTP or PTP on both; until then times do not match")
     ]

@@ -26,7 +26,7 @@ FLEET = stacked(
     click.option("--fleet-node-id", metavar="NAME", help="Name of this node.  [default: host name]"),
     click.option("--fleet-job-id", metavar="NAME", help="Training job this node works for."),
     click.option("--fleet-workload-type", metavar="NAME", help="training, inference, …  [default: unknown]"),
-    click.option("--fleet-push-interval", type=Duration(), help="[default: 5s]"),
+    click.option("--fleet-push-interval", type=Duration(), help="Between pushes, ±10 %.  [default: 5s]"),
     click.option("--fleet-timeout", type=Duration(), help="Of one push.  [default: 2s]"),
     click.option("--fleet-insecure", is_flag=True, default=None, help="Allow plain text, also to another machine."),
     click.option("--fleet-tls-ca", type=FILE, help="Authority that signed Fleet's certificate."),
@@ -34,21 +34,21 @@ FLEET = stacked(
     click.option("--fleet-tls-key", type=FILE, help="Its key, readable by the owner only."),
     click.option("--fleet-token-file", type=FILE, help="Bearer token; also $INGERO_FLEET_TOKEN."),
     click.option("--fleet-persist-path", metavar="FILE", help="Saved baseline; empty keeps none."),
-    click.option("--fleet-persist-stale-age", type=Duration(), help="[default: 10m]"),
+    click.option("--fleet-persist-stale-age", type=Duration(), help="An older baseline is not used.  [default: 10m]"),
     click.option("--fleet-detection-mode", type=click.Choice(MODES), help="Said while no threshold is known."),
     click.option("--fleet-world-size", type=click.IntRange(0), help="Ranks of the job; 0 is unknown."),
     click.option("--fleet-node-rank", type=click.IntRange(0), help="Rank of this node, below the world size."),
     click.option("--fleet-threshold-url", metavar="URL", help="Poll here while replies carry no threshold."),
-    click.option("--fleet-poll-interval", type=Duration(), help="[default: 10s]"),
-    click.option("--fleet-classifier-hysteresis", type=float, help="[default: 0.02]"),
+    click.option("--fleet-poll-interval", type=Duration(), help="Time between those polls.  [default: 10s]"),
+    click.option("--fleet-classifier-hysteresis", type=float, help="Recovered this far above.  [default: 0.02]"),
     click.option("--confirmations", type=int, help="Evaluations below the line before a node is named.  [default: 3]"),
 )  # fmt: skip
 LOCAL = stacked(
     click.option("--remediate", is_flag=True, default=None, help="Open the Unix socket that says who is slow."),
-    click.option("--remediate-socket", type=FILE, help="[default: ingero-remediate.sock in the run directory]"),
+    click.option("--remediate-socket", type=FILE, help="Where.  [default: ingero-remediate.sock in the run directory]"),
     click.option("--remediate-gid", type=int, help="Group that may read it; below 0 is nobody.  [default: 65532]"),
     click.option("--signal-db-path", type=FILE, help="Trace database.  [default: ~/.ingero/ingero.db]"),
-    click.option("--signal-window", type=Duration(), help="[default: 60s]"),
+    click.option("--signal-window", type=Duration(), help="How far back a look at the database goes.  [default: 60s]"),
     click.option("--signal-num-gpus", type=click.IntRange(0), help="0 asks the driver."),
     click.option(
         "--collectives",
@@ -58,11 +58,13 @@ LOCAL = stacked(
     click.option("--warmup-samples", type=click.IntRange(0), help="Samples before a node counts.  [default: 30]"),
     click.option("--otlp-enabled", is_flag=True, default=None, help="Send a span per episode."),
     click.option("--otlp-endpoint", metavar="HOST:PORT|URL", help="Where spans go, over HTTP."),
-    click.option("--otlp-insecure/--no-otlp-insecure", default=None, help="[default: plain text on this machine only]"),
+    click.option(
+        "--otlp-insecure/--no-otlp-insecure", default=None, help="Spans in plain text.  [default: on this machine only]"
+    ),
     click.option("--stub", is_flag=True, help="Constant signals, to try a Fleet without a GPU."),
     click.option("--replay", type=FILE, help="Recorded signals, one JSON object per line and tick."),
     click.option("--metrics-listen", metavar="HOST:PORT", help="Serve agent metrics here.  [default: off]"),
-    click.option("--config", "config_path", type=FILE, help="[default: the first ingero.yaml found]"),
+    click.option("--config", "config_path", type=FILE, help="Settings.  [default: the first ingero.yaml found]"),
     log_level_option(None),
 )
 

@@ -12,12 +12,34 @@ from ingero.cli.params import Duration, log_level_option
 
 
 @click.command()
-@click.option("--socket-path", type=click.Path(path_type=Path), help="[default: the agent's own default]")
-@click.option("--listen", default="127.0.0.1:9464", show_default=True, metavar="HOST:PORT", help=":PORT is everywhere.")
-@click.option("--reconnect-delay", type=Duration(), default="2s", show_default=True)
-@click.option("--max-tracked-nodes", type=click.IntRange(1), default=10_000, show_default=True)
-@click.option("--readiness-window", type=Duration(), default="60s", show_default=True)
-@click.option("--forget-after", type=Duration(), default="60s", show_default=True, help="Silent stragglers go.")
+@click.option(
+    "--socket-path",
+    type=click.Path(path_type=Path),
+    help="Socket of `ingero fleet-push --remediate`.  [default: the agent's own default]",
+)
+@click.option(
+    "--listen",
+    default="127.0.0.1:9464",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Metrics, /healthz and /readyz; :PORT is everywhere.",
+)
+@click.option(
+    "--reconnect-delay", type=Duration(), default="2s", show_default=True, help="Between tries to reach the agent."
+)
+@click.option(
+    "--max-tracked-nodes", type=click.IntRange(1), default=10_000, show_default=True, help="The oldest goes first."
+)
+@click.option(
+    "--readiness-window", type=Duration(), default="60s", show_default=True, help="Silence before /readyz says no."
+)
+@click.option(
+    "--forget-after",
+    type=Duration(),
+    default="60s",
+    show_default=True,
+    help="A slow node nobody mentions for this long is forgotten.",
+)
 @log_level_option()
 def command(
     socket_path: Path | None,

@@ -133,7 +133,7 @@ class FleetService:
         self._ready = True
         if self._plaintext:
             log.warning("plaintext_listeners", extra={"listeners": ", ".join(self._plaintext)})
-        log.info("fleet_started", extra={"listeners": self.addresses})
+        log.info("fleet_started", extra=self.addresses)
 
     def _build_exporters(self) -> None:
         pipelines = self.config.service.pipelines
