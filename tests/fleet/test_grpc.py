@@ -1,3 +1,4 @@
+import asyncio
 import random
 
 import grpc
@@ -13,9 +14,9 @@ from ingero.fleet.backends import GrpcBackend
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp_client import ClientOptions
-from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
-from ingero.transport.otlp_grpc import PATHS
-from ingero.transport.otlp_http import Reply
+from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush, retry_after
+from ingero.transport.otlp_grpc import PATHS, grpc_listener
+from ingero.transport.otlp_http import Inbound, Reply
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
@@ -117,3 +118,31 @@ async def test_partial_success_over_grpc() -> None:
     async with running() as fleet:
         answer, _, _ = await export(fleet.addresses["grpc"], protobuf("a", 2.0))
         assert b"outside 0 to 1" in answer
+
+
+async def test_calls_beyond_what_is_worked_on_are_told_when_to_come_back() -> None:
+    """Two in hand of four that gRPC would let in; the third is refused with a time."""
+    release, begun = asyncio.Event(), 0
+
+    async def receive(inbound: Inbound) -> Reply:
+        nonlocal begun
+        begun += 1
+        await release.wait()
+        return Reply()
+
+    listener = grpc_listener("127.0.0.1:0", None, receive, lambda _: (), max_calls=4)
+    await listener.start()
+    async with grpc.aio.insecure_channel(listener.address) as channel:
+        call = channel.unary_unary(PATHS[otlp.MetricsRequest])
+        waiting = [call(b"") for _ in range(2)]
+        async with asyncio.timeout(30):
+            while begun < 2:
+                await asyncio.sleep(0.01)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(b"")
+        release.set()
+        assert [await one for one in waiting] == [b"", b""]
+        assert await call(b"") == b""
+    await listener.stop()
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert retry_after(dict(refused.value.trailing_metadata())) == 1.0

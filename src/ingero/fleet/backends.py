@@ -38,6 +38,7 @@ _RETRYABLE_GRPC: Final = frozenset(
     }
 )
 _EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED  # worth another try only where the backend says when
+_CROWDED: Final = "Concurrent RPC limit exceeded"  # or where gRPC's own server refuses, which never says when
 MAX_REPLY_BYTES: Final = 64 << 10
 
 
@@ -134,7 +135,8 @@ class GrpcBackend:
         except grpc.aio.AioRpcError as error:
             said = f"{self._target}: {error.code().name} {error.details()}"
             wished_s = retry_after(dict(error.trailing_metadata() or ()))
-            if error.code() in _RETRYABLE_GRPC or (error.code() is _EXHAUSTED and wished_s is not None):
+            is_crowded = error.code() is _EXHAUSTED and (wished_s is not None or _CROWDED in (error.details() or ""))
+            if error.code() in _RETRYABLE_GRPC or is_crowded:
                 raise Busy(said, wished_s) from None
             raise Refused(said) from None
         return _rejected(kind, answer)

@@ -1,6 +1,7 @@
 """OTLP over gRPC: the three Export services on raw bytes, with metadata in the reply and certificates that reload."""
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,9 +41,13 @@ log = logging.getLogger(__name__)
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
-    def __init__(self, receive: Receive, headers_for: Callable[[str | None], Headers]) -> None:
+    def __init__(
+        self, receive: Receive, headers_for: Callable[[str | None], Headers], max_in_hand: float = math.inf
+    ) -> None:
         self._receive = receive
         self._headers_for = headers_for
+        self._max_in_hand = max_in_hand
+        self._in_hand = 0
         self._handlers = {
             path: grpc.unary_unary_rpc_method_handler(self._export(kind)) for path, kind in SERVICES.items()
         }
@@ -52,15 +57,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
     def _export(self, kind: Kind) -> Callable[[bytes, Any], Any]:
         async def export(body: bytes, context: Any) -> bytes:
-            metadata = dict(context.invocation_metadata() or ())
-            cluster = metadata.get(CLUSTER_HEADER)
-            try:
-                authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
-                address = peer_address(context.peer())
-                inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, address, wait)
-                reply = await settled(self._receive(inbound))
-            except MalformedPush as error:
-                reply = Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
+            reply = await self._answer(kind, body, context)
             code = _STATUS.get(reply.status, grpc.StatusCode.INTERNAL)
             await _send_metadata(context, reply, code)
             if reply.status != 200:
@@ -68,6 +65,23 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             return encode_response(kind, Encoding.PROTOBUF, reply.partial)
 
         return export
+
+    async def _answer(self, kind: Kind, body: bytes, context: Any) -> Reply:
+        metadata = dict(context.invocation_metadata() or ())
+        cluster = metadata.get(CLUSTER_HEADER)
+        if self._in_hand >= self._max_in_hand:
+            headers = tuple(self._headers_for(cluster))
+            return Reply(429, message="more calls at once than can be taken", retry_after_s=1, headers=headers)
+        self._in_hand += 1
+        try:
+            authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
+            address = peer_address(context.peer())
+            inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, address, wait)
+            return await settled(self._receive(inbound))
+        except MalformedPush as error:
+            return Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
+        finally:
+            self._in_hand -= 1
 
 
 def peer_address(peer: str) -> str | None:
@@ -117,11 +131,13 @@ def grpc_listener(
 ) -> GrpcListener:
     """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata.
 
-    Calls beyond `max_calls` at once are refused with RESOURCE_EXHAUSTED before their message is read.
+    Half of `max_calls` are worked on at once, the next are told when to come back; what is beyond `max_calls` gRPC
+    itself refuses, before the message is read and without a time.
     """
     options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
-    server.add_generic_rpc_handlers((_Service(receive, headers_for),))
+    max_in_hand = math.inf if max_calls is None else max_calls // 2
+    server.add_generic_rpc_handlers((_Service(receive, headers_for, max_in_hand),))
     host, port = parse_address(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
     try:
