@@ -224,3 +224,11 @@ def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> 
     path.write_text(f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,x,2,1,1,2\n00000000000000aa,2,AllReduce,0,2,1,1,2\n")
     with pytest.raises(ForeignFile, match="line 2: rank is x, not a whole number"):
         load([path])
+
+
+def test_a_better_source_of_fewer_ranks_is_said_to_be_that(tmp_path: Path) -> None:
+    write_dumps(tmp_path, DDP)
+    (tmp_path / "collectives.csv").write_text(f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,0,4,1,1,2\n")
+    answer = _ask(tmp_path)
+    assert _named(answer) == [(2, "compute")]
+    assert "also there, of 1 ranks only: nccl-plugin" in answer.notes

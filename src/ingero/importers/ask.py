@@ -19,7 +19,9 @@ def blame_inputs(inputs: Inputs) -> Answer:
         names = ", ".join(str(path) for path, _ in inputs.steps[:3])
         raise MalformedInput(f"several step traces ({names}): each is a job of its own, ask about one at a time")
     if inputs.steps:
-        return _noted(blame_steps(inputs.steps[0][1]), inputs)
+        beside = [str(source) for source in CollectiveSource if inputs.records.get(source)]
+        unused = f"also there, another recording and not used: {', '.join(beside)}" if beside else None
+        return _noted(blame_steps(inputs.steps[0][1]), inputs, unused)
     timed = [source for source in CollectiveSource if inputs.records.get(source)]
     flight = CollectiveSource.FLIGHT_RECORDER
     if inputs.progress:
@@ -34,14 +36,18 @@ def blame_inputs(inputs: Inputs) -> Answer:
         labels = {comm_hash(key): group.desc for key, group in inputs.groups.items() if group.desc}
         columns = from_records(inputs.records[source])
         answer = blame_records(columns, source not in inputs.inexact, str(source), inputs.world, labels)
-        others = [str(s) for s in timed if s is not source]
-        return _noted(answer, inputs, f"also there, and less exact: {', '.join(others)}" if others else None)
+        return _noted(answer, inputs, *(_beside(inputs, other, most) for other in timed if other is not source))
     why = "nothing is stuck, and the dumps hold no GPU durations: run the job with TORCH_NCCL_ENABLE_TIMING=1"
     return _noted(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
 
 
 def _coverage(inputs: Inputs, source: CollectiveSource) -> int:
     return len({record.global_rank for record in inputs.records[source]})
+
+
+def _beside(inputs: Inputs, source: CollectiveSource, most: int) -> str:
+    ranks = _coverage(inputs, source)
+    return f"also there, and less exact: {source}" if ranks == most else f"also there, of {ranks} ranks only: {source}"
 
 
 def _noted(answer: Answer, inputs: Inputs, *more: str | None) -> Answer:
