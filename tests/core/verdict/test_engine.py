@@ -8,7 +8,7 @@ from hypothesis.strategies import floats, integers
 from tests.core.verdict.world import START_S, blamed, member, noise, run, states
 
 from ingero.contract.verdict import CauseClass, VerdictState
-from ingero.core.verdict.channels import stalls_alone
+from ingero.core.verdict.channels import plain_effect, recent_effect, stalls_alone
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch
@@ -411,3 +411,12 @@ def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() ->
     assert [(v.state, v.cause, v.node) for v in told] == [(VerdictState.NOT_SURE, CauseClass.HANG, "")]
     assert told[0].evidence == "none of 8 members finished a step lately: the job hangs, or it has ended"
     assert "ingero blame --live" in told[0].next_step
+
+
+def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
+    rows = MemberRows()
+    for _ in range(3):
+        rows.append()
+    rows.recent[:3] = [[0.03, 0.02, 0.25, 0.28, 0.24], [0.05, 0.06, 0.04, 0.05, 0.01], [0.05, np.nan, 0.06, 0.05, 0.05]]
+    assert plain_effect(rows, np.arange(3)).tolist() == [0.03, 0.04, -np.inf]
+    assert recent_effect(rows, np.arange(3)).tolist() == [0.24, 0.05, -np.inf]

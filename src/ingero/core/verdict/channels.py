@@ -183,6 +183,12 @@ def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:
     return np.clip(np.ceil(in_a_row), 1, MAX_LASTING).astype(np.intp)
 
 
+def plain_effect(rows: MemberRows, members: Index) -> Column:
+    """What all but one of the last residuals reach: a hiccup of three samples makes a median of five, not this."""
+    recent = np.sort(rows.recent[members], axis=1)
+    return np.where(np.isnan(recent[:, -1]), -np.inf, recent[:, 1])
+
+
 def recent_effect(rows: MemberRows, members: Index) -> Column:
     """Median of the last residuals above the baseline; -inf until there are enough."""
     recent = rows.recent[members]

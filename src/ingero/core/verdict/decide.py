@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
-from ingero.core.verdict.channels import STALL_BAR, is_persistent, recent_effect, stalls_alone
+from ingero.core.verdict.channels import STALL_BAR, is_persistent, plain_effect, recent_effect, stalls_alone
 from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.links import judge_links
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
@@ -115,7 +115,7 @@ class Docket:
         rows, size = self._state.rows, self._state.rows.size
         peers = np.maximum(self._state.cohorts.expected[rows.cohort[:size]], 2.0)
         alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
-        plain = effect >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
+        plain = plain_effect(rows, np.arange(size)) >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
         stands = effect >= error_bars(rows, np.arange(size))
         between_alarms = samples_between_alarms(self._state.cohorts.sample_s[rows.cohort[:size]], self._policy)
