@@ -113,7 +113,7 @@ class PythonProcess:
         """The thread state of a kernel thread. Some builds never write whose state it is: then it is the main thread's
         if it is the only one, which takes having seen all of them."""
         states: list[int] = []
-        nameless = False
+        owner: int | None = None
         interpreter = memory.pointer(self._runtime + self._at.head)
         for _ in range(_MAX_INTERPRETERS):
             state = memory.maybe_pointer(interpreter + self._at.threads)
@@ -121,24 +121,25 @@ class PythonProcess:
                 owner = self._owner(memory, state)
                 if owner == tid:
                     return state
-                nameless = owner is None
                 states.append(state)
                 state = memory.maybe_pointer(state + self._at.next_thread)
             interpreter = memory.maybe_pointer(interpreter + self._at.next_interpreter)
             if not interpreter:
-                return states[0] if len(states) == 1 and nameless and tid == self.pid else None
+                is_only = len(states) == 1 and tid == self.pid and not self._has_thread(owner)
+                return states[0] if is_only else None
         return None
 
     def _owner(self, memory: "_Memory", state: int) -> int | None:
-        """The kernel thread a state belongs to; None where no thread of this process is written."""
+        """The kernel thread a state says it belongs to; None where that cannot be read."""
         try:
             if self._at.native_id is not None:
-                tid = memory.word(state + self._at.native_id)
-            else:
-                tid = memory.integer(memory.pointer(state + self._at.thread_id) + _GLIBC_TID)
+                return memory.word(state + self._at.native_id)
+            return memory.integer(memory.pointer(state + self._at.thread_id) + _GLIBC_TID)
         except _Unreadable:
             return None
-        return tid if tid > 0 and Path(f"/proc/{self.pid}/task/{tid}").exists() else None
+
+    def _has_thread(self, tid: int | None) -> bool:
+        return bool(tid) and Path(f"/proc/{self.pid}/task/{tid}").exists()
 
     def _walk(self, memory: "_Memory", state: int) -> list[PythonFrame]:
         frame = memory.maybe_pointer(state + self._at.frame)
