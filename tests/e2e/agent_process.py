@@ -61,6 +61,16 @@ def agent(folder: Path, fleet: str, node: str, *flags: str, cluster: str = "demo
             process.wait()
 
 
+async def connect(socket: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A consumer of an agent's socket, as soon as the agent listens."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await asyncio.open_unix_connection(socket)
+            except OSError:  # not there yet, or there and not yet listening
+                await asyncio.sleep(0.05)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fleet", required=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.agent_process import connect
 from tests.transport.scripted import Answer, scripted_fleet
 from tests.waiting import PATIENCE_S, until_async
 
@@ -42,8 +43,7 @@ async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: P
             "--fleet-persist-path", str(tmp_path / "b.json"), "--remediate", "--remediate-socket", str(path),
             "--remediate-gid", "-1", "--confirmations", "1",
         ) as agent:  # fmt: skip
-            await until_async(path.is_socket)
-            reader, writer = await asyncio.open_unix_connection(path)
+            reader, writer = await connect(path)
             first = await asyncio.wait_for(reader.readline(), PATIENCE_S)
             assert first.startswith(b'{"type":"straggler_state","node_id":"n1","cluster_id":"c","score":0.9')
             agent.send_signal(signal.SIGTERM)

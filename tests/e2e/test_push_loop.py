@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.agent_process import agent
+from tests.e2e.agent_process import agent, connect
 from tests.fault_proxy import FaultProxy
 from tests.shared_data import shared
 from tests.waiting import PATIENCE_S, until
@@ -131,15 +131,9 @@ def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f
 
 async def read_lines(path: Path) -> list[bytes]:
     """Everything a second consumer of the socket hears, until the agent ends."""
-    async with asyncio.timeout(2 * PATIENCE_S):
-        while True:
-            try:
-                reader, writer = await asyncio.open_unix_connection(path)
-                break
-            except OSError:
-                await asyncio.sleep(0.05)
-        text = await reader.read()
-        writer.close()
+    reader, writer = await connect(path)
+    text = await asyncio.wait_for(reader.read(), 2 * PATIENCE_S)
+    writer.close()
     return text.splitlines()
 
 

@@ -208,6 +208,7 @@ def _bind(path: Path, gid: int) -> socket.socket:
     before = os.umask(0o077)  # closed from the first moment, opened afterwards
     try:
         listener.bind(str(path))
+        listener.listen(MAX_CONSUMERS)  # at once: whoever sees the path may connect
     except OSError as error:
         listener.close()
         reason = "the path is too long" if error.errno == errno.ENAMETOOLONG or not error.errno else error.strerror
@@ -222,7 +223,6 @@ def _bind(path: Path, gid: int) -> socket.socket:
         except OSError:
             log.warning("socket_group_refused", extra={"path": str(path), "gid": gid, "group": _group_name(gid)})
     path.chmod(mode)
-    listener.listen(MAX_CONSUMERS)
     listener.setblocking(False)
     return listener
 
