@@ -102,7 +102,7 @@ class Service:
         self.receiver = Receiver(
             FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
             sinks={MetricsRequest: (self.series, self.copies)},
-            verdict_text=lambda cluster, node: '[{"node":"n1"}]' if node == "n1" else "",
+            verdict_texts={("train", "n1"): '[{"node":"n1"}]'},
             http_gate=TokenGate(token),
         )
         self.lane = self.receiver.lane(MAX_BODY_BYTES) if has_lane else receive.no_lane

@@ -162,7 +162,7 @@ async def test_bearer_token(tmp_path: object) -> None:
 
 async def test_verdict_text_travels_with_the_reply() -> None:
     async with running() as fleet:
-        fleet.receiver.verdict_text = lambda cluster, node: f'[{{"node":"{node}"}}]' if node == "slow" else ""
+        fleet.receiver.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for headers in (PB, {**PB, "Content-Encoding": "identity"}):
             assert (await post(url, protobuf("slow", 0.2), headers))[1]["x-ingero-verdict"] == '[{"node":"slow"}]'

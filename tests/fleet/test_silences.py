@@ -85,7 +85,7 @@ def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() ->
         said += desk.tick(START_S + second)
     raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.silenced) for v in raised] == [("n5", "")]  # what replay compares knows no silences
-    assert "fan is being replaced" in decode_verdicts(desk.text("c", "n5"))[0].silenced
+    assert "fan is being replaced" in decode_verdicts(desk.texts["c", "n5"])[0].silenced
     assert "fan is being replaced" in desk.told("c")[0].silenced
     assert 'silenced="true"' in render(verdict_families(desk)).decode()
     record = verdict_logs([("c", desk.told("c")[0])], 1).resource_logs[0].scope_logs[0].log_records[0]

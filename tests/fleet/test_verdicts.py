@@ -58,8 +58,8 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
         said += desk.tick(START_S + second)
     raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.rank) for v in raised] == [("n5", 5)]
-    assert decode_verdicts(desk.text("c", "n5"))[0].episode == raised[0].episode
-    assert desk.text("c", "n4") == ""
+    assert decode_verdicts(desk.texts["c", "n5"])[0].episode == raised[0].episode
+    assert ("c", "n4") not in desk.texts
     assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
     page = render(verdict_families(desk)).decode()
     assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page

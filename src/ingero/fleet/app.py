@@ -117,7 +117,7 @@ class FleetService:
             self._inputs = InputLog(verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes)
         if verdict.enabled:
             self.processor.on_measurements = self._measured
-            self.receiver.verdict_text = self.verdicts.text
+            self.receiver.verdict_texts = self.verdicts.texts
 
     async def start(self) -> None:
         """Bind every listener, then serve; raises IngeroError and leaves nothing behind."""

@@ -3,7 +3,7 @@
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Protocol
@@ -46,11 +46,6 @@ class Sink(Protocol):
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None: ...
 
 
-def no_verdicts(cluster: str, node: str) -> str:
-    """Stands in where no verdict engine runs."""
-    return ""
-
-
 class Receiver:
     """Both OTLP listeners feed it; one instance per service."""
 
@@ -59,14 +54,14 @@ class Receiver:
         processor: FleetProcessor,
         *,
         sinks: dict[Kind, Sequence[Sink]] | None = None,
-        verdict_text: Callable[[str, str], str] = no_verdicts,
+        verdict_texts: Mapping[tuple[str, str], str] | None = None,
         http_gate: TokenGate | None = None,
         grpc_gate: TokenGate | None = None,
         max_requests_per_s: int = 0,
     ) -> None:
         self.processor = processor
         self.sinks = sinks or {}
-        self.verdict_text = verdict_text
+        self.verdict_texts = {} if verdict_texts is None else verdict_texts  # by cluster and node
         self.http_gate = http_gate or TokenGate(None)
         self.grpc_gate = grpc_gate or TokenGate(None)
         self.max_requests_per_s = max_requests_per_s
@@ -122,7 +117,7 @@ class Receiver:
                 for sink in self.sinks.get(MetricsRequest, ()):
                     sink.offer(MetricsRequest, body, encoding, taken)
                 self.short_cuts[0] += 1
-                verdict = self.verdict_text(taken.cluster, taken.node)
+                verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
                 if taken.partial is None and not verdict:
                     return self._plain_ok(taken.cluster, encoding, date)
                 headers = self._headers(_HTTP_NAMES, taken.cluster, verdict)
@@ -186,7 +181,8 @@ class Receiver:
             self.replies[transport, 400] += 1
             raise
         self.replies[transport, 200] += 1
-        headers = self._headers(names, taken.cluster, self.verdict_text(taken.cluster, taken.node))
+        verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
+        headers = self._headers(names, taken.cluster, verdict)
         return Reply(partial=taken.partial, headers=headers)
 
     def _refusal(self, gate: TokenGate, authorization: str | None) -> Reply | None:

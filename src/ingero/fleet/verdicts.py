@@ -46,7 +46,6 @@ class ClusterDesk:
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)  # by node
     owners: dict[int, Who] = field(default_factory=dict)
 
     def admit(self, who: Who, index: int) -> None:
@@ -91,6 +90,7 @@ class VerdictDesk:
         silences: Silences | None = None,
     ) -> None:
         self.clusters: dict[str, ClusterDesk] = {}
+        self.texts: dict[tuple[str, str], str] = {}  # by cluster and node: what push replies carry
         self.counters = DeskCounters()
         self.silences = silences or Silences()
         self._now_s = 0.0  # of the last tick
@@ -115,6 +115,7 @@ class VerdictDesk:
     def tick(self, now_s: float) -> list[tuple[str, Verdict]]:
         """One second of every cluster: (cluster, verdict) for everything that is new or changed, silenced or not."""
         changed = []
+        texts: dict[tuple[str, str], str] = {}
         self._now_s = now_s
         for cluster in [name for name, desk in self.clusters.items() if now_s - desk.heard_s > FORGET_AFTER_S]:
             del self.clusters[cluster]
@@ -122,14 +123,12 @@ class VerdictDesk:
             self._judge_collectives(desk, now_s)
             news = desk.engine.tick(now_s)
             changed += [(cluster, verdict) for verdict in news]
-            self._refresh_texts(cluster, desk, news, now_s)
+            self._follow_resolved(desk, news, now_s)
+            texts |= self._texts_of(cluster, desk)
+        self.texts.clear()
+        self.texts |= texts
         self.counters.verdicts += len(changed)
         return changed
-
-    def text(self, cluster: str, node: str) -> str:
-        """The verdicts about one node, as its push reply carries them; empty when there are none."""
-        desk = self.clusters.get(cluster)
-        return desk.texts.get(node, "") if desk is not None else ""
 
     def told(self, cluster: str) -> list[Verdict]:
         """Open verdicts of a cluster and those that were resolved a moment ago."""
@@ -246,16 +245,18 @@ class VerdictDesk:
             if (rows & lag.is_quorate).any():
                 desk.peer_lag_ms[member] = float(lag.peer_lag_ms[rows & lag.is_quorate].mean())
 
-    def _refresh_texts(self, cluster: str, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
+    def _follow_resolved(self, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
         for verdict in news:
             if verdict.state is VerdictState.RESOLVED:
                 desk.resolved[verdict.episode] = (verdict, now_s)
         desk.resolved = {e: pair for e, pair in desk.resolved.items() if now_s - pair[1] <= RESOLVED_FOR_S}
+
+    def _texts_of(self, cluster: str, desk: ClusterDesk) -> dict[tuple[str, str], str]:
         by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
         for verdict in self._told(cluster, desk):
             if verdict.node:
                 by_node[verdict.node].append(verdict)
-        desk.texts = {node: encode_verdicts(verdicts) for node, verdicts in by_node.items()}
+        return {(cluster, node): encode_verdicts(verdicts) for node, verdicts in by_node.items()}
 
     def _told(self, cluster: str, desk: ClusterDesk) -> list[Verdict]:
         told = [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
