@@ -1,6 +1,7 @@
 """Ranks on this node: read, measured, and sent within bounds."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -289,6 +290,25 @@ def test_a_feed_far_behind_skips_to_the_present_and_counts(path: Path, monkeypat
     add_collectives(path, "n", [record(seq) for seq in range(100)])
     assert [len(batch.collectives) for batch in feed.poll()] == [20]
     assert feed.lost == 80
+
+
+def test_why_collectives_are_missing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    feed = Feed()
+    live = LiveCollectives([feed], FleetStub(), Identity(node="n", cluster="c"), lambda _: None)
+    for problem in ("", "set RANK", "", "set RANK", "cut short"):
+        feed.problem = problem
+        live.measure(0.0)
+    assert [vars(record)["problem"] for record in caplog.records] == ["set RANK", "cut short"]
+
+
+def test_a_ring_that_is_none_is_a_problem_of_its_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(names.RING_FOLDER_VARIABLE, str(tmp_path))
+    path = tmp_path / f"ingero-nccl-{os.getpid()}-1"
+    path.write_bytes(b"x" * 5000)
+    path.chmod(0o600)
+    feed = RingFeed("n")
+    assert (feed.poll(), feed.problem) == ([], f"{path}: not an NCCL ring")
+    feed.close()
 
 
 def test_rings_are_read_where_the_variable_says_and_left_to_the_recorder(

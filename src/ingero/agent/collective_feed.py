@@ -59,7 +59,7 @@ class RankBatch:
 
 
 class CollectiveFeed(Protocol):
-    """One place collectives come from. `lost` grows when some were missed, `problem` says why nothing comes."""
+    """One place collectives come from. `lost` grows when some were missed, `problem` says why some do not come."""
 
     lost: int
     problem: str
@@ -87,6 +87,7 @@ class RingFeed:
         """Everything new in all rings."""
         batches = [self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)]
         self.lost = self.rings.counts.missed + self.rings.counts.torn + self.rings.counts.dropped
+        self.problem = next(reversed(self.rings.refused.values()), "")
         return batches
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job
 POINTS_PER_REQUEST: Final = 2_000
 MAX_QUEUED_POINTS: Final = 20_000
 MAX_RANKS: Final = 1024
+MAX_PROBLEMS: Final = 100
 FORGET_S: Final = 300.0
 MAX_PAUSE_S: Final = 300.0
 
@@ -95,6 +96,7 @@ class LiveCollectives:
         self._queue: deque[RankReport] = deque()
         self._not_before_s = 0.0
         self._lost = [0] * len(feeds)
+        self._said: set[str] = set()
 
     @property
     def queued_points(self) -> int:
@@ -124,6 +126,7 @@ class LiveCollectives:
         reports = []
         for index, feed in enumerate(self.feeds):
             batches = feed.poll()
+            self._say(feed.problem)
             if feed.lost > self._lost[index]:
                 self._lost[index] = feed.lost
                 for rank in self.ranks.values():
@@ -133,6 +136,12 @@ class LiveCollectives:
                     reports.append(report)
         self.ranks = {key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S}
         return reports
+
+    def _say(self, problem: str) -> None:
+        """Each problem once: rounds come every second."""
+        if problem and problem not in self._said and len(self._said) < MAX_PROBLEMS:
+            self._said.add(problem)
+            log.warning("collectives_missing", extra={"problem": problem})
 
     def queue(self, reports: Sequence[RankReport]) -> None:
         """Keep what is to be sent; the oldest goes when there is too much."""

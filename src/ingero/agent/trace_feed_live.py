@@ -88,7 +88,7 @@ class LiveFeed:
     def notes(self) -> list[str]:
         """What is not traced in full, and why."""
         off = [f"{one.name}: {one.detail}" for one in self.tracer.capabilities() if not one.on]
-        return [*off, *(f"{path}: {why}" for path, why in self.rings.refused.items())]
+        return [*off, *self.rings.refused.values()]
 
     def close(self) -> None:
         """Take the probes out."""
