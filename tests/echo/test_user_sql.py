@@ -33,6 +33,7 @@ BOMBS = [
     "SELECT a.range FROM range(100000000) a, range(100000000) b ORDER BY hash(a.range, b.range)",
     "SELECT json_group_array(md5(range::VARCHAR)) FROM range(100000000)",
     "SELECT map_from_entries(list((range, range))) FROM range(100000000)",
+    "SELECT levenshtein(string_agg('a', ''), string_agg('b', '')) FROM range(1000000)",  # hours inside one call
 ]
 
 

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 READERS: Final = 4
 MAX_WAITING_QUERIES: Final = 32
 OPEN_RETRY_S: Final = 10.0  # the process before us may still be dying
+OVERRUN_S: Final = 5.0  # an interrupt is heard between steps; a step that does not end in this time ends the process
+WATCH_S: Final = 0.5
 LITTLE_LEFT: Final = 0.15  # of the address space: a query that leaves less behind would let the next load fail
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -94,9 +96,11 @@ class _Service:
         self._loader = loader
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
+        self._running: dict[int, tuple[Ask, float]] = {}  # user SQL, and when it has overrun
         self._leaving = threading.Lock()  # taken by the question that used up this process, never given back
 
     def run(self) -> int:
+        threading.Thread(target=self._watch, name="watch", daemon=True).start()
         while True:
             message = self._channel.receive()
             if message is None:
@@ -113,12 +117,15 @@ class _Service:
 
     def _answer(self, ask: Ask) -> None:
         before = self._loader.address_space_left()
+        if ask.what == "sql":
+            self._running[ask.id] = ask, time.monotonic() + float(ask.args["limits"]["seconds"]) + OVERRUN_S
         try:
             answer = self._loader.answer(ask)
         except Exception as error:  # the boundary of a question: the asker learns what went wrong
             log.exception("question_failed what=%s", ask.what)
             answer = Answer(ask.id, error="internal", message=f"{type(error).__name__}: {error}")
         finally:
+            self._running.pop(ask.id, None)
             self._waiting.release()
         after = self._loader.address_space_left()
         is_swollen = ask.what == "sql" and after < LITTLE_LEFT and before - after > LITTLE_LEFT
@@ -130,6 +137,19 @@ class _Service:
         if answer.error and self._leaving.locked():  # memory was used up by somebody else's question
             answer = Answer(ask.id, error="busy", message="it is being replaced")
         self._channel.send(answer)
+
+    def _watch(self) -> None:
+        """User SQL may spend hours inside one function call, where no interrupt reaches it: then this process ends."""
+        while True:
+            time.sleep(WATCH_S)
+            late = [ask for ask, due_s in list(self._running.values()) if time.monotonic() > due_s]
+            if late and self._leaving.acquire(blocking=False):
+                log.warning("queries_overran count=%d", len(late))
+                for ask in late:
+                    message = "the query ran into its time limit and could not be stopped; narrow it in time or rows"
+                    self._channel.send(Answer(ask.id, error="timeout", message=message))
+                time.sleep(0.05)  # let the answers leave
+                os._exit(REPLACE_ME)
 
 
 if __name__ == "__main__":
