@@ -115,6 +115,20 @@ async def test_a_query_that_exhausts_memory_costs_at_most_the_store_process(tmp_
         await engine.stop()
 
 
+async def test_the_smallest_store_loads_and_answers(tmp_path: Path) -> None:
+    engine = Engine(settings(tmp_path, address_space_bytes=1 << 30))
+    await engine.start()
+    try:
+        for number in range(10):
+            await engine.submit(Signal.METRICS, metrics_body(points=5000, node=f"n{number}"), wait_s=PATIENCE_S)
+        joined = "SELECT a.node_id, count(*) FROM events a JOIN events b USING (seq, idx) GROUP BY ALL"
+        answers = await asyncio.gather(*(ask(engine, joined) for _ in range(4)))
+        assert [sum(row[1] for row in answer.rows) for answer in answers] == [50_000] * 4
+        assert engine.store.restarts == 0
+    finally:
+        await engine.stop()
+
+
 async def test_answers_are_bounded_in_time_rows_and_bytes(engine: Engine) -> None:
     with pytest.raises(QueryFailed, match=r"took longer than 0\.3 s"):
         await ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=0.3)

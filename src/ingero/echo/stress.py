@@ -131,6 +131,10 @@ async def _deliver(body: bytes, count: int, send: Send, result: StressResult) ->
             seq = await send(body)
         except Unavailable as error:
             if attempt == MAX_ATTEMPTS - 1:
+                if not result.acknowledged:
+                    raise Unavailable(
+                        f"no request was acknowledged: {error}; is that Echo's port for this protocol? See --protocol"
+                    ) from None
                 result.failures.append(str(error))
                 return
             result.retries += 1
