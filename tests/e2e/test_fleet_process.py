@@ -181,14 +181,14 @@ def reaches(addresses: dict[str, str], authority: trustme.CA, clients: trustme.C
             with grpc.secure_channel(address, credentials) as channel:
                 call = channel.unary_unary(PATHS[MetricsRequest])
                 try:
-                    call(protobuf("b", 0.9), metadata=(("authorization", "Bearer first"),), timeout=10)
+                    call(protobuf("b", 0.9), metadata=(("authorization", "Bearer first"),), timeout=30)
                     found[name] = True
                 except grpc.RpcError:
                     found[name] = False
             continue
         url = urllib.request.Request(f"https://{address}/", headers={"Authorization": "Bearer first"})
         try:
-            urllib.request.urlopen(url, timeout=10, context=context).close()
+            urllib.request.urlopen(url, timeout=30, context=context).close()
             found[name] = True
         except urllib.error.HTTPError as error:  # no such page, but somebody who answers
             error.close()
@@ -210,7 +210,7 @@ def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -
         assert reaches(addresses, authority, clients) == everywhere, "a file that is wrong changes nothing"
         later.cert_pem.write_to_path(folder / "clients.pem")
         process.send_signal(signal.SIGHUP)
-        until(lambda: reaches(addresses, authority, later) == everywhere, 60.0)
+        until(lambda: reaches(addresses, authority, later) == everywhere, 120.0)
         assert reaches(addresses, authority, clients) == nowhere
 
 

@@ -84,7 +84,7 @@ async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
     async with running() as fleet:
         fleet.receiver.draining = True
         endpoint = parse_endpoint(fleet.addresses["grpc"], insecure=True, protocol=Protocol.GRPC)
-        client = GrpcPush(endpoint, "c", "a", ClientOptions(timeout_s=5.0), GrpcPems(), random.Random(1))
+        client = GrpcPush(endpoint, "c", "a", ClientOptions(timeout_s=60.0), GrpcPems(), random.Random(1))
         reply = await client.push(health("a", 0.9))
         await client.close()
         assert (reply.outcome, reply.retry_after_s) == (PushOutcome.SHED, 1.0)
@@ -96,7 +96,9 @@ async def test_exhausted_backend_is_asked_again_when_it_says_when(retry_after_s:
     async with running() as fleet:
         reply = Reply(429, message="no room", retry_after_s=retry_after_s)
         fleet.receiver._refusal = lambda gate, authorization: reply  # type: ignore[method-assign]  # a backend that is full
-        config = ForwardExporterConfig(endpoint=fleet.addresses["grpc"], tls=ClientTlsConfig(insecure=True))
+        config = ForwardExporterConfig(
+            endpoint=fleet.addresses["grpc"], tls=ClientTlsConfig(insecure=True), timeout=60.0
+        )
         backend = GrpcBackend(config)
         with pytest.raises(expected) as caught:
             await backend.send(otlp.MetricsRequest, protobuf("a", 0.9))

@@ -40,6 +40,10 @@ FAREWELL_S = 3.0  # for the last events of a node that stops
 MAX_OPEN_EVENTS = 8
 MAX_VERDICTS = 64
 MAX_DETAIL = 200  # characters of somebody else's error text in our log
+NEXT_STEP = {
+    PushOutcome.TRANSPORT: "is Fleet running there? `ingero check --fleet URL` looks",
+    PushOutcome.AUTH: "give Fleet's authority (--fleet-tls-ca), our certificate or the token it asks for",
+}
 WITHOUT_PEERS = "no Fleet to compare with: only less work than usual makes a straggler, a busy host does not"
 
 
@@ -226,6 +230,7 @@ class PushLoop:
                 now_s,
                 detail=reply.detail[:MAX_DETAIL],
                 retry_after_s=reply.retry_after_s,
+                **({"next": NEXT_STEP[reply.outcome]} if reply.outcome in NEXT_STEP else {}),
             )
         elif reply.rejected_points:
             self._warn("push_partly_rejected", now_s, detail=reply.detail[:MAX_DETAIL], points=reply.rejected_points)

@@ -2,14 +2,13 @@
 
 import email.utils
 import http.client
-import os
 import ssl
 import time
 import urllib.parse
 from pathlib import Path
 
 from ingero.agent.checks import Check
-from ingero.cli.fleet_http import open_connection
+from ingero.cli.fleet_http import authorization, open_connection
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE
 from ingero.contract.names import CLUSTER_QUERY, METRICS_PATH, PROTOBUF_TYPE, QUORUM_HEADER, THRESHOLD_HEADER
 from ingero.errors import IngeroError
@@ -19,8 +18,7 @@ MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 
 def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
     """Try an empty push, which changes nothing in Fleet, and read the reply."""
-    token = os.environ.get(FLEET_TOKEN_VARIABLE)
-    headers = {"Content-Type": PROTOBUF_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Content-Type": PROTOBUF_TYPE} | authorization()
     path = f"{METRICS_PATH}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
     try:
         connection = open_connection(url, ca_cert)
@@ -41,10 +39,17 @@ def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
         reply = connection.getresponse()
         reply.read(4096)
     except (OSError, http.client.HTTPException) as error:
-        return [*checks, Check("push", False, str(error), recommendation="is this the OTLP/HTTP port (4318)?")]
+        return [*checks, Check("push", False, str(error), recommendation=_push_advice(error, url))]
     finally:
         connection.close()
     return [*checks, _push(reply.status), *_clock(reply), _quorum(reply, cluster)]
+
+
+def _push_advice(error: Exception, url: str) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "it asks for a client certificate: name ours under fleet.tls in ingero.yaml"
+    otherwise = "; if it speaks TLS, write https://" if url.startswith("http:") else ""
+    return f"is this the OTLP/HTTP port (4318)?{otherwise}"
 
 
 _TLS_ADVICE = "give the authority with --ca-cert, or use the name the certificate is for"
@@ -54,7 +59,7 @@ def _push(status: int) -> Check:
     if status == 200:
         return Check("push", True, "an empty push was accepted")
     advice = {
-        401: f"set ${FLEET_TOKEN_VARIABLE} to Fleet's token",
+        401: f"set ${FLEET_TOKEN_VARIABLE} to Fleet's token, or fleet.token_file in ingero.yaml",
         404: "this is not the OTLP/HTTP port; try 4318",
         429: "Fleet sheds load; push less often",
         503: "Fleet is starting or stopping; try again",

@@ -1,4 +1,7 @@
-"""Asking Fleet's HTTP API from a command: TLS by scheme, token from the environment, errors that say what to do."""
+"""Asking Fleet's HTTP API from a command: TLS by scheme, errors that say what to do.
+
+Certificates and token are those that `ingero fleet-push` shows: `fleet.tls` and `fleet.token_file` of ingero.yaml.
+"""
 
 import http.client
 import json
@@ -7,9 +10,11 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from ingero.config.ingero import FLEET_TOKEN_VARIABLE
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero
 from ingero.errors import AuthError, Unavailable
+from ingero.transport.auth import token_from
 from ingero.transport.connect import connection_to
+from ingero.transport.tls import ClientTls
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 32 << 20
@@ -17,8 +22,15 @@ MAX_ANSWER_BYTES = 32 << 20
 
 def open_connection(url: str, ca_cert: Path | None) -> http.client.HTTPConnection:
     """A connection to the host of `url`."""
-    example = "http://host:8080 or https://host:8080"
-    return connection_to(url, ca_cert, http_port=8080, https_port=8080, timeout_s=TIMEOUT_S, example=example)
+    own, example = load_ingero().fleet.tls, "http://host:8080 or https://host:8080"
+    tls = ClientTls(ca=ca_cert or own.ca, cert=own.cert, key=own.key)
+    return connection_to(url, tls, http_port=8080, https_port=8080, timeout_s=TIMEOUT_S, example=example)
+
+
+def authorization() -> dict[str, str]:
+    """The header with Fleet's token, where there is one."""
+    token = os.environ.get(FLEET_TOKEN_VARIABLE) or token_from(load_ingero().fleet.token_file, FLEET_TOKEN_VARIABLE)
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def fleet_json(
@@ -26,8 +38,7 @@ def fleet_json(
 ) -> Any:
     """A JSON answer; redirects are refused, because they would carry the token elsewhere."""
     connection = open_connection(url, ca_cert)
-    token = os.environ.get(FLEET_TOKEN_VARIABLE)
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = authorization()
     if body is not None:
         headers["Content-Type"] = kind
     try:
@@ -39,13 +50,11 @@ def fleet_json(
             f"{url}: its certificate is not trusted: {error.verify_message}; give its authority with --ca-cert"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(
-            f"Fleet does not answer at {url}: {error}; is `ingero-fleet` or `ingero up` running?"
-        ) from None
+        raise Unavailable(f"Fleet does not answer at {url}: {error}; {_advice(url, error)}") from None
     finally:
         connection.close()
     if reply.status == 401:
-        raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE}")
+        raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml")
     if reply.status != 200:
         raise Unavailable(f"Fleet at {url} answered {reply.status}: {data[:200].decode(errors='replace').strip()}")
     try:
@@ -54,3 +63,11 @@ def fleet_json(
         raise Unavailable(
             f"{url} answered, but not like Fleet; is it the address of its threshold API (port 8080)?"
         ) from None
+
+
+def _advice(url: str, error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "if it asks for client certificates, name ours under fleet.tls in ingero.yaml"
+    if isinstance(error, http.client.RemoteDisconnected) and url.startswith("http://"):
+        return "somebody hung up; if it speaks TLS, write https://"
+    return "is `ingero-fleet` or `ingero up` running?"

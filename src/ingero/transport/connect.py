@@ -1,7 +1,6 @@
 """One HTTP connection for a command that asks a server once: TLS by scheme, a wrong address said before any I/O."""
 
 import http.client
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from ingero.errors import ConfigError
@@ -9,7 +8,7 @@ from ingero.transport.tls import ClientTls, client_context
 
 
 def connection_to(
-    url: str, ca: Path | None, *, http_port: int, https_port: int, timeout_s: float, example: str
+    url: str, tls: ClientTls, *, http_port: int, https_port: int, timeout_s: float, example: str
 ) -> http.client.HTTPConnection:
     """Not yet connected. The ports are for a URL without one; raises ConfigError with `example` for what is no URL."""
     try:
@@ -21,5 +20,5 @@ def connection_to(
         raise ConfigError(f"{url!r} is not an address to ask; write {example}")
     if parts.scheme == "http":
         return http.client.HTTPConnection(host, port or http_port, timeout=timeout_s)
-    context = client_context(ClientTls(ca=ca))
+    context = client_context(tls)
     return http.client.HTTPSConnection(host, port or https_port, timeout=timeout_s, context=context)

@@ -12,6 +12,7 @@ import msgspec
 
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.connect import connection_to
+from ingero.transport.tls import ClientTls
 from ingero.transport.tools import Tool, ToolRefused
 
 TIMEOUT_S: Final = 30.0
@@ -29,7 +30,12 @@ class EchoClient:
     def ask(self, tool: str, arguments: dict[str, Any]) -> Any:
         """The data of an answer; raises ToolRefused with what Echo said."""
         connection = connection_to(
-            self.url, self.ca, http_port=80, https_port=443, timeout_s=TIMEOUT_S, example="https://host:8081"
+            self.url,
+            ClientTls(ca=self.ca),
+            http_port=80,
+            https_port=443,
+            timeout_s=TIMEOUT_S,
+            example="https://host:8081",
         )
         headers = {"Content-Type": "application/json"}
         if self.token:

@@ -1,0 +1,64 @@
+"""Commands that ask a Fleet with mutual TLS and a token."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from tests.fleet.pushes import ANY_PORT, running
+from tests.fleet.test_backends import write_pair
+
+from ingero.cli.check_fleet import check_fleet
+from ingero.cli.fleet_http import fleet_json
+from ingero.errors import AuthError, Unavailable
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> dict[str, Any]:
+    authority, clients = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    clients.cert_pem.write_to_path(tmp_path / "clients.pem")
+    own = write_pair(tmp_path, "client", clients.issue_cert("me@example.org"))
+    token = tmp_path / "token"
+    token.touch(mode=0o600)
+    token.write_text("s3cret")
+    tls = {
+        **write_pair(tmp_path, "server", authority.issue_cert("127.0.0.1")),
+        "client_ca_file": str(tmp_path / "clients.pem"),
+    }
+    material = {"ca": str(tmp_path / "authority.pem"), "cert": own["cert_file"], "key": own["key_file"]}
+    return {"tls": tls, "token_file": str(token), "material": material}
+
+
+async def test_they_show_what_the_agent_shows(
+    secured: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F107 for commands: certificate and token of ingero.yaml; without them a sentence that says what is missing."""
+    material, config = secured.pop("material"), tmp_path / "ingero.yaml"
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    monkeypatch.delenv("INGERO_FLEET_TOKEN", raising=False)
+    monkeypatch.setattr("ingero.cli.fleet_http.TIMEOUT_S", 60.0)
+    changes = {
+        "receivers": {"otlp": {"protocols": {"http": {"endpoint": ANY_PORT, **secured}}}},
+        "extensions": {"ingero_threshold": secured},
+    }
+    async with running(**changes) as fleet:
+        api, otlp = f"https://{fleet.addresses['threshold']}", f"https://{fleet.addresses['http']}"
+
+        def ask(url: str = api) -> Any:
+            return fleet_json(url, "/api/v1/status", None)
+
+        config.write_text(f"fleet:\n  tls: {{ca: {material['ca']}}}\n")
+        with pytest.raises(Unavailable, match=r"fleet\.tls in ingero\.yaml|hung up|does not answer"):
+            await asyncio.to_thread(ask)
+        files = ", ".join(f"{key}: {path}" for key, path in material.items())
+        config.write_text(f"fleet:\n  tls: {{{files}}}\n")
+        with pytest.raises(AuthError, match="wants a token"):
+            await asyncio.to_thread(ask)
+        config.write_text(f"fleet:\n  tls: {{{files}}}\n  token_file: {secured['token_file']}\n")
+        assert await asyncio.to_thread(ask) == {"clusters": []}
+        checks = await asyncio.to_thread(check_fleet, otlp, "default", None)
+        assert [(check.name, check.passed) for check in checks][:3] == [("reach", True), ("TLS", True), ("push", True)]
+        with pytest.raises(Unavailable, match=r"does not answer"):
+            await asyncio.to_thread(ask, api.replace("https", "http"))
