@@ -8,10 +8,12 @@ from hypothesis.strategies import floats, integers
 from tests.core.verdict.world import START_S, blamed, member, noise, run, states
 
 from ingero.contract.verdict import CauseClass, VerdictState
+from ingero.core.verdict.baseline import filled
 from ingero.core.verdict.channels import plain_effect, recent_effect, stalls_alone
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.scale import qn, thinned
 from ingero.core.verdict.table import MemberRows
 from ingero.errors import ConfigError
 
@@ -426,3 +428,14 @@ def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
     rows.recent[:3] = [[0.03, 0.02, 0.25, 0.28, 0.24], [0.05, 0.06, 0.04, 0.05, 0.01], [0.05, np.nan, 0.06, 0.05, 0.05]]
     assert plain_effect(rows, np.arange(3)).tolist() == [0.03, 0.04, -np.inf]
     assert recent_effect(rows, np.arange(3)).tolist() == [0.24, 0.05, -np.inf]
+
+
+def test_samples_left_out_under_suspicion_do_not_make_a_member_look_calm() -> None:
+    """With the middle in place of what was left out, the spread of a member would shrink and its bar with it."""
+    samples = np.random.default_rng(3).normal(0, 0.01, (4, 240))
+    gaps = samples.copy()
+    gaps[1, 40:140] = np.nan
+    gaps[2, ::2] = np.nan
+    spread = qn(thinned(filled(gaps)))
+    assert not np.isnan(gaps).any()
+    assert spread == pytest.approx(qn(thinned(samples)), rel=0.4)

@@ -46,8 +46,8 @@ def settle(rows: MemberRows, cohorts: CohortRows, members: Index, policy: Verdic
 
 def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     history = rows.history[members, :length].astype(np.float64)
-    known = ~np.isnan(history)
-    history = np.where(known, history, np.nanmedian(history, axis=1, keepdims=True))  # left out under suspicion
+    correlation = autocorrelation(np.where(np.isnan(history), np.nanmedian(history, axis=1, keepdims=True), history))
+    history = filled(history)
     middle, scale = np.median(history, axis=1), qn(thinned(history))
     spread = CLIP * np.maximum(scale, SCALE_FLOOR)
     # the clipped mean, because the CUSUM adds up clipped values: with skewed noise it is not the median
@@ -58,7 +58,16 @@ def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     chosen = members[kept]
     rows.raw_bias[chosen] = bias[kept]
     rows.own_scale[chosen] = scale[kept]
-    rows.correlation[chosen] = autocorrelation(history[kept])
+    rows.correlation[chosen] = correlation[kept]
+
+
+def filled(history: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Samples left out under suspicion are filled from the others of their member: a median there would look calm."""
+    unknown = np.isnan(history)
+    for row in np.flatnonzero(unknown.any(axis=1)).tolist():
+        values = history[row][~unknown[row]]
+        history[row, unknown[row]] = np.resize(values, int(unknown[row].sum()))
+    return history
 
 
 def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPolicy) -> None:
