@@ -72,6 +72,12 @@ async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
     assert [reply.failure for reply in replies] == [None] * 5
 
 
+async def test_names_in_any_script_arrive(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db"), "knöten-节点\n1") as address:
+        (reply,) = await ask([address])
+    assert (reply.failure, reply.name) == (None, "knöten-节点?1")
+
+
 async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
         replies = await ask([address, silent.address], timeout_s=3)

@@ -127,7 +127,7 @@ class NodeGuard:
 
     def __init__(self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None) -> None:
         self.app = app
-        self.node = "".join(c if c.isprintable() else "?" for c in node).encode("latin-1", "replace")  # one line
+        self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")  # one line
         self.token_digest = token_digest
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
 

@@ -22,7 +22,12 @@ _FILE = click.Path(path_type=Path)
 
 
 @click.command()
-@click.option("--addr", default=":8080", show_default=True, help="Where to listen; `:PORT` is every address.")
+@click.option(
+    "--addr",
+    default=":8080",
+    show_default=True,
+    help="Where to listen; `:PORT` is every IPv4 address, `[::]:PORT` IPv6 too.",
+)
 @TRACE_DB
 @click.option("--node", help="Name of this node [default: the one in the database, else the host name].")
 @click.option("--host-name", "host_names", multiple=True, help="Another name callers use for this machine.")
