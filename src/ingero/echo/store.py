@@ -42,11 +42,16 @@ OVERRUN_S: Final = 5.0  # an interrupt is heard between steps; a step that does 
 WATCH_S: Final = 0.5
 LITTLE_LEFT: Final = 0.15  # of the address space: a query that leaves less behind would let the next load fail
 _PR_SET_PDEATHSIG: Final = 1
+_M_ARENA_MAX: Final = -8
+_ARENAS: Final = 2  # glibc reserves 64 MiB of address space for each, and would make one for every thread that waits
 
 
 def main(fd: int, settings: StoreSettings) -> int:
     """Serve one parent until it leaves or says stop; returns the exit status."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_ARENA_MAX, _ARENAS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.umask(0o077)  # the database is its owner's
