@@ -96,7 +96,7 @@ common_points = st.lists(
 
 
 @needs_compiler
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(common_points, st.booleans(), st.integers(0, 2), st.booleans())
 def test_common_metrics_agree(points: tuple, is_sum: bool, temporality: int, monotonic: bool) -> None:
     if is_sum:
@@ -108,7 +108,7 @@ def test_common_metrics_agree(points: tuple, is_sum: bool, temporality: int, mon
 
 
 @needs_compiler
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from(list(SIGNALS)))
 def test_any_request_agrees(data: st.DataObject, signal: Signal) -> None:
     agree(signal, encode_protobuf(data.draw(values(SIGNALS[signal]))))
