@@ -372,6 +372,24 @@ def test_a_recovering_rank_keeps_the_cause_and_size_of_its_slow_time() -> None:
     assert min(verdict.excess for verdict in over) > 0.02
 
 
+@pytest.mark.parametrize("end", range(180, 190, 2))
+def test_the_steps_of_its_recovery_do_not_change_a_cause(end: int) -> None:
+    """Many steps a second: the last ones are normal while the samples of some seconds still are slow."""
+    engine, rng = VerdictEngine(), np.random.default_rng(4)
+    members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
+    everyone, causes = np.tile(members, 32), set()
+    for second in range(end + 20):
+        own = 0.03 * np.exp(rng.normal(0, 0.005, (32, 8)))
+        own[:, 3] *= 1.1 if 150 <= second < end else 1.0
+        idle = np.full((32, 8), 0.003)
+        idle[:, 3] += 0.0003 * (second >= end)  # a trifle, but more than the excess that is left
+        step = np.repeat(np.arange(32) + 32 * second, 8)
+        engine.observe(make_batch(everyone, own.ravel(), step, idle_s=idle.ravel()), START_S + second)
+        engine.tick(START_S + second)
+        causes |= {verdict.cause for verdict in engine.current()}
+    assert causes == {CauseClass.COMPUTE}
+
+
 def test_stalls_that_begin_right_after_the_warm_up_are_named_with_their_period() -> None:
     """A clean record of all peers counts, however short each of them is: six stalls are enough."""
     own = np.exp(noise(200, 8, spread=0.002))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import STALL_BAR, is_persistent, plain_effect, recent_effect, stalls_alone
-from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
+from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars, recent_frames
 from ingero.core.verdict.links import judge_links
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.samples import Column
@@ -165,8 +165,18 @@ class Docket:
     def _refresh(self) -> None:
         """Newer figures for the open episodes; no news, so nothing is returned."""
         for index, before in self.open.items():
-            if before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE):
+            if before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE) and self._goes_on(index, before):
                 self.open[index] = self._describe(index)
+
+    def _goes_on(self, index: int, before: Verdict) -> bool:
+        """Is it still slow? The last steps are newer than the samples, and those of its recovery tell no cause."""
+        rows = self._state.rows
+        if rows.channel[index] == STALL or before.excess is None:
+            return True
+        everyone = self._state.of_cohort(int(rows.cohort[index]))
+        own = rows.own[:, recent_frames(rows, index)]
+        typical = np.nanmedian(own[everyone[everyone != index]])
+        return bool(np.isnan(typical) or np.nanmean(own[index]) >= (1 + before.excess / 2) * typical)
 
     def _describe(self, index: int) -> Verdict:
         rows = self._state.rows
