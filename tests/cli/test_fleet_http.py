@@ -10,8 +10,9 @@ from tests.fleet.pushes import ANY_PORT, running
 from tests.fleet.test_backends import write_pair
 
 from ingero.cli.check_fleet import check_fleet
-from ingero.cli.fleet_http import fleet_json
-from ingero.errors import AuthError, Unavailable
+from ingero.cli.echo_ask import connect
+from ingero.cli.fleet_http import fleet_json, open_connection
+from ingero.errors import AuthError, ConfigError, Unavailable
 
 
 @pytest.fixture
@@ -62,3 +63,25 @@ async def test_they_show_what_the_agent_shows(
         assert [(check.name, check.passed) for check in checks][:3] == [("reach", True), ("TLS", True), ("push", True)]
         with pytest.raises(Unavailable, match=r"does not answer"):
             await asyncio.to_thread(ask, api.replace("https", "http"))
+
+
+def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused before anything is sent; without a token, or on this machine, there is nothing to lose."""
+    config = tmp_path / "ingero.yaml"
+    config.write_text("")
+    monkeypatch.setenv("INGERO_CONFIG", str(config))
+    monkeypatch.setenv("INGERO_FLEET_TOKEN", "secret-token-0123456789")
+    monkeypatch.setenv("INGERO_ECHO_TOKEN", "secret-token-0123456789")
+    with pytest.raises(ConfigError, match=r"plain text; use https://, or allow it with fleet\.insecure"):
+        open_connection("http://fleet.example:8080", None)
+    with pytest.raises(ConfigError, match="allow it with --insecure"):
+        connect("http://echo.example:8081", None, None, tmp_path / "none.db")
+    open_connection("http://127.0.0.1:8080", None)
+    config.write_text("fleet:\n  insecure: true\n")
+    open_connection("http://fleet.example:8080", None)
+    connect("http://echo.example:8081", None, None, tmp_path / "none.db", insecure=True)
+    monkeypatch.delenv("INGERO_FLEET_TOKEN")
+    config.write_text("")
+    open_connection("http://fleet.example:8080", None)

@@ -20,6 +20,7 @@ from ingero.config.echo import (
 )
 from ingero.transport.auth import read_token_file, token_from
 from ingero.transport.echo_client import EchoClient, remote
+from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tools import by_name, call, parse_pairs
 
 PREFIX = "fleet.cluster."
@@ -30,6 +31,7 @@ _connection_options = stacked(
     click.option("--url", metavar="URL", help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]"),
     click.option("--token-file", type=click.Path(path_type=Path), help=f"Bearer token; else ${TOKEN_VARIABLE}."),
     click.option("--ca-cert", type=click.Path(path_type=Path), help=f"Authority of Echo; else ${CA_VARIABLE}."),
+    click.option("--insecure", is_flag=True, help="Send the token in plain text, also to another machine."),
     click.option(
         "--db-path",
         type=click.Path(path_type=Path),
@@ -40,7 +42,9 @@ _connection_options = stacked(
 )
 
 
-def connect(url: str | None, token_file: Path | None, ca_cert: Path | None, db_path: Path) -> EchoClient:
+def connect(
+    url: str | None, token_file: Path | None, ca_cert: Path | None, db_path: Path, insecure: bool = False
+) -> EchoClient:
     """A client from flags, environment, and what a local Echo keeps beside its database, in this order."""
     database = db_path.expanduser()
     token = token_from(token_file, TOKEN_VARIABLE)
@@ -50,7 +54,10 @@ def connect(url: str | None, token_file: Path | None, ca_cert: Path | None, db_p
         ca_cert = Path(os.environ[CA_VARIABLE])
     if ca_cert is None and certificate_beside(database).exists():
         ca_cert = certificate_beside(database)
-    return EchoClient(url or os.environ.get(URL_VARIABLE) or "https://127.0.0.1:8081", token, ca_cert)
+    url = url or os.environ.get(URL_VARIABLE) or "https://127.0.0.1:8081"
+    if token and url.startswith("http://") and not insecure:
+        refuse_plaintext(url, "--insecure")
+    return EchoClient(url, token, ca_cert)
 
 
 @click.command(

@@ -14,6 +14,7 @@ from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.auth import token_from
 from ingero.transport.connect import connection_to
+from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tls import ClientTls
 
 TIMEOUT_S = 5.0
@@ -22,8 +23,10 @@ MAX_ANSWER_BYTES = 32 << 20
 
 def open_connection(url: str, ca_cert: Path | None) -> http.client.HTTPConnection:
     """A connection to the host of `url`."""
-    own, example = load_ingero().fleet.tls, "http://host:8080 or https://host:8080"
-    tls = ClientTls(ca=ca_cert or own.ca, cert=own.cert, key=own.key)
+    fleet, example = load_ingero().fleet, "http://host:8080 or https://host:8080"
+    if url.startswith("http://") and authorization() and not fleet.insecure:
+        refuse_plaintext(url, "fleet.insecure of ingero.yaml")
+    tls = ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
     return connection_to(url, tls, http_port=8080, https_port=8080, timeout_s=TIMEOUT_S, example=example)
 
 
