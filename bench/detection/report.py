@@ -80,7 +80,7 @@ def _delay_gate(rows: list[Row], name: str, limit_s: int) -> list[Gate]:
     if not rows:
         return []
     found, culprits = (sum(r.figures[key] for r in rows) for key in ("found", "culprits"))
-    p50 = float(np.average([r.figures["delay_p50_s"] for r in rows], weights=[r.figures["found"] for r in rows]))
+    p50 = float(np.median([delay for r in rows for delay in r.figures["delays"]]))
     sizes = ", ".join(f"{r.size}: {r.figures['delay_p50_s']:.0f} s" for r in rows)
     return [
         (

@@ -46,9 +46,7 @@ class Score:
         return float(np.percentile(self.delays, percentile)) if self.delays else None
 
     def as_json(self) -> dict[str, object]:
-        plain = asdict(self)
-        plain.pop("delays")
-        return plain | {
+        return asdict(self) | {
             "recall": self.recall,
             "precision": self.precision,
             "delay_p50_s": self.delay(50),
