@@ -98,7 +98,7 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, 
     assert {"sched_switch", "block_write", "cuLaunchKernel"} <= causes
     ((measured, lowest, highest),) = rows(db, "SELECT count(*), min(cpu_pct), max(cpu_pct) FROM system_snapshots")
     assert ("CPU busy", measured, lowest, highest) in counters
-    assert {name for name, *_ in counters} == {"CPU busy", "memory used", "load average", "GPU calls"}
+    assert {name for name, *_ in counters} == {"CPU busy", "memory used", "load average", "GPU calls", "health score"}
     whole = (
         "SELECT min(t), sum(d) FROM (SELECT timestamp AS t, duration AS d FROM events "
         "UNION ALL SELECT start_ns, end_ns - start_ns FROM collectives)"

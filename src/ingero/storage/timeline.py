@@ -1,12 +1,13 @@
 """A trace database as a timeline: nodes, events and collectives in chunks, chains with their events, host counters."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ingero.contract.events import Layer, Source, find_op
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
+from ingero.core.recorded_health import recorded_scores
 from ingero.errors import ForeignFile
 from ingero.storage.chain_table import CHAIN_WINDOW_NS
 from ingero.storage.json_text import json_list
@@ -14,6 +15,7 @@ from ingero.storage.schema import table_columns
 from ingero.storage.trace_rows import NOT_A_NUMBER
 
 CHUNK_ROWS: Final = 10_000
+_Snapshot = tuple[int, float, float, float]  # time, CPU and memory in percent, load
 _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
     Layer.HOST: (Source.HOST,),
     Layer.IO: (Source.IO,),
@@ -92,8 +94,13 @@ class TimelineReader:
         return [self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()]
 
     def counters(self) -> list[TimelineCounter]:
-        """GPU calls per second by node; CPU, memory and load where the file is of one node, as snapshots name none."""
-        return [*self._call_rates(), *(self._snapshots() if len(self.nodes) == 1 else [])]
+        """GPU calls per second by node; health, CPU, memory and load where the file is of one node, as snapshots name
+        none."""
+        rates = list(self._call_rates())
+        if len(self.nodes) != 1:
+            return rates
+        snapshots = self._read_snapshots()
+        return [*rates, *_health(rates, snapshots), *_snapshots(snapshots)]
 
     def _call_rates(self) -> Iterator[TimelineCounter]:
         """From the minute buckets, which count every call, stored or not."""
@@ -113,20 +120,15 @@ class TimelineReader:
                 times, values = as_columns([row[1] for row in own]), [row[2] for row in own]
                 yield TimelineCounter(index, "GPU calls", "1/s", times, values)
 
-    def _snapshots(self) -> Iterator[TimelineCounter]:
+    def _read_snapshots(self) -> list[_Snapshot]:
         if not table_columns(self.connection, "system_snapshots"):
-            return
+            return []
+        numbers = " AND ".join(f"typeof({name}) IN ('integer', 'real')" for name in ("cpu_pct", "mem_pct", "load_avg"))
         sql = (
-            "SELECT timestamp, cpu_pct, mem_pct, load_avg FROM system_snapshots WHERE timestamp >= ? ORDER BY timestamp"
+            "SELECT timestamp, cpu_pct, mem_pct, load_avg FROM system_snapshots "
+            f"WHERE timestamp >= ? AND typeof(timestamp) = 'integer' AND {numbers} ORDER BY timestamp"
         )
-        if rows := self.connection.execute(sql, (self.since_ns,)).fetchall():
-            ts, cpu, memory, load = zip(*rows, strict=True)
-            for name, unit, values in (
-                ("CPU busy", "%", cpu),
-                ("memory used", "%", memory),
-                ("load average", "", load),
-            ):
-                yield TimelineCounter(0, name, unit, as_columns(ts), values)
+        return self.connection.execute(sql, (self.since_ns,)).fetchall()
 
     def _chunks(self, cursor: sqlite3.Cursor) -> Iterator[SliceChunk]:
         while rows := cursor.fetchmany(CHUNK_ROWS):
@@ -177,3 +179,18 @@ class TimelineReader:
 
 def _name(stored: str | bytes | None) -> str:
     return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored or ""
+
+
+def _health(rates: Sequence[TimelineCounter], snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
+    for counter in rates:
+        measured = list(zip(counter.ts_ns.tolist(), counter.values, strict=True))
+        if scores := recorded_scores(measured, [(at_ns, cpu, memory) for at_ns, cpu, memory, _ in snapshots]):
+            times, values = zip(*scores, strict=True)
+            yield TimelineCounter(counter.node, "health score", "", as_columns(times), values)
+
+
+def _snapshots(snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
+    if snapshots:
+        ts, cpu, memory, load = zip(*snapshots, strict=True)
+        for name, unit, values in (("CPU busy", "%", cpu), ("memory used", "%", memory), ("load average", "", load)):
+            yield TimelineCounter(0, name, unit, as_columns(ts), values)
