@@ -18,7 +18,7 @@ from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL,
 Mask = NDArray[np.bool_]
 
 RELEASE = 0.3  # of the bar: below it a channel has let go
-PLAIN_SCALES = 4.2
+PLAIN_SCALES = 4.0
 LASTING = 1.4  # bars
 QUIET_SAMPLES = 40  # without excess before an episode is over
 REFRESH_S = 10.0  # excess, cause and price of open episodes follow what is going on

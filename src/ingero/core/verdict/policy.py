@@ -14,7 +14,7 @@ K_MIN, K_MAX = 0.5, 1.5  # in noise wider than the effect, only what stands out 
 BASELINE_ERRORS = 3.0  # standard errors
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
-SAFETY = 1.75  # real tails are heavier than the normal ones of the formula
+SAFETY = 1.65  # real tails are heavier than the normal ones of the formula
 SHORT_HISTORY = 45.0  # samples: a baseline of so few is so uncertain that the bar is twice as high
 SIEGMUND_OVERSHOOT = 1.166
 
