@@ -10,7 +10,8 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +23,8 @@ from ingero.storage.merge_sql import (
     COUNTED,
     copy_statements,
     count_oversized_stacks,
-    count_unnamed_ids,
     needs_force_node,
-    node_of_source,
+    nodes_of_source,
 )
 from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
 from ingero.storage.trace_db import sibling_files
@@ -79,10 +79,11 @@ def merge(
         target = folder / "merged.db"
         connection = _new_database(target)
         try:
-            files = _add_all(_Merger(connection, folder, force_node, skip_bad=skip_bad), sources, progress)
+            merger = _Merger(connection, folder, force_node, skip_bad=skip_bad)
+            files = _add_all(merger, sources, progress)
             create_schema(connection)
             connection.commit()
-            summary = _summarise(connection, files, skew_threshold_s)
+            summary = _summarise(files, merger.first_ns, skew_threshold_s)
         except sqlite3.OperationalError as error:
             raise StoreError(f"cannot write {output}: {error}; make room and try again") from error
         finally:
@@ -151,6 +152,7 @@ class _Merger:
         self.skip_bad = skip_bad
         self.digests: dict[str, Path] = {}
         self.nodes: set[str] = set()
+        self.first_ns: dict[str, int] = {}  # by node: the time of its first event
         self.used_numbers = 0
 
     def add(self, path: Path) -> MergedFile:
@@ -161,10 +163,10 @@ class _Merger:
             return MergedFile(path, skipped=f"same content as {self.digests[digest]}")
         _check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
         self.digests[digest] = path
-        before = _counts(self.connection)
+        copied: Counter[str] = Counter()
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
         try:
-            oversized = self._copy_attached()
+            oversized = self._copy_attached(copied)
             self.connection.commit()
         except sqlite3.DatabaseError as error:
             raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from error
@@ -172,18 +174,20 @@ class _Merger:
             with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
                 self.connection.commit()
                 self.connection.execute("DETACH src")
-        events, chains, stacks = (
-            after - earlier for after, earlier in zip(_counts(self.connection), before, strict=True)
-        )
+        events, chains, stacks = (copied[table] for table in COUNTED)
         return MergedFile(path, events, chains, stacks, oversized)
 
-    def _copy_attached(self) -> int:
-        node = self.force_node or node_of_source(self.connection) or UNNAMED_NODE
-        unnamed = count_unnamed_ids(self.connection)
-        for statement in copy_statements(self.connection, node, self.used_numbers, node_is_new=node not in self.nodes):
-            self.connection.execute(statement.sql, statement.parameters)
+    def _copy_attached(self, copied: Counter[str]) -> int:
+        found = nodes_of_source(self.connection)
+        node = self.force_node or next((name for name, _, _ in found if name), UNNAMED_NODE)
+        unnamed = sum(count for _, _, count in found)
+        after = self.used_numbers if unnamed else None
+        for statement in copy_statements(self.connection, node, after, node_is_new=node not in self.nodes):
+            copied[statement.table] += self.connection.execute(statement.sql, statement.parameters).rowcount
         self.used_numbers += unnamed
         self.nodes.add(node)
+        for name, first_ns, _ in found:
+            self.first_ns[name or node] = min(first_ns, self.first_ns.get(name or node, first_ns))
         return count_oversized_stacks(self.connection)
 
 
@@ -233,13 +237,8 @@ def _uri(path: Path, *, immutable: bool) -> str:
     return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
 
 
-def _counts(connection: sqlite3.Connection) -> list[int]:
-    return [connection.execute(f"SELECT count(*) FROM main.{table}").fetchone()[0] for table in COUNTED]
-
-
-def _summarise(connection: sqlite3.Connection, files: list[MergedFile], skew_threshold_s: float) -> MergeSummary:
-    events, chains, stacks = _counts(connection)
-    first = connection.execute("SELECT node, min(timestamp) FROM events GROUP BY node ORDER BY node").fetchall()
+def _summarise(files: list[MergedFile], first_ns: Mapping[str, int], skew_threshold_s: float) -> MergeSummary:
+    first = sorted(first_ns.items(), key=lambda item: str(item[0]))  # odd files have names that are no text
     pairs = list(itertools.combinations(first, 2)) if len(first) <= MAX_PAIRED else []
     if len(first) > MAX_PAIRED:
         middle = sorted(first, key=lambda item: int(item[1]))[len(first) // 2]
@@ -249,6 +248,7 @@ def _summarise(connection: sqlite3.Connection, files: list[MergedFile], skew_thr
         for (early, early_ns), (late, late_ns) in pairs
         if abs(late_ns - early_ns) > skew_threshold_s * 1e9
     ]
+    events, chains, stacks = (sum(getattr(file, name) for file in files) for name in ("events", "chains", "stacks"))
     return MergeSummary(files, events, chains, stacks, [node for node, _ in first], skew)
 
 

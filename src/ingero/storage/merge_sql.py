@@ -20,6 +20,7 @@ class Statement:
 
     sql: str
     parameters: dict[str, object] = field(default_factory=dict)
+    table: str = ""  # that the rows go to
 
 
 def needs_force_node(connection: sqlite3.Connection) -> bool:
@@ -27,19 +28,14 @@ def needs_force_node(connection: sqlite3.Connection) -> bool:
     return "node" not in table_columns(connection, "events")
 
 
-def node_of_source(connection: sqlite3.Connection) -> str | None:
-    """The node most events of the attached source are from."""
-    if "node" not in _columns(connection, "events"):
-        return None
-    row = connection.execute(
-        "SELECT node FROM src.events WHERE node != '' GROUP BY node ORDER BY count(*) DESC, node LIMIT 1"
-    ).fetchone()
-    return row[0] if row else None
-
-
-def count_unnamed_ids(connection: sqlite3.Connection) -> int:
-    """How many events of the attached source have ids without a node in front."""
-    return int(connection.execute("SELECT count(*) FROM src.events WHERE instr(id, ':') = 0").fetchone()[0])
+def nodes_of_source(connection: sqlite3.Connection) -> list[tuple[str, int, int]]:
+    """Nodes of the attached source, the one with the most events first, '' being one without name; with each the time
+    of its first event and how many of its events have ids without a node in front."""
+    node = "node" if "node" in _columns(connection, "events") else "''"
+    return connection.execute(
+        f"SELECT {node}, coalesce(min(timestamp) FILTER (WHERE typeof(timestamp) = 'integer'), 0), "
+        "sum(instr(id, ':') = 0) FROM src.events GROUP BY 1 ORDER BY count(*) DESC, 1"
+    ).fetchall()
 
 
 def count_oversized_stacks(connection: sqlite3.Connection) -> int:
@@ -51,9 +47,10 @@ def count_oversized_stacks(connection: sqlite3.Connection) -> int:
 
 
 def copy_statements(
-    connection: sqlite3.Connection, node: str, used_numbers: int, *, node_is_new: bool
+    connection: sqlite3.Connection, node: str, used_numbers: int | None, *, node_is_new: bool
 ) -> Iterator[Statement]:
-    """Everything to run for the attached source, whose unnamed rows are `node`'s, numbered after `used_numbers`.
+    """Everything to run for the attached source, whose unnamed rows are `node`'s, numbered after `used_numbers` (None
+    where all have a name).
 
     Where a node was merged before (an older copy of its file), rows without a key are compared value for value.
     """
@@ -111,12 +108,14 @@ def _copy(
     used = {key: value for key, value in parameters.items() if f":{key}" in values + where}
     known = f" EXCEPT SELECT {columns} FROM main.{table}" if compare else ""
     return Statement(
-        f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {values} FROM src.{table} WHERE {where}{known}", used
+        f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {values} FROM src.{table} WHERE {where}{known}",
+        used,
+        table,
     )
 
 
-def _events(connection: sqlite3.Connection, node: str, used_numbers: int) -> Statement:
-    if not count_unnamed_ids(connection):
+def _events(connection: sqlite3.Connection, node: str, used_numbers: int | None) -> Statement:
+    if used_numbers is None:
         return _copy(connection, "events", {"node": node})
     number = "(:used + row_number() OVER (PARTITION BY instr(id, ':') > 0 ORDER BY rowid))"
     identifier = f"CASE WHEN instr(id, ':') > 0 THEN id ELSE {_node(connection, 'events')} || ':' || {number} END"
