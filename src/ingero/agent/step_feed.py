@@ -57,10 +57,10 @@ class StepFeed:
     def _read_marks(self, now_ns: int) -> None:
         try:
             newest, marks = follow_steps(self._path, self._after, MAX_MARKS_PER_ROUND)
+            if self._after is not None and newest < self._after:  # the file was moved aside: numbers began anew
+                newest, marks = follow_steps(self._path, 0, MAX_MARKS_PER_ROUND)
         except (IngeroError, sqlite3.Error):
             return  # the collectives beside it are read from the same file and say what is wrong with it
-        if self._after is not None and newest < self._after:  # the file was moved aside: numbers began anew
-            newest, marks = follow_steps(self._path, 0, MAX_MARKS_PER_ROUND)
         self._after = newest
         for pid, step, from_ns, to_ns in marks:
             if pid in self._marked or len(self._marked) < MAX_PROCESSES:
