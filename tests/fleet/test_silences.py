@@ -6,18 +6,17 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.fleet.pushes import protobuf, running
 from tests.fleet.test_receive import PB, post
-from tests.fleet.test_verdicts import START_S, own_time_push
+from tests.fleet.test_verdicts import START_S, said_of_a_job
 
 from ingero.cli.silence import command
 from ingero.cli.status import command as status_command
 from ingero.contract.exposition import render
 from ingero.contract.silence import LiftRequest, SilenceRequest
-from ingero.contract.verdict import Verdict, VerdictState, decode_verdicts
+from ingero.contract.verdict import VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import ConfigError, StoreError
 from ingero.fleet.silences import MAX_SILENCES, Silences
@@ -75,15 +74,7 @@ def test_silences_are_bounded_and_those_that_are_over_make_room() -> None:
 def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() -> None:
     desk = VerdictDesk()
     desk.silences.put(asked(for_s=86400), START_S)
-    rng = np.random.default_rng(1)
-    said: list[tuple[str, Verdict]] = []
-    for second in range(160):
-        for rank in range(8):
-            slow = 1.1 if rank == 5 and second >= 120 else 1.0
-            own = 500 * slow * float(np.exp(rng.normal(0, 0.005)))
-            desk.take(own_time_push(f"n{rank}", rank, second, own), "c", START_S + second)
-        said += desk.tick(START_S + second)
-    raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
+    raised = [v for _, v in said_of_a_job(desk, seconds=160) if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.silenced) for v in raised] == [("n5", "")]  # what replay compares knows no silences
     assert "fan is being replaced" in decode_verdicts(desk.texts["c", "n5"])[0].silenced
     assert "fan is being replaced" in desk.told("c")[0].silenced

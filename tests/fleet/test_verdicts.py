@@ -24,7 +24,7 @@ from ingero.contract.otlp import (
     ScopeMetrics,
     attributes,
 )
-from ingero.contract.verdict import CauseClass, VerdictState, decode_verdicts
+from ingero.contract.verdict import CauseClass, Verdict, VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import verdict_logs
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
@@ -46,16 +46,22 @@ def own_time_push(node: str, rank: int, step: int, own_ms: float) -> MetricsRequ
     )
 
 
-def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
-    desk = VerdictDesk(parse_rates(RATES, "rates"))
+def said_of_a_job(desk: VerdictDesk, seconds: int) -> list[tuple[str, Verdict]]:
+    """Eight ranks, a push a second each; rank 5 turns 10 % slower after two minutes."""
     rng = np.random.default_rng(1)
-    said = []
-    for second in range(180):
+    said: list[tuple[str, Verdict]] = []
+    for second in range(seconds):
         for rank in range(8):
             slow = 1.1 if rank == 5 and second >= 120 else 1.0
             own = 500 * slow * float(np.exp(rng.normal(0, 0.005)))
             desk.take(own_time_push(f"n{rank}", rank, second, own), "c", START_S + second)
         said += desk.tick(START_S + second)
+    return said
+
+
+def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
+    desk = VerdictDesk(parse_rates(RATES, "rates"))
+    said = said_of_a_job(desk, seconds=180)
     raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.rank) for v in raised] == [("n5", 5)]
     assert decode_verdicts(desk.texts["c", "n5"])[0].episode == raised[0].episode

@@ -8,12 +8,20 @@ from ingero.core.verdict.samples import make_batch
 from ingero.core.verdict.table import Member
 
 START_S = 1_000_000.0
+ONSET = 150  # when `slowed` turns slow
 
 
 def noise(seconds: int, ranks: int, seed: int = 0, spread: float = 0.008) -> np.ndarray:
     """Independent noise around a common mode that wanders by some percent."""
     rng = np.random.default_rng(seed)
     return rng.normal(0, spread, (seconds, ranks)) + np.cumsum(rng.normal(0, 0.002, seconds))[:, None]
+
+
+def slowed(ranks: int = 8, rank: int = 3, effect: float = 0.05, seconds: int = 230, seed: int = 1) -> np.ndarray:
+    """One rank turns slower at ONSET."""
+    own = noise(seconds, ranks, seed)
+    own[ONSET:, rank] += np.log1p(effect)
+    return own
 
 
 def run(log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object) -> list[tuple[int, Verdict]]:

@@ -1,0 +1,99 @@
+"""The verdict engine among uneven batches, hiccups and bursts: what befalls everybody now and then blames nobody."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.strategies import floats, integers
+from tests.core.verdict.world import ONSET, blamed, noise, run, slowed
+
+from ingero.contract.verdict import VerdictState
+from ingero.core.verdict.baseline import filled
+from ingero.core.verdict.channels import plain_effect, recent_effect, stalls_alone
+from ingero.core.verdict.scale import qn, thinned
+from ingero.core.verdict.table import MemberRows
+
+
+def test_rotating_data_imbalance_blames_nobody() -> None:
+    rng = np.random.default_rng(10)
+    own = noise(400, 16, seed=10) + np.log1p(rng.exponential(0.15, (400, 16)))
+    assert blamed(run(own)) == set()
+
+
+def _rare(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """One batch in twenty is much longer."""
+    return np.where(rng.random(shape) < 0.05, rng.exponential(0.3, shape), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [3, 16])
+def test_long_batches_that_go_round_blame_nobody_whatever_their_tails(seed: int, ranks: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (600, ranks)
+    for extra in (rng.exponential(0.03, shape), rng.lognormal(-2.5, 1.0, shape), _rare(rng, shape)):
+        assert blamed(run(noise(600, ranks, seed) + np.log1p(extra))) == set()
+
+
+def test_a_slow_rank_is_named_among_uneven_batches_because_it_is_slow_with_every_one() -> None:
+    rng = np.random.default_rng(12)
+    own = noise(500, 16, seed=12) + np.log1p(rng.exponential(0.10, (500, 16)))
+    own[300:, 5] += np.log(1.30)
+    said = run(own)
+    assert blamed(said) == {5}
+    assert min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20  # not before it lasted
+
+
+def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.ndarray:
+    """Now and then a rank is 3 to 30 % slower for a few seconds: `share` of the time, `length` samples on average."""
+    rng = np.random.default_rng(seed)
+    seconds, ranks = own.shape
+    slow = np.zeros(ranks, bool)
+    for second in range(seconds):
+        slow = np.where(slow, rng.random(ranks) < 1 - 1 / length, rng.random(ranks) < share / length / (1 - share))
+        own[second] += slow * rng.uniform(0.03, 0.3, ranks)
+    return own
+
+
+@pytest.mark.parametrize("length", [1.0, 2.0, 3.0])
+def test_short_bursts_that_befall_everybody_blame_nobody(length: float) -> None:
+    assert not blamed(run(with_bursts(noise(1500, 16, 5), 0.02, length, 6)))
+
+
+def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
+    """Hiccups of a sample teach the cohort that what lasts longer is no hiccup, not that anything may happen."""
+    said = run(with_bursts(slowed(effect=0.05), 0.03, 1.0, 7))
+    assert blamed(said) == {3}
+    assert next(s for s, v in said if v.state is VerdictState.STRAGGLER) <= ONSET + 15
+
+
+@given(rate=floats(0.001, 0.05), ranks=integers(8, 256), seed=integers(0, 1000))
+@settings(max_examples=40)
+def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(rate: float, ranks: int, seed: int) -> None:
+    """Among equals, some rank always has the most stalls; counted as the rare events they are, it is not named."""
+    rows = MemberRows()
+    for _ in range(ranks):
+        rows.append()
+    rows.watched[:ranks] = 150.0
+    rows.stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
+    assert not stalls_alone(rows).any()
+    rows.stalls[3] = 40 * max(1.0, 10 * rate)
+    assert np.flatnonzero(stalls_alone(rows)).tolist() == [3]
+
+
+def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
+    rows = MemberRows()
+    for _ in range(3):
+        rows.append()
+    rows.recent[:3] = [[0.03, 0.02, 0.25, 0.28, 0.24], [0.05, 0.06, 0.04, 0.05, 0.01], [0.05, np.nan, 0.06, 0.05, 0.05]]
+    assert plain_effect(rows, np.arange(3)).tolist() == [0.03, 0.04, -np.inf]
+    assert recent_effect(rows, np.arange(3)).tolist() == [0.24, 0.05, -np.inf]
+
+
+def test_samples_left_out_under_suspicion_do_not_make_a_member_look_calm() -> None:
+    """With the middle in place of what was left out, the spread of a member would shrink and its bar with it."""
+    samples = np.random.default_rng(3).normal(0, 0.01, (4, 240))
+    gaps = samples.copy()
+    gaps[1, 40:140] = np.nan
+    gaps[2, ::2] = np.nan
+    spread = qn(thinned(filled(gaps)))
+    assert not np.isnan(gaps).any()
+    assert spread == pytest.approx(qn(thinned(samples)), rel=0.4)
