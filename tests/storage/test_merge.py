@@ -197,3 +197,32 @@ def test_far_apart_beginnings_are_a_hedged_hint(tmp_path: Path) -> None:
 def test_oversized_stacks_are_counted_not_copied(tmp_path: Path) -> None:
     summary = merge([database(tmp_path / "a.db")], tmp_path / "out.db")
     assert (summary.stacks, summary.files[0].oversized_stacks) == (0, 1)
+
+
+def test_files_that_end_alike_are_told_apart_by_their_whole_content(tmp_path: Path) -> None:
+    """F143: the same size and the same last pages; the first event differs, then nothing does."""
+    one, other, copy = database(tmp_path / "a.db", events=5000), tmp_path / "b.db", tmp_path / "c.db"
+    shutil.copyfile(one, other)
+    connection = sqlite3.connect(other)
+    connection.execute("UPDATE events SET id = 'n1:X' WHERE id = 'n1:0'")
+    connection.commit()
+    connection.close()
+    assert one.read_bytes()[-16384:] == other.read_bytes()[-16384:]
+    shutil.copyfile(other, copy)
+    summary = merge([one, other, copy], tmp_path / "all.db")
+    assert [file.skipped for file in summary.files] == [None, None, f"same content as {other}"]
+    assert [file.events for file in summary.files] == [5000, 1, 0]
+
+
+def test_one_strange_event_among_many_is_seen(tmp_path: Path) -> None:
+    """F144: an event of another node, one without a node, and one whose id has none, each deep in the file."""
+    source = database(tmp_path / "a.db", events=500)
+    connection = sqlite3.connect(source)
+    for key, column, value in (("n1:400", "node", "n2"), ("n1:401", "node", ""), ("n1:402", "id", "402")):
+        connection.execute(f"UPDATE events SET {column} = ? WHERE id = ?", (value, key))
+    connection.commit()
+    connection.close()
+    summary = merge([source], tmp_path / "all.db")
+    assert (summary.events, sorted(summary.nodes)) == (500, ["n1", "n2"])
+    assert rows(tmp_path / "all.db", "SELECT id, node FROM events WHERE node = '' OR instr(id, ':') = 0") == []
+    assert rows(tmp_path / "all.db", "SELECT count(*) FROM events WHERE node = 'n1'") == [(499,)]

