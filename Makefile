@@ -52,7 +52,7 @@ clean: ## remove everything that set-up and tests made
 
 .PHONY: probes
 probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and aarch64 (needs nothing but pip)
-	$(BIN)/python -m ingero.agent.probes.build
+	$(BIN)/python -m ingero.agent.ebpf.probes.build
 	$(BIN)/python -m ingero.agent.nccl.build
 
 .PHONY: wheelhouse

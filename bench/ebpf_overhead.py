@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingero.agent.discover import mapped_libraries
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import MODE_ENTRY
@@ -26,6 +25,7 @@ from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
 from ingero.agent.ebpf.sketch import DurationSketch
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
+from ingero.agent.processes.discover import mapped_libraries
 
 ROOT = Path(__file__).parents[1]
 FAKES = ROOT / "tests" / "agent" / "ebpf"

@@ -20,6 +20,14 @@ LAYERS = [  # from the top; names on one line never import each other
     {"contract"},
     {"errors"},
 ]
+AGENT_GROUPS = [  # inside agent, the same rule
+    {"api", "push", "recording"},
+    {"checks"},
+    {"stacks"},
+    {"ebpf", "nccl"},
+    {"processes"},
+    {"host"},
+]
 IMPURE = {
     "time",
     "random",
@@ -39,12 +47,12 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 BENCHES = sorted((ROOT / "bench").rglob("*.py"))
 
 
-def layer_of(package: str) -> int:
-    return next(depth for depth, names in enumerate(LAYERS) if package in names)
+def depth_of(package: str, layers: list[set[str]]) -> int:
+    return next(depth for depth, names in enumerate(layers) if package in names)
 
 
-def package_of(module: Path) -> str:
-    return module.relative_to(SOURCE).parts[0].removesuffix(".py")
+def package_of(module: Path, folder: Path = SOURCE) -> str:
+    return module.relative_to(folder).parts[0].removesuffix(".py")
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -70,7 +78,7 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
     for name in names:
         parts = name.split(".")
         if parts[0] == "ingero" and len(parts) > 1 and parts[1] != own:
-            assert layer_of(parts[1]) > layer_of(own), f"{own} must not import {name}"
+            assert depth_of(parts[1], LAYERS) > depth_of(own, LAYERS), f"{own} must not import {name}"
     if own in ("core", "contract"):
         assert not {name.split(".")[0] for name in names} & IMPURE, "core and contract do no I/O and ask no clock"
     if module.name == "__init__.py":
@@ -78,6 +86,17 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
     else:
         assert ast.get_docstring(tree), "the docstring says which noun this file is about"
     check_size(text, tree)
+
+
+def test_groups_of_the_agent_import_downwards_only() -> None:
+    """What runs above, what it is made of below; `docs/ARCHITECTURE.md` says what each group holds."""
+    agent = SOURCE / "agent"
+    for module in agent.glob("*/**/*.py"):
+        own = package_of(module, agent)
+        for name in imported(ast.parse(module.read_text())):
+            group = name.removeprefix("ingero.agent.").partition(".")[0]
+            if name.startswith("ingero.agent.") and group != own:
+                assert depth_of(group, AGENT_GROUPS) > depth_of(own, AGENT_GROUPS), f"{module} must not import {name}"
 
 
 @pytest.mark.parametrize("module", BENCHES, ids=lambda path: str(path.relative_to(ROOT)))

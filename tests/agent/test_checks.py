@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingero.agent.checks import check_btf, check_kernel, check_ptrace_scope, run_checks
-from ingero.agent.privileges import missing_capabilities
+from ingero.agent.host.privileges import missing_capabilities
 from ingero.cli.dispatch import run
 
 

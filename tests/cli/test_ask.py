@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.tools.catalogue import AGENT_TOOLS
+from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.cli.dispatch import run
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.core.trace_events import MS, events
 
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.recorder import TracedEvents
-from ingero.agent.trace_app import TraceView
+from ingero.agent.recording.app import TraceView
+from ingero.agent.recording.recorder import TracedEvents
 from ingero.cli.dispatch import run
 from ingero.cli.params import Size
 from ingero.cli.trace import Pids, node_name, trace_policy

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.waiting import PATIENCE_S
 
-from ingero.agent.app import Agent, AgentOptions
+from ingero.agent.push.app import Agent, AgentOptions
 from ingero.cli.logs import set_up_logging
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig, PersistenceConfig, RemediateConfig
 from ingero.core.baseline import BaselinePolicy

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ingero.agent.gpu import Gpus
+from ingero.agent.host.gpu import Gpus
 
 pytestmark = [
     pytest.mark.gpu,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.signals import ReplaySource
+from ingero.agent.push.signals import ReplaySource
 from ingero.errors import ConfigError
 from ingero.sim.scenario import ClusterRun, Scenario, load_scenario
 from ingero.sim.script import (

@@ -13,7 +13,7 @@ from tests.storage.test_merge import database
 from tests.tls_files import Authority
 from tests.waiting import PATIENCE_S
 
-from ingero.agent.api import NodeApi, NodeGuard
+from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.core.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
 from ingero.storage.node_view import NodeView
@@ -224,8 +224,8 @@ def _target(address: str) -> tuple[str, int]:
 
 @pytest.mark.parametrize("action", ["chains", "ops", "overview", "sql"])
 async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp_path: Path, action: str) -> None:
-    from ingero.agent.tools.catalogue import AGENT_TOOLS
-    from ingero.agent.tools.context import AgentContext, Told
+    from ingero.agent.api.tools.catalogue import AGENT_TOOLS
+    from ingero.agent.api.tools.context import AgentContext, Told
     from ingero.transport.tools import by_name, call
 
     db = database(tmp_path / "a.db")

@@ -204,7 +204,7 @@ async def test_f152_sixty_nodes_in_under_five_seconds(tmp_path: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def guarded_node(db: Path) -> AsyncIterator[HttpListener]:
-    from ingero.agent.api import NodeApi, NodeGuard
+    from ingero.agent.api.routes import NodeApi, NodeGuard
     from ingero.storage.node_view import NodeView
 
     listener = HttpListener(NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0"))

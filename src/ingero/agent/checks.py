@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingero.agent.discover import mapped_libraries, process_ids
-from ingero.agent.gpu import Gpus
-from ingero.agent.host_info import driver_version
-from ingero.agent.privileges import CAPABILITIES, missing_capabilities
+from ingero.agent.host.gpu import Gpus
+from ingero.agent.host.machine import driver_version
+from ingero.agent.host.privileges import CAPABILITIES, missing_capabilities
+from ingero.agent.processes.discover import mapped_libraries, process_ids
 from ingero.config.ingero import trace_database
 from ingero.errors import IngeroError, Unavailable
 

@@ -31,7 +31,7 @@ def command(
       ingero annotate step=1200 epoch=3 --pid 4711
       ingero annotate phase=checkpoint --span-start 1768478400000000000 --span-end 1768478412000000000
     """
-    from ingero.agent.annotate import send_annotation
+    from ingero.agent.recording.annotate import send_annotation
 
     pairs = dict(_pair(label) for label in labels)
     note = Annotation(
@@ -51,7 +51,7 @@ def _pair(label: str) -> tuple[str, str]:
 
 def _where() -> Path:
     """A recorder of root listens under /run; one of our own in our home."""
-    from ingero.agent.annotate import default_socket
+    from ingero.agent.recording.annotate import default_socket
 
     system = Path("/run/ingero") / SOCKET_NAME
     return system if system.exists() else default_socket()

@@ -135,7 +135,7 @@ def _ask_processes(inputs: Inputs) -> None:
     """Dumps of this machine's PyTorch processes, taken now."""
     import asyncio
 
-    from ingero.agent.flight_recorder import DumpOutcome, find_targets, request_dumps
+    from ingero.agent.processes.flight_recorder import DumpOutcome, find_targets, request_dumps
 
     targets = find_targets()
     if not targets:

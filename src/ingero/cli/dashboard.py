@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ingero.agent.dashboard import DashboardSettings, serve_until_signal, start_dashboard
-from ingero.agent.identity import default_node
+from ingero.agent.api.server import DashboardSettings, serve_until_signal, start_dashboard
+from ingero.agent.host.identity import default_node
 from ingero.cli.params import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.errors import AuthError, IngeroError

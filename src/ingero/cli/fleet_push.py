@@ -83,7 +83,7 @@ def command(config_path: Path | None, log_level: str | None, stub: bool, replay:
       ingero fleet-push --fleet-endpoint 127.0.0.1:4318 --fleet-insecure --fleet-cluster-id try --stub
       ingero fleet-push --fleet-endpoint fleet:4318 --fleet-cluster-id train-a --remediate
     """
-    from ingero.agent.app import Agent, AgentOptions
+    from ingero.agent.push.app import Agent, AgentOptions
     from ingero.cli.logs import set_up_logging
 
     if stub and replay is not None:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import msgspec
 
-from ingero.agent.tools.catalogue import AGENT_TOOLS, investigate
-from ingero.agent.tools.context import AgentContext, Told, to_text
+from ingero.agent.api.tools.catalogue import AGENT_TOOLS, investigate
+from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
 from ingero.cli.table import print_json, print_tools
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_database
@@ -61,7 +61,7 @@ def _server(db: Path, *, is_local: bool) -> Any:
 
 
 async def _serve_http(server: Any, address: str) -> None:
-    from ingero.agent.dashboard import serve_until_signal, start_app
+    from ingero.agent.api.server import serve_until_signal, start_app
     from ingero.transport.tools_mcp import http_manager
 
     token = token_from(None, MCP_TOKEN_VARIABLE)

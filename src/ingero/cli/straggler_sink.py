@@ -57,8 +57,8 @@ def command(
       straggler-sink
       straggler-sink --socket-path /run/ingero/ingero-remediate.sock --listen :9464
     """
-    from ingero.agent.app import default_socket
-    from ingero.agent.sink import Sink, SinkSettings
+    from ingero.agent.push.app import default_socket
+    from ingero.agent.push.sink import Sink, SinkSettings
     from ingero.cli.logs import set_up_logging
 
     set_up_logging(log_level)
@@ -75,7 +75,7 @@ def command(
 async def _serve(sink: object, listen: str) -> None:
     import logging
 
-    from ingero.agent.sink import Sink, follow_socket, sink_app
+    from ingero.agent.push.sink import Sink, follow_socket, sink_app
     from ingero.transport.http import HttpListener, bind
     from ingero.transport.tls import is_loopback
 

@@ -12,14 +12,14 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.annotate import default_socket
 from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
-from ingero.agent.identity import default_node
-from ingero.agent.privileges import missing_capabilities
-from ingero.agent.recorder import TracedEvents
-from ingero.agent.recording_metrics import serve_metrics
-from ingero.agent.trace_app import TraceApp, TraceOptions, TraceView
-from ingero.agent.trace_feed_live import LiveFeed
+from ingero.agent.host.identity import default_node
+from ingero.agent.host.privileges import missing_capabilities
+from ingero.agent.recording.annotate import default_socket
+from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
+from ingero.agent.recording.live_feed import LiveFeed
+from ingero.agent.recording.metrics import serve_metrics
+from ingero.agent.recording.recorder import TracedEvents
 from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view

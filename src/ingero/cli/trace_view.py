@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.recorder import MAX_LOOKUPS, Resolver, TracedEvents, unresolved
-from ingero.agent.trace_app import TraceView
+from ingero.agent.recording.app import TraceView
+from ingero.agent.recording.recorder import MAX_LOOKUPS, Resolver, TracedEvents, unresolved
 from ingero.cli.table import coloured, printable, severity_tag
 from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.timestamps import rfc3339_ns

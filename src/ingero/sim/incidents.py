@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.agent.process_info import ProcessBook, ProcessInfo
-from ingero.agent.recorder import Recorder, RecorderPolicy, TracedEvents
+from ingero.agent.processes.info import ProcessBook, ProcessInfo
+from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.contract.chain import Chain
 from ingero.contract.events import OFF_CPU_PREEMPTED, Source, find_op, op_name
 from ingero.core.chain_finder import weight

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from ingero.agent.app import Agent, AgentOptions
-from ingero.agent.signals import Observation
+from ingero.agent.push.app import Agent, AgentOptions
+from ingero.agent.push.signals import Observation
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
 from ingero.core.baseline import BaselinePolicy
 from ingero.sim.script import LAUNCHES, Script, signals_at

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingero.agent.brain import Brain, BrainPolicy
+from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.contract.health import HealthReport, health_request
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ingero.agent.signals import Observation, ReplayLine
+from ingero.agent.push.signals import Observation, ReplayLine
 from ingero.core.score import Signals
 
 USUAL = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945

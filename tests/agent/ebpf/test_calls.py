@@ -322,7 +322,7 @@ def test_probes_are_gone_after_close(job, trace) -> None:
 def test_agent_needs_only_the_standard_library_and_numpy() -> None:
     """decisions: a GPU node that can install nothing still traces."""
     code = (
-        "import sys, ingero.agent.ebpf.tracer, ingero.agent.governor\n"
+        "import sys, ingero.agent.ebpf.tracer, ingero.agent.ebpf.governor\n"
         "ours = {name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(name for name in ours if not name.startswith('_')))"
     )

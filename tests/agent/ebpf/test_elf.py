@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingero.agent.ebpf.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
-from ingero.agent.symbols import FunctionTable
+from ingero.agent.stacks.symbols import FunctionTable
 from ingero.errors import ForeignFile, IngeroError, Unavailable
 
 SOURCE = """

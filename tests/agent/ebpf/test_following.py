@@ -9,7 +9,8 @@ import pytest
 from tests.agent.ebpf.conftest import HERE, compile_c
 
 from ingero.agent.ebpf.attach import find_sites
-from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME, Library
+from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
+from ingero.agent.processes.discover import Library
 from ingero.contract.events import Source
 
 SYNC = "[rt.cudaDeviceSynchronize() for _ in range({})]\n"

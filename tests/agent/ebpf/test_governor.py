@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ingero.agent.governor import ProcessCost
+from ingero.agent.ebpf.governor import ProcessCost
 from ingero.core.governor import Step
 
 

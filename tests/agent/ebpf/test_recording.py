@@ -18,11 +18,11 @@ import pytest
 from tests.agent.ebpf.conftest import HERE, Job, compile_c
 from tests.waiting import PATIENCE_S
 
-from ingero.agent.collective_feed import TableFeed
 from ingero.agent.ebpf.attach import ProbeMode
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.trace_app import TraceApp, TraceOptions
-from ingero.agent.trace_feed_live import LiveFeed
+from ingero.agent.push.collective_feed import TableFeed
+from ingero.agent.recording.app import TraceApp, TraceOptions
+from ingero.agent.recording.live_feed import LiveFeed
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_reading import connect_readonly
 

@@ -1,7 +1,7 @@
 """Where a C function finds its integer arguments on entry: System V x86-64 and AAPCS64.
 
-A probe saves eight register words and four stack words (`frame.words` in agent/probes/calls.h); a location is the index
-of the word plus the width, in one byte.
+A probe saves eight register words and four stack words (`frame.words` in probes/calls.h); a location is the index of
+the word plus the width, in one byte.
 """
 
 from enum import Enum

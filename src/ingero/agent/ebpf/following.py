@@ -9,7 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.discover import (
+from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
+from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
+from ingero.agent.ebpf.loading import LoadedProbes
+from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.processes.discover import (
     is_alive,
     mapped_libraries,
     owner_uid,
@@ -17,10 +21,6 @@ from ingero.agent.discover import (
     returns_are_safe,
     start_time,
 )
-from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
-from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
-from ingero.agent.ebpf.loading import LoadedProbes
-from ingero.agent.ebpf.policy import TracePolicy
 from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
 

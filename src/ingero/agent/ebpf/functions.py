@@ -8,6 +8,7 @@ import numpy as np
 
 from ingero.agent.ebpf.abi import locate, reads_stack
 from ingero.agent.ebpf.layout import FUNC
+from ingero.agent.processes.discover import Library
 from ingero.contract.events import Source
 
 _NO_CONSTANT: Final = 0xFF
@@ -16,16 +17,8 @@ _D2D, _H2D, _D2H, _UNKNOWN_KIND = 3, 1, 2, 5
 TABLE_SIZE: Final = 128
 
 
-class Library(StrEnum):
-    """Which file a function lives in."""
-
-    CUDART = "libcudart"
-    CUDA = "libcuda"
-    NCCL = "libnccl"
-
-
 class Kind(IntEnum):
-    """What the probe does beyond timing; numbers of agent/probes/calls.h."""
+    """What the probe does beyond timing; numbers of probes/calls.h."""
 
     CALL = 0
     OUT = 1

@@ -1,4 +1,4 @@
-"""The structs of agent/probes/state.h and nccl.h as numpy types; a test compares them with the object's own BTF."""
+"""The structs of probes/state.h and nccl.h as numpy types; a test compares them with the object's own BTF."""
 
 from dataclasses import dataclass
 from typing import Final

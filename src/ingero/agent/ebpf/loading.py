@@ -28,7 +28,7 @@ from ingero.agent.ebpf.slots import SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.errors import Unavailable
 
-_OBJECTS: Final = Path(__file__).parents[1] / "probes"
+_OBJECTS: Final = Path(__file__).parent / "probes"
 
 
 @dataclass(frozen=True, slots=True)

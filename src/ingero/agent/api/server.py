@@ -1,0 +1,106 @@
+"""Serving the node API: HTTPS with a kept certificate unless told otherwise, until a signal says stop."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingero.agent.api.routes import NodeApi, NodeGuard
+from ingero.contract.node_api import GpuInfo
+from ingero.errors import AuthError
+from ingero.storage.node_view import NodeView
+from ingero.storage.trace_path import home
+from ingero.transport.auth import token_digest
+from ingero.transport.certificates import kept_certificate, local_names, names_in
+from ingero.transport.http import HttpListener, bind, parse_address
+from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DashboardSettings:
+    """How to serve. Without `tls` and without `plaintext`, a certificate is made once and kept."""
+
+    address: str = ":8080"
+    db: Path
+    node: str
+    tls: ServerTls | None = None
+    client_ca: Path | None = None
+    plaintext: bool = False
+    token: str | None = None
+    host_names: tuple[str, ...] = ()
+    gpu: GpuInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A running dashboard."""
+
+    listener: HttpListener
+    url: str
+    fingerprint: str | None
+
+    async def stop(self) -> None:
+        await self.listener.stop()
+
+
+async def start_dashboard(settings: DashboardSettings) -> Serving:
+    """Listen and answer; raises before anything is served when the settings would be unsafe."""
+    host, _ = parse_address(settings.address)
+    if settings.plaintext and not is_loopback(settings.address):
+        token = ", and the token with it" if settings.token else ""
+        raise AuthError(
+            f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
+        )
+    tls = None if settings.plaintext else _certificate(settings, host)
+    names = [*settings.host_names, *local_names(settings.node, [host]), *(names_in(tls.cert) if tls else ())]
+    api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
+    digest = token_digest(settings.token) if settings.token else None
+    guarded = NodeGuard(api, settings.node, digest, _with_addresses(names, host))
+    context = server_context(tls) if tls else None
+    listener = HttpListener(guarded, bind(settings.address), context)
+    await listener.start()
+    shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
+    return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
+
+
+async def start_app(app: Any, address: str) -> Serving:
+    """Another application of this node over HTTPS, with the node's kept certificate."""
+    host, _ = parse_address(address)
+    kept = kept_certificate(home() / ".ingero" / "tls", local_names(None, [host]))
+    names = _with_addresses([*local_names(None, [host]), *names_in(kept.cert)], host)
+    listener = HttpListener(NodeGuard(app, socket.gethostname(), None, names), bind(address), server_context(kept))
+    await listener.start()
+    return Serving(listener, f"https://{listener.address}", fingerprint_of_file(kept.cert))
+
+
+async def serve_until_signal(serving: Serving) -> None:
+    """Answer until SIGINT or SIGTERM, then let running requests end."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    await serving.stop()
+
+
+def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
+    if settings.tls is not None:
+        return ServerTls(cert=settings.tls.cert, key=settings.tls.key, client_ca=settings.client_ca)
+    names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
+    kept = kept_certificate(home() / ".ingero" / "tls", names)
+    return ServerTls(cert=kept.cert, key=kept.key, client_ca=settings.client_ca)
+
+
+def _with_addresses(names: Sequence[str], host: str) -> set[str]:
+    """Names a caller may use for us; a wildcard bind answers on every address this machine has."""
+    allowed = set(names)
+    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - comparing, not binding
+        for *_, address in socket.getaddrinfo(socket.gethostname(), None):
+            allowed.add(str(address[0]))
+    return allowed

@@ -1,0 +1,123 @@
+"""Tools that look at the machine or act: readiness, demo scenarios, the hardware test report, paging a person."""
+
+import asyncio
+import os
+import uuid
+from typing import Annotated, Any
+
+import aiohttp
+import msgspec
+
+from ingero.agent.api.tools.context import AgentContext, Told, told
+from ingero.agent.api.tools.trace import Compact
+from ingero.agent.checks import run_checks
+from ingero.transport.tools import ToolRefused
+
+PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
+MAX_DETAIL_BYTES = 256 * 1024
+MAX_REPLY_BYTES = 64 * 1024
+PAGE_TIMEOUT_S = 10.0
+MAX_REPORT_BYTES = 1 << 20
+
+
+class Nothing(msgspec.Struct):
+    """A question without arguments."""
+
+
+async def get_check(context: AgentContext, question: Nothing) -> Told:
+    """Whether this node can be traced: kernel, privileges, probes, driver, libraries, processes; one line each."""
+    checks = await asyncio.to_thread(run_checks)
+    lines = []
+    for check in checks:
+        mark = "PASS" if check.passed else "INFO" if check.optional else "FAIL"
+        advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
+        lines.append(f"[{mark}] {check.name}: {check.value}{advice}")
+    return Told(text="\n".join(lines))
+
+
+class DemoQuestion(msgspec.Struct):
+    scenario: Annotated[
+        str,
+        msgspec.Meta(
+            description="incident, cold-start, memcpy-bottleneck, periodic-spike, cpu-contention or gpu-steal"
+        ),
+    ]
+    tsc: Compact = True
+
+
+async def run_demo(context: AgentContext, question: DemoQuestion) -> Told:
+    """Play a simulated single-node scenario through the ordinary statistics, to see what a finding looks like."""
+    if context.play_scenario is None:
+        raise ToolRefused("unavailable", "scenarios are not available here", status=503)
+    return told(await asyncio.to_thread(context.play_scenario, question.scenario), question.tsc)
+
+
+async def get_test_report(context: AgentContext, question: Nothing) -> Told:
+    """The report that the last hardware test run left behind, when there is one."""
+    path = context.report
+    if not path.is_file():
+        return Told(text=f"no hardware test report at {path}")
+    if path.stat().st_size > MAX_REPORT_BYTES:
+        raise ToolRefused("too_large", f"{path} is larger than 1 MiB", status=413)
+    try:
+        report = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ToolRefused("bad_report", f"{path} is not a report: {error}") from None
+    return Told(data=report)
+
+
+class PageQuestion(msgspec.Struct):
+    summary: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+    severity: Annotated[str, msgspec.Meta(description="info, warning, error or critical")]
+    source: str = "ingero"
+    dedup_key: Annotated[str, msgspec.Meta(description="reuse it to update one incident; fresh when empty")] = ""
+    custom_details: dict[str, Any] = {}
+
+
+async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> Told:
+    """Page the on-call person through PagerDuty. Only when a person asked for it: it wakes somebody up."""
+    key = os.environ.get(PAGERDUTY_VARIABLE)
+    if question.severity not in ("info", "warning", "error", "critical"):
+        raise ToolRefused("bad_argument", "severity must be info, warning, error or critical")
+    if not context.may_page:
+        raise ToolRefused("not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403)
+    if not key:
+        raise ToolRefused(
+            "not_configured", f"no PagerDuty key; set ${PAGERDUTY_VARIABLE} where the server runs", status=503
+        )
+    if len(msgspec.json.encode(question.custom_details)) > MAX_DETAIL_BYTES:
+        raise ToolRefused("too_large", "custom_details is larger than 256 KiB", status=413)
+    dedup = question.dedup_key or str(uuid.uuid4())
+    event = {
+        "routing_key": key,
+        "event_action": "trigger",
+        "dedup_key": dedup,
+        "payload": {
+            "summary": question.summary,
+            "severity": question.severity,
+            "source": question.source,
+            "custom_details": question.custom_details,
+        },
+    }
+    await _send(event)
+    return Told(data={"dedup_key": dedup, "status": "accepted"})
+
+
+async def _send(event: dict[str, Any]) -> None:
+    """Post to PagerDuty; the key never appears in an error."""
+    timeout = aiohttp.ClientTimeout(total=PAGE_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.post(PAGERDUTY_URL, json=event, allow_redirects=False) as reply,
+        ):
+            text = (await reply.content.read(MAX_REPLY_BYTES)).decode(errors="replace")
+            status = reply.status
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise ToolRefused(
+            "unavailable", f"PagerDuty was not reached ({type(error).__name__}); try again", status=503
+        ) from None
+    if status != 202:
+        safe = text.replace(str(event["routing_key"]), "…")[:200]
+        raise ToolRefused("refused", f"PagerDuty answered {status}: {safe}", status=502)

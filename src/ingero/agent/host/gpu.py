@@ -1,0 +1,143 @@
+"""GPU memory and model: NVML where its library is there, nvidia-smi where only the tool is, else absent."""
+
+import contextlib
+import re
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+from ingero.agent.host.child import output_of
+from ingero.errors import Unavailable
+
+SMI_TIMEOUT_S = 2.0
+MAX_SMI_BYTES = 4096
+MAX_THROTTLE_BYTES = 8192
+_MEMORY_QUERY = ("--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits")
+_THROTTLE_QUERY = ("--query-gpu=uuid,clocks_throttle_reasons.active", "--format=csv,noheader")
+_UNSUPPORTED = frozenset({"[not supported]", "[n/a]", "n/a"})
+_NAME_QUERY = ("--query-gpu=name", "--format=csv,noheader")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Summed over the visible GPUs, in any one unit."""
+
+    used: int
+    total: int
+
+    @property
+    def headroom(self) -> float:
+        """The free share."""
+        return min(max((self.total - self.used) / self.total, 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """What is built in."""
+
+    model: str
+    count: int
+
+
+class Gpus:
+    """Asks NVML, else nvidia-smi; raises Unavailable with the reason when neither answers."""
+
+    def __init__(self) -> None:
+        self._nvml = _start_nvml()
+        self._smi = None if self._nvml else shutil.which("nvidia-smi")
+
+    def memory(self) -> GpuMemory:
+        """Used and total memory now."""
+        if self._nvml is None:
+            return parse_memory(self._ask(_MEMORY_QUERY))
+        try:
+            readings = [self._nvml.nvmlDeviceGetMemoryInfo(handle) for handle in self._handles()]
+        except self._nvml.NVMLError as error:
+            raise Unavailable(f"NVML does not answer: {error}") from None
+        if not readings or sum(reading.total for reading in readings) <= 0:
+            raise Unavailable("NVML lists no GPU memory")
+        return GpuMemory(sum(int(r.used) for r in readings), sum(int(r.total) for r in readings))
+
+    def info(self) -> GpuInfo:
+        """Model of the first GPU, and how many there are."""
+        if self._nvml is None:
+            return parse_names(self._ask(_NAME_QUERY))
+        try:
+            handles = self._handles()
+            name = self._nvml.nvmlDeviceGetName(handles[0]) if handles else ""
+        except self._nvml.NVMLError as error:
+            raise Unavailable(f"NVML does not answer: {error}") from None
+        if not name:
+            raise Unavailable("NVML lists no GPU")
+        return GpuInfo(name.decode() if isinstance(name, bytes) else str(name), len(handles))
+
+    def throttle(self) -> dict[str, int]:
+        """The throttle mask of each GPU by its UUID; GPUs that cannot say are left out. Raises Unavailable."""
+        if self._nvml is None:
+            return parse_throttle(self._ask(_THROTTLE_QUERY, MAX_THROTTLE_BYTES))
+        found: dict[str, int] = {}
+        try:
+            for handle in self._handles():
+                uuid = self._nvml.nvmlDeviceGetUUID(handle)
+                with contextlib.suppress(self._nvml.NVMLError_NotSupported):
+                    mask = self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+                    found[uuid.decode() if isinstance(uuid, bytes) else str(uuid)] = int(mask)
+        except self._nvml.NVMLError as error:
+            raise Unavailable(f"NVML does not answer: {error}") from None
+        return found
+
+    def _handles(self) -> list[Any]:
+        nvml: Any = self._nvml
+        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+
+    def _ask(self, query: tuple[str, ...], limit_bytes: int = MAX_SMI_BYTES) -> str:
+        if self._smi is None:
+            raise Unavailable("no NVIDIA driver library and no nvidia-smi on the PATH")
+        return output_of([self._smi, *query], limit_bytes, SMI_TIMEOUT_S)
+
+
+def parse_memory(text: str) -> GpuMemory:
+    """`used, total` per line; one bad line makes the whole reading worthless. Raises Unavailable."""
+    used = total = 0
+    for line in filter(None, map(str.strip, text.splitlines())):
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) != 2 or not all(field.isascii() and field.isdigit() for field in fields) or int(fields[1]) == 0:
+            raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of used and total memory")
+        used, total = used + int(fields[0]), total + int(fields[1])
+    if total == 0:
+        raise Unavailable("nvidia-smi lists no GPU")
+    return GpuMemory(used, total)
+
+
+def parse_throttle(text: str) -> dict[str, int]:
+    """`uuid, mask` per line, the mask hexadecimal or decimal; an unsupported one is left out. Raises Unavailable."""
+    found: dict[str, int] = {}
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in lines:
+        uuid, comma, mask = (part.strip() for part in line.partition(","))
+        if mask.lower() in _UNSUPPORTED:
+            continue
+        if not comma or not uuid or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", mask, re.ASCII):
+            raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of a GPU and its throttle reasons")
+        found[uuid] = int(mask, 16) if mask[:2].lower() == "0x" else int(mask)
+    if not lines:
+        raise Unavailable("nvidia-smi lists no GPU")
+    return found
+
+
+def parse_names(text: str) -> GpuInfo:
+    """One GPU name per line. Raises Unavailable."""
+    names = [line.strip() for line in text.splitlines() if line.strip()]
+    if not names:
+        raise Unavailable("nvidia-smi lists no GPU")
+    return GpuInfo(names[0], len(names))
+
+
+def _start_nvml() -> Any:
+    try:
+        import pynvml  # noqa: PLC0415 - looks for the driver library, which most machines lack
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - whatever a half-installed driver raises, the answer is: no NVML
+        return None
+    return pynvml

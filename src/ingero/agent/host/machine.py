@@ -1,0 +1,114 @@
+"""This machine: samples of its load every second, and what it is, for the session row."""
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.agent.host.gpu import Gpus
+from ingero.agent.host.proc import CpuTimes, read_cpu_times
+from ingero.core.evidence import SystemSample
+from ingero.errors import Unavailable
+
+PROC = Path("/proc")
+
+
+class HostSampler:
+    """CPU, memory, swap and load; the first reading has no CPU share yet and is None."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._before: CpuTimes | None = None
+
+    def read(self, now_ns: int) -> SystemSample | None:
+        """The sample of this second; None when /proc cannot be read, or nothing can be compared yet."""
+        try:
+            now = read_cpu_times(self._proc)
+            memory = read_meminfo(self._proc)
+            load = float((self._proc / "loadavg").read_text().split()[0])
+        except (Unavailable, OSError, ValueError, IndexError):
+            return None
+        before, self._before = self._before, now
+        if before is None or now.total <= before.total:
+            return None
+        busy = 100.0 * (now.busy - before.busy) / (now.total - before.total)
+        total, available = memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
+        used = 100.0 * (total - available) / total if total else 0.0
+        swap = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
+        return SystemSample(now_ns, min(max(busy, 0.0), 100.0), used, available >> 10, swap >> 10, load)
+
+
+def read_meminfo(proc: Path = PROC) -> dict[str, int]:
+    """Fields of /proc/meminfo in KiB."""
+    found = {}
+    for line in (proc / "meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        value = rest.split()
+        if value and value[0].isdigit():
+            found[name] = int(value[0])
+    return found
+
+
+def has_moved(before: SystemSample | None, now: SystemSample, deadband_pct: float) -> bool:
+    """Whether any number moved more than `deadband_pct` percent of its old value (at least of 1)."""
+    if before is None:
+        return True
+    pairs = (
+        (before.cpu_pct, now.cpu_pct), (before.mem_pct, now.mem_pct), (before.mem_avail_mb, now.mem_avail_mb),
+        (before.swap_mb, now.swap_mb), (before.load_avg, now.load_avg),
+    )  # fmt: skip
+    return any(abs(new - old) > deadband_pct / 100 * max(abs(old), 1.0) for old, new in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineInfo:
+    """What a session row says about the machine; unknown is empty."""
+
+    gpu_model: str
+    gpu_driver: str
+    cpu_model: str
+    cpu_cores: int
+    mem_total_mb: int
+    kernel: str
+    os_release: str
+
+
+def read_machine(proc: Path = PROC) -> MachineInfo:
+    """Look once, at the start of a recording."""
+    try:
+        gpu = Gpus().info()
+        model = gpu.model if gpu.count == 1 else f"{gpu.count} x {gpu.model}"
+    except Unavailable:
+        model = ""
+    return MachineInfo(
+        gpu_model=model,
+        gpu_driver=driver_version(proc),
+        cpu_model=_after_colon(_text(proc / "cpuinfo"), "model name"),
+        cpu_cores=os.cpu_count() or 0,
+        mem_total_mb=read_meminfo(proc).get("MemTotal", 0) >> 10,
+        kernel=platform.release(),
+        os_release=_pretty_name(_text(Path("/etc/os-release"))),
+    )
+
+
+def driver_version(proc: Path = PROC) -> str:
+    """Version of the NVIDIA kernel driver; empty without one."""
+    words = _text(proc / "driver" / "nvidia" / "version").partition("\n")[0].split()
+    return next((word for word in words if word[:1].isdigit() and "." in word), "")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _after_colon(text: str, name: str) -> str:
+    line = next((line for line in text.splitlines() if line.startswith(name)), "")
+    return line.partition(":")[2].strip()
+
+
+def _pretty_name(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.startswith("PRETTY_NAME=")), "")
+    return line.partition("=")[2].strip().strip('"')

@@ -1,0 +1,157 @@
+"""Processes and the CUDA and NCCL libraries they really have mapped.
+
+A library is what a process maps, never what a search path offers: copies in virtual environments and containers,
+deleted and replaced files are all reached through /proc/PID/map_files, which is the mapped file itself.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+_LIBRARIES: Final = re.compile(
+    r"/(?:(?P<cudart>libcudart(?:-[0-9a-f]+)?\.so)|(?P<cuda>libcuda\.so)|(?P<nccl>libnccl\.so)"
+    r"|(?P<torch>libtorch_cuda\.so))[^/]*$"
+)
+_SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
+_RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
+_DELETED: Final = " (deleted)"
+_START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted after the closing parenthesis of the name
+
+
+class Library(StrEnum):
+    """The libraries whose functions are probed."""
+
+    CUDART = "libcudart"
+    CUDA = "libcuda"
+    NCCL = "libnccl"
+
+
+@dataclass(frozen=True, slots=True)
+class MappedLibrary:
+    """A library inside a process. `path` is what the process calls it, `file` how we open exactly that file."""
+
+    library: Library
+    path: str
+    file: str
+    device: str
+    inode: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.device, self.inode
+
+
+def process_ids(proc: str = "/proc") -> Iterator[int]:
+    """Every process, threads not counted."""
+    for entry in os.listdir(proc):  # noqa: PTH208 - thousands of names, no Path objects wanted
+        if entry.isdecimal():
+            yield int(entry)
+
+
+def start_time(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot; None when it is gone. With the pid it names one process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process on each scan
+            return int(file.read().rpartition(b")")[2].split()[_START_TIME_FIELD])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def is_alive(pid: int) -> bool:
+    """False for zombies too: they run nothing any more."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process on each scan
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def owner_uid(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - read for every process on each scan
+    except OSError:
+        return None
+
+
+def returns_are_safe(pid: int) -> bool:
+    """Whether return probes may be used: kernels 6.11 to 6.13 return through a system call that seccomp may kill."""
+    try:
+        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123 - a kernel file, read whole
+            text = file.read()
+    except OSError:
+        return True
+    return not (_SECCOMP_FILTER.search(text) and _RETURN_BY_SYSCALL.match(os.uname().release))
+
+
+def mapped_libraries(pid: int) -> list[MappedLibrary]:
+    """Traceable libraries of a process, each file once; empty when the process is gone or may not be read."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123 - read for every process on each scan
+            text = file.read()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return parse_maps(pid, text)
+
+
+def parse_maps(pid: int, text: str) -> list[MappedLibrary]:
+    """Libraries in the text of /proc/PID/maps."""
+    if "libcuda" not in text and "libnccl" not in text:
+        return []
+    found: dict[tuple[str, int], MappedLibrary] = {}
+    executable = ""
+    for line in text.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) < 6 or not fields[5].startswith("/"):
+            continue
+        path = fields[5].removesuffix(_DELETED)
+        match = _LIBRARIES.search(path)
+        if match is None:
+            executable = executable or path
+            continue
+        library = _KINDS[match.lastgroup or ""]
+        key = fields[3], int(fields[4])
+        found.setdefault(key, MappedLibrary(library, path, f"/proc/{pid}/map_files/{fields[0]}", *key))
+    return _without_doubles(pid, list(found.values()), executable)
+
+
+_KINDS: Final = {
+    "cudart": Library.CUDART,
+    "cuda": Library.CUDA,
+    "nccl": Library.NCCL,
+    "torch": Library.NCCL,  # some builds carry NCCL inside
+}
+
+
+def _without_doubles(pid: int, found: list[MappedLibrary], executable: str) -> list[MappedLibrary]:
+    """NCCL inside PyTorch only where no libnccl is mapped; a static CUDA runtime only where no libcudart is."""
+    if any(one.library is Library.NCCL and "/libnccl" in one.path for one in found):
+        found = [one for one in found if "/libtorch_cuda" not in one.path]
+    has_driver = any(one.library is Library.CUDA for one in found)
+    if has_driver and not any(one.library is Library.CUDART for one in found):
+        exe = f"/proc/{pid}/exe"
+        try:
+            status = os.stat(exe)  # noqa: PTH116 - one call
+        except OSError:
+            return found
+        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+        found.append(MappedLibrary(Library.CUDART, executable or exe, exe, device, status.st_ino))
+    return found
+
+
+def openable(pid: int, library: MappedLibrary) -> str | None:
+    """A path that opens exactly the mapped file, or None: a path that now holds another file is never used."""
+    try:
+        os.stat(library.file)  # noqa: PTH116 - one call
+    except OSError:
+        pass
+    else:
+        return library.file
+    inside = f"/proc/{pid}/root{library.path}"
+    try:
+        status = os.stat(inside)  # noqa: PTH116 - one call
+    except OSError:
+        return None
+    return inside if status.st_ino == library.inode else None

@@ -1,0 +1,170 @@
+"""Asks a running PyTorch process for its Flight Recorder dump, through the pipe the process itself opened.
+
+The job is not touched: it must have been started with the pipe's name in its environment. The pipe is opened without
+blocking, since the pipe of a dead process would block for ever. Paths are those of the process, seen through its own
+root, so containers need nothing special.
+"""
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from ingero.agent.processes.discover import process_ids
+
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+DEFAULT_DUMP_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own default, read and never written
+MAX_ENVIRON_BYTES = 1 << 20
+MAX_DUMP_BYTES = 256 << 20
+POLL_S = 0.1
+SETTLED_POLLS = 3  # polls in a row without growth before a dump counts as complete
+
+
+class DumpOutcome(StrEnum):
+    """What came of asking."""
+
+    WRITTEN = "written"
+    NO_READER = "no_reader"  # the pipe is there, its process is not, or does not listen
+    NO_PIPE = "no_pipe"
+    BUSY = "busy"
+    REFUSED = "refused"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True, slots=True)
+class DumpTarget:
+    """Where to ask and where the answer appears, for one rank."""
+
+    pid: int
+    rank: int
+    pipe: Path
+    dump: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DumpReply:
+    """The dump's bytes, or why there are none."""
+
+    target: DumpTarget
+    outcome: DumpOutcome
+    data: bytes = b""
+    detail: str = ""
+
+
+def find_target(pid: int, proc: Path = Path("/proc")) -> DumpTarget | None:
+    """The pipe of a process, from its environment; None when it was not started with one."""
+    try:
+        with (proc / str(pid) / "environ").open("rb") as file:
+            raw = file.read(MAX_ENVIRON_BYTES)
+    except OSError:
+        return None
+    variables = dict(item.split("=", 1) for item in raw.decode("utf-8", "replace").split("\0") if "=" in item)
+    if not variables.get("RANK", "").isdigit():  # set by the program itself: then only the open pipe tells
+        variables["RANK"] = _rank_by_open_pipe(variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd")
+    return target_of(pid, variables, proc / str(pid) / "root")
+
+
+def _rank_by_open_pipe(prefix: str, descriptors: Path) -> str:
+    try:
+        opened = [str(descriptor.readlink()) for descriptor in descriptors.iterdir()]
+    except OSError:
+        return ""
+    named = (link[len(prefix) : -len(".pipe")] for link in opened if link.startswith(prefix) and link.endswith(".pipe"))
+    return next((rank for rank in named if rank.isdigit()), "") if prefix else ""
+
+
+def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget | None:
+    """The same from variables already read; `root` is the process's own root folder."""
+    prefix, rank = variables.get(PIPE_VARIABLE), variables.get("RANK", "")
+    if not prefix or not rank.isdigit():
+        return None
+    dump_prefix = next((variables[name] for name in DUMP_VARIABLES if variables.get(name)), DEFAULT_DUMP_PREFIX)
+    cwd = root.parent / "cwd"
+
+    def seen(path: str) -> Path:
+        return root / path.lstrip("/") if path.startswith("/") else cwd / path
+
+    return DumpTarget(pid, int(rank), seen(f"{prefix}{rank}.pipe"), seen(f"{dump_prefix}{rank}"))
+
+
+def find_targets(pids: Iterable[int] | None = None, proc: Path = Path("/proc")) -> list[DumpTarget]:
+    """Every process that can be asked, by rank; all processes when none are named."""
+    if pids is None:
+        pids = process_ids(str(proc))
+    found: dict[Path, DumpTarget] = {}
+    for pid in sorted(pids):
+        target = find_target(pid, proc)
+        if target is not None and target.pipe.exists():
+            found.setdefault(target.pipe, target)  # children inherit the environment; the first opened the pipe
+    return sorted(found.values(), key=lambda target: target.rank)
+
+
+async def request_dump(target: DumpTarget, timeout_s: float) -> DumpReply:
+    """Ask, then wait until the dump has been written anew and stopped growing."""
+    before = _stamp(target.dump)
+    outcome, detail = _write(target.pipe)
+    if outcome is not DumpOutcome.WRITTEN:
+        return DumpReply(target, outcome, detail=detail)
+    deadline = time.monotonic() + timeout_s
+    last, settled = before, 0
+    while time.monotonic() < deadline:
+        await asyncio.sleep(POLL_S)
+        now = _stamp(target.dump)
+        settled = settled + 1 if now == last and now not in (None, before) else 0
+        last = now
+        if settled >= SETTLED_POLLS:
+            return _read(target)
+    return DumpReply(target, DumpOutcome.TIMED_OUT, detail=f"nothing new in {target.dump} after {timeout_s:g} s")
+
+
+async def request_dumps(targets: Iterable[DumpTarget], timeout_s: float) -> list[DumpReply]:
+    """All at once: ranks that are asked together answer about the same moment."""
+    return list(await asyncio.gather(*(request_dump(target, timeout_s) for target in targets)))
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _write(pipe: Path) -> tuple[DumpOutcome, str]:
+    try:
+        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return DumpOutcome.NO_READER, f"nobody reads {pipe}: its process is gone or older than this pipe"
+        if error.errno == errno.ENOENT:
+            return DumpOutcome.NO_PIPE, f"{pipe} does not exist"
+        return DumpOutcome.REFUSED, f"{pipe}: {error.strerror}"
+    try:
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            return DumpOutcome.REFUSED, f"{pipe} is not a pipe"
+        os.write(fd, b"1\n")
+    except BlockingIOError:
+        return DumpOutcome.BUSY, f"{pipe} is full: its process does not listen"
+    except BrokenPipeError:
+        return DumpOutcome.NO_READER, f"{pipe}: its reader left"
+    finally:
+        os.close(fd)
+    return DumpOutcome.WRITTEN, ""
+
+
+def _read(target: DumpTarget) -> DumpReply:
+    try:
+        fd = os.open(target.dump, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_DUMP_BYTES:
+                return DumpReply(target, DumpOutcome.REFUSED, detail=f"{target.dump} is no plain file of a dump's size")
+            return DumpReply(target, DumpOutcome.WRITTEN, data=file.read(MAX_DUMP_BYTES))
+    except OSError as error:
+        return DumpReply(target, DumpOutcome.REFUSED, detail=f"{target.dump}: {error.strerror}")

@@ -1,0 +1,124 @@
+"""What /proc says about a traced process: name, rank, container. One that is gone gives nothing, never an error."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingero.agent.host.identity import container_id, parse_cgroup_path
+from ingero.agent.processes.discover import start_time
+
+PROC = Path("/proc")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+MAX_ENVIRON_BYTES = 1 << 20
+MAX_PROCESSES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process. Ranks are None when the job did not say: None is not rank 0."""
+
+    pid: int
+    start_time: int
+    name: str
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    job: str | None = None
+    cgroup_id: int = 0
+    cgroup_path: str = ""
+
+    @property
+    def container_id(self) -> str:
+        return container_id(self.cgroup_path)
+
+
+def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
+    """Look at a process now."""
+    folder = proc / str(pid)
+    environ = parse_environ(_read_bytes(folder / "environ"))
+    path = parse_cgroup_path(_read_bytes(folder / "cgroup").decode(errors="replace"))
+    return ProcessInfo(
+        pid=pid,
+        start_time=start_time(pid) or 0,
+        name=_read_bytes(folder / "comm").decode(errors="replace").strip(),
+        rank=_integer(environ.get("RANK")),
+        local_rank=_integer(environ.get("LOCAL_RANK")),
+        world_size=_integer(environ.get("WORLD_SIZE")),
+        job=environ.get("INGERO_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("TORCHELASTIC_RUN_ID") or None,
+        cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
+        cgroup_path=path,
+    )
+
+
+def cgroup_root(proc: Path = PROC) -> Path:
+    """Where the one hierarchy is mounted that the kernel's cgroup numbers belong to; beside older ones, elsewhere."""
+    for line in _read_bytes(proc / "mounts").decode(errors="replace").splitlines():
+        fields = line.split()
+        if len(fields) > 2 and fields[2] == "cgroup2":
+            return Path(fields[1])
+    return CGROUP_ROOT
+
+
+def parse_environ(block: bytes) -> dict[str, str]:
+    """The NUL-separated environment of a process; the first of two equal names counts, as for getenv."""
+    found: dict[str, str] = {}
+    for entry in block.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if equals:
+            found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
+    return found
+
+
+class ProcessBook:
+    """Processes seen in this recording, read once each."""
+
+    def __init__(self, read: Callable[[int], ProcessInfo] = read_process) -> None:
+        self._read = read
+        self._known: OrderedDict[int, ProcessInfo] = OrderedDict()
+        self._stale: set[int] = set()
+        self.fresh: list[ProcessInfo] = []
+
+    def get(self, pid: int) -> ProcessInfo:
+        """From memory; a pid never seen, or marked stale, is read from /proc and listed in `fresh`."""
+        info = self._known.get(pid)
+        if info is not None and pid not in self._stale:
+            return info
+        self._stale.discard(pid)
+        now = self._read(pid)
+        if info is not None and not now.name:
+            return info  # it is gone: late events still belong to what we knew
+        self._known[pid] = now
+        self.fresh.append(now)
+        if len(self._known) > MAX_PROCESSES:
+            self._stale.discard(self._known.popitem(last=False)[0])
+        return now
+
+    def mark_stale(self, pid: int) -> None:
+        """It started another program, or ended and its pid may be used again: look again next time."""
+        if pid in self._known:
+            self._stale.add(pid)
+
+    def names(self) -> dict[int, str]:
+        """Names by pid, for texts."""
+        return {pid: info.name for pid, info in self._known.items() if info.name}
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_ENVIRON_BYTES)
+    except OSError:
+        return b""
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdigit() else None
+
+
+def _inode(path: Path) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116 - a container's path may not be visible here
+    except OSError:
+        return 0

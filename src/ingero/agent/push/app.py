@@ -1,0 +1,314 @@
+"""`ingero fleet-push`: builds one node's agent from its settings and runs it until told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from ingero.agent.host import identity as who
+from ingero.agent.host.gpu import Gpus
+from ingero.agent.push.brain import Brain, BrainPolicy
+from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
+from ingero.agent.push.collectives import LiveCollectives
+from ingero.agent.push.loop import LoopSettings, PushLoop
+from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, TraceSource
+from ingero.agent.push.spans import EpisodeSpans
+from ingero.agent.push.step_feed import StepFeed
+from ingero.config.ingero import FLEET_TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
+from ingero.contract.health import StragglerEvent
+from ingero.contract.types import Identity, NodeState
+from ingero.core.lifecycle import Lifecycle
+from ingero.core.modes import ModePolicy
+from ingero.errors import ConfigError, Unavailable
+from ingero.storage.baseline_file import LoadOutcome, load_baseline
+from ingero.storage.trace_path import home
+from ingero.transport.auth import RotatingToken
+from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
+from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
+from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
+from ingero.transport.threshold_poll import ThresholdPoll
+from ingero.transport.tls import ClientTls, client_context, is_loopback
+from ingero.transport.uds import LineServer
+
+log = logging.getLogger(__name__)
+
+SOCKET_NAME = "ingero-remediate.sock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What only the command line says."""
+
+    stub: bool = False
+    replay: Path | None = None
+    metrics_listen: str | None = None
+    max_ticks: int | None = None
+    persist: bool = True
+    source: SignalSource | None = None  # a simulated node brings its own signals
+
+
+def default_socket() -> Path:
+    """In a directory of our own: /run/ingero for root, the runtime directory or the home of anybody else."""
+    if os.geteuid() == 0 and Path("/run").is_dir():
+        return Path("/run/ingero") / SOCKET_NAME
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return (Path(runtime) / "ingero" if runtime else home() / ".ingero" / "run") / SOCKET_NAME
+
+
+def default_baseline() -> Path:
+    """Where a service keeps its state; in the home of anybody who is not root."""
+    place = Path("/var/lib/ingero") if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
+    return place / "health-baseline.json"
+
+
+class Agent:
+    """One node's agent, ready to run. Building it checks every setting and opens nothing."""
+
+    def __init__(self, config: IngeroConfig, options: AgentOptions) -> None:
+        fleet = config.fleet
+        if not fleet.endpoint:
+            raise ConfigError("no Fleet to push to; give --fleet-endpoint HOST:PORT or fleet.endpoint in ingero.yaml")
+        if not fleet.cluster_id:
+            raise ConfigError("no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml")
+        self.config = config
+        self.options = options
+        self.identity = Identity(
+            node=fleet.node_id or config.agent.node or who.default_node(),
+            cluster=fleet.cluster_id,
+            job=fleet.job_id,
+            role=fleet.role,
+            rank=fleet.node_rank if fleet.world_size else None,
+            world_size=fleet.world_size or None,
+            provider=who.provider(),
+        )
+        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing; each process its own seed
+        endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
+        if not endpoint.is_secure and not fleet.insecure:
+            refuse_plaintext(endpoint.base, "--fleet-insecure or fleet.insecure: true")
+        self._client_options = _client_options(config, endpoint.is_secure)
+        self.client = self._make_client(endpoint)
+        self.poll = self._make_poll()
+        self.brain = Brain(
+            self.identity, _brain_policy(config), workload=fleet.workload_type, cgroup_hash=who.cgroup_hash()
+        )
+        self._spans = self._make_spans()
+        self.socket: LineServer | None = None
+        self.loop: PushLoop | None = None
+        self.collectives: LiveCollectives | None = None
+        self.metrics_address: str | None = None
+
+    def _make_client(self, endpoint: Endpoint) -> PushClient:
+        names = (self.identity.cluster, self.identity.node)
+        if endpoint.protocol is Protocol.GRPC:
+            return GrpcPush(endpoint, *names, self._client_options, _pems(self.config), self._chance)
+        return HttpPush(endpoint, *names, self._client_options, self._chance)
+
+    def _make_poll(self) -> ThresholdPoll | None:
+        fleet = self.config.fleet
+        if not fleet.threshold_url:
+            return None
+        url = threshold_url(fleet.threshold_url, self.identity.cluster, insecure=fleet.insecure)
+        if url.startswith("http://") and not fleet.insecure:
+            refuse_plaintext(url, "--fleet-insecure or fleet.insecure: true")
+        options = _client_options(self.config, url.startswith("https://"))
+        return ThresholdPoll(url, options, fleet.poll_interval_s)
+
+    def _make_spans(self) -> HttpPush | None:
+        otlp = self.config.otlp
+        if not otlp.endpoint:
+            return None
+        may_be_plain = is_loopback(otlp.endpoint) if otlp.insecure is None else otlp.insecure
+        endpoint = parse_endpoint(otlp.endpoint, insecure=may_be_plain, protocol=Protocol.HTTP_PROTOBUF)
+        if not endpoint.is_secure and not may_be_plain:
+            refuse_plaintext(endpoint.base, "--otlp-insecure or otlp.insecure: true")
+        options = ClientOptions(timeout_s=self.config.fleet.timeout_s)
+        return (
+            HttpPush(endpoint, self.identity.cluster, self.identity.node, options, self._chance)
+            if otlp.enabled
+            else None
+        )
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Run until stopped by `stop`, SIGTERM or SIGINT, or until a replayed file ends."""
+        stop = stop or _stop_on_signals()
+        loop = self._make_loop(self._restore())
+        async with contextlib.AsyncExitStack() as opened:
+            if self.socket is not None:
+                self.socket.snapshot = loop.snapshot
+                await self.socket.start()
+                opened.push_async_callback(self.socket.close)
+            if self.options.metrics_listen:
+                opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
+            if self._spans is not None:
+                opened.push_async_callback(self._spans.close)
+            measuring = self._measure_collectives(loop, opened, stop)
+            self._log_start()
+            await loop.run(stop)
+            await measuring
+
+    def _measure_collectives(
+        self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
+    ) -> Awaitable[None]:
+        """Own time and collectives of the ranks here go to Fleet over a connection of their own."""
+        feeds = self._collective_feeds()
+        if not feeds:
+            return asyncio.sleep(0)
+        fleet = self.config.fleet
+        assert fleet.endpoint is not None
+        client = self._make_client(parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol))
+        opened.push_async_callback(client.close)
+        self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear, _gpu_model)
+        return asyncio.create_task(self.collectives.run(stop))
+
+    def _collective_feeds(self) -> list[CollectiveFeed]:
+        """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for, and
+        the steps that jobs name."""
+        chosen = self.config.signals.collectives
+        if chosen is CollectivesFrom.OFF or self.options.stub or self.options.replay or self.options.source:
+            return []
+        path = trace_database(config=self.config)
+        table = StepFeed(TableFeed(path, with_plugin=chosen is CollectivesFrom.DB), path)
+        if chosen is CollectivesFrom.DB:
+            return [table]
+        rings = RingFeed(self.identity.node)
+        return [rings] if chosen is CollectivesFrom.RINGS else [rings, table]
+
+    async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
+        """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""
+        from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - see above
+        from ingero.transport.http import HttpListener, bind  # noqa: PLC0415 - see above
+
+        listener = HttpListener(metrics_app(loop, self.socket, lambda: self.collectives), bind(address))
+        await listener.start()
+        self.metrics_address = listener.address
+        if not is_loopback(address):
+            log.warning("metrics_open", extra={"listen": address, "reason": "anybody who reaches it can read them"})
+        return listener.stop
+
+    def _make_loop(self, persist_path: Path | None) -> PushLoop:
+        remediate, fleet = self.config.remediate, self.config.fleet
+        if remediate.enabled:
+            self.socket = LineServer(remediate.socket or default_socket(), gid=remediate.gid)
+        self.loop = PushLoop(
+            self.brain,
+            self._source(),
+            self.client,
+            LoopSettings(
+                push_interval_s=fleet.push_interval_s,
+                poll_interval_s=fleet.poll_interval_s,
+                persist_path=persist_path,
+                max_ticks=self.options.max_ticks,
+            ),
+            chance=self._chance,
+            poll=self.poll,
+            socket=self.socket,
+            on_event=self._export_span() if self._spans else None,
+        )
+        return self.loop
+
+    def _log_start(self) -> None:
+        log.info(
+            "agent_started",
+            extra={
+                "node": self.identity.node,
+                "cluster": self.identity.cluster,
+                "fleet": self.config.fleet.endpoint,
+                "push_interval_s": self.config.fleet.push_interval_s,
+                "socket": str(self.socket.path) if self.socket else None,
+                "metrics": self.metrics_address,
+            },
+        )
+
+    def _restore(self) -> Path | None:
+        """Take up the saved baseline, so that a restart does not cost a warm-up."""
+        if not self.options.persist:
+            return None
+        persistence = self.config.health.persistence
+        path = persistence.path or default_baseline()
+        loaded = load_baseline(path, self.config.health.baseline, time.time_ns(), persistence.stale_age_s)
+        if loaded.baseline is not None:
+            self.brain.baseline = loaded.baseline
+            self.brain.life = Lifecycle(state=NodeState.ACTIVE)
+        if loaded.outcome is not LoadOutcome.MISSING:
+            log.info(
+                "baseline_found", extra={"outcome": loaded.outcome.value, "path": str(path), "detail": loaded.detail}
+            )
+        return path
+
+    def _source(self) -> SignalSource:
+        if self.options.source is not None:
+            return self.options.source
+        if self.options.stub:
+            return StubSource()
+        if self.options.replay is not None:
+            return ReplaySource(self.options.replay)
+        return TraceSource(
+            trace_database(config=self.config),
+            window_s=self.config.signals.window_s,
+            num_gpus=self.config.signals.num_gpus,
+            gpus=Gpus(),
+            cgroup_of=who.cgroup_hash,
+            now_ns=time.time_ns(),
+        )
+
+    def _export_span(self) -> Callable[[StragglerEvent], Awaitable[None]]:
+        spans = EpisodeSpans(self.identity, self.config.fleet.workload_type, self.brain.cgroup_hash, version("ingero"))
+
+        async def export(event: StragglerEvent) -> None:
+            model = "" if event.is_straggler else await asyncio.to_thread(_gpu_model)
+            request = spans.follow(event, model or "")
+            if request is not None and self._spans is not None:
+                await self._spans.push_spans(request)
+
+        return export
+
+
+def _gpu_model() -> str | None:
+    try:
+        return Gpus().info().model
+    except Unavailable:
+        return None
+
+
+def _brain_policy(config: IngeroConfig) -> BrainPolicy:
+    health = config.health
+    return BrainPolicy(
+        score=health.score_policy(),
+        baseline=health.baseline,
+        lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),  # one warm-up, not two
+        modes=ModePolicy(push_interval_s=config.fleet.push_interval_s, cached_max_age_s=config.fleet.cached_max_age_s),
+        classifier=health.classifier,
+        fallback_mode=config.fleet.detection_mode,
+        unreachable_after=config.fleet.failure_threshold,
+    )
+
+
+def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
+    fleet = config.fleet
+    tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
+    token = RotatingToken(fleet.token_file) if fleet.token_file else lambda: os.environ.get(FLEET_TOKEN_VARIABLE)
+    return ClientOptions(
+        timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=fleet.headers, token=token
+    )
+
+
+def _pems(config: IngeroConfig) -> GrpcPems:
+    tls = config.fleet.tls
+    ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca, tls.key, tls.cert))
+    return GrpcPems(ca, key, cert)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    # SIGHUP too: a closed terminal is no reason to leave without a word
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    return stop

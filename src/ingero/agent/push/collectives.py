@@ -1,0 +1,263 @@
+"""Own time and collectives of the ranks on this node, measured live and pushed to Fleet once a second.
+
+Every rank is a resource of its own. Of its steps travels the own time of each, or the mean of 2ⁿ of them when they are
+fast; of its collectives a sample that all ranks choose alike. What Fleet cannot take waits in a bounded queue, oldest
+out first, and is counted. The connection is its own: a score is never delayed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, Rows
+from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.push import problem_with_id
+from ingero.contract.rank_otlp import OwnTimePoint, RankReport, encode_rank
+from ingero.contract.types import Identity
+from ingero.contract.verdict import Verdict
+from ingero.core.collectives import Collectives
+from ingero.core.modes import PushOutcome
+from ingero.core.rankstream import RankStream
+from ingero.core.steppoints import JOB_POINTS_PER_S, POINTS_PER_S, StepGroups, StepPoints, share_of_rank
+from ingero.transport.otlp_client import PushReply
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+COLLECTIVES_PER_S: Final = 32.0  # of one rank at most
+JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job
+POINTS_PER_REQUEST: Final = 2_000
+MAX_QUEUED_POINTS: Final = 20_000
+MAX_RANKS: Final = 1024
+MAX_PROBLEMS: Final = 100
+FORGET_S: Final = 300.0
+MAX_PAUSE_S: Final = 300.0
+
+
+class Client(Protocol):
+    """What a push client of either protocol does."""
+
+    async def push(self, request: MetricsRequest) -> PushReply: ...
+
+
+@dataclass(slots=True)
+class LiveCounters:
+    """What was read, what was sent, and what was not."""
+
+    records: Counter[str] = field(default_factory=Counter)  # by source
+    operations: Counter[str] = field(default_factory=Counter)  # everything read, whatever becomes of its points
+    bytes: Counter[str] = field(default_factory=Counter)
+    barriers: Counter[str] = field(default_factory=Counter)
+    own_times: int = 0
+    collectives: int = 0
+    thinned: int = 0  # collectives that are not part of the sample
+    dropped: int = 0  # points that waited too long for Fleet
+    rejected: int = 0
+    refused_ranks: int = 0
+    failed_rounds: int = 0
+    pushes: Counter[str] = field(default_factory=Counter)  # by outcome
+
+
+@dataclass(slots=True)
+class _Rank:
+    stream: RankStream = field(default_factory=RankStream)
+    groups: StepGroups = field(default_factory=StepGroups)
+    widest: tuple[int, int] = (0, 0)  # ranks of the largest communicator, and the rank in it
+    heard_s: float = 0.0
+    who: tuple[str | None, int | None] = (None, None)  # job and rank
+    is_timed: bool = False  # by the GPU's clock
+
+
+class LiveCollectives:
+    """One round per second: read, measure, send. `on_verdicts` hears what replies bring."""
+
+    def __init__(
+        self,
+        feeds: Sequence[CollectiveFeed],
+        client: Client,
+        identity: Identity,
+        on_verdicts: Callable[[Sequence[Verdict]], None],
+        gpu_model: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.counters = LiveCounters()
+        self.feeds = feeds
+        self.ranks: dict[Hashable, _Rank] = {}
+        self._client, self._identity, self._on_verdicts = client, identity, on_verdicts
+        self._gpu_model = gpu_model
+        self._queue: deque[RankReport] = deque()
+        self._not_before_s = 0.0
+        self._lost = [0] * len(feeds)
+        self._said: set[str] = set()
+
+    @property
+    def queued_points(self) -> int:
+        """Points that wait for Fleet."""
+        return sum(report.points for report in self._queue)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until stopped; reading happens in a thread, so that a slow disk cannot hold up the loop."""
+        self._identity = replace(self._identity, gpu_model=await asyncio.to_thread(self._gpu_model))
+        due_s = time.monotonic()
+        while not stop.is_set():
+            try:
+                self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
+            except Exception:  # a service loop: one odd record must not end the measuring of all others
+                self.counters.failed_rounds += 1
+                log.exception("collectives_failed")
+            if time.monotonic() >= self._not_before_s:
+                await self.send()
+            due_s = max(due_s + INTERVAL_S, time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
+        for feed in self.feeds:
+            feed.close()
+
+    def measure(self, now_s: float) -> list[RankReport]:
+        """Read everything new and make reports of it."""
+        reports = []
+        for index, feed in enumerate(self.feeds):
+            batches = feed.poll()
+            self._say(feed.problem)
+            if feed.lost > self._lost[index]:
+                self._lost[index] = feed.lost
+                for rank in self.ranks.values():
+                    rank.stream.skip()
+            for batch in batches:
+                if not self._is_told_better(batch) and (report := self._report(batch, now_s)) is not None:
+                    reports.append(report)
+        self.ranks = {key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S}
+        return reports
+
+    def _say(self, problem: str) -> None:
+        """Each problem once: rounds come every second."""
+        if problem and problem not in self._said and len(self._said) < MAX_PROBLEMS:
+            self._said.add(problem)
+            log.warning("collectives_missing", extra={"problem": problem})
+
+    def queue(self, reports: Sequence[RankReport]) -> None:
+        """Keep what is to be sent; the oldest goes when there is too much."""
+        self._queue.extend(reports)
+        waiting = self.queued_points
+        while waiting > MAX_QUEUED_POINTS:
+            points = self._queue.popleft().points
+            self.counters.dropped += points
+            waiting -= points
+
+    async def send(self) -> None:
+        """Send what waits, in requests of bounded size, until Fleet does not take one."""
+        while self._queue:
+            batch = self._next_batch()
+            reply = await self._client.push(MetricsRequest(tuple(encode_rank(report) for report in batch)))
+            self.counters.pushes[reply.outcome.value] += 1
+            if reply.outcome is not PushOutcome.OK:
+                if reply.outcome is PushOutcome.REFUSED:  # it would be refused again
+                    self.counters.dropped += sum(report.points for report in batch)
+                else:
+                    self._queue.extendleft(reversed(batch))
+                if reply.retry_after_s:
+                    self._not_before_s = time.monotonic() + min(reply.retry_after_s, MAX_PAUSE_S)
+                return
+            self.counters.rejected += reply.rejected_points
+            self.counters.own_times += sum(len(report.own_times) for report in batch)
+            self.counters.collectives += sum(len(report.collectives) for report in batch)
+            self._on_verdicts(reply.verdicts)
+
+    def _count(self, batch: RankBatch) -> None:
+        """Count before anything is thinned out or dropped."""
+        rows = batch.collectives
+        for code, name in enumerate(rows.ops):
+            own = rows.op == code
+            label = name if name in COLLECTIVE_OPS else "other"
+            self.counters.operations[label] += int(own.sum())
+            self.counters.bytes[label] += int(np.maximum(rows.size_bytes[own], 0).sum())
+        self.counters.barriers.update(batch.barriers)
+
+    def _next_batch(self) -> list[RankReport]:
+        batch = [self._queue.popleft()]
+        points = batch[0].points
+        while self._queue and points + self._queue[0].points <= POINTS_PER_REQUEST:
+            points += self._queue[0].points
+            batch.append(self._queue.popleft())
+        return batch
+
+    def _is_told_better(self, batch: RankBatch) -> bool:
+        """Steps that a job names count only where no ring measures the same rank."""
+        return batch.steps is not None and any(
+            rank.who == (batch.job, batch.rank) and rank.is_timed for rank in self.ranks.values()
+        )
+
+    def _report(self, batch: RankBatch, now_s: float) -> RankReport | None:
+        rank = self.ranks.get(batch.key)
+        if rank is None:
+            if len(self.ranks) >= MAX_RANKS:
+                self.counters.refused_ranks += 1
+                return None
+            rank = self.ranks[batch.key] = _Rank()
+        rank.heard_s = now_s
+        rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
+        rows = batch.collectives
+        self.counters.records[str(batch.source)] += len(rows)
+        self._count(batch)
+        rank.widest = max(rank.widest, _widest(rows))
+        world_size = batch.world_size or rank.widest[0]
+        rank.groups.points_per_s = share_of_rank(POINTS_PER_S, JOB_POINTS_PER_S, world_size)
+        points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
+        sample = choose_rows(rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S)
+        self.counters.thinned += len(rows) - len(sample)
+        if not len(points) and not len(sample):
+            return None
+        identity = replace(
+            self._identity,
+            job=batch.job if batch.job and not problem_with_id(batch.job) else self._identity.job,
+            rank=batch.rank if batch.rank is not None else rank.widest[1],
+            local_rank=batch.local_rank,
+            world_size=world_size,
+        )
+        return RankReport(identity, _own_times(points, batch.source), tuple(batch.pick(sample)))
+
+
+def choose_rows(rows: Collectives, limit: float) -> Rows:
+    """At most about `limit` rows: every 2ⁿ-th sequence number, so that the choices of all ranks meet."""
+    if len(rows) <= limit:
+        return np.arange(len(rows))
+    stride = 2 ** math.ceil(math.log2(len(rows) / limit))
+    return np.flatnonzero((rows.seq >= 0) & (rows.seq % stride == 0))
+
+
+def _widest(rows: Collectives) -> tuple[int, int]:
+    if not len(rows):
+        return (0, 0)
+    at = int(rows.nranks.argmax())
+    return int(rows.nranks[at]), int(rows.rank[at])
+
+
+def _own_times(points: StepPoints, source: CollectiveSource) -> tuple[OwnTimePoint, ...]:
+    times = points.times
+    return tuple(
+        OwnTimePoint(
+            step=None if step < 0 else step,
+            count=points.count,
+            own_ms=own * 1e3,
+            idle_ms=idle * 1e3,
+            span_ms=span * 1e3,
+            end_ns=end,
+            source=source,
+        )
+        for step, own, idle, span, end in zip(
+            times.step.tolist(),
+            times.own_s.tolist(),
+            times.idle_s.tolist(),
+            times.span_s.tolist(),
+            times.end_ns.tolist(),
+            strict=True,
+        )
+    )

@@ -1,0 +1,219 @@
+"""Where the four signals come from: the trace database with /proc and NVML, a recorded file, or constants."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from ingero.agent.host import proc
+from ingero.agent.host.gpu import GpuInfo, Gpus
+from ingero.agent.push.counters import CgroupCounters
+from ingero.contract.health import CgroupTotals
+from ingero.contract.straggler import Straggle
+from ingero.core.score import NO_SIGNALS, Signals
+from ingero.core.throttle import ThrottleReason, decode_throttle
+from ingero.errors import MalformedInput, StoreError, Unavailable
+from ingero.storage.aggregates import TraceReader
+
+log = logging.getLogger(__name__)
+
+MAX_LAUNCHES = 2**31 - 1
+MAX_REPLAY_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look at the node. `launches` None means the look failed, and `problem` says why."""
+
+    at_s: float
+    launches: int | None
+    signals: Signals = NO_SIGNALS
+    problem: str = ""
+    gpu: GpuInfo | None = None
+    throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
+    totals: tuple[CgroupTotals, ...] = ()
+    totals_since_ns: int = 0
+    straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
+
+
+class SignalSource(Protocol):
+    """Anything that can be looked at once per tick; None means it has nothing more to say."""
+
+    def read(self, now_ns: int) -> Observation | None: ...
+
+    def close(self) -> None: ...
+
+
+class StubSource:
+    """Constants, to try a Fleet without a GPU."""
+
+    def read(self, now_ns: int) -> Observation:
+        return Observation(at_s=now_ns / 1e9, launches=10, signals=Signals(100.0, 0.9, 0.9, 0.9))
+
+    def close(self) -> None:
+        pass
+
+
+class ReplayLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One recorded look: raw signals as measured; a missing key is a signal that was not measured."""
+
+    launches: int | None = None
+    throughput: float | None = None
+    compute: float | None = None
+    memory: float | None = None
+    cpu: float | None = None
+
+
+class ReplaySource:
+    """One line of JSON per tick, in order, then over. Reads the file once, so that errors show at the start."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            if path.stat().st_size > MAX_REPLAY_BYTES:
+                raise MalformedInput(f"{path} is larger than {MAX_REPLAY_BYTES} bytes; cut the recording")
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            raise MalformedInput(f"cannot read {path}: {error.strerror}") from None
+        decoder = msgspec.json.Decoder(ReplayLine)
+        self._lines: list[ReplayLine] = []
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    self._lines.append(decoder.decode(line))
+                except msgspec.MsgspecError as error:
+                    raise MalformedInput(f"{path}:{number}: {error}") from None
+        if not self._lines:
+            raise MalformedInput(f"{path} holds no recorded signals; it needs one JSON object per line")
+        self._next = 0
+
+    def read(self, now_ns: int) -> Observation | None:
+        if self._next == len(self._lines):
+            return None
+        line = self._lines[self._next]
+        self._next += 1
+        return Observation(
+            at_s=now_ns / 1e9,
+            launches=line.launches,
+            signals=Signals(line.throughput, line.compute, line.memory, line.cpu),
+            problem="" if line.launches is not None else "recorded as failed",
+        )
+
+    def close(self) -> None:
+        pass
+
+
+class TraceSource:
+    """The trace database, /proc and NVML. What is absent is missing from the signals, and said once."""
+
+    def __init__(
+        self,
+        database: Path,
+        *,
+        window_s: float,
+        num_gpus: int,
+        gpus: Gpus,
+        cgroup_of: Callable[[int], str],
+        now_ns: int,
+        proc_path: Path = proc.PROC,
+    ) -> None:
+        self._reader = TraceReader(database)
+        self._counters = CgroupCounters(self._reader, cgroup_of, now_ns)
+        self._window_s = window_s
+        self._num_gpus = num_gpus
+        self._gpus = gpus
+        self._proc = proc_path
+        self._cpu_before: proc.CpuTimes | None = None
+        self._said: dict[str, str] = {}
+        self._seen_database = False
+        self._info: GpuInfo | None = None
+
+    def read(self, now_ns: int) -> Observation:
+        memory, cpu = self._memory(), self._cpu()
+        look = Observation(
+            at_s=now_ns / 1e9,
+            launches=0,
+            signals=Signals(memory=memory, cpu=cpu),
+            gpu=self._gpu(),
+            throttle=self._throttle(),
+        )
+        if not self._seen_database and not self._reader.path.exists():
+            self._say("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
+            return look  # nothing has ever run here that we could have seen: no launches, no throughput
+        try:
+            self._reader.check_recorder(now_ns)
+            totals = self._reader.window(now_ns, self._window_s)
+            cgroups = self._counters.read(now_ns)
+        except StoreError as error:
+            self._say("trace", str(error))
+            return replace(look, launches=None, problem=str(error))
+        self._seen_database = True
+        self._say("trace", "")
+        gpus = self._num_gpus or (self._info.count if self._info else 1)
+        return replace(
+            look,
+            launches=min(totals.launches, MAX_LAUNCHES),
+            signals=Signals(
+                totals.launches / self._window_s,
+                min(max(totals.gpu_call_ns / (self._window_s * 1e9 * gpus), 0.0), 1.0),
+                memory,
+                cpu,
+            ),
+            totals=cgroups,
+            totals_since_ns=self._counters.since_ns,
+            straggles=self._counters.straggles,
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _memory(self) -> float | None:
+        """GPU memory; host memory only where there is no GPU to ask."""
+        try:
+            headroom = self._gpus.memory().headroom
+        except Unavailable as error:
+            self._say("gpu", str(error))
+        else:
+            self._say("gpu", "")
+            return headroom
+        try:
+            return proc.host_memory_headroom(self._proc)
+        except Unavailable as error:
+            self._say("memory", str(error))
+            return None
+
+    def _cpu(self) -> float | None:
+        try:
+            now = proc.read_cpu_times(self._proc)
+        except Unavailable as error:
+            self._say("cpu", str(error))
+            return None
+        availability = proc.cpu_availability(self._cpu_before, now)
+        self._cpu_before = now
+        return availability
+
+    def _gpu(self) -> GpuInfo | None:
+        if self._info is None and not self._said.get("gpu"):
+            try:
+                self._info = self._gpus.info()
+            except Unavailable:
+                return None
+        return self._info
+
+    def _throttle(self) -> dict[str, frozenset[ThrottleReason]]:
+        if self._said.get("gpu"):
+            return {}
+        try:
+            return {gpu: decode_throttle(mask) for gpu, mask in self._gpus.throttle().items()}
+        except Unavailable:
+            return {}
+
+    def _say(self, what: str, problem: str) -> None:
+        """Log when a source stops answering and when it answers again, never per tick."""
+        if problem and not self._said.get(what):
+            log.warning("signal_source_lost", extra={"source": what, "problem": problem})
+        elif not problem and self._said.get(what):
+            log.info("signal_source_back", extra={"source": what})
+        self._said[what] = problem

@@ -1,0 +1,98 @@
+"""Steps that a job names (`ingero annotate step=…`), as the own time of ranks that no plugin measures."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ingero.agent.processes.info import ProcessBook
+from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch
+from ingero.contract.collective import CollectiveSource
+from ingero.core.collectives import from_records
+from ingero.core.markedsteps import MarkedSteps
+from ingero.errors import IngeroError
+from ingero.storage.annotation_query import follow_steps
+
+MAX_MARKS_PER_ROUND: Final = 20_000
+MAX_PROCESSES: Final = 1024
+HOLD_NS: Final = 3_000_000_000  # until the collectives of a step are recorded, and the waits that tell their end
+FORGET_NS: Final = 60_000_000_000  # a job that names no step any more is measured by its collectives again
+
+
+class StepFeed:
+    """Batches of `collectives`, with own times by named steps where a process names some."""
+
+    def __init__(
+        self,
+        collectives: CollectiveFeed,
+        path: Path,
+        book: ProcessBook | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.lost, self.problem = 0, ""
+        self._collectives, self._path, self._now_ns = collectives, path, now_ns
+        self._book = book or ProcessBook()
+        self._after: int | None = None  # None: begin with what comes next
+        self._marked: dict[int, tuple[MarkedSteps, int]] = {}  # by process, with the time of its last mark
+
+    def poll(self) -> list[RankBatch]:
+        """New collectives and finished steps by rank."""
+        batches = self._collectives.poll()
+        self.lost, self.problem = self._collectives.lost, self._collectives.problem
+        now_ns = self._now_ns()
+        self._read_marks(now_ns)
+        if not self._marked:
+            return batches
+        found = [self._with_steps(batch, now_ns) for batch in batches]
+        heard = {batch.pid for batch in batches}
+        silent = [pid for pid in self._marked if pid not in heard]
+        return [*found, *self._steps_alone(silent, now_ns)]
+
+    def close(self) -> None:
+        """Let go of the collectives."""
+        self._collectives.close()
+
+    def _read_marks(self, now_ns: int) -> None:
+        try:
+            newest, marks = follow_steps(self._path, self._after, MAX_MARKS_PER_ROUND)
+            if self._after is not None and newest < self._after:  # the file was moved aside: numbers began anew
+                newest, marks = follow_steps(self._path, 0, MAX_MARKS_PER_ROUND)
+        except (IngeroError, sqlite3.Error):
+            return  # the collectives beside it are read from the same file and say what is wrong with it
+        self._after = newest
+        for pid, step, from_ns, to_ns in marks:
+            if pid in self._marked or len(self._marked) < MAX_PROCESSES:
+                steps, _ = self._marked.get(pid, (MarkedSteps(), 0))
+                steps.mark(step, from_ns, to_ns)
+                self._marked[pid] = (steps, now_ns)
+        self._marked = {pid: kept for pid, kept in self._marked.items() if now_ns - kept[1] <= FORGET_NS}
+
+    def _with_steps(self, batch: RankBatch, now_ns: int) -> RankBatch:
+        """The same collectives, but the steps that the process names."""
+        if batch.pid not in self._marked or batch.source is not CollectiveSource.EBPF:
+            return batch
+        steps, rows = self._marked[batch.pid][0], batch.collectives
+        steps.enter(zip(rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True))
+        return replace(batch, key=(batch.pid, CollectiveSource.ANNOTATION), steps=steps.take(now_ns - HOLD_NS))
+
+    def _steps_alone(self, pids: Iterable[int], now_ns: int) -> list[RankBatch]:
+        """Steps of processes without a new collective; who they are is in their environment."""
+        batches = []
+        for pid in pids:
+            steps = self._marked[pid][0].take(now_ns - HOLD_NS)
+            if not len(steps):
+                continue
+            process = self._book.get(pid)
+            if process.rank is None:
+                self.problem = f"process {pid} names steps, but not its rank: set RANK in its environment"
+                continue
+            batches.append(
+                RankBatch(
+                    key=(pid, CollectiveSource.ANNOTATION), pid=pid, job=process.job, rank=process.rank,
+                    local_rank=process.local_rank, world_size=process.world_size, collectives=from_records([]),
+                    pick=lambda _: [], steps=steps,
+                )
+            )  # fmt: skip
+        return batches

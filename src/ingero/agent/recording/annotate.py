@@ -1,0 +1,197 @@
+"""The annotation socket: a job tells us its step, epoch and phase, and we believe it only about itself."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ingero.agent.processes.discover import owner_uid, start_time
+from ingero.contract.annotations import (
+    MAX_LINE_BYTES,
+    MAX_LINES_PER_S,
+    SOCKET_NAME,
+    Annotation,
+    decode_annotation,
+)
+from ingero.errors import AuthError, IngeroError, MalformedInput
+from ingero.storage.trace_db import Row, insert_sql
+from ingero.storage.trace_path import caller, home
+from ingero.transport.uds import open_listener, peer_credentials
+
+MAX_CONNECTIONS: Final = 64
+READ_BYTES: Final = 64 * 1024  # per connection and poll
+INSERT_ANNOTATION: Final = insert_sql(
+    "annotations",
+    ("timestamp", "labels", "pid", "start_time", "span_start", "span_end", "peer_uid", "peer_gid", "peer_pid"),
+    "INSERT",
+)
+
+
+def default_socket() -> Path:
+    """/run/ingero for root, the home of anybody else."""
+    if os.geteuid() == 0 and Path("/run").is_dir():
+        return Path("/run/ingero") / SOCKET_NAME
+    return home() / ".ingero" / "run" / SOCKET_NAME
+
+
+@dataclass(slots=True)
+class _Connection:
+    peer: socket.socket
+    pid: int
+    uid: int
+    gid: int
+    buffer: bytes = b""
+    second: int = 0
+    lines: int = 0
+    is_skipping: bool = False  # inside a line that is too long
+    errors: list[str] = field(default_factory=list)
+
+
+class AnnotationServer:
+    """Polled by its owner, never blocks. `accepted` and `rejected` (by reason) count lines."""
+
+    def __init__(self, path: Path, gid: int = -1) -> None:
+        self.path = path
+        self.accepted = 0
+        self.rejected: Counter[str] = Counter()
+        if gid < 0 and os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdigit():
+            gid = caller().pw_gid  # whoever called sudo trains as themselves
+        self._listener = open_listener(path, gid)
+        self._connections: list[_Connection] = []
+
+    def poll(self, now_ns: int) -> list[Row]:
+        """Rows of everything that arrived."""
+        self._accept()
+        rows: list[Row] = []
+        for connection in list(self._connections):
+            rows += self._read(connection, now_ns)
+        self.accepted += len(rows)
+        return rows
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:  # nobody waits, or no descriptor is free: next time
+                return
+            peer.setblocking(False)
+            try:
+                who = peer_credentials(peer)
+            except OSError:
+                who = None
+            if who is None or len(self._connections) >= MAX_CONNECTIONS:
+                self.rejected["connections"] += 1
+                peer.close()
+                continue
+            self._connections.append(_Connection(peer, *who))
+
+    def _read(self, connection: _Connection, now_ns: int) -> list[Row]:
+        try:
+            data = connection.peer.recv(READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        lines = self._split(connection, data)
+        if not data and connection.buffer:
+            lines.append(connection.buffer)
+        rows = [row for line in lines if line.strip() and (row := self._take(connection, line, now_ns)) is not None]
+        self._answer(connection)
+        if not data:
+            connection.peer.close()
+            self._connections.remove(connection)
+        return rows
+
+    def _split(self, connection: _Connection, data: bytes) -> list[bytes]:
+        *lines, connection.buffer = (connection.buffer + data).split(b"\n")
+        if connection.is_skipping and lines:
+            lines.pop(0)
+            connection.is_skipping = False
+        if len(connection.buffer) > MAX_LINE_BYTES:
+            if not connection.is_skipping:
+                self._reject(connection, "too_long", f"a line is longer than {MAX_LINE_BYTES} bytes")
+            connection.buffer, connection.is_skipping = b"", True
+        return lines
+
+    def _take(self, connection: _Connection, line: bytes, now_ns: int) -> Row | None:
+        second = now_ns // 1_000_000_000
+        if second != connection.second:
+            connection.second, connection.lines = second, 0
+        connection.lines += 1
+        if connection.lines > MAX_LINES_PER_S:
+            self._reject(connection, "rate", f"more than {MAX_LINES_PER_S} lines in a second")
+            return None
+        try:
+            note = decode_annotation(line)
+            started = check_owner(note, connection.uid)
+        except AuthError as error:
+            self._reject(connection, "owner", str(error))
+            return None
+        except MalformedInput as error:
+            self._reject(connection, "malformed", str(error))
+            return None
+        labels = json.dumps(dict(note.labels), ensure_ascii=False, separators=(",", ":"))
+        who = (connection.uid, connection.gid, connection.pid)
+        return (note.at_ns or now_ns, labels, note.pid, started, note.span_start_ns, note.span_end_ns, *who)
+
+    def _reject(self, connection: _Connection, reason: str, text: str) -> None:
+        self.rejected[reason] += 1
+        if len(connection.errors) < 8:
+            connection.errors.append(text)
+
+    def _answer(self, connection: _Connection) -> None:
+        """Tell the writer what was refused; one that does not listen misses it."""
+        if connection.errors:
+            with contextlib.suppress(OSError):
+                connection.peer.send("".join(f"{text}\n" for text in connection.errors).encode())
+            connection.errors.clear()
+
+    def close(self) -> None:
+        """Leave no socket behind."""
+        for connection in self._connections:
+            connection.peer.close()
+        self._connections.clear()
+        self._listener.close()
+        self.path.unlink(missing_ok=True)
+
+
+def check_owner(note: Annotation, uid: int) -> int:
+    """Start time of the process an annotation is about; only its owner and root may speak for it."""
+    if not note.pid:
+        return note.start_time
+    owner = owner_uid(note.pid)
+    if owner is None:
+        raise AuthError(f"process {note.pid} does not exist")
+    if uid not in (0, owner):
+        raise AuthError(f"process {note.pid} belongs to user {owner}, not to user {uid}")
+    started = start_time(note.pid) or 0
+    if note.start_time and note.start_time != started:
+        raise AuthError(f"process {note.pid} started at {started}, not {note.start_time}: the pid is used again")
+    return started
+
+
+def send_annotation(path: Path, line: bytes, timeout_s: float = 2.0) -> None:
+    """Hand one line to a running recorder and wait for its objection, if any."""
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(timeout_s)
+            peer.connect(str(path))
+            peer.sendall(line)
+            peer.shutdown(socket.SHUT_WR)
+            answer = b""
+            deadline_s = time.monotonic() + timeout_s
+            while time.monotonic() < deadline_s and (part := peer.recv(4096)):
+                answer += part
+    except FileNotFoundError:
+        raise IngeroError(f"nobody listens on {path}; start `ingero trace --annotate`") from None
+    except PermissionError:
+        raise AuthError(f"{path} is not open to you; start the recorder with --annotate-socket-gid") from None
+    except (ConnectionRefusedError, TimeoutError) as error:
+        raise IngeroError(f"{path} does not answer ({error}); is `ingero trace --annotate` still running?") from None
+    if answer:
+        raise MalformedInput(answer.decode(errors="replace").strip())

@@ -1,0 +1,86 @@
+"""How long the threads of each cgroup waited for a CPU, in windows of ten seconds: rows of `cgroup_schedstat`.
+
+The kernel counts every wait of every traced process, and a sample of those of all others by cgroup; here the processes
+of a cgroup are added up.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.agent.ebpf.layout import CgroupWait
+from ingero.agent.recording.aggregator import CountedRow
+from ingero.contract.events import SCHED_SWITCH
+from ingero.core.histogram import histogram_percentile
+from ingero.storage.trace_db import Row, insert_sql, signed64
+
+WINDOW_NS: Final = 10_000_000_000
+INSERT_SCHEDSTAT: Final = insert_sql(
+    "cgroup_schedstat",
+    ("cgroup_id", "p99_off_cpu", "total_off_cpu", "event_count", "window_start", "window_end"),
+    "INSERT OR REPLACE",
+)
+
+
+@dataclass(slots=True)
+class _Waits:
+    buckets: NDArray[np.int64]
+    floors_ns: NDArray[np.int64]
+    total_ns: int = 0
+
+
+class CgroupWaits:
+    """Adds up until a window is over, then gives its rows away once. `cgroup_of` a pid: 0 is unknown.
+
+    `last` is the 99th percentile and the number of waits of every cgroup in the window before."""
+
+    def __init__(self, since_ns: int, cgroup_of: Callable[[int], int]) -> None:
+        self.last: dict[int, tuple[int, int]] = {}
+        self._since_ns, self._cgroup_of = since_ns, cgroup_of
+        self._others: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        self._before: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        self._waits: dict[int, _Waits] = {}
+
+    def add(self, counted: Sequence[CountedRow]) -> None:
+        """Take in the kernel's totals; a process whose counts fell is a new one under an old number."""
+        rows = [row for row in counted if (row.source, row.op) == SCHED_SWITCH]
+        for row in rows:
+            total_ns, buckets = self._before.get(row.pid, (0, np.zeros_like(row.buckets)))
+            if (row.buckets < buckets).any():
+                total_ns, buckets = 0, np.zeros_like(row.buckets)
+            cgroup = self._cgroup_of(row.pid)
+            if cgroup:
+                self._take(cgroup, row.buckets - buckets, row.floors_ns, row.sum_ns - total_ns)
+        self._before = {row.pid: (row.sum_ns, row.buckets) for row in rows}
+
+    def add_others(self, rows: Sequence[CgroupWait], floors_ns: NDArray[np.int64]) -> None:
+        """Take in what the kernel sampled of processes that are not traced."""
+        for row in rows:
+            total_ns, buckets = self._others.get(row.cgroup, (0, np.zeros_like(row.buckets)))
+            if (row.buckets < buckets).any():  # forgotten by the kernel meanwhile, and begun anew
+                total_ns, buckets = 0, np.zeros_like(row.buckets)
+            self._take(row.cgroup, row.buckets - buckets, floors_ns, row.sum_ns - total_ns)
+        self._others = {row.cgroup: (row.sum_ns, row.buckets) for row in rows}
+
+    def _take(self, cgroup: int, fresh: NDArray[np.int64], floors_ns: NDArray[np.int64], total_ns: int) -> None:
+        waits = self._waits.setdefault(cgroup, _Waits(np.zeros_like(fresh), floors_ns))
+        waits.buckets = waits.buckets + fresh
+        waits.total_ns += max(total_ns, 0)
+
+    def due(self, now_ns: int, *, is_last: bool = False) -> list[Row]:
+        """Rows of the window that is over; `is_last` also of one that is not."""
+        if now_ns - self._since_ns < WINDOW_NS and not is_last:
+            return []
+        rows: list[Row] = []
+        self.last = {}
+        for cgroup, waits in self._waits.items():
+            count = int(waits.buckets.sum())
+            if count:
+                p99_ns = histogram_percentile(waits.buckets, waits.floors_ns, 0.99)
+                self.last[cgroup] = (p99_ns, count)
+                rows.append((signed64(cgroup), p99_ns, waits.total_ns, count, self._since_ns, now_ns))
+        self._since_ns, self._waits = now_ns, {}
+        return rows

@@ -1,0 +1,160 @@
+"""The node API: equal to what the published one answered for the same databases, and closed where it must be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.shared_data import shared
+from tests.storage.test_merge import database
+
+from ingero.agent.api.routes import NodeApi, NodeGuard
+from ingero.storage.node_view import NodeView
+from ingero.storage.trace_db import TraceDb
+from ingero.transport.auth import token_digest
+
+LATER_NS = 2**62
+DATABASES = ["sample-gpu-node-01", "sample-gpu-node-02", "sample-gpu-node-03", "vllm-37343-logprobs-amplification"]
+OPS_SQL = "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op"
+
+
+def client(path: Path, now_ns: int = LATER_NS, **guard: object) -> TestClient:
+    app = NodeApi(view=NodeView(path), now_ns=lambda: now_ns).app()
+    options = {"node": "n1", "token_digest": None, "hosts": None, **guard}
+    return TestClient(NodeGuard(app, **options), base_url="http://localhost")
+
+
+@pytest.mark.parametrize("database_name", DATABASES)
+@pytest.mark.parametrize(
+    "endpoint", ["overview", "ops", "chains", "snapshots?since=9999999h", "graph-metrics", "graph-events"]
+)
+def test_answers_equal_the_recorded_ones(database_name: str, endpoint: str) -> None:
+    recorded = shared(f"data/ingero-wire/api/{database_name}/{endpoint.split('?', maxsplit=1)[0]}.json")
+    reply = client(shared(f"data/ingero/{database_name}.db"), now_ns=1_790_000_000_000_000_000).get(
+        f"/api/v1/{endpoint}"
+    )
+    assert reply.json() == json.loads(recorded.read_text())
+    assert reply.headers["x-ingero-node"] == "n1"
+
+
+@pytest.mark.parametrize("database_name", DATABASES)
+def test_sql_answers_equal_the_recorded_ones(database_name: str) -> None:
+    recorded = json.loads(shared(f"data/ingero-wire/api/{database_name}/query-ops.json").read_text())
+    reply = client(shared(f"data/ingero/{database_name}.db")).post("/api/v1/query", json={"sql": OPS_SQL}).json()
+    assert reply["columns"] == recorded["columns"]
+    assert sorted(reply["rows"]) == sorted(recorded["rows"])
+
+
+def test_the_end_of_the_recording_is_said_when_nobody_records_any_more(tmp_path: Path) -> None:
+    """A tracer that died leaves a database that looks like an idle node."""
+    beat_ns = 1_700_000_000_000_000_000
+    with TraceDb(tmp_path / "t.db", "n") as db:
+        db.execute("INSERT INTO losses VALUES (1, 'calls', 0, ?)", (beat_ns,))
+    answers = [
+        client(tmp_path / "t.db", now_ns=beat_ns + age_s * 10**9).get("/api/v1/overview").json() for age_s in (5, 3600)
+    ]
+    assert [answer.get("recorded_until") for answer in answers] == [None, "2023-11-14T22:13:20Z"]
+
+
+def test_time_needs_no_database(tmp_path: Path) -> None:
+    assert client(tmp_path / "none.db", now_ns=42).get("/api/v1/time").json() == {"timestamp_ns": 42}
+
+
+def test_no_trace_yet_is_empty_shapes_and_503_for_sql(tmp_path: Path) -> None:
+    node = client(tmp_path / "none.db")
+    assert node.get("/api/v1/overview").json() == {"event_count": 0, "chain_count": 0, "session_count": 0}
+    assert node.get("/api/v1/ops").json() == {"mode": "empty", "ops": []}
+    assert node.get("/api/v1/chains").json() == {"chains": []}
+    reply = node.post("/api/v1/query", json={"sql": "SELECT 1"})
+    assert reply.status_code == 503
+    assert "ingero trace" in reply.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"sql": ""}, 400),
+        ({"sql": "DELETE FROM events"}, 400),
+        ({"sql": "SELECT 1; SELECT 2"}, 400),
+        ({"sql": "WITH x AS (SELECT 1) DELETE\tFROM events"}, 400),
+        ({"sql": "SELECT zeroblob(1073741824)"}, 400),
+        ({"sql": "ATTACH 'x' AS y"}, 400),
+        ({"sql": "SELECT load_extension('x')"}, 400),
+        ({"sql": "PRAGMA user_version = 7"}, 400),
+        ({"sql": "SELECT readfile('/etc/passwd')"}, 400),
+        ({"sql": "SELECT nope FROM events"}, 400),
+    ],
+)
+def test_sql_that_is_refused(tmp_path: Path, body: dict[str, str], status: int) -> None:
+    reply = client(database(tmp_path / "a.db")).post("/api/v1/query", json=body)
+    assert (reply.status_code, set(reply.json())) == (status, {"error"})
+
+
+def test_bad_requests_say_what_is_wrong(tmp_path: Path) -> None:
+    node = client(database(tmp_path / "a.db"))
+    assert node.post("/api/v1/query", content=b"{").status_code == 400
+    assert node.post("/api/v1/query", content=b"x" * ((1 << 20) + 1)).status_code == 413
+    assert node.get("/api/v1/query").status_code == 405
+    assert node.get("/api/v1/ops?since=soon").json()["error"].startswith("since: 'soon' is not a duration")
+    assert node.get("/api/v1/ops?pid=x").status_code == 400
+
+
+def test_every_error_is_json(tmp_path: Path) -> None:
+    node = client(database(tmp_path / "a.db"))
+    for reply, status in (
+        (node.get("/api/v1/nothing"), 404),
+        (node.get("/api/v1/query"), 405),
+        (node.get("/api/v1/ops", params={"pid": "9" * 30}), 400),
+        (node.get("/api/v1/graph-events", params={"pid": "9" * 30}), 400),
+        (node.get("/api/v1/ops", params={"pid": "4294967295"}), 200),
+    ):
+        assert reply.status_code == status
+        assert status == 200 or set(reply.json()) == {"error"}
+
+
+def test_v10c_rows_over_the_limit_are_cut_and_said_so(tmp_path: Path) -> None:
+    node = client(database(tmp_path / "a.db", events=1001))
+    many = node.post("/api/v1/query", json={"sql": "SELECT id FROM events", "limit": 1000}).json()
+    assert (len(many["rows"]), many["truncated"]) == (1000, True)
+    exact = node.post("/api/v1/query", json={"sql": "SELECT id FROM events LIMIT 1000", "limit": 1000}).json()
+    assert (len(exact["rows"]), "truncated" in exact) == (1000, False)
+
+
+def test_operations_of_one_process_and_of_many_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = database(tmp_path / "a.db")
+    assert client(path).get("/api/v1/ops?pid=7").json()["ops"][0]["count"] == 3
+    assert client(path).get("/api/v1/ops?pid=8").json()["mode"] == "empty"
+    monkeypatch.setattr("ingero.storage.node_view.AGGREGATE_ABOVE_EVENTS", 2)
+    answer = client(path).get("/api/v1/ops").json()
+    assert answer["mode"] == "aggregate"
+    assert answer["ops"][0] | {"avg_us": 0} == {
+        "operation": "cudaLaunchKernel", "source": "cuda", "count": 10, "avg_us": 0, "min_us": 0, "max_us": 0
+    }  # fmt: skip
+
+
+def test_token_is_wanted_for_the_api_and_not_for_the_page(tmp_path: Path) -> None:
+    node = client(database(tmp_path / "a.db"), token_digest=token_digest("s3cret"))
+    assert node.get("/").status_code == 200
+    answers = [
+        node.get("/api/v1/overview", headers=h) for h in ({}, {"Authorization": "Bearer no"}, {"Authorization": "x"})
+    ]
+    assert {reply.status_code for reply in answers} == {401}
+    assert len({reply.text for reply in answers}) == 1
+    assert node.get("/api/v1/overview", headers={"Authorization": "bearer s3cret"}).status_code == 200
+
+
+def test_a_host_name_we_do_not_have_is_refused(tmp_path: Path) -> None:
+    """Against DNS rebinding; configured names, addresses and the certificate's names are admitted."""
+    node = client(database(tmp_path / "a.db"), hosts=["localhost", "127.0.0.1", "::1", "GPU-node-01"])
+    for host in ("localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "gpu-node-01:8080"):
+        assert node.get("/api/v1/time", headers={"Host": host}).status_code == 200, host
+    refused = node.get("/api/v1/time", headers={"Host": "evil.example:8080"})
+    assert refused.status_code == 403
+    assert "--host-name evil.example" in refused.json()["error"]
+
+
+def test_capabilities_name_what_is_missing_and_why(tmp_path: Path) -> None:
+    listed = client(tmp_path / "none.db").get("/api/v1/capabilities").json()
+    assert sum(row["available"] for row in listed) == 13
+    assert all(row["required_tool"] for row in listed if not row["available"])
+    assert len(listed) == 26

@@ -1,0 +1,329 @@
+"""Ranks on this node: read, measured, and sent within bounds."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.agent.nccl.ring_model import ModelRing
+from tests.waiting import PATIENCE_S
+
+from ingero.agent.push import collectives as live_module
+from ingero.agent.push.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
+from ingero.agent.push.collectives import LiveCollectives, choose_rows
+from ingero.agent.push.metrics import _collective_families
+from ingero.contract import names
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.contract.measurement import Measured, read_measurements
+from ingero.contract.otlp import MetricsRequest
+from ingero.contract.types import Identity
+from ingero.contract.verdict import Verdict, VerdictState
+from ingero.core.collectives import from_records
+from ingero.core.modes import PushOutcome
+from ingero.storage.collective_table import add_collectives, read_waits
+from ingero.storage.trace_db import TraceDb
+from ingero.transport.otlp_client import PushReply
+
+MS = 1_000_000
+VERDICT = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", rank=2, since=1.0)
+
+
+def record(
+    seq: int, rank: int = 2, source: CollectiveSource = CollectiveSource.PLUGIN, step_ms: int = 250
+) -> CollectiveRecord:
+    """All-reduces of two sizes in turn: a step is one of each, 250 ms long, 240 of them own."""
+    at = 10**18 + (seq // 2) * step_ms * MS + (seq % 2) * 5 * MS
+    return CollectiveRecord(
+        job="j", node="n", global_rank=rank, comm=7, seq=seq, op="AllReduce", rank=rank, nranks=8, peer=None,
+        datatype="bfloat16", reduce_op=None, size_bytes=(seq % 2 + 1) << 20, start_ns=at - 2 * MS, end_ns=at + 5 * MS,
+        gpu_duration_ns=5 * MS, stream=None, source=source,
+    )  # fmt: skip
+
+
+class Feed:
+    """Hands out what the test puts in."""
+
+    def __init__(self) -> None:
+        self.lost, self.problem = 0, ""
+        self.waiting: list[list[CollectiveRecord]] = []
+        self.closed = False
+
+    def poll(self) -> list[RankBatch]:
+        batches, self.waiting = self.waiting, []
+        return [
+            RankBatch(
+                key=records[0].global_rank, job="j", rank=records[0].global_rank, world_size=8,
+                collectives=from_records(records), pick=lambda rows, r=records: [r[row] for row in rows.tolist()],
+            )
+            for records in batches
+        ]  # fmt: skip
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FleetStub:
+    """Takes every request, or answers as told."""
+
+    def __init__(self) -> None:
+        self.requests: list[MetricsRequest] = []
+        self.answers: list[PushReply] = []
+
+    async def push(self, request: MetricsRequest) -> PushReply:
+        self.requests.append(request)
+        return self.answers.pop(0) if self.answers else PushReply(outcome=PushOutcome.OK)
+
+    def measured(self) -> list[Measured]:
+        return [each for request in self.requests for each in read_measurements(request)]
+
+
+class Node:
+    """One live source with a feed and a Fleet in the test's hand."""
+
+    def __init__(self) -> None:
+        self.feed, self.fleet, self.heard = Feed(), FleetStub(), []
+        identity = Identity(node="n", cluster="c", provider="p")
+        self.live = LiveCollectives([self.feed], self.fleet, identity, self.heard.extend)
+
+    def second(self, *batches: list[CollectiveRecord], now_s: float = 0.0) -> None:
+        self.feed.waiting += batches
+        self.live.queue(self.live.measure(now_s))
+        asyncio.run(self.live.send())
+
+
+def test_each_rank_is_a_resource_with_its_own_time_and_its_collectives() -> None:
+    """F067, F108: own time and idle time per step, entry and exit of each collective."""
+    node = Node()
+    node.second([record(seq) for seq in range(60)])
+    node.second([record(seq) for seq in range(60, 68)], [record(seq, rank=3) for seq in range(60, 68)])
+    measured = {each.resource[names.RANK]: each for each in node.fleet.measured()[-2:]}
+    assert measured[2].resource == {
+        names.NODE_ID: "n", names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: 2, names.NODE_RANK: 2,
+        names.WORLD_SIZE: 8, names.PROVIDER: "p",
+    }  # fmt: skip
+    assert [(each.step, each.own_ms, each.idle_ms, each.span_ms) for each in measured[2].own_times] == [
+        (step, 240.0, 238.0, 250.0) for step in (31, 32, 33)
+    ]  # the step under way when the pattern was seen is left out
+    assert measured[2].collectives == tuple(record(seq) for seq in range(60, 68))
+    assert measured[3].own_times == ()
+    assert node.live.counters.records == {"nccl-plugin": 76}
+
+
+def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
+    node = Node()
+    many = [record(seq, step_ms=10) for seq in range(400)]
+    node.second(many[:60])
+    node.second(many[60:])
+    last = node.fleet.measured()[-1]
+    assert len(last.own_times) <= 25
+    assert {each.step % 8 for each in last.own_times} == {0}
+    assert [each.seq for each in last.collectives] == [seq for seq in range(60, 400) if seq % 16 == 0]
+    assert node.live.counters.thinned == 400 - node.live.counters.collectives
+
+
+def test_counters_by_operation_count_on_while_points_are_dropped_must_43(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was read."""
+    monkeypatch.setattr("ingero.agent.push.collectives.MAX_QUEUED_POINTS", 10)
+    node = Node()
+    node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 5
+    odd = [replace(record(seq), op="SomethingNew") for seq in range(3)]
+    for begin in range(0, 400, 100):
+        node.second([record(seq, step_ms=10) for seq in range(begin, begin + 100)])
+    node.second(odd)
+    counters = node.live.counters
+    assert counters.dropped > 0 and counters.collectives == 0
+    assert counters.operations == {"AllReduce": 400, "other": 3}
+    assert counters.bytes["AllReduce"] == 200 * (1 << 20) + 200 * (2 << 20)
+    page = {family.name: family for family in _collective_families(node.live)}
+    assert page["gpu_nccl_collective_count"].samples[0] == ("", (("op_type", "AllReduce"),), 400)
+
+
+def test_samples_of_different_density_meet() -> None:
+    rows = from_records([record(seq) for seq in range(1000)])
+    dense, sparse = set(choose_rows(rows, 200).tolist()), set(choose_rows(rows, 40).tolist())
+    assert sparse < dense
+    assert len(sparse) <= 40
+
+
+def test_lost_records_do_not_become_a_long_step() -> None:
+    node = Node()
+    node.second([record(seq) for seq in range(60)])
+    node.second([record(seq) for seq in range(60, 80)])
+    node.feed.lost = 40
+    node.second([record(seq) for seq in range(121, 140)])
+    own = [each.own_ms for each in node.fleet.measured()[-1].own_times]
+    assert own == pytest.approx([240.0] * 9)
+
+
+def test_what_fleet_does_not_take_waits_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_QUEUED_POINTS", 30)
+    node = Node()
+    node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 3
+    for second in range(3):
+        node.second([record(seq) for seq in range(12 * second, 12 * second + 12)])
+    assert (node.live.queued_points, node.live.counters.dropped) == (24, 12)
+    node.second()
+    assert [each.seq for each in node.fleet.measured()[-1].collectives] == list(range(24, 36))
+    assert node.live.counters.pushes == {"transport": 3, "ok": 1}
+    assert node.live.queued_points == 0
+
+
+def test_a_pause_that_fleet_asks_for_is_kept_and_a_refusal_is_final() -> None:
+    node = Node()
+    node.fleet.answers = [PushReply(outcome=PushOutcome.SHED, retry_after_s=900.0)]
+    node.second([record(seq) for seq in range(4)])
+    assert node.live._not_before_s > 0
+    assert node.live.queued_points == 4
+    node.fleet.answers = [PushReply(outcome=PushOutcome.REFUSED)]
+    node.second()
+    assert (node.live.queued_points, node.live.counters.dropped) == (0, 4)
+
+
+def test_verdicts_of_the_reply_are_heard() -> None:
+    node = Node()
+    node.fleet.answers = [PushReply(outcome=PushOutcome.OK, verdicts=(VERDICT,), rejected_points=1)]
+    node.second([record(0)])
+    assert node.heard == [VERDICT]
+    assert node.live.counters.rejected == 1
+
+
+def test_ranks_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "MAX_RANKS", 1)
+    node = Node()
+    node.second([record(0, rank=1)], [record(0, rank=2)])
+    assert (len(node.live.ranks), node.live.counters.refused_ranks) == (1, 1)
+    node.second(now_s=1000.0)
+    assert node.live.ranks == {}
+
+
+def test_a_rank_that_nobody_numbered_has_the_rank_of_its_widest_communicator() -> None:
+    node = Node()
+    wide = replace(record(1), global_rank=None, rank=5)
+    narrow = replace(record(0), global_rank=None, rank=1, nranks=2, comm=8)
+    node.second([narrow, wide])
+    assert node.fleet.measured()[0].resource[names.RANK] == 5
+
+
+def test_it_ends_when_told_and_lets_go() -> None:
+    node = Node()
+
+    async def scene() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(node.live.run(stop))
+        await asyncio.sleep(0.01)
+        stop.set()
+        await asyncio.wait_for(task, PATIENCE_S)
+
+    asyncio.run(scene())
+    assert node.feed.closed
+
+
+# --- Feeds ---------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    TraceDb(tmp_path / "t.db", "n").close()
+    return tmp_path / "t.db"
+
+
+def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: Path) -> None:
+    """F067: what was recorded before the agent started is history, not news."""
+    everything, probes = TableFeed(path, with_plugin=True), TableFeed(path, with_plugin=False)
+    add_collectives(path, "n", [record(0)])
+    assert everything.poll() == probes.poll() == []
+    new = [record(seq) for seq in range(1, 5)] + [record(seq, 3, CollectiveSource.EBPF) for seq in range(1, 5)]
+    add_collectives(path, "n", new)
+    assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(2, "nccl-plugin")]
+    assert probes.poll() == []  # what probes saw waits a round for the waits that tell its end
+    assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(3, "ebpf")]
+    (batch,) = probes.poll()
+    assert batch.pick(np.array([1, 3])) == [new[5], new[7]]
+    assert everything.poll() == probes.poll() == []
+
+
+def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> None:
+    """Own time without the plugin: from the end of the wait to the next enqueue, on the host's clock."""
+    first, second, third = (
+        replace(record(seq), source=CollectiveSource.EBPF, start_ns=at, end_ns=at + 10, gpu_duration_ns=None)
+        for seq, at in enumerate((1000, 2000, 3000))
+    )
+    waits = [(500, 5000, 0), (1100, 1400, 0), (1500, 1600, 0), (2100, 3100, 0), (3200, 9000, 0)]
+    found = end_by_waits([third, first, second], [replace(third, start_ns=9500)], waits)
+    assert found == [replace(first, end_ns=1400), second, replace(third, end_ns=9000)]
+    still_waiting = end_by_waits([third], [replace(third, start_ns=8000)], waits)  # when the next one came
+    assert still_waiting == [third]
+    assert end_by_waits([first], [], [(1100, 1400, 5)])[0].barrier_wait_ns is None, "it waited for another stream"
+    on_its_stream = end_by_waits([replace(first, stream=5)], [], [(1100, 1400, 5)])
+    assert [record.barrier_wait_ns for record in on_its_stream] == [100]
+
+
+def test_waits_are_read_for_the_processes_asked_about(path: Path) -> None:
+    with TraceDb(path, "n") as db:
+        rows = [(1, 5, 42, 1000, 300), (4, 8, 42, 900, 50), (1, 5, 43, 1000, 1), (1, 3, 42, 1200, 9), (1, 6, 42, 10, 5)]
+        db.connection.executemany(
+            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, ?, ?, ?, 1, 7)", rows
+        )
+        db.connection.commit()
+    assert read_waits(path, [42, 44], 500, 100) == {42: [(900, 950, 7), (1000, 1300, 7)], 44: []}
+    assert read_waits(path, [42], 5, 1) == {42: [(10, 15, 0)]}, "a wait for the whole device is about no stream"
+
+
+def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -> None:
+    path = tmp_path / "later.db"
+    feed = TableFeed(path, with_plugin=True)
+    assert feed.poll() == []
+    assert "later.db" in feed.problem
+    add_collectives(path, "n", [record(seq) for seq in range(10)])
+    feed.poll()
+    assert feed.problem == ""
+    path.unlink()
+    add_collectives(path, "n", [record(seq) for seq in range(3)])
+    feed.poll()
+    assert [len(batch.collectives) for batch in feed.poll()] == [3]
+
+
+def test_a_feed_far_behind_skips_to_the_present_and_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingero.agent.push.collective_feed.MAX_BEHIND", 20)
+    feed = TableFeed(path, with_plugin=True)
+    feed.poll()
+    add_collectives(path, "n", [record(seq) for seq in range(100)])
+    assert [len(batch.collectives) for batch in feed.poll()] == [20]
+    assert feed.lost == 80
+
+
+def test_why_collectives_are_missing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    feed = Feed()
+    live = LiveCollectives([feed], FleetStub(), Identity(node="n", cluster="c"), lambda _: None)
+    for problem in ("", "set RANK", "", "set RANK", "cut short"):
+        feed.problem = problem
+        live.measure(0.0)
+    assert [vars(record)["problem"] for record in caplog.records] == ["set RANK", "cut short"]
+
+
+def test_a_ring_that_is_none_is_a_problem_of_its_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(names.RING_FOLDER_VARIABLE, str(tmp_path))
+    path = tmp_path / f"ingero-nccl-{os.getpid()}-1"
+    path.write_bytes(b"x" * 5000)
+    path.chmod(0o600)
+    feed = RingFeed("n")
+    assert (feed.poll(), feed.problem) == ([], f"{path}: not an NCCL ring")
+    feed.close()
+
+
+def test_rings_are_read_where_the_variable_says_and_left_to_the_recorder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(names.RING_FOLDER_VARIABLE, str(tmp_path))
+    ring = ModelRing(tmp_path / "ingero-nccl-1-1", pid=2**22 - 1)  # its process is gone
+    for _ in range(3):
+        ring.write(rank=1, nranks=8)
+    feed = RingFeed("n")
+    (batch,) = feed.poll()
+    assert (batch.rank, batch.job, batch.world_size, batch.source) == (7, "job-1", 16, CollectiveSource.PLUGIN)
+    (one,) = batch.pick(np.array([2]))
+    assert (one.seq, one.op, one.size_bytes, one.gpu_duration_ns, one.node) == (2, "AllReduce", 8, 5, "n")
+    assert ring.path.exists()
+    assert feed.poll() == []
+    feed.close()
+    ring.close()

@@ -1,0 +1,146 @@
+"""The annotation socket: who may say what about whom."""
+
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingero.agent.processes.discover import start_time
+from ingero.agent.recording.annotate import MAX_CONNECTIONS, AnnotationServer, check_owner, send_annotation
+from ingero.cli.dispatch import run
+from ingero.contract.annotations import Annotation
+from ingero.errors import AuthError, IngeroError, MalformedInput
+
+NOW = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[AnnotationServer]:
+    one = AnnotationServer(tmp_path / "run" / "annotate.sock")
+    yield one
+    one.close()
+    assert not one.path.exists()
+
+
+def connect(server: AnnotationServer) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(str(server.path))
+    return peer
+
+
+def test_lines_become_rows_with_their_writer(server: AnnotationServer) -> None:
+    with connect(server) as peer:
+        peer.sendall(b'{"labels":{"step":"1"}}\n{"labels":{"step":"2"},"ts":5,"pid":%d}\n{"lab' % os.getpid())
+        rows = server.poll(NOW)
+        assert rows == [
+            (NOW, '{"step":"1"}', 0, 0, 0, 0, os.getuid(), os.getgid(), os.getpid()),
+            (5, '{"step":"2"}', os.getpid(), start_time(os.getpid()), 0, 0, os.getuid(), os.getgid(), os.getpid()),
+        ]
+        peer.sendall(b'els":{"epoch":"3"},"span_start":1,"span_end":2}')
+        peer.shutdown(socket.SHUT_WR)
+        while server._connections:
+            rows += server.poll(NOW)
+    assert [row[1] for row in rows] == ['{"step":"1"}', '{"step":"2"}', '{"epoch":"3"}']
+    assert (server.accepted, server.rejected.total()) == (3, 0)
+
+
+def test_a_bad_line_is_refused_and_the_connection_goes_on(server: AnnotationServer) -> None:
+    with connect(server) as peer:
+        peer.sendall(b'nonsense\n{"labels":{"step":"1"}}\n{"labels":{}}\n')
+        assert len(server.poll(NOW)) == 1
+        assert server.rejected == {"malformed": 2}
+        assert b"not an annotation" in peer.recv(4096)
+        peer.sendall(b'{"labels":{"step":"2"}}\n')
+        assert len(server.poll(NOW)) == 1
+
+
+def test_an_endless_line_costs_no_memory(server: AnnotationServer) -> None:
+    with connect(server) as peer:
+        for _ in range(40):
+            peer.sendall(b"x" * 8192)
+            server.poll(NOW)
+            assert all(len(connection.buffer) <= 16384 for connection in server._connections)
+        peer.sendall(b'\n{"labels":{"step":"1"}}\n')
+        assert len(server.poll(NOW)) == 1
+    assert server.rejected == {"too_long": 1}
+
+
+def test_a_thousand_lines_a_second(server: AnnotationServer) -> None:
+    with connect(server) as peer:
+        peer.sendall(b'{"labels":{"s":"1"}}\n' * 1200)
+        rows = server.poll(NOW)
+        assert len(rows) == 1000
+        assert server.rejected == {"rate": 200}
+        peer.sendall(b'{"labels":{"s":"1"}}\n')
+        assert len(server.poll(NOW + 1_000_000_000)) == 1
+
+
+def test_connections_are_bounded(server: AnnotationServer) -> None:
+    peers = []
+    for _ in range(MAX_CONNECTIONS + 3):
+        peers.append(connect(server))
+        server.poll(NOW)
+    assert len(server._connections) == MAX_CONNECTIONS
+    assert server.rejected == {"connections": 3}
+    for peer in peers:
+        peer.close()
+    server.poll(NOW)
+    assert server._connections == []
+
+
+def test_only_the_owner_speaks_for_a_process() -> None:
+    mine = Annotation(labels={"k": "v"}, pid=os.getpid())
+    assert check_owner(mine, os.getuid()) == start_time(os.getpid())
+    with pytest.raises(AuthError, match="belongs to user"):
+        check_owner(mine, os.getuid() + 1)
+    with pytest.raises(AuthError, match="does not exist"):
+        check_owner(Annotation(labels={"k": "v"}, pid=2**22 - 1), os.getuid())
+    with pytest.raises(AuthError, match="used again"):
+        check_owner(Annotation(labels={"k": "v"}, pid=os.getpid(), start_time=1), os.getuid())
+    assert check_owner(mine, 0), "root may"
+
+
+def test_socket_and_folder_are_private(server: AnnotationServer) -> None:
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(server.path.parent.stat().st_mode) == 0o700
+    with pytest.raises(IngeroError, match="another process listens"):
+        AnnotationServer(server.path)
+
+
+def test_the_command_reaches_the_recorder(server: AnnotationServer, capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[object] = []
+    done = threading.Event()
+
+    def serve() -> None:
+        while not done.is_set():
+            rows.extend(server.poll(NOW))
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        assert run(["annotate", "step=7", "phase=forward", "--socket", str(server.path)]) == 0
+        assert run(["annotate", "step=7", "--pid", "4194303", "--socket", str(server.path)]) == 1
+        with pytest.raises(MalformedInput, match="labels"):
+            send_annotation(server.path, b'{"labels":{}}\n')
+    finally:
+        done.set()
+        thread.join()
+    assert [json.loads(row[1]) for row in rows] == [{"step": "7", "phase": "forward"}]  # type: ignore[index]
+    assert "process 4194303 does not exist" in capsys.readouterr().err
+
+
+def test_wrong_labels_and_absent_recorders_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["annotate", "step", "--socket", str(tmp_path / "x")]) == 1
+    assert run(["annotate", "a b=1", "--socket", str(tmp_path / "x")]) == 1
+    assert run(["annotate", "step=1", "--socket", str(tmp_path / "x")]) == 1
+    errors = capsys.readouterr().err
+    assert "not KEY=VALUE" in errors
+    assert "the key 'a b'" in errors
+    assert "start `ingero trace --annotate`" in errors

@@ -1,0 +1,240 @@
+"""F153: Python source frames of running CPython 3.10 to 3.13 processes, read from outside."""
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import PATIENCE_S
+
+from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess, find_python, line_of, line_of_310
+
+SCRIPT = """\
+import threading
+import time
+
+
+def outer():
+    ready = 1
+    inner(ready)
+
+
+def inner(ready):
+    print(worker.native_id, flush=True)
+    for _ in range(1):
+        time.sleep(
+            600
+        )
+
+
+class Loader:
+    def fetch(self):
+        [time.sleep(600) for _ in range(1)]
+
+
+worker = threading.Thread(target=Loader().fetch, daemon=True)
+worker.start()
+outer()
+"""
+FOLDERS = ("/usr/bin", "/usr/local/bin", *sorted(map(str, Path("~/.pyenv/versions").expanduser().glob("*/bin"))))
+
+
+def interpreter(minor: int) -> str:
+    if sys.version_info[1] == minor:
+        return sys.executable
+    for folder in FOLDERS:
+        candidate = Path(folder) / f"python3.{minor}"
+        if candidate.exists():
+            return str(candidate)
+    pytest.skip(f"no CPython 3.{minor} on this machine")
+
+
+@pytest.fixture(params=[10, 11, 12, 13])
+def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, int, int, str]]:
+    """(minor, pid, tid of its second thread, script path) of a Python process that sleeps in a known place."""
+    if os.geteuid():
+        pytest.skip("reading another process needs root or ptrace rights")
+    script = tmp_path / "schlafmütze 睡.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen([interpreter(request.param), str(script)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    tid = int(process.stdout.readline())
+    yield request.param, process.pid, tid, str(script)
+    process.kill()
+    process.communicate()
+
+
+def wait_for(frames_of: Callable[[], list[PythonFrame]], wanted: list[PythonFrame]) -> list[PythonFrame]:
+    """Read until the process has arrived where it sleeps."""
+    end = time.monotonic() + PATIENCE_S
+    while (frames := frames_of()) != wanted and time.monotonic() < end:
+        time.sleep(0.01)
+    return frames
+
+
+def test_frames_have_file_function_and_current_line(sleeper) -> None:
+    minor, pid, tid, script = sleeper
+    python = find_python(pid)
+    assert python is not None and python.minor == minor
+    sleeping = [("inner", 13), ("outer", 7), ("<module>", 25)]
+    expected = [PythonFrame(script, function, line) for function, line in sleeping]
+    assert wait_for(lambda: python.stack(pid), expected) == expected
+    fetching = [PythonFrame(script, "fetch", 20)]
+    assert wait_for(lambda: [frame for frame in python.stack(tid) if frame.file == script][-1:], fetching) == fetching
+    assert [frame.function for frame in python.stack(tid)][-3:] == ["run", "_bootstrap_inner", "_bootstrap"]
+
+
+def test_thread_that_runs_no_python_has_no_frames(sleeper) -> None:
+    _, pid, _, _ = sleeper
+    python = find_python(pid)
+    assert python is not None
+    assert python.stack(2**22 + 5) == []
+
+
+def test_process_without_python_is_none_and_a_dead_one_is_empty() -> None:
+    process = subprocess.Popen(["sleep", "30"])
+    try:
+        assert find_python(process.pid) is None
+    finally:
+        process.kill()
+        process.wait()
+    assert find_python(process.pid) is None
+
+
+def functions_with_lines():
+    def straight(a):
+        b = a + 1
+
+        return [
+            b
+            for c in range(3)
+            if c
+        ]  # fmt: skip
+
+    def jumps(a):
+        try:
+            for item in a:
+                if item:
+                    continue
+                raise ValueError(
+                    item
+                )  # fmt: skip
+        finally:
+            a = None
+        return a
+
+    return [straight.__code__, jumps.__code__, functions_with_lines.__code__, line_of.__code__]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the running interpreter has the older line table")
+def test_line_table_agrees_with_the_interpreter() -> None:
+    for code in functions_with_lines():
+        for start, end, line in code.co_lines():
+            for unit in range(start // 2, end // 2):
+                assert line_of(code.co_linetable, code.co_firstlineno, unit) == line
+
+
+def test_line_table_of_310() -> None:
+    """Two instructions on line 11, one without a line, one a line back, by the published pairs of deltas."""
+    table = bytes([4, 1, 2, 0x80, 2, 0xFF])
+    assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [11, 11, None, 10, None]
+
+
+class Interpreter:
+    """An interpreter laid out by hand in our own memory, where it is read like that of any other process."""
+
+    AT = Offsets(
+        head=0, threads=0, next_interpreter=8, next_thread=0, thread_id=8, native_id=8, frame=16, code=0, back=8,
+        instruction=16, filename=0, name=8, first_line=16, line_table=24, bytecode=0,
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._memory: list[ctypes.Array[ctypes.c_char]] = []
+
+    def put(self, data: bytes) -> int:
+        self._memory.append(ctypes.create_string_buffer(data, len(data)))
+        return ctypes.addressof(self._memory[-1])
+
+    def words(self, *values: int) -> int:
+        return self.put(struct.pack(f"<{len(values)}Q", *values))
+
+    def text(self, value: str, state: int = 1 << 2 | 1 << 5 | 1 << 6) -> int:
+        return self.put(struct.pack("<QQqqI4x", 1, 0, len(value), -1, state) + value.encode())
+
+    def frame(self, name: int, back: int = 0) -> int:
+        code = self.words(self.text("train.py"), name, 7, 0)
+        return self.words(code, back, 0)
+
+    def process(self, *interpreters: list[tuple[int, int]]) -> PythonProcess:
+        """One list of (kernel thread, frame) per interpreter."""
+        following = 0
+        for threads in reversed(interpreters):
+            state = 0
+            for tid, frame in reversed(threads):
+                state = self.words(state, tid, frame)
+            following = self.words(state, following)
+        return PythonProcess(os.getpid(), 13, self.words(following), self.AT)
+
+
+def test_a_nameless_state_is_the_main_threads_only_if_all_states_were_seen_must_51() -> None:
+    fake, pid = Interpreter(), os.getpid()
+    frame = fake.frame(fake.text("step"))
+    step = [PythonFrame("train.py", "step", 7)]
+    assert fake.process([(0, frame)]).stack(pid) == step
+    assert fake.process([(0, frame)]).stack(pid + 1) == [], "another thread than the main one"
+    assert fake.process([(0, frame), (0, frame)]).stack(pid) == [], "two candidates"
+    assert fake.process([(0, frame)], [], [], []).stack(pid) == step, "further interpreters without threads"
+    assert fake.process([(0, frame)], [], [], [], []).stack(pid) == [], "more interpreters than are looked at"
+
+
+def test_a_state_of_another_thread_is_not_the_main_threads_must_51() -> None:
+    """A program whose only Python thread is not its main one."""
+    fake, end = Interpreter(), threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        python = fake.process([(other.native_id or 0, fake.frame(fake.text("serve")))])
+        assert python.stack(other.native_id or 0) == [PythonFrame("train.py", "serve", 7)]
+        assert python.stack(os.getpid()) == []
+    finally:
+        end.set()
+        other.join()
+
+
+def test_frames_whose_names_cannot_be_read_are_counted_must_52() -> None:
+    fake = Interpreter()
+    not_compact = fake.text("legacy", state=1 << 2)
+    inner = fake.frame(not_compact, back=fake.frame(fake.text("main")))
+    python = fake.process([(os.getpid(), inner)])
+    assert python.stack(os.getpid()) == [PythonFrame("train.py", "main", 7)]
+    assert python.skipped_names == 1
+
+
+@pytest.mark.parametrize(("symbols", "found"), [("char _PyRuntime[64];", True),
+                                                ("char _PyRuntime[64]; long _Py_RefTotal;", False)])  # fmt: skip
+def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
+    tmp_path: Path, symbols: str, found: bool
+) -> None:
+    source, library = tmp_path / "python.c", tmp_path / "libpython3.12.so.1.0"
+    source.write_text(f"{symbols} int code(void) {{ return 1; }}")
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(compiler, check=True)
+    with subprocess.Popen(
+        ["cat"],
+        env={"LD_PRELOAD": str(library), "PATH": "/usr/bin:/bin"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout and process.stdin
+        process.stdin.write(b"loaded\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"loaded\n"
+        python = find_python(process.pid)
+        process.stdin.close()
+    assert (python is not None and python.minor == 12) == found

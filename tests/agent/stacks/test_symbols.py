@@ -1,0 +1,51 @@
+"""F153: native addresses of a real process resolve to the functions they are in."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ingero.agent.stacks.python import PythonFrame
+from ingero.agent.stacks.resolver import StackResolver, merge_frames
+from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
+from ingero.core.stacks import Frame
+
+PRINT = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+print(ctypes.cast(libc.getppid, ctypes.c_void_p).value, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_address_inside_a_function_gets_its_name_and_distance() -> None:
+    process = subprocess.Popen([sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout
+        address = int(process.stdout.readline())
+        first, inside, nowhere = Symbolizer().resolve(process.pid, [address, address + 1, 0x10])
+        assert first.symbol in ("getppid", "__getppid") and first.text == first.symbol
+        assert inside.text == f"{first.symbol}+0x1"
+        assert first.file and Path(first.file).name.startswith("libc")
+        assert nowhere == NativeFrame(0x10, None, 0, None) and nowhere.text == "0x10"
+        frames = StackResolver()(process.pid, process.pid, (address,))
+        assert [frame.py_func for frame in frames if frame.py_func] == ["<module>"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_process_that_is_gone_leaves_bare_addresses() -> None:
+    assert Symbolizer().resolve(2**22 + 7, [5]) == [NativeFrame(5, None, 0, None)]
+
+
+def test_python_frames_stand_where_the_interpreter_begins() -> None:
+    native = [
+        NativeFrame(1, "launch", 4, "/x/libcudart.so.12"),
+        NativeFrame(2, "_PyEval", 0, "/usr/lib/libpython3.12.so"),
+    ]
+    python = [PythonFrame("train.py", "step", 7)]
+    source = Frame(py_file="train.py", py_func="step", py_line=7)
+    merged = merge_frames(native, python)
+    assert [frame.symbol or frame.py_func for frame in merged] == ["launch+0x4", "step", "_PyEval"]
+    assert merged[1] == source
+    assert merge_frames(native[:1], python)[0] == source
