@@ -26,6 +26,7 @@ from ingero.contract.otlp import (
 )
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import verdict_logs
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
 
@@ -162,6 +163,31 @@ def test_clusters_that_fell_silent_are_forgotten() -> None:
     desk.tick(START_S + 3601)
     desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S + 3601)
     assert list(desk.clusters) == ["new"]
+
+
+def test_the_desk_keeps_nothing_of_a_job_long_over() -> None:
+    desk = VerdictDesk()
+    records = collectives(1, None, np.random.default_rng(4), False)
+    desk.take(encode_collectives(records, "c", "n0"), "c", START_S)
+    desk.tick(START_S)
+    kept = desk.clusters["c"]
+    assert (len(kept.members), len(kept.sources), len(kept.lateness_s), len(kept.streams)) == (8, 8, 8, 8)
+    for step in range(0, 3700, 60):  # another job goes on
+        desk.take(own_time_push("n9", 0, step, 500.0), "c", START_S + step)
+        desk.tick(START_S + step)
+    assert list(kept.members) == list(kept.sources) == [("n9", "j", 0)]
+    assert (kept.lateness_s, kept.peer_lag_ms, kept.streams, len(kept.owners)) == ({}, {}, {}, 1)
+    page = render(verdict_families(desk)).decode()
+    assert 'ingero_fleet_verdict_freed_total{cluster_id="c",kind="rank"} 8' in page
+    assert "ingero_collective_lateness_ms{" not in page
+    assert desk.watched("c") == {"judged": 0, "learning": 1}
+
+
+def test_members_that_are_refused_leave_nothing_behind() -> None:
+    desk = VerdictDesk(policy=VerdictPolicy(max_members=1))
+    for rank in range(100):
+        desk.take(own_time_push(f"n{rank}", rank, 1, 500.0), "c", START_S)
+    assert (len(desk.clusters["c"].members), len(desk.clusters["c"].sources)) == (1, 1)
 
 
 whole = st.sampled_from([0, 1, 2, 7, -1, -4, 2**20, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)])

@@ -44,6 +44,13 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
             "Measurements taken or refused, by kind",
             [((("kind", kind),), value) for kind, value in inputs.items()],
         ),
+        *_book_families(desk),
+    ]
+
+
+def _book_families(desk: VerdictDesk) -> list[Family]:
+    """What no verdict could use, and what was freed."""
+    return [
         counter(
             "ingero_fleet_verdict_unused_total",
             "Measurements that no verdict could use, by reason",
@@ -51,6 +58,18 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
                 ((("cluster_id", cluster), ("reason", reason)), value)
                 for cluster in sorted(desk.clusters)
                 for reason, value in _unused(desk, cluster).items()
+            ],
+        ),
+        counter(
+            "ingero_fleet_verdict_freed_total",
+            "What was freed because nobody heard of it for an hour, by kind",
+            [
+                ((("cluster_id", cluster), ("kind", kind)), value)
+                for cluster, each in sorted(desk.clusters.items())
+                for kind, value in (
+                    ("cohort", each.engine.counters.freed_cohorts),
+                    ("rank", each.engine.counters.freed_members),
+                )
             ],
         ),
     ]

@@ -47,18 +47,24 @@ class ClusterDesk:
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
     owners: dict[int, Who] = field(default_factory=dict)
+    sources: dict[Who, str] = field(default_factory=dict)
 
     def admit(self, who: Who, index: int) -> None:
         """A member's index; what is kept of one that had it before goes."""
-        before = self.owners.get(index)
-        if before is not None and self.members.get(before) == index:
-            del self.members[before]
+        self.release([index])
+        self.owners[index], self.members[who] = who, index
+
+    def release(self, indexes: Iterable[int]) -> None:
+        """Let go of what is kept of members that are over."""
+        for index in indexes:
+            who = self.owners.pop(index, None)
+            if who is not None:
+                self.members.pop(who, None)
+                self.sources.pop(who, None)
             for kept in (self.streams, self.lateness_s, self.peer_lag_ms):
                 kept.pop(index, None)
             self.self_timed.discard(index)
-        self.owners[index], self.members[who] = who, index
-
-    sources: dict[Who, str] = field(default_factory=dict)
+            self.pending -= len(self.records.pop(index, ()))
 
     def source_of(self, who: Who, measured: Measured) -> str:
         """Where the own times of a member come from: what it says with them, else what its collectives say."""
@@ -122,6 +128,7 @@ class VerdictDesk:
         for cluster, desk in self.clusters.items():
             self._judge_collectives(desk, now_s)
             news = desk.engine.tick(now_s)
+            desk.release(desk.engine.take_freed())
             changed += [(cluster, verdict) for verdict in news]
             self._follow_resolved(desk, news, now_s)
             texts |= self._texts_of(cluster, desk)
@@ -172,7 +179,10 @@ class VerdictDesk:
             usd_per_gpu_hour=self._rates.find(found, model) if self._rates is not None else None,
         )
         index = desk.engine.register(member, now_s)
-        if index is not None and desk.members.get(who) != index:
+        desk.release(desk.engine.take_freed())
+        if index is None:
+            desk.sources.pop(who, None)
+        elif desk.members.get(who) != index:
             desk.admit(who, index)
         return index
 

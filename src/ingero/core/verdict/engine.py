@@ -15,16 +15,18 @@ from ingero.core.verdict.samples import UNNUMBERED, Column, FrameBuffer, SampleB
 from ingero.core.verdict.table import STRAGGLER, Member, State
 
 ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past
-GONE_S = 3600.0  # a member silent for this long makes room when there are too many
+GONE_S = 3600.0  # a cohort silent for this long is over; a member alone makes room when there are too many
 MIN_WAIT_S = 2.0  # for the peers of a step
 
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What was not used, and why."""
+    """What was not used, and why; what was freed because it is over."""
 
     refused_members: int = 0
     too_few_peers: int = 0
+    freed_members: int = 0
+    freed_cohorts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,12 @@ class VerdictEngine:
         self.state = State()
         self._docket = Docket(self.state, self.policy)
         self._loose: list[SampleBatch] = []  # unnumbered samples since the last tick
+        self._freed: list[int] = []
 
     def register(self, member: Member, now_s: float) -> int | None:
         """The index of a member for batches; None when there are too many."""
         if self.state.known >= self.policy.max_members and self.state.find(member) is None:
-            self.state.let_go(now_s, GONE_S)
+            self._free(self.state.let_go(now_s, GONE_S))
             if self.state.known >= self.policy.max_members:
                 self.counters.refused_members += 1
                 return None
@@ -72,6 +75,7 @@ class VerdictEngine:
         cohort = rows.cohort[heard[usual]]
         cohorts.gap_s[cohort] += SMOOTH * (gap[usual] - cohorts.gap_s[cohort])
         rows.last_seen[heard] = now_s
+        cohorts.heard_s[rows.cohort[heard]] = now_s
         loose = batch.step == UNNUMBERED
         if loose.any():
             self._loose.append(select(batch, loose))
@@ -96,7 +100,16 @@ class VerdictEngine:
         due = baseline.due(rows, self.policy)
         if len(due):
             baseline.settle(rows, state.cohorts, due, self.policy)
-        return self._docket.decide(live, reporting, now_s)
+        news = self._docket.decide(live, reporting, now_s)
+        members, ended = state.end_cohorts(now_s, GONE_S, self._docket.open_fleet)
+        self._free(members)
+        self.counters.freed_cohorts += ended
+        return news
+
+    def take_freed(self) -> list[int]:
+        """Indexes whose member is over, since the last call: the next one to register may get them."""
+        freed, self._freed = self._freed, []
+        return freed
 
     def current(self) -> list[Verdict]:
         """Every open episode, fleet events first."""
@@ -118,11 +131,9 @@ class VerdictEngine:
 
     def standings(self, verdict: Verdict) -> list[Standing]:
         """How everybody in the cohort of a verdict stands now; the one it is about is left out."""
-        keys = [member.key[1:] for member in self.state.members]
-        about = ((verdict.job or ""), verdict.node, -1 if verdict.rank is None else verdict.rank)
-        if about not in keys:
+        index = self.state.find_named(verdict.job or "", verdict.node, -1 if verdict.rank is None else verdict.rank)
+        if index is None:
             return []
-        index = keys.index(about)
         rows = self.state.rows
         peers = self.state.of_cohort(int(rows.cohort[index]))
         effects = recent_effect(rows, peers)
@@ -140,6 +151,10 @@ class VerdictEngine:
         else:
             reason = "below the bar: as fast as its peers"
         return Standing(member.node, member.rank, 0.0 if np.isinf(effect) else float(np.expm1(effect)), bars, reason)
+
+    def _free(self, members: list[int]) -> None:
+        self._freed += members
+        self.counters.freed_members += len(members)
 
     def _heard(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
         seen = self.state.rows.last_seen[: self.state.rows.size]

@@ -40,8 +40,9 @@ def judge(
     since = cohorts.high_since[:size]
     since[:] = np.where(high, np.where(np.isnan(since), now_s, since), np.nan)
     slower = high & (now_s - np.nan_to_num(since, nan=np.inf) >= COMMON_HOLD_S)
+    split = cohorts.is_split[:size] & (cohorts.expected[:size] > 0)  # not of a job that is over
     now = np.select(
-        [coverage & (live == 0), cohorts.is_split[:size], coverage, together, slower, links],
+        [coverage & (live == 0), split, coverage, together, slower, links],
         [STOPPED, SPLIT, COVERAGE, TOGETHER, SLOWER, LINKS],
         CLEAR,
     ).astype(np.int8)

@@ -53,8 +53,9 @@ def judge_links(cohorts: CohortRows, span_s: Column, now_s: float) -> NDArray[np
     with np.errstate(invalid="ignore"):
         slow = (now > RATIO * before) & (rise > SHARE * span_s[:size]) & (rise > ALIGNED * pushed)
         lasting = now_s - cohorts.away_since[:size] >= HOLD_S
+    oldest = np.lexsort((cohorts.first_seen[:size], job))
     first = np.zeros(size, bool)
-    first[np.unique(job, return_index=True)[1]] = True
+    first[oldest[np.unique(job[oldest], return_index=True)[1]]] = True
     return np.asarray(slow & lasting & first, bool)
 
 

@@ -4,6 +4,7 @@ A member is a rank (or a node, where nobody said which rank); a cohort is everyb
 cluster, job, workload, GPU model and role.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,12 @@ class Rows:
         self.size += 1
         return self.size - 1
 
+    def reset(self, rows: Index | NDArray[np.bool_], keep: tuple[str, ...] = ()) -> None:
+        """Back to the initial values, but for the fields to keep."""
+        for name, fresh in self._new(1).items():
+            if name not in keep:
+                getattr(self, name)[rows] = fresh[0]
+
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         raise NotImplementedError
 
@@ -78,7 +85,7 @@ class Rows:
 
 
 class MemberRows(Rows):
-    """What is known about every member; a row is reused only when the engine is full and its member long gone."""
+    """What is known about every member; the row of one that is over goes to the next that comes."""
 
     cohort: Index
     last_seen: Column
@@ -146,15 +153,14 @@ class MemberRows(Rows):
 
     def forget(self, members: Index | NDArray[np.bool_]) -> None:
         """Start over: baselines, channels and state, but not identity."""
-        for name, fresh in self._new(1).items():
-            if name not in ("cohort", "last_seen", "is_structural", "usd", "job"):
-                getattr(self, name)[members] = fresh[0]
+        self.reset(members, keep=("cohort", "last_seen", "is_structural", "usd", "job"))
 
 
 class CohortRows(Rows):
     """What is known about every cohort."""
 
     first_seen: Column
+    heard_s: Column  # of any member, last; never, where the row is free
     frames: NDArray[np.int64]
     first_frame_s: Column
     per_sample: NDArray[np.int64]  # frames averaged into one sample of about a second; 0 until the pace is known
@@ -185,6 +191,7 @@ class CohortRows(Rows):
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in ("frames", "per_sample")}
         fresh |= {name: np.zeros(capacity, bool) for name in ("is_alone", "is_split")}
+        fresh["heard_s"] = np.full(capacity, np.inf)
         fresh["guard"] = np.zeros(capacity, np.int8)
         fresh["job"] = np.zeros(capacity, np.intp)
         fresh |= {name: np.ones(capacity) for name in ("sample_s", "gap_s")}
@@ -198,12 +205,15 @@ class State:
         self.members: list[Member] = []
         self.rows = MemberRows()
         self.cohorts = CohortRows()
-        self.cohort_keys: list[tuple[str, ...]] = []
+        self.cohorts.append()  # the first row, and the first job, are those of free rows
+        self.cohort_keys: list[tuple[str, ...]] = [()]
         self._cohort_index: dict[tuple[str, ...], int] = {}
         self._member_index: dict[tuple[str, str, str, int], int] = {}
         self._job_index: dict[tuple[str, str], int] = {}
         self._seats: dict[tuple[str, str, int], int] = {}
-        self._free: list[int] = []  # rows of members that are over
+        self._free: list[int] = []  # rows of members that are over; likewise below
+        self._free_cohorts: list[int] = []
+        self._free_jobs: list[int] = []
 
     @property
     def known(self) -> int:
@@ -211,8 +221,12 @@ class State:
         return len(self._member_index)
 
     def find(self, member: Member) -> int | None:
-        """Its index, if it was ever put in."""
+        """Its index, if it was put in and is not over."""
         return self._member_index.get(member.key)
+
+    def find_named(self, job: str, node: str, rank: int) -> int | None:
+        """The index of a member known by the rest of its key."""
+        return next((at for key, at in self._member_index.items() if key[1:] == (job, node, rank)), None)
 
     def put(self, member: Member, now_s: float) -> int:
         """Add a member, or take its new labels; another cohort means a new start."""
@@ -220,8 +234,6 @@ class State:
         if index is None:
             if self._free:
                 index = self._free.pop()
-                self.rows.forget(np.array([index]))
-                self.rows.last_seen[index] = 0.0
                 self.members[index] = member
             else:
                 index = self.rows.append()
@@ -233,6 +245,7 @@ class State:
                 self.rows.forget(np.array([index]))
             self.members[index] = member
             self._place(index, member, now_s)
+        self.cohorts.heard_s[self.rows.cohort[index]] = now_s
         return index
 
     def take_seat(self, index: int, over_s: float) -> None:
@@ -243,32 +256,76 @@ class State:
         if before != index and self.members[before].seat == seat:
             self.rows.last_seen[before] = min(self.rows.last_seen[before], over_s)
 
-    def let_go(self, now_s: float, after_s: float) -> None:
-        """Free the rows of healthy members not heard of for `after_s`: jobs end, and their ranks with them."""
+    def let_go(self, now_s: float, after_s: float) -> list[int]:
+        """Free the rows of healthy members not heard of for `after_s`, those of jobs that go on too."""
         rows = self.rows
         over = (rows.state[: rows.size] == HEALTHY) & (now_s - rows.last_seen[: rows.size] > after_s)
         over &= rows.last_seen[: rows.size] > 0
-        for index in np.flatnonzero(over).tolist():
-            if self._member_index.get(self.members[index].key) == index:
-                del self._member_index[self.members[index].key]
-                if self._seats.get(self.members[index].seat) == index:
-                    del self._seats[self.members[index].seat]
-                self._free.append(index)
+        return self._release(np.flatnonzero(over))
+
+    def end_cohorts(self, now_s: float, after_s: float, told: Iterable[int]) -> tuple[list[int], int]:
+        """Free cohorts not heard of for `after_s`: jobs end. The members that went with them, and how many cohorts.
+
+        Those with an open episode, and those something is `told` about, stay until that is over.
+        """
+        rows, cohorts = self.rows, self.cohorts
+        over = now_s - cohorts.heard_s[: cohorts.size] > after_s
+        if not over.any():
+            return [], 0
+        over[rows.cohort[: rows.size][rows.state[: rows.size] != HEALTHY]] = False
+        over[list(told)] = False
+        members = self._release(np.flatnonzero(over[rows.cohort[: rows.size]]))
+        ended = np.flatnonzero(over)
+        for cohort in ended.tolist():
+            del self._cohort_index[self.cohort_keys[cohort]]
+        self._free_cohorts += ended.tolist()
+        cohorts.reset(ended)
+        going_on = set(cohorts.job[: cohorts.size].tolist())
+        for key in [key for key, job in self._job_index.items() if job not in going_on]:
+            self._free_jobs.append(self._job_index.pop(key))
+        return members, len(ended)
 
     def of_cohort(self, cohort: int) -> Index:
         """Indexes of its members."""
         return np.flatnonzero(self.rows.cohort[: self.rows.size] == cohort)
 
+    def _release(self, members: Index) -> list[int]:
+        """Their rows are nobody's from now on."""
+        gone: list[int] = members.tolist()
+        for index in gone:
+            member = self.members[index]
+            del self._member_index[member.key]
+            if self._seats.get(member.seat) == index:
+                del self._seats[member.seat]
+        self._free += gone
+        self.rows.reset(members)
+        return gone
+
     def _place(self, index: int, member: Member, now_s: float) -> None:
         cohort = self._cohort_index.get(member.cohort)
         if cohort is None:
-            cohort = self.cohorts.append()
-            self._cohort_index[member.cohort] = cohort
-            self.cohort_keys.append(member.cohort)
+            cohort = self._new_cohort(member.cohort)
             self.cohorts.first_seen[cohort] = now_s
         rows = self.rows
         rows.cohort[index] = cohort
         rows.is_structural[index] = member.rank == 0
         rows.usd[index] = np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
-        rows.job[index] = self._job_index.setdefault((member.cluster, member.job or ""), len(self._job_index))
-        self.cohorts.job[cohort] = rows.job[index]
+        rows.job[index] = self.cohorts.job[cohort] = self._job_of(member)
+
+    def _new_cohort(self, key: tuple[str, ...]) -> int:
+        if self._free_cohorts:
+            cohort = self._free_cohorts.pop()
+            self.cohort_keys[cohort] = key
+        else:
+            cohort = self.cohorts.append()
+            self.cohort_keys.append(key)
+        self._cohort_index[key] = cohort
+        return cohort
+
+    def _job_of(self, member: Member) -> int:
+        key = (member.cluster, member.job or "")
+        job = self._job_index.get(key)
+        if job is None:
+            job = self._free_jobs.pop() if self._free_jobs else len(self._job_index) + 1
+            self._job_index[key] = job
+        return job
