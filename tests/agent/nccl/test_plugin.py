@@ -13,7 +13,7 @@ from tests.waiting import PATIENCE_S, until
 
 from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built_digest, source_digest
 from ingero.agent.nccl.reader import RingReader
-from ingero.agent.nccl.rings import Rings
+from ingero.agent.nccl.rings import LOOK_INTERVAL_S, Rings
 from ingero.contract.nccl_ring import (
     FLAG_CLOSED,
     FLAG_GPU_TIMED,
@@ -247,7 +247,7 @@ def test_kill_9_leaves_a_ring_that_reads_to_its_end(start, tmp_path):
             rings = Rings((job.folder,))
             until(lambda rings=rings: rings.poll(time.monotonic()) and rings.counts.records >= 2000)
             job.kill()
-            (last,) = rings.poll(time.monotonic())
+            (last,) = rings.poll(time.monotonic() + LOOK_INTERVAL_S)
             assert last.is_last
             assert rings.counts.torn <= 2  # one for each thread
             assert rings.counts.records >= 2000

@@ -8,7 +8,8 @@ import pytest
 from tests.agent.nccl.ring_model import ModelRing
 
 from ingero.agent.nccl import rings as rings_module
-from ingero.agent.nccl.rings import Rings, find_process, is_gone, ring_folders, start_ticks
+from ingero.agent.nccl.rings import Rings, find_process, is_gone, ring_folders
+from ingero.agent.processes.discover import running_since
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def child():
 
 
 def make_ring(folder: Path, pid: int, ticks: int | None = None) -> ModelRing:
-    ticks = start_ticks(pid) if ticks is None else ticks
+    ticks = running_since(pid) if ticks is None else ticks
     return ModelRing(folder / f"ingero-nccl-{pid}-{ticks}", pid=pid, ticks=ticks)
 
 
@@ -83,6 +84,18 @@ def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monk
     assert process.pid == child.pid
 
 
+def test_processes_of_rings_go_by_the_number_they_have_here(tmp_path, child, monkeypatch):
+    """Probes see the same process under this number: with the inner one its collectives would be kept twice."""
+    model = make_ring(tmp_path, 7, ticks=running_since(child.pid))
+    model.header["pid_namespace"] = 1
+    model.write_header()
+    monkeypatch.setattr(rings_module, "_status", lambda pid: {"NSpid": [str(pid), "7"], "Uid": [str(os.getuid())]})
+    monkeypatch.setattr(rings_module, "process_ids", lambda: [child.pid])
+    rings = Rings((tmp_path,))
+    rings.poll(0.0)
+    assert rings.pids() == {child.pid}
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a file to another user needs root")
 def test_a_ring_of_another_user_than_its_process_is_refused(tmp_path, child):
@@ -104,6 +117,9 @@ def test_foreign_files_are_refused_once_and_left_alone(tmp_path):
     assert list(rings.refused) == [path]
     assert rings.counts.rings_refused == 1
     assert path.exists()
+    path.unlink()
+    rings.poll(4.0)
+    assert rings.refused == {}, "a file that is gone is nobody's problem any more"
 
 
 def test_a_ring_that_is_cut_while_read_is_dropped_with_a_reason(tmp_path, child):

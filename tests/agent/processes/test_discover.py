@@ -5,7 +5,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from ingero.agent.processes.discover import Library, mapped_libraries, parse_maps, returns_are_safe, start_time
+from ingero.agent.processes.discover import Library, find_libraries, mapped_libraries, returns_are_safe, start_time
 
 VENV = "/home/u/.venv/lib/python3.12/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12"
 MAPS = f"""\
@@ -23,7 +23,7 @@ MAPS = f"""\
 
 
 def test_every_copy_is_found_once_with_spaces_and_deleted_files() -> None:
-    found = parse_maps(77, MAPS)
+    found = find_libraries(77, MAPS)
     assert [(one.library, one.path, one.inode) for one in found] == [
         (Library.CUDART, VENV, 11),
         (Library.CUDART, "/opt/other/libcudart-8f3a1b2c.so.12.4.127", 12),
@@ -35,7 +35,7 @@ def test_every_copy_is_found_once_with_spaces_and_deleted_files() -> None:
 
 def test_nccl_inside_torch_counts_where_there_is_no_libnccl() -> None:
     text = "\n".join(line for line in MAPS.splitlines() if "libnccl" not in line)
-    assert [one.path for one in parse_maps(77, text) if one.library is Library.NCCL] == [
+    assert [one.path for one in find_libraries(77, text) if one.library is Library.NCCL] == [
         "/v/torch/lib/libtorch_cuda.so"
     ]
 

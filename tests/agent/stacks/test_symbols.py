@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ingero.agent.stacks import symbols
 from ingero.agent.stacks.python import PythonFrame
 from ingero.agent.stacks.resolver import StackResolver, merge_frames
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
@@ -49,3 +50,32 @@ def test_python_frames_stand_where_the_interpreter_begins() -> None:
     assert [frame.symbol or frame.py_func for frame in merged] == ["launch+0x4", "step", "_PyEval"]
     assert merged[1] == source
     assert merge_frames(native[:1], python)[0] == source
+
+
+def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) -> None:
+    """Eight ranks map the same libraries, and a stack often holds addresses that are in no file at all."""
+    opened, reads = [], []
+    table, maps = symbols.FunctionTable, symbols.read_maps
+    monkeypatch.setattr(symbols, "FunctionTable", lambda path: opened.append(path) or table(path))
+    monkeypatch.setattr(symbols, "read_maps", lambda pid: reads.append(pid) or maps(pid))
+    monkeypatch.setattr(symbols, "_READ_AGAIN_S", 3600.0)
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    try:
+        symbolizer = Symbolizer()
+        for rank in ranks:
+            assert rank.stdout
+            address = int(rank.stdout.readline())
+            for _ in range(3):
+                assert symbolizer.resolve(rank.pid, [address, 0x10])[0].symbol
+        assert (len(opened), reads) == (1, [rank.pid for rank in ranks])
+        ranks[1].kill()
+        ranks[1].wait()
+        monkeypatch.setattr(symbols, "_READ_AGAIN_S", 0.0)
+        assert symbolizer.resolve(ranks[1].pid, [address, 0x10])[0].symbol, "what was known of it still holds"
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()

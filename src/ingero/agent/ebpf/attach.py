@@ -12,6 +12,7 @@ from ingero.agent.ebpf.links import Link, Probe, ProbeStyle, attach_multi, attac
 from ingero.agent.ebpf.slots import Recording, SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.agent.processes.discover import Library, MappedLibrary, openable
+from ingero.agent.processes.maps import FileId, identify
 from ingero.errors import ForeignFile, Unavailable
 
 _COOKIE_SLOT_SHIFT: Final = 16
@@ -28,23 +29,25 @@ class ProbeMode(Enum):
 
 
 class SiteCache:
-    """Where the probed functions are in each library file, by device and inode."""
+    """Where the probed functions are in each library file. Only while it is that very file: a place remembered from
+    another one would be in the middle of an instruction, and kill the process."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Sites] = {}
+        self._known: dict[tuple[FileId, Library], Sites] = {}
 
     def sites(self, pid: int, library: MappedLibrary) -> Sites:
-        """Raises Unavailable when the mapped file cannot be opened any more."""
-        if library.key not in self._known:
-            path = openable(pid, library)
-            if path is None:
-                raise Unavailable(
-                    f"{library.path} of process {pid} is gone or replaced, and the mapped file is closed to us"
-                )
+        """Raises Unavailable when the mapped file cannot be opened any more, and OSError when it goes meanwhile."""
+        path = openable(pid, library)
+        if path is None:
+            raise Unavailable(
+                f"{library.path} of process {pid} is gone or replaced, and the mapped file is closed to us"
+            )
+        key = identify(path), library.library
+        if key not in self._known:
             if len(self._known) >= _CACHED_FILES:
                 self._known.clear()
-            self._known[library.key] = find_sites(path, library.library)
-        return self._known[library.key]
+            self._known[key] = find_sites(path, library.library)
+        return self._known[key]
 
 
 def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:

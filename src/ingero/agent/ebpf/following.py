@@ -14,12 +14,11 @@ from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
 from ingero.agent.ebpf.loading import LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.processes.discover import (
-    is_alive,
     mapped_libraries,
     owner_uid,
     process_ids,
     returns_are_safe,
-    start_time,
+    running_since,
 )
 from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
@@ -44,10 +43,11 @@ class Follower:
         if now_s < self._next_scan_s:
             return
         for pid, process in list(self.processes.items()):
-            if start_time(pid) != process.started or not is_alive(pid):
+            if running_since(pid) != process.started:
                 self._drop(pid)
                 self._roots.discard(pid)
-        self._roots -= {pid for pid in self._roots - self.processes.keys() if not is_alive(pid)}  # numbers come again
+        ended = {pid for pid in self._roots - self.processes.keys() if running_since(pid) is None}
+        self._roots -= ended  # numbers come again
         self._sweep_targets()
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
         for pid in list(candidates):
@@ -93,8 +93,8 @@ class Follower:
         libraries = mapped_libraries(pid)
         process = self.processes.get(pid)
         if process is None:
-            started = start_time(pid)
-            if (not libraries and pid not in self._roots) or started is None or not is_alive(pid):
+            started = running_since(pid)
+            if (not libraries and pid not in self._roots) or started is None:
                 return
             if len(self.processes) >= _MAX_PROCESSES:
                 self.refused += 1
@@ -152,7 +152,7 @@ class Follower:
         targets = self._probes.maps["targets"]
         for key in targets.keys():  # noqa: SIM118 - a kernel map, not a dict
             (pid,) = struct.unpack("<I", key)
-            if pid not in self.processes and not is_alive(pid):
+            if pid not in self.processes and running_since(pid) is None:
                 targets.delete(key)
 
     def _drop(self, pid: int) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.agent.nccl.reader import RingReader
+from ingero.agent.processes.discover import process_ids, running_since
 from ingero.contract.names import RING_FOLDER
 from ingero.contract.nccl_ring import NAME_PATTERN, Records, RingHeader
 from ingero.core.collectives import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
+LOOK_INTERVAL_S = 0.05  # at processes: whether they still run
 MAX_RINGS = 1024
 MAX_REFUSED = 1024  # reasons kept
 RUN_FOLDERS = "ingero-run-*"  # made by `ingero run --keep-rings`
@@ -58,14 +60,20 @@ class _Open:
     reader: RingReader
     process: Process | None
     seen: RingCounts = field(default_factory=RingCounts)
+    looked_s: float | None = None
 
-    def is_over(self) -> bool:
+    def is_over(self, now_s: float) -> bool:
+        """Whether the process has ended; asked now and then, because each look costs as much as a poll."""
+        if self.looked_s is not None and now_s - self.looked_s < LOOK_INTERVAL_S:
+            return False
+        self.looked_s = now_s
         header = self.reader.header
-        return is_gone(header) if self.process is None else start_ticks(self.process.pid) != header.start_ticks
+        return is_gone(header) if self.process is None else running_since(self.process.pid) != header.start_ticks
 
 
 class Rings:
-    """The rings under some folders; one owner polls it. Files that are not trusted are in `refused` with the reason."""
+    """The rings under some folders; one owner polls it. Files that are not trusted are in `refused` with the reason,
+    for as long as they are there."""
 
     def __init__(
         self, folders: tuple[Path, ...] | None = None, node: str | None = None, *, remove_after_s: float = 0.0
@@ -89,9 +97,9 @@ class Rings:
         batches = (self._drain(key, ring, now_s) for key, ring in list(self._open.items()))
         return [batch for batch in batches if batch is not None]
 
-    def readers(self) -> list[RingReader]:
-        """The rings open now, for their communicators and counters."""
-        return [ring.reader for ring in self._open.values()]
+    def pids(self) -> set[int]:
+        """Processes whose rings are open now, by their numbers here: inside a container they have others."""
+        return {ring.process.pid if ring.process else ring.reader.header.pid for ring in self._open.values()}
 
     def close(self) -> None:
         """Let go of all files; nothing is removed."""
@@ -101,7 +109,9 @@ class Rings:
 
     def _scan(self) -> None:
         present = set()
-        for path in ring_files(ring_folders() if self._folders is None else self._folders):
+        paths = list(ring_files(ring_folders() if self._folders is None else self._folders))
+        self.refused = {path: self.refused[path] for path in paths if path in self.refused}
+        for path in paths:
             with suppress(OSError):  # gone between listing and opening
                 status = path.lstat()
                 key = (status.st_dev, status.st_ino)
@@ -136,7 +146,7 @@ class Rings:
         self.counts.rings_refused += 1
 
     def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
-        is_over = ring.is_over()  # asked first: what is written until then is in the last poll
+        is_over = ring.is_over(now_s)  # asked first: what is written until then is in the last poll
         reader = ring.reader
         try:
             records = reader.poll(now_s, is_final=is_over)
@@ -198,7 +208,7 @@ def ring_folders() -> tuple[Path, ...]:
 
 def _container_folders() -> Iterator[Path]:
     seen: set[str] = set()
-    for pid in _pids():
+    for pid in sorted(process_ids()):
         with suppress(OSError):
             namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
             if namespace not in seen:
@@ -208,9 +218,9 @@ def _container_folders() -> Iterator[Path]:
 
 def find_process(header: RingHeader) -> Process | None:
     """The process that made a ring, also when it lives in a container with process numbers of its own."""
-    candidates = [header.pid] if header.pid_namespace == _pid_namespace() else _pids()
+    candidates = [header.pid] if header.pid_namespace == _pid_namespace() else sorted(process_ids())
     for pid in candidates:
-        if start_ticks(pid) == header.start_ticks:
+        if running_since(pid) == header.start_ticks:
             fields = _status(pid)
             if fields.get("NSpid", [str(pid)])[-1] == str(header.pid):
                 return Process(pid, frozenset(int(uid) for uid in fields.get("Uid", [])))
@@ -220,24 +230,14 @@ def find_process(header: RingHeader) -> Process | None:
 def is_gone(header: RingHeader) -> bool:
     """True when the process of a ring has surely ended; where we cannot see it, nothing is sure."""
     if header.pid_namespace == _pid_namespace():
-        return start_ticks(header.pid) != header.start_ticks
+        return running_since(header.pid) != header.start_ticks
     return _pid_namespace() == INITIAL_PID_NAMESPACE and find_process(header) is None
-
-
-def start_ticks(pid: int) -> int | None:
-    """Start of a process in clock ticks since boot; None when there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])  # a zombie writes nothing more
 
 
 def _remove_abandoned(path: Path) -> None:
     """Remove a ring whose process died while making it; only in our own folder, where its number means something."""
     named = _NAME.fullmatch(path.name)
-    if named and path.parent == Path(RING_FOLDER) and start_ticks(int(named["pid"])) != int(named["ticks"]):
+    if named and path.parent == Path(RING_FOLDER) and running_since(int(named["pid"])) != int(named["ticks"]):
         with suppress(OSError):
             path.unlink()
 
@@ -248,10 +248,6 @@ def _status(pid: int) -> dict[str, list[str]]:
     except OSError:
         return {}
     return {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-
-
-def _pids() -> list[int]:
-    return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def _pid_namespace() -> int:

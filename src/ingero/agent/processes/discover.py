@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from ingero.agent.processes.maps import parse_regions, read_maps
+
 _LIBRARIES: Final = re.compile(
     r"/(?:(?P<cudart>libcudart(?:-[0-9a-f]+)?\.so)|(?P<cuda>libcuda\.so)|(?P<nccl>libnccl\.so)"
     r"|(?P<torch>libtorch_cuda\.so))[^/]*$"
 )
 _SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
-_DELETED: Final = " (deleted)"
 _START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted after the closing parenthesis of the name
 
 
@@ -53,20 +54,22 @@ def process_ids(proc: str = "/proc") -> Iterator[int]:
 
 def start_time(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None when it is gone. With the pid it names one process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process on each scan
-            return int(file.read().rpartition(b")")[2].split()[_START_TIME_FIELD])
-    except (OSError, IndexError, ValueError):
-        return None
+    fields = _stat(pid)
+    return int(fields[_START_TIME_FIELD]) if fields else None
 
 
-def is_alive(pid: int) -> bool:
-    """False for zombies too: they run nothing any more."""
+def running_since(pid: int) -> int | None:
+    """The same, None for zombies too: they run nothing any more."""
+    fields = _stat(pid)
+    return int(fields[_START_TIME_FIELD]) if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def _stat(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process on each scan
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def owner_uid(pid: int) -> int | None:
@@ -88,32 +91,22 @@ def returns_are_safe(pid: int) -> bool:
 
 def mapped_libraries(pid: int) -> list[MappedLibrary]:
     """Traceable libraries of a process, each file once; empty when the process is gone or may not be read."""
-    try:
-        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123 - read for every process on each scan
-            text = file.read()
-    except (OSError, UnicodeDecodeError):
-        return []
-    return parse_maps(pid, text)
+    return find_libraries(pid, read_maps(pid))
 
 
-def parse_maps(pid: int, text: str) -> list[MappedLibrary]:
+def find_libraries(pid: int, text: str) -> list[MappedLibrary]:
     """Libraries in the text of /proc/PID/maps."""
     if "libcuda" not in text and "libnccl" not in text:
         return []
     found: dict[tuple[str, int], MappedLibrary] = {}
     executable = ""
-    for line in text.splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) < 6 or not fields[5].startswith("/"):
-            continue
-        path = fields[5].removesuffix(_DELETED)
-        match = _LIBRARIES.search(path)
+    for region in parse_regions(pid, text):
+        match = _LIBRARIES.search(region.path)
         if match is None:
-            executable = executable or path
+            executable = executable or region.path
             continue
-        library = _KINDS[match.lastgroup or ""]
-        key = fields[3], int(fields[4])
-        found.setdefault(key, MappedLibrary(library, path, f"/proc/{pid}/map_files/{fields[0]}", *key))
+        key = region.device, region.inode
+        found.setdefault(key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key))
     return _without_doubles(pid, list(found.values()), executable)
 
 

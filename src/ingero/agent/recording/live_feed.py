@@ -48,8 +48,7 @@ class LiveFeed:
             if self._policy.pids is None or batch.pid in self.tracer.processes():
                 rows += ring_rows(batch, self._node)
         if len(self._batch.nccl):
-            timed = {reader.header.pid for reader in self.rings.readers()}
-            rows += probe_rows(self._batch, self._node, book, timed)
+            rows += probe_rows(self._batch, self._node, book, self.rings.pids())
         return rows
 
     def counted(self) -> Sequence[CountedRow]:

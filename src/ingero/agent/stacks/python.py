@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.agent.ebpf.elf import ElfFile
+from ingero.agent.processes.maps import parse_regions, read_maps
 from ingero.errors import IngeroError
 
 MAX_FRAMES: Final = 64
@@ -290,23 +291,16 @@ class _Memory:
 
 def find_python(pid: int) -> PythonProcess | None:
     """The interpreter inside a process, or None: no CPython, a version we do not know, or not ours to read."""
-    try:
-        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123 - a kernel file, read whole
-            lines = [line.split(maxsplit=5) for line in file]
-    except OSError:
-        return None
-    regions = [fields for fields in lines if len(fields) == 6 and _PYTHON.search(fields[5].rstrip())]
-    for fields in sorted(regions, key=lambda fields: "/libpython" not in fields[5]):
-        match = _PYTHON.search(fields[5].rstrip())
-        if match is None or match[2]:
+    found = [(match, region) for region in parse_regions(pid, read_maps(pid)) if (match := _PYTHON.search(region.path))]
+    for match, region in sorted(found, key=lambda one: "/libpython" not in one[1].path):
+        if match[2]:
             continue  # free-threaded builds have other layouts
-        start, offset = int(fields[0].split("-")[0], 16), int(fields[2], 16)
         try:
-            elf = ElfFile(f"/proc/{pid}/map_files/{fields[0]}")
+            elf = ElfFile(region.file)
             try:
                 symbol = elf.data_symbol("_PyRuntime")
                 is_debug = elf.data_symbol(_DEBUG_BUILD) is not None
-                base = elf.load_base(start, offset)
+                base = elf.load_base(region.start, region.offset)
             finally:
                 elf.close()
         except (OSError, IngeroError):

@@ -1,13 +1,15 @@
 """Native symbols: addresses of a stack become `function+0x1f` in a file, by what the process has mapped."""
 
 import bisect
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from ingero.agent.ebpf.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile
+from ingero.agent.processes.maps import FileId, Region, identify, parse_regions, read_maps
 from ingero.errors import ForeignFile
 
 _SYMBOL: Final = np.dtype(
@@ -15,7 +17,7 @@ _SYMBOL: Final = np.dtype(
 )
 _CACHED_FILES: Final = 64
 _CACHED_PROCESSES: Final = 256
-_DELETED: Final = " (deleted)"
+_READ_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,6 @@ class NativeFrame:
         if self.symbol is None:
             return f"{self.address:#x}"
         return f"{self.symbol}+{self.offset:#x}" if self.offset else self.symbol
-
-
-@dataclass(frozen=True, slots=True)
-class _Region:
-    start: int
-    end: int
-    file_offset: int
-    path: str
-    opened: str
 
 
 class FunctionTable:
@@ -82,65 +75,77 @@ class FunctionTable:
         return text[at : text.find(b"\0", at)].decode("utf-8", "replace"), address - start
 
 
+@dataclass(slots=True)
+class _Mapped:
+    """The code of one process: where it lies, and which file each region was when it was first asked for."""
+
+    regions: list[Region]
+    read_s: float
+    files: dict[int, FileId | None] = field(default_factory=dict)  # by start
+
+
 class Symbolizer:
     """Resolves addresses of running processes. Mappings are kept per process, symbols per file, both bounded."""
 
     def __init__(self) -> None:
-        self._regions: dict[int, list[_Region]] = {}
-        self._tables: dict[str, FunctionTable | None] = {}
+        self._processes: dict[int, _Mapped] = {}
+        self._tables: dict[FileId, FunctionTable | None] = {}
 
     def forget(self, pid: int) -> None:
         """After exec, dlopen or the end of a process."""
-        self._regions.pop(pid, None)
+        self._processes.pop(pid, None)
 
     def resolve(self, pid: int, addresses: Iterable[int]) -> list[NativeFrame]:
-        """One frame per address; an address outside the known mappings reads them once more."""
+        """One frame per address; an address outside the known mappings reads them once more, but not every time:
+        compiled kernels and broken frame chains are in no file at all."""
         wanted = list(addresses)
-        regions = self._regions.get(pid)
-        if regions is None or any(_region_of(regions, address) is None for address in wanted):
-            regions = self._read(pid)
-        return [self._frame(regions, address) for address in wanted]
+        process = self._processes.get(pid)
+        is_old = process is None or time.monotonic() - process.read_s >= _READ_AGAIN_S
+        if process is None or (is_old and any(_region_of(process.regions, address) is None for address in wanted)):
+            process = self._read(pid, process)
+        return [self._frame(process, address) for address in wanted]
 
-    def _frame(self, regions: list[_Region], address: int) -> NativeFrame:
-        region = _region_of(regions, address)
+    def _frame(self, process: _Mapped, address: int) -> NativeFrame:
+        region = _region_of(process.regions, address)
         if region is None:
             return NativeFrame(address, None, 0, None)
-        table = self._table(region)
-        found = table.find(address - region.start + region.file_offset) if table else None
+        table = self._table(process, region)
+        found = table.find(address - region.start + region.offset) if table else None
         symbol, distance = found or (None, 0)
         return NativeFrame(address, symbol, distance, region.path)
 
-    def _table(self, region: _Region) -> FunctionTable | None:
-        if region.opened not in self._tables:
+    def _table(self, process: _Mapped, region: Region) -> FunctionTable | None:
+        if region.start not in process.files:
+            process.files[region.start] = _identify(region)
+        file = process.files[region.start]
+        if file is None:
+            return None
+        if file not in self._tables:
             if len(self._tables) >= _CACHED_FILES:
                 self._tables.clear()
             try:
-                self._tables[region.opened] = FunctionTable(region.opened)
+                self._tables[file] = FunctionTable(region.file)
             except (OSError, ForeignFile):
-                self._tables[region.opened] = None  # remembered: not asked again for every frame
-        return self._tables[region.opened]
+                self._tables[file] = None  # remembered: not asked again for every frame
+        return self._tables[file]
 
-    def _read(self, pid: int) -> list[_Region]:
-        if len(self._regions) >= _CACHED_PROCESSES:
-            self._regions.clear()
-        try:
-            with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123 - a kernel file, read whole
-                lines = file.read().splitlines()
-        except OSError:
-            return []  # gone: nothing can be said about its addresses any more
-        regions = []
-        for line in lines:
-            fields = line.split(maxsplit=5)
-            if len(fields) < 6 or "x" not in fields[1] or not fields[5].startswith("/"):
-                continue
-            start, _, end = fields[0].partition("-")
-            path = fields[5].removesuffix(_DELETED)
-            spot = (int(start, 16), int(end, 16), int(fields[2], 16))
-            regions.append(_Region(*spot, path, f"/proc/{pid}/map_files/{fields[0]}"))
-        self._regions[pid] = regions
-        return regions
+    def _read(self, pid: int, before: _Mapped | None) -> _Mapped:
+        regions = [region for region in parse_regions(pid, read_maps(pid)) if region.is_code]
+        if before is not None and not regions:  # gone: what was known of its addresses still holds
+            return before
+        if len(self._processes) >= _CACHED_PROCESSES:
+            self._processes.clear()
+        self._processes[pid] = _Mapped(regions, time.monotonic())
+        return self._processes[pid]
 
 
-def _region_of(regions: list[_Region], address: int) -> _Region | None:
+def _identify(region: Region) -> FileId | None:
+    try:
+        return identify(region.file)
+    except OSError:
+        return None
+
+
+def _region_of(regions: list[Region], address: int) -> Region | None:
     index = bisect.bisect_right(regions, address, key=lambda region: region.start) - 1
     return regions[index] if index >= 0 and address < regions[index].end else None

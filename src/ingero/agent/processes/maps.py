@@ -1,0 +1,53 @@
+"""Files that a process has mapped, from /proc/PID/maps, and which file exactly each of them is."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_DELETED: Final = " (deleted)"
+FileId = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A piece of a file inside a process. `path` is what the process calls the file, `file` opens exactly that one."""
+
+    start: int
+    end: int
+    is_code: bool
+    offset: int
+    device: str
+    inode: int
+    path: str
+    file: str
+
+
+def read_maps(pid: int) -> str:
+    """The text of /proc/PID/maps; empty when the process is gone or may not be read. Paths are for people: bytes that
+    are no UTF-8 are replaced."""
+    try:
+        with open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123 - read for every process on each scan
+            return file.read()
+    except OSError:
+        return ""
+
+
+def parse_regions(pid: int, text: str) -> Iterator[Region]:
+    """Mapped files in order of address; memory without a file is left out."""
+    for line in text.splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) < 6 or not fields[5].startswith("/"):
+            continue
+        start, _, end = fields[0].partition("-")
+        yield Region(
+            int(start, 16), int(end, 16), "x" in fields[1], int(fields[2], 16), fields[3], int(fields[4]),
+            fields[5].removesuffix(_DELETED), f"/proc/{pid}/map_files/{fields[0]}",
+        )  # fmt: skip
+
+
+def identify(path: str) -> FileId:
+    """Names the content of a file: an inode number is given to another file soon after its own is gone, and a file
+    may be written over in place. Raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - one call per frame of a stack
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -1,0 +1,47 @@
+"""F129: what a process has mapped can be read whatever its files are called, and files are told apart by content."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from ingero.agent.ebpf.attach import SiteCache
+from ingero.agent.processes.discover import Library, MappedLibrary, mapped_libraries
+from ingero.agent.processes.maps import identify
+from ingero.agent.stacks.python import find_python
+from ingero.agent.stacks.symbols import Symbolizer
+
+MAP_AND_WAIT = """
+import mmap, os, sys
+maps = [mmap.mmap(os.open(name, os.O_RDONLY), 4096, prot=mmap.PROT_READ) for name in map(os.fsencode, sys.argv[1:])]
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_file_name_that_is_no_text_hides_nothing(tmp_path: Path) -> None:
+    odd, library = os.fsencode(tmp_path) + b"/caf\xe9.bin", tmp_path / "libcudart.so.12"
+    for path in (Path(os.fsdecode(odd)), library):
+        path.write_bytes(bytes(4096))
+    command = [sys.executable, "-c", MAP_AND_WAIT, odd, library]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        assert [one.path for one in mapped_libraries(process.pid)] == [str(library)]
+        assert find_python(process.pid) is not None
+        assert Symbolizer().resolve(process.pid, [0x10])[0].symbol is None
+        process.kill()
+
+
+def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(tmp_path: Path) -> None:
+    """An upgrade may reuse the inode, or write over the file: an old place in a new file kills whoever runs it."""
+    real, path = Path(os.path.realpath(sys.executable)), tmp_path / "libcudart.so.12"
+    shutil.copy(real, path)
+    status = path.stat()
+    library = MappedLibrary(Library.CUDART, str(path), str(path), "fe:00", status.st_ino)
+    cache = SiteCache()
+    first, before = cache.sites(os.getpid(), library), identify(str(path))
+    assert cache.sites(os.getpid(), library) is first
+    path.write_bytes(real.read_bytes() + bytes(16))
+    assert path.stat().st_ino == status.st_ino and identify(str(path)) != before
+    assert cache.sites(os.getpid(), library) is not first
