@@ -57,6 +57,18 @@ def test_csv(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(csv.reader(io.StringIO(out))) == [["x", "y"], ["a,b", "1"]]
 
 
+def test_columns_of_one_name_are_all_there(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = query(capsys, "-d", trace, "--json", "SELECT 1 AS id, 2 AS id_2, 3 AS id, 4 AS id")
+    assert json.loads(out) == [{"id": 1, "id_2": 2, "id_3": 3, "id_4": 4}]
+
+
+def test_a_long_cell_does_not_widen_every_row(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "printf('%900s', 'x')"
+    out, _ = query(capsys, "-d", trace, f"SELECT {long} AS text, 1 AS n UNION ALL SELECT 'short', 2")
+    lengths = [len(line) for line in out.splitlines()]
+    assert lengths == [203, 203, 903, 203]
+
+
 def test_more_rows_than_asked_for_is_said(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = query(capsys, "-d", trace, "--limit", 5)
     assert "WARNING: there are more than 5 rows" in err

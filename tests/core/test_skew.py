@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.skew import MAX_WARNINGS, ClockOffset, TimeSample, estimate_offset, skew_warnings
+from ingero.core.skew import MAX_WARNINGS, ClockOffset, TimeSample, estimate_offset, skew_warnings, unsure_nodes
 
 
 def test_v5_offset_and_round_trip_of_one_sample() -> None:
@@ -30,6 +30,12 @@ def test_a_long_round_trip_makes_it_uncertain() -> None:
     (warning,) = skew_warnings({"a": ClockOffset(0, 1), "b": ClockOffset(50, 60)}, 10.0)
     assert warning.is_uncertain
     assert str(warning).endswith("too long to be sure")
+
+
+def test_clocks_that_cannot_be_compared_that_closely_are_named() -> None:
+    """Half a round trip is the error: a clock 10 ms off still shows at 20 ms, no longer above."""
+    offsets = {"near": ClockOffset(0.0, 20.0), "far": ClockOffset(0.0, 20.1)}
+    assert (skew_warnings(offsets, 10.0), unsure_nodes(offsets, 10.0)) == ([], ["far"])
 
 
 def test_one_wrong_clock_among_many_is_named_once() -> None:

@@ -4,9 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -44,6 +48,7 @@ def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.Completed
         [*INGERO, *arguments, *(("--timeout", "60s") if asks_nodes else ())],
         check=False,
         capture_output=True,
+        stdin=subprocess.DEVNULL,
         text=True,
         env=environment,
         timeout=2 * PATIENCE_S,
@@ -113,6 +118,42 @@ def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(nodes: list[str
     ingero("query", "--nodes", some, "--json", "--fail-on-partial", sql, home=home, status=3)
 
 
+def test_chains_say_how_many_nodes_they_are_from(nodes: list[str], home: Path) -> None:
+    result = ingero("explain", "--nodes", f"{nodes[1]},127.0.0.1:1", "--since", "1s", home=home)
+    assert result.stdout == "no causal chains on 1 of 2 nodes: nothing was slow with a cause we can see\n"
+
+
+def test_a_cut_timeline_says_so(nodes: list[str], home: Path) -> None:
+    arguments = (
+        "export",
+        "--nodes",
+        nodes[0],
+        "--format",
+        "perfetto",
+        "--since",
+        "100000h",
+        "-o",
+        str(home / "t.json"),
+    )
+    cut = ingero(*arguments, "--limit", "50", home=home).stderr
+    assert "WARNING: only the newest 50 events of gpu-node-01 are in it; raise --limit or shorten --since\n" in cut
+    assert "only the newest" not in ingero(*arguments, "--limit", "200", home=home).stderr
+
+
+def test_a_service_that_is_no_node_is_found_out(home: Path) -> None:
+    class Other(Answering):
+        def do_GET(self) -> None:
+            self._say(b"<html>Grafana</html>")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        result = ingero("nodes", "check", "--nodes", address, "--json", home=home, status=1)
+        server.shutdown()
+    (row,) = json.loads(result.stdout)
+    assert (row["state"], row["name"]) == ("no node", None)
+
+
 def test_v9b_nobody_answering_is_an_error_that_lists_all(home: Path) -> None:
     result = ingero("query", "--nodes", "127.0.0.1:1,127.0.0.1:2", "SELECT 1", home=home, status=1)
     assert "no node answered:" in result.stderr
@@ -120,7 +161,7 @@ def test_v9b_nobody_answering_is_an_error_that_lists_all(home: Path) -> None:
 
 
 def test_f139_nodes_of_the_configuration_file(nodes: list[str], home: Path) -> None:
-    (home / "ingero.yaml").write_text("fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in nodes))
+    (home / "ingero.yaml").write_text("fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in [*nodes, nodes[0]]))
     result = ingero("query", "--json", "SELECT count(*) AS n FROM events", home=home)
     assert [row["n"] for row in json.loads(result.stdout)] == [200, 200, 200]
     listed = json.loads(ingero("nodes", "list", "--json", home=home).stdout)
@@ -155,9 +196,12 @@ def test_unknown_certificate_then_trust_then_answer(tmp_path: Path, home: Path) 
         refused = ingero("query", "--nodes", address, sql, home=home, status=1)
         assert f"fingerprint {fingerprint}" in refused.stderr
         assert f"ingero nodes trust {address}" in refused.stderr
-        wrong = ingero("nodes", "trust", address, "--fingerprint", "00", home=home, status=1)
+        wrong = ingero("nodes", "trust", address, "--fingerprint", "00" * 32, home=home, status=1)
         assert "nothing was trusted" in wrong.stderr
-        ingero("nodes", "trust", address, "--fingerprint", fingerprint, home=home)
+        nobody = ingero("nodes", "trust", address, home=home, status=1)
+        assert "nobody is here to compare it: nothing was trusted" in nobody.stderr
+        short = fingerprint.lower().replace(":", "")
+        ingero("nodes", "trust", f"https://{address}/", "--fingerprint", short, home=home)
         answered = ingero("query", "--nodes", address, "--json", sql, home=home)
         assert json.loads(answered.stdout)[0]["n"] > 0
     finally:
@@ -172,9 +216,53 @@ def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(
     assert "visible to every user" in token.stderr
 
 
-def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
-    import socket
+class Answering(BaseHTTPRequestHandler):
+    """A node that says when its answer has been read: only then is it asked for the time."""
 
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self._say(b'{"columns":["n"],"rows":[[7]]}')
+
+    def do_GET(self) -> None:
+        self.server.was_read.set()  # type: ignore[attr-defined] # our own server has it
+        self._say(b'{"timestamp_ns":%d}' % time.time_ns())
+
+    def _say(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.send_header("x-ingero-node", "gpu-node-02")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("form", ["json", "table"])
+def test_ctrl_c_prints_what_has_arrived_behind_a_silent_node(home: Path, form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        server.was_read = threading.Event()  # type: ignore[attr-defined] # see Answering
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        first = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [*INGERO, "query", "--nodes", f"{first},http://127.0.0.1:{server.server_port}", "--timeout", "300s",
+             "--format", form, "SELECT count(*) AS n FROM events"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")},
+        )  # fmt: skip
+        assert server.was_read.wait(PATIENCE_S)  # type: ignore[attr-defined] # see Answering
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        server.shutdown()
+    assert process.returncode == 130
+    expected = '[\n  {\n    "node": "gpu-node-02",\n    "n": 7\n  }\n]\n'
+    assert out == (expected if form == "json" else "node         n\n-----------  -\ngpu-node-02  7\n")
+    assert f"interrupted: no answer yet from {first}\n" in errors
+
+
+def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
@@ -189,4 +277,4 @@ def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    assert "interrupted: 1 of 2 nodes had answered" in errors
+    assert f"interrupted: no answer yet from {address}\n" in errors

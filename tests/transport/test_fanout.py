@@ -21,7 +21,7 @@ from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, NodeReply, Question
 from ingero.transport.http import HttpListener, bind
-from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
+from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
@@ -128,7 +128,7 @@ async def test_unknown_certificate_stops_and_shows_its_fingerprint(tmp_path: Pat
         (pinned,) = await ask([address], trusted={address: print_of})
         (signed,) = await ask([address], tls=ClientTls(ca=tls.cert))
         (changed,) = await ask([address], trusted={address: print_of.replace(print_of[:2], "00", 1)})
-    assert f"unknown (fingerprint {print_of})" in (stranger.failure or "")
+    assert f"unknown: self-signed certificate (fingerprint {print_of})" in (stranger.failure or "")
     assert f"`ingero nodes trust {address}`" in (stranger.failure or "")
     assert (pinned.failure, signed.failure) == (None, None)
     assert "not the trusted one" in (changed.failure or "")
@@ -183,6 +183,9 @@ async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known
 
 def test_node_lists_and_refusals() -> None:
     assert parse_nodes("[a:1, b:2,, a:1]") == ["a:1", "b:2"]
+    assert distinct(["https://gpu-1:80/", "gpu-1:80", "GPU-1:80", "gpu-2:80"]) == ["https://gpu-1:80/", "gpu-2:80"]
+    with pytest.raises(ConfigError, match=r"fleet\.trusted of gpu-1:80: 'ab:cd' is not a SHA-256 fingerprint"):
+        check_nodes(["https://gpu-1:80"], FanoutPolicy(trusted={"gpu-1:80": "ab:cd"}))
     with pytest.raises(ConfigError, match="no nodes to ask"):
         check_nodes([], FanoutPolicy())
     with pytest.raises(ConfigError, match="plaintext"):
@@ -205,6 +208,45 @@ def test_node_lists_and_refusals() -> None:
     check_nodes(["[fd00::1]:8080", "[fe80::1%eth0]:8080", "https://gpu-node-01:8443/", "knöten-1:8080"], FanoutPolicy())
     with pytest.raises(AuthError, match="come together"):
         client_tls(None, Path("x"), None)
+
+
+async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_short(tmp_path: Path) -> None:
+    """Its clock is asked for after its answer, so that the first look at it says: the answer is there."""
+    looked = asyncio.Event()
+
+    def clock_ns() -> int:
+        looked.set()
+        return time.time_ns()
+
+    async with (
+        node(database(tmp_path / "a.db"), "two", now_ns=clock_ns) as two,
+        FaultProxy(_target(two), swallow=True) as silent,
+        Fanout(FanoutPolicy(timeout_s=10 * PATIENCE_S)) as fanout,
+    ):
+
+        async def read_all() -> list[NodeReply]:
+            return [reply async for reply in fanout.ask([silent.address, two], SQL)]
+
+        reading = asyncio.create_task(read_all())
+        await asyncio.wait_for(looked.wait(), PATIENCE_S)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert [(reply.name, reply.failure) for reply in fanout.unread()] == [("two", None)]
+
+
+async def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Machines of one image may share their host name: neither rows nor clocks may be mixed up."""
+    db = database(tmp_path / "a.db")
+    async with (
+        node(db, "gpu") as one,
+        node(db, "gpu", now_ns=lambda: time.time_ns() + 2 * 10**12) as two,
+        Fanout(FanoutPolicy(timeout_s=PATIENCE_S)) as fanout,
+    ):
+        names = [reply.name async for reply in fanout.ask([one, two], SQL)]
+        offsets = fanout.offsets([one, two])
+    assert names == list(offsets) == ["gpu", f"gpu ({two})"]
+    assert offsets["gpu"].offset_ms < 1_000_000 < offsets[f"gpu ({two})"].offset_ms
 
 
 async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:

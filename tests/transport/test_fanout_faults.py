@@ -17,6 +17,7 @@ from tests.waiting import PATIENCE_S, until_async
 
 from ingero.cli.fanout import ask_rows
 from ingero.cli.fanout_options import FanoutOptions
+from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, Question
 from ingero.transport.http import HttpListener, bind
@@ -131,6 +132,7 @@ def test_a_kept_certificate_torn_by_a_crash_is_made_again(tmp_path: Path) -> Non
 HOSTILE = {
     "not JSON": http(b"<html>"),
     "not an object": http(b"[1,2]"),
+    "not UTF-8": http(b'{"columns":["n"],"rows":[["\xff"]]}'),
     "wrong types": http(b'{"columns":[1],"rows":{}}'),
     "nested": http(b'{"columns":["n"],"rows":' + b"[" * 100_000),
     "objects in rows": http(b'{"columns":["n"],"rows":[[{"a":1}]]}'),
@@ -153,7 +155,7 @@ async def test_servers_that_lie_are_warnings_and_the_others_answer(
         good = await stack.enter_async_context(node(database(tmp_path / "a.db")))
         hostile = [await stack.enter_async_context(raw_server(answer)) for answer in HOSTILE.values()]
         endless = await stack.enter_async_context(raw_server(b"HTTP/1.1 200 OK\r\n\r\n", endless=True))
-        options = FanoutOptions([good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0, False)
+        options = FanoutOptions([good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0)
         status = await asyncio.to_thread(ask_rows, options, "SELECT count(*) AS n FROM events", 10, "json")
     captured = capsys.readouterr()
     assert (status, msgspec.json.decode(captured.out)) == (0, [{"node": "n1", "n": 3}])
@@ -162,13 +164,35 @@ async def test_servers_that_lie_are_warnings_and_the_others_answer(
     assert "larger than 32 MiB" in warned[-1]
 
 
-async def test_a_name_or_column_cannot_forge_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    body = b'{"columns":["\\u001b[2J","b"],"rows":[["\\u001b]0;x\\u0007",1]]}'
-    async with raw_server(http(body, b"x-ingero-node: \x1b[31mroot")) as address:
-        options = FanoutOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0, False)
-        await asyncio.to_thread(ask_rows, options, "SELECT 1", 10, "table")
+FORGED = b"\x1b[31mro\xff\xc2\x9bot"
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+async def test_a_name_or_column_cannot_forge_the_terminal(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    body = b'{"columns":["\\u001b[2J","b"],"rows":[["\\u001b]0;x\\u0007",1]],"truncated":true}'
+    async with raw_server(http(body, b"x-ingero-node: " + FORGED)) as address:
+        options = FanoutOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0)
+        await asyncio.to_thread(ask_rows, options, "SELECT 1", 10, form)
     captured = capsys.readouterr()
-    assert "\x1b" not in captured.out + captured.err
+    assert "?[31mro??ot" in captured.out
+    assert "?[31mro??ot; raise --limit" in captured.err
+    for forbidden in ("\x1b", "\x9b"):
+        assert forbidden not in captured.out + captured.err
+    (captured.out + captured.err).encode()
+
+
+async def test_an_error_of_a_node_is_one_clean_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
+    body = msgspec.json.encode({"error": "\x1b[31mno\nWARNING: node b: forged " + "x" * 3000})
+    answer = b"HTTP/1.1 500 Oh\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+    async with raw_server(answer) as address:
+        options = FanoutOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0)
+        with pytest.raises(Unavailable) as raised:
+            await asyncio.to_thread(ask_rows, options, "SELECT 1", 10, "json")
+    head, line = str(raised.value).split("\n")
+    assert head == "no node answered:"
+    assert line.startswith(f"  node {address}: HTTP 500: ?[31mno WARNING: node b: forged xxx")
+    assert len(line) < 600
+    assert capsys.readouterr().out == "", "an error is no empty answer"
 
 
 async def test_f151_clocks_do_not_lengthen_a_question(tmp_path: Path) -> None:

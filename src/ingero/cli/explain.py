@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ingero.cli.fanout_options import fanout_options, resolve_fanout
+from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
@@ -60,6 +60,7 @@ class Span:
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
+@FAIL_ON_PARTIAL
 def command(
     db: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
     chains: bool, annotations: bool, per_process: bool, as_json: bool, **fanout: Any,
@@ -78,8 +79,10 @@ def command(
     options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None:
         if again or last or pid or per_process or begin or end or annotations:
+            named = "--nodes" if fanout["nodes"] is not None else "fleet.nodes of ingero.yaml"
             raise click.UsageError(
-                "nodes show their recorded chains: only --since, --json and connection options go along"
+                f"the nodes of {named} show their recorded chains: only --since, --json and connection options go "
+                "along; name a file with -d for the rest"
             )
         from ingero.cli.fanout import ask_chains
 

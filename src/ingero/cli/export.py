@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ingero.cli.fanout_options import fanout_options, resolve_fanout
+from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
 from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
@@ -46,6 +46,7 @@ FANOUT_TIMEOUT_S = 10.0
     "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
 )
 @fanout_options(FANOUT_TIMEOUT_S)
+@FAIL_ON_PARTIAL
 def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 

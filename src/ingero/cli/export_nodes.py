@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from ingero.cli.fanout import closing, decode_reply, each_reply, run_until_interrupt
+from ingero.cli.fanout import ask_nodes, closing, refuse_silence, some_of
 from ingero.cli.fanout_options import FanoutOptions
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.perfetto import as_columns
@@ -20,9 +20,8 @@ from ingero.contract.timeline import (
     TimelineWriter,
 )
 from ingero.core.rowmerge import RowMerge
-from ingero.core.skew import ClockOffset
 from ingero.errors import Unavailable
-from ingero.transport.fanout import NodeReply, Question
+from ingero.transport.fanout import NodeReply, Question, decode_reply
 
 _COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")
 _SQL = (
@@ -38,6 +37,7 @@ class _Events(msgspec.Struct):
 
     columns: list[str]
     rows: list[_Row]
+    truncated: bool = False
 
 
 class NodesTimeline:
@@ -48,21 +48,26 @@ class NodesTimeline:
         self.merge = RowMerge()
         self.merge.expect(_COLUMNS)
         self._rows: list[list[Any]] = []
+        self._cut: list[str] = []
         self._chains: list[tuple[ChainRow, int]] = []
         since_ns = time.time_ns() - int(since_s * 1e9)
         events = Question("/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit})
-        self.offsets, self.interrupted = run_until_interrupt(each_reply(options, events, self._take_rows))
-        if self.merge.is_total_failure:
-            raise Unavailable("no node answered:\n  " + "\n  ".join(self.merge.warnings))
         chains = Question(f"/api/v1/chains?since={since_s:.3f}s")
-        if not self.interrupted:
-            run_until_interrupt(each_reply(options, chains, self._take_chains))
+        self.course = ask_nodes(options, (events, self._take_rows), (chains, self._take_chains))
+        refuse_silence(self.merge, self.course)
+        if self.course.interrupted and not self.merge.answered:
+            raise Unavailable("interrupted before a node had answered; nothing was written")
+        if self._cut:
+            kept = f"only the newest {limit} events of {some_of(self._cut)} are in it"
+            self.merge.warnings.append(f"{kept}; raise --limit or shorten --since")
         self._rows.sort(key=lambda row: int(row[0]))
         self.nodes = self._read_nodes()
 
     def _take_rows(self, reply: NodeReply) -> None:
         decoded = decode_reply(reply, msgspec.json.Decoder(_Events).decode, self.merge)
         if decoded is not None:
+            if decoded.truncated:
+                self._cut.append(reply.name)
             for row in self.merge.add(reply.name, decoded.columns, decoded.rows):
                 row[8] = row[8] or reply.name
                 self._rows.append(row)
@@ -99,12 +104,12 @@ class NodesTimeline:
             row_numbers = np.arange(len(self._rows))
             yield writer.slices(SliceChunk(*(as_columns(column) for column in (*columns, row_numbers))))
         yield writer.chains([_chain(chain, index[chain.node], at_ns) for chain, at_ns in self._chains])
-        yield writer.counters(list(self._clocks(index, self.offsets)))
+        yield writer.counters(list(self._clocks(index)))
         yield writer.end()
 
-    def _clocks(self, index: dict[str, int], offsets: dict[str, ClockOffset]) -> Iterator[TimelineCounter]:
+    def _clocks(self, index: dict[str, int]) -> Iterator[TimelineCounter]:
         at = as_columns([self._rows[-1][0] if self._rows else 0])
-        for name, offset in offsets.items():
+        for name, offset in self.course.offsets.items():
             if name in index:
                 yield TimelineCounter(index[name], "clock offset", "ms", at, [offset.offset_ms])
 
@@ -114,7 +119,7 @@ class NodesTimeline:
 
     def close(self) -> int:
         """Warnings; returns the exit status."""
-        return closing(self.options, self.merge, self.offsets, self.interrupted)
+        return closing(self.options, self.merge, self.course)
 
 
 def _chain(chain: ChainRow, node: int, at_ns: int) -> TimelineChain:

@@ -9,7 +9,7 @@ import click
 from ingero.cli.params import Decorator, Duration, stacked
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, FleetBlockConfig, load_ingero
 from ingero.transport.auth import token_from
-from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, parse_nodes
+from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 
 _PATH = click.Path(path_type=Path)
 
@@ -21,7 +21,10 @@ class FanoutOptions:
     nodes: list[str]
     policy: FanoutPolicy
     skew_threshold_ms: float
-    fail_on_partial: bool
+    fail_on_partial: bool = False
+
+
+FAIL_ON_PARTIAL = click.option("--fail-on-partial", is_flag=True, help="Exit 3 when a node is missing in the answer.")
 
 
 def fanout_options(default_timeout_s: float) -> Decorator:
@@ -31,7 +34,9 @@ def fanout_options(default_timeout_s: float) -> Decorator:
             "--nodes", metavar="HOST:PORT,…", help="Ask these nodes at once [else fleet.nodes of ingero.yaml]."
         ),
         click.option(
-            "--timeout", type=Duration(), help=f"How long to wait [default: {default_timeout_s:g}s per node]."
+            "--timeout",
+            type=Duration(above_zero=True),
+            help=f"How long to wait [default: {default_timeout_s:g}s per node].",
         ),
         click.option("--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."),
         click.option("--client-cert", type=_PATH, help="Our certificate, where nodes want one."),
@@ -46,7 +51,6 @@ def fanout_options(default_timeout_s: float) -> Decorator:
         click.option(
             "--fleet-require-tls/--no-fleet-require-tls", default=True, help="Refuse plaintext off this machine."
         ),
-        click.option("--fail-on-partial", is_flag=True, help="Exit 3 when a node did not answer."),
     )
 
 
@@ -62,7 +66,7 @@ def resolve_fanout(fanout: dict[str, Any], default_timeout_s: float, *, is_local
 
 def fanout_of(fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float) -> FanoutOptions:
     """Options over configuration."""
-    nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else list(config.nodes)
+    nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else distinct(config.nodes)
     policy = FanoutPolicy(
         timeout_s=fanout["timeout"] or default_timeout_s,
         tls=client_tls(
@@ -75,4 +79,4 @@ def fanout_of(fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_
         token=token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
-    return FanoutOptions(nodes, policy, fanout["clock_skew_threshold"] * 1000, fanout["fail_on_partial"])
+    return FanoutOptions(nodes, policy, fanout["clock_skew_threshold"] * 1000, fanout.get("fail_on_partial", False))

@@ -16,7 +16,7 @@ from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_databa
 from ingero.errors import AuthError
 from ingero.storage.trace_path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
-from ingero.transport.nodes import FanoutPolicy, client_tls
+from ingero.transport.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools import ToolRefused, by_name, call, parse_pairs
 
 MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -108,7 +108,7 @@ def agent_context(db: Path, *, may_page: bool) -> AgentContext:
     report = Path("logs/test-report.json")
     return AgentContext(
         db=db,
-        nodes=fleet.nodes,
+        nodes=tuple(distinct(fleet.nodes)),
         policy=policy,
         play_scenario=_play,
         may_page=may_page,

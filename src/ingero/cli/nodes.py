@@ -8,18 +8,18 @@ from pathlib import Path
 import click
 import yaml
 
-from ingero.cli.fanout import each_reply
-from ingero.cli.fanout_options import FanoutOptions, fanout_of, fanout_options
+from ingero.cli.fanout import INTERRUPTED_STATUS, Course, ask_nodes
+from ingero.cli.fanout_options import fanout_of, fanout_options
 from ingero.cli.params import AS_JSON
-from ingero.cli.table import coloured, print_json, render_table
+from ingero.cli.table import print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
-from ingero.core.skew import ClockOffset
-from ingero.errors import ConfigError, Unavailable
+from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.storage.trace_path import home
 from ingero.storage.whole_file import replace_file
-from ingero.transport.fanout import NodeReply, Question, peer_fingerprint
-from ingero.transport.nodes import split_host_port
+from ingero.transport.fanout import NOT_DECODABLE, NodeReply, Question, decode_time, peer_fingerprint
+from ingero.transport.nodes import split_host_port, split_scheme
+from ingero.transport.tls import fingerprint_bytes
 
 FANOUT_TIMEOUT_S = 5.0
 
@@ -57,14 +57,17 @@ def list_nodes(as_json: bool) -> None:
 def trust(node: str, fingerprint: str | None, yes: bool) -> None:
     """Remember a node's certificate. Compare the fingerprint with what `ingero dashboard` printed on the node."""
     split_host_port(node)
+    node = split_scheme(node)[1]  # as the fan-out looks it up
     try:
         seen = asyncio.run(peer_fingerprint(node, 5.0))
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{node} does not answer with TLS: {error or 'no answer within 5 s'}") from None
-    if fingerprint is not None and fingerprint.upper() != seen:
-        raise Unavailable(f"{node} shows {seen}, not the fingerprint you gave; nothing was trusted")
+    if fingerprint is not None and fingerprint_bytes(fingerprint) != fingerprint_bytes(seen):
+        raise AuthError(f"{node} shows {seen}, not the fingerprint you gave; nothing was trusted")
     if fingerprint is None and not yes:
         print(f"{node} shows the certificate\n  {seen}")
+        if not sys.stdin.isatty():
+            raise AuthError("nobody is here to compare it: nothing was trusted; give --fingerprint, or --yes")
         click.confirm("Is that what the node printed?", abort=True)
     path = find_config() or home() / ".config" / "ingero" / "ingero.yaml"
     _remember(path, node, seen)
@@ -78,32 +81,37 @@ def check(as_json: bool, **fanout: object) -> int:
     """Ask every node for the time: who answers, under which name, how far its clock is off."""
     options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
-    offsets = asyncio.run(each_reply(options, Question("/api/v1/time"), replies.append))
-    rows = [_checked(reply, offsets.get(reply.name), options) for reply in replies]
+    course = ask_nodes(options, (Question("/api/v1/time"), replies.append))
+    rows = [_checked(reply, course, options.skew_threshold_ms) for reply in replies]
+    rows += [(node, None, "not asked", None, None, None) for node in options.nodes if node not in course.heard]
+    good = sum(row[2] == "ok" for row in rows)
     if as_json:
         keys = ("address", "name", "state", "clock_offset_ms", "round_trip_ms", "problem")
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
         shown = [tuple("–" if value is None else value for value in row) for row in rows]
         print(render_table(("address", "name", "state", "clock ms", "round trip ms", "what to do"), shown))
-    silent = sum(reply.failure is not None for reply in replies)
-    if not as_json:
-        text = f"\n  {len(replies) - silent} of {len(replies)} node(s) answer"
-        print(coloured(text, "31") if silent else text, file=sys.stderr)
-    return 1 if silent else 0
+        print(f"\n  {good} of {len(rows)} node(s) answer", file=sys.stderr)
+    return INTERRUPTED_STATUS if course.interrupted else int(good < len(rows))
 
 
-def _checked(reply: NodeReply, offset: ClockOffset | None, options: FanoutOptions) -> tuple[object, ...]:
+def _checked(reply: NodeReply, course: Course, skew_threshold_ms: float) -> tuple[object, ...]:
     if reply.failure is not None:
         return reply.address, None, "silent", None, None, reply.failure
+    try:
+        decode_time(reply.body)
+    except NOT_DECODABLE:
+        hint = "something answers there, but it is no node; is that the port of `ingero dashboard`?"
+        return reply.address, None, "no node", None, None, hint
+    offset = course.offsets.get(reply.name)
     if offset is None:
         return reply.address, reply.name, "ok", None, None, "it did not tell its time three times; ask again"
     problem = None
-    if abs(offset.offset_ms) > options.skew_threshold_ms:
+    if abs(offset.offset_ms) > skew_threshold_ms:
         problem = "its clock differs from ours; is NTP or PTP running on both?"
-        if offset.rtt_ms / 2 > options.skew_threshold_ms:
-            problem = "its clock may differ from ours: the round trip is too long to be sure"
-    return reply.address, reply.name, "ok", round(offset.offset_ms, 1), round(offset.rtt_ms, 1), problem
+    if offset.rtt_ms / 2 > skew_threshold_ms:
+        problem = f"the round trip is too long to compare clocks closer than {offset.rtt_ms / 2:.0f} ms"
+    return reply.address, reply.name, "ok", round(offset.offset_ms, 1) + 0.0, round(offset.rtt_ms, 1), problem
 
 
 def _remember(path: Path, node: str, fingerprint: str) -> None:

@@ -40,13 +40,17 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, *, above_zero: bool = False) -> None:
+        self._above_zero = above_zero
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
         try:
-            return parse_duration_s(str(value))
+            seconds = parse_duration_s(str(value))
         except ValueError as error:
             return self.fail(str(error), param, ctx)
+        return seconds if seconds or not self._above_zero else self.fail("must be longer than nothing", param, ctx)
 
 
 class Size(click.ParamType[int]):

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from ingero.cli.fanout_options import fanout_options, resolve_fanout
+from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.cli.rows import RowPrinter
 from ingero.config.ingero import trace_database
@@ -40,6 +40,7 @@ LOCAL_ROWS = 10_000
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @fanout_options(FANOUT_TIMEOUT_S)
+@FAIL_ON_PARTIAL
 def command(
     sql: str | None,
     db: Path | None,

@@ -9,6 +9,7 @@ from typing import Any
 from ingero.cli.table import printable
 
 LOOK_AHEAD_ROWS = 2000  # a table measures its columns on this many rows, then goes on with those widths
+WIDEST = 200  # a longer cell is printed whole, but no other row is padded to it
 
 
 class RowPrinter:
@@ -24,7 +25,7 @@ class RowPrinter:
 
     def begin(self, header: Sequence[str]) -> None:
         """The columns are known."""
-        self._header = list(header)
+        self._header = _keys(header) if self.form == "json" else list(header)
         if self.form == "csv":
             self._csv.writerow(header)
 
@@ -62,7 +63,7 @@ class RowPrinter:
         if self._widths is None and self._waiting:
             header = [printable(name) for name in self._header]
             columns = zip(header, *self._waiting, strict=True)
-            self._widths = [max(len(text) for text in column) for column in columns]
+            self._widths = [min(max(len(text) for text in column), WIDEST) for column in columns]
             self._print_lines([header, ["-" * width for width in self._widths]])
         self._print_lines(self._waiting)
         self._waiting = []
@@ -71,3 +72,15 @@ class RowPrinter:
         widths = self._widths or []
         for line in lines:
             print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _keys(header: Sequence[str]) -> list[str]:
+    """Names of columns as keys of an object, which has each key once: `id`, `id_2`."""
+    keys: dict[str, None] = {}
+    for name in header:
+        key, number = name, 1
+        while key in keys:
+            number += 1
+            key = f"{name}_{number}"
+        keys[key] = None
+    return list(keys)

@@ -15,6 +15,7 @@ class RowMerge:
     warnings: list[str] = field(default_factory=list)
     answered: int = 0
     failed: int = 0
+    left_out: int = 0
     rows: int = 0
     nodes: set[str] = field(default_factory=set)
     _columns: list[str] | None = None
@@ -41,6 +42,7 @@ class RowMerge:
             self.expect(columns)
         assert self._columns is not None
         if list(columns) != self._columns:
+            self.left_out += 1
             self.warnings.append(
                 f"node {node}: its columns ({', '.join(columns)}) differ from ({', '.join(self._columns)}); left out"
             )
@@ -53,6 +55,11 @@ class RowMerge:
         if rows:
             self.nodes.add(node)
         return [[node, *row] for row in rows]
+
+    @property
+    def is_partial(self) -> bool:
+        """Rows of some node are missing."""
+        return self.failed + self.left_out > 0
 
     @property
     def is_total_failure(self) -> bool:

@@ -35,7 +35,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class SkewWarning:
-    """Two clocks that differ by more than allowed, or whose difference cannot be told that precisely."""
+    """Two clocks that differ by more than allowed."""
 
     node: str
     other: str
@@ -72,6 +72,11 @@ def skew_warnings(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> li
         SkewWarning(w.node, w.other, w.offset_ms, w.rtt_ms, w.rtt_ms / 2 > threshold_ms)
         for w in sorted(beyond, key=lambda warning: -abs(warning.offset_ms))
     ]
+
+
+def unsure_nodes(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> list[str]:
+    """Nodes whose round trip is too long to find a clock that is `threshold_ms` off."""
+    return [name for name, offset in offsets.items() if offset.rtt_ms / 2 > threshold_ms]
 
 
 def _compare(one: str, other: str, offsets: Mapping[str, ClockOffset]) -> SkewWarning:

@@ -10,31 +10,42 @@ import ssl
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
 
 from ingero.contract.names import NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
+from ingero.core.rowmerge import RowMerge
 from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
-from ingero.errors import AuthError, ConfigError
+from ingero.errors import AuthError
 from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme
-from ingero.transport.tls import ClientTls, client_context, fingerprint, is_loopback, unverified_context
+from ingero.transport.tls import (
+    ClientTls,
+    client_context,
+    fingerprint,
+    is_loopback,
+    unverified_context,
+)
 
 MAX_REPLY_BYTES: Final = 32 << 20
-ERROR_TEXT_BYTES: Final = 512
+ERROR_BODY_BYTES: Final = 4096
+ERROR_TEXT_LENGTH: Final = 512
+NAME_LENGTH: Final = 253
 SKEW_SAMPLES: Final = 3
 FRESH_NS: Final = 60_000_000_000  # a clock that was looked at this recently is not looked at again
 AT_ONCE: Final = 128  # more at a time only fills memory: replies are printed in order anyway
 BACKLOG_BYTES: Final = 32 << 20  # of replies that wait for a slower node before them
-_decode_time = msgspec.json.Decoder(TimeReply).decode
+Answer = TypeVar("Answer")
+NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+decode_time = msgspec.json.Decoder(TimeReply).decode
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """What one node said, or why it did not; a silent node is often the answer."""
+    """What one node said, or why it did not; a silent node is often the answer. Name and failure are one clean line."""
 
     address: str
     name: str
@@ -48,6 +59,18 @@ class Question:
 
     path: str
     body: Mapping[str, Any] | None = None  # a question with a body is a POST
+
+
+def decode_reply(reply: NodeReply, decode: Callable[[bytes], Answer], merge: RowMerge) -> Answer | None:
+    """The decoded answer, or None after noting in `merge` why there is none."""
+    if reply.failure is not None:
+        merge.fail(reply.address, reply.failure)
+        return None
+    try:
+        return decode(reply.body)
+    except NOT_DECODABLE as error:
+        merge.fail(reply.address, f"its answer cannot be read: {error}")
+        return None
 
 
 class _Backlog:
@@ -83,7 +106,9 @@ class Fanout:
         self._offsets: dict[str, ClockOffset] = {}
         self._measured_ns: dict[str, int] = {}
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] = {}  # by address
+        self._first_called: dict[str, str] = {}  # address by name
+        self._unread: list[NodeReply] = []
         self._clock_ns = clock_ns
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
         self._plain: set[str] = set()
@@ -143,18 +168,30 @@ class Fanout:
                 reply = await asked[0]
                 asked.popleft()  # lets go of the reply: thousands of them would fill the memory
                 await backlog.given_out(reply)
-                yield reply
+                yield self._named(reply)
                 del reply
             await asyncio.gather(*clocks)
         finally:
+            self._unread = [task.result() for task in asked if task.done() and not task.cancelled()]
             running: list[asyncio.Task[Any]] = [*asked, *clocks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
+    def unread(self) -> list[NodeReply]:
+        """After `ask` was left early: the replies that had arrived behind one still awaited, in node order."""
+        return [self._named(reply) for reply in self._unread]
+
     def offsets(self, nodes: Sequence[str]) -> dict[str, ClockOffset]:
         """Clock offsets measured so far, by node name, in the order of `nodes`."""
-        return {self._names[node]: self._offsets[node] for node in nodes if node in self._offsets}
+        known = [node for node in nodes if node in self._offsets and node in self._names]
+        return {self._names[node]: self._offsets[node] for node in known}
+
+    def _named(self, reply: NodeReply) -> NodeReply:
+        """Of two nodes that call themselves the same, the later one is told apart by its address."""
+        is_first = self._first_called.setdefault(reply.name, reply.address) == reply.address
+        self._names[reply.address] = reply.name if is_first else f"{reply.name} ({reply.address})"
+        return replace(reply, name=self._names[reply.address])
 
     async def _ask_one(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         try:
@@ -171,7 +208,7 @@ class Fanout:
             return NodeReply(node, node, failure=_connection_failure(error) + self._hint(node, error))
 
     async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
-        pinned = self._pinned(node)
+        pinned = b"" if self._url(node).startswith("http://") else self.policy.pinned(node)
         method = "GET" if question.body is None else "POST"
         was_plain = node in self._plain
         leaving = {} if self._keep_open or not is_last else {"Connection": "close"}  # 256 KiB each while open
@@ -195,23 +232,17 @@ class Fanout:
             try:
                 reply = await self._request(node, Question("/api/v1/time"), is_last=number == SKEW_SAMPLES - 1)
                 received = self._clock_ns()
-                samples.append(TimeSample(sent, received, _decode_time(reply.body).timestamp_ns))
-            except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, msgspec.DecodeError, RecursionError):
+                samples.append(TimeSample(sent, received, decode_time(reply.body).timestamp_ns))
+            except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, *NOT_DECODABLE):
                 return
         self._offsets[node] = estimate_offset(samples)
         self._measured_ns[node] = received
-        self._names[node] = reply.name
 
     def _url(self, node: str) -> str:
         scheme, host = split_scheme(node)
         if not scheme:
             scheme = "http" if node in self._plain else "https"
         return f"{scheme}://{host}"
-
-    def _pinned(self, node: str) -> bytes:
-        """The fingerprint a node's certificate must have; empty when authorities decide."""
-        pinned = self.policy.trusted.get(split_scheme(node)[1])
-        return _fingerprint_bytes(pinned) if pinned and not self._url(node).startswith("http://") else b""
 
     def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
         """A server on this machine may speak plaintext; elsewhere only when that was allowed."""
@@ -238,11 +269,11 @@ class Fanout:
             seen = await peer_fingerprint(node, self.policy.timeout_s)
         except (OSError, TimeoutError, AuthError) as again:
             return f"its certificate is not trusted and could not be read again: {again}"
+        why = getattr(error.certificate_error, "verify_message", "") or "it does not verify"
         if self.policy.tls.ca is not None:
-            why = getattr(error.certificate_error, "verify_message", "") or "it does not verify"
             return f"its certificate is not accepted with {self.policy.tls.ca}: {why} (fingerprint {seen})"
         return (
-            f"its certificate is unknown (fingerprint {seen}); compare it with what the node printed, then run "
+            f"its certificate is unknown: {why} (fingerprint {seen}); compare it with what the node printed, then run "
             f"`ingero nodes trust {host}`"
         )
 
@@ -260,10 +291,11 @@ async def peer_fingerprint(node: str, timeout_s: float) -> str:
 
 
 async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
-    name = reply.headers.get(NODE_NAME_HEADER) or node
+    name = _one_line(reply.headers.get(NODE_NAME_HEADER, ""))[:NAME_LENGTH] or node
     if reply.status != 200:
-        text = (await reply.content.read(ERROR_TEXT_BYTES)).decode("utf-8", "replace")
-        return NodeReply(node, name, failure=f"HTTP {reply.status}: {_error_text(text)}")
+        text = _error_text((await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace"))
+        failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
+        return NodeReply(node, name, failure=_one_line(failure)[:ERROR_TEXT_LENGTH])
     body = bytearray()
     async for chunk in reply.content.iter_chunked(1 << 16):
         body += chunk
@@ -276,8 +308,13 @@ async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
 def _error_text(text: str) -> str:
     try:
         return str(msgspec.json.decode(text)["error"])
-    except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
-        return " ".join(text.split())
+    except (*NOT_DECODABLE, KeyError, TypeError):
+        return text
+
+
+def _one_line(text: str) -> str:
+    """What a node says of itself, with nothing in it that a terminal would act on."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def _connection_failure(error: Exception) -> str:
@@ -298,13 +335,3 @@ def _changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) ->
         f"its certificate is not the trusted one (now {seen}); if the node was reinstalled, run "
         f"`ingero nodes trust {split_scheme(node)[1]}`"
     )
-
-
-def _fingerprint_bytes(text: str) -> bytes:
-    try:
-        digest = bytes.fromhex(text.replace(":", ""))
-    except ValueError:
-        digest = b""
-    if len(digest) != 32:
-        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint; see `ingero nodes trust`")
-    return digest

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingero.errors import AuthError, ConfigError
-from ingero.transport.tls import ClientTls, is_loopback
+from ingero.transport.tls import ClientTls, fingerprint_bytes, is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,26 @@ class FanoutPolicy:
     require_tls: bool = True
     token: str | None = None
 
+    def pinned(self, node: str) -> bytes:
+        """The fingerprint that a node's certificate must have; empty when authorities decide."""
+        text = self.trusted.get(split_scheme(node)[1])
+        return fingerprint_bytes(text) if text else b""
+
 
 def parse_nodes(text: str) -> list[str]:
     """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):  # otherwise the brackets are those of an IPv6 address
         inner = inner[1:-1]
-    return list(dict.fromkeys(part.strip() for part in inner.split(",") if part.strip()))
+    return distinct([part.strip() for part in inner.split(",") if part.strip()])
+
+
+def distinct(nodes: Sequence[str]) -> list[str]:
+    """Each node once, however often and in whichever spelling it was named: its rows must not count twice."""
+    first: dict[str, str] = {}
+    for node in nodes:
+        first.setdefault(split_scheme(node)[1].lower(), node)
+    return list(first.values())
 
 
 def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
@@ -36,6 +49,10 @@ def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
         if scheme not in ("", "http", "https"):
             raise ConfigError(f"{node!r} is not a node; write host:port")
         split_host_port(node)
+        try:
+            policy.pinned(node)
+        except ConfigError as error:
+            raise ConfigError(f"fleet.trusted of {host}: {error}") from None
         if scheme == "http" and policy.require_tls and not is_loopback(host):
             raise ConfigError(
                 f"node {node} would be asked in plaintext, token included; use https, or allow it with "

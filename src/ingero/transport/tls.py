@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.errors import AuthError
+from ingero.errors import AuthError, ConfigError
 from ingero.transport.auth import check_private_file
 
 KEPT_CERTIFICATE, KEPT_KEY = "server.crt", "server.key"  # of those we make ourselves
@@ -86,6 +86,17 @@ def fingerprint(certificate_der: bytes) -> str:
     """SHA-256 as people compare it: upper-case hex pairs with colons."""
     digest = hashlib.sha256(certificate_der).hexdigest().upper()
     return ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))
+
+
+def fingerprint_bytes(text: str) -> bytes:
+    """A SHA-256 fingerprint, with or without colons; raises ConfigError for anything else."""
+    try:
+        digest = bytes.fromhex(text.replace(":", ""))
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint: 32 pairs of hex digits, as a node prints it")
+    return digest
 
 
 def fingerprint_of_file(path: Path) -> str:

@@ -11,7 +11,7 @@ from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, traced
 from ingero.core.skew import skew_warnings
-from ingero.transport.fanout import Fanout, NodeReply, Question
+from ingero.transport.fanout import Fanout, NodeReply, Question, decode_reply
 from ingero.transport.nodes import check_nodes
 from ingero.transport.tools import ToolRefused
 
@@ -76,14 +76,11 @@ def _question(action: str, question: FleetQuestion, sql: str) -> Question:
 
 def _decoded(replies: list[NodeReply], merge: RowMerge, kind: Any) -> list[tuple[NodeReply, Any]]:
     found = []
+    decode = msgspec.json.Decoder(kind).decode
     for reply in replies:
-        if reply.failure is not None:
-            merge.fail(reply.address, reply.failure)
-            continue
-        try:
-            found.append((reply, msgspec.json.decode(reply.body, type=kind)))
-        except (msgspec.DecodeError, RecursionError) as error:
-            merge.fail(reply.address, f"its answer cannot be read: {error}")
+        answer = decode_reply(reply, decode, merge)
+        if answer is not None:
+            found.append((reply, answer))
     return found
 
 
