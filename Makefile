@@ -27,6 +27,7 @@ setup: $(READY) ## create .venv with everything, pinned by hash
 .PHONY: demo
 demo: $(READY) ## start a small simulated cluster, slow one node, show it being named
 	@$(BIN)/ingero demo
+	@echo; echo "the commands are in $(BIN): source $(BIN)/activate"
 
 .PHONY: test
 test: $(READY) ## run every test that this machine can run; what was skipped and why is printed at the end

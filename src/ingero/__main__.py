@@ -26,16 +26,24 @@ def help_text() -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
     args = sys.argv[1:] if argv is None else argv
+    try:
+        return _main(args)
+    except KeyboardInterrupt:  # while a command was being loaded
+        return 130
+    except OSError as error:
+        from ingero.cli.dispatch import output_lost
+
+        return output_lost(error, "ingero")
+
+
+def _main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help", "help"):
-        try:
-            print(help_text(), flush=True)
-        except BrokenPipeError:  # `ingero --help | head`
-            sys.stderr.close()
+        print(help_text(), flush=True)
         return 0
     if args[0] in ("--version", "version"):
         from importlib.metadata import version
 
-        print(f"ingero {version('ingero')}")
+        print(f"ingero {version('ingero')}", flush=True)
         return 0
     from ingero.cli.dispatch import run
 

@@ -1,10 +1,17 @@
 """Running a command: errors become one sentence and a status."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import click
 import pytest
 
 from ingero.cli.dispatch import run, run_click
 from ingero.errors import Unavailable
+
+FULL = Path("/dev/full")
 
 
 def failing(error: Exception) -> click.Command:
@@ -31,3 +38,57 @@ def test_a_missing_extra_says_how_to_get_it(capsys: pytest.CaptureFixture[str]) 
 def test_unknown_commands_get_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["exprot"]) == 2
     assert "did you mean `ingero export`?" in capsys.readouterr().err
+
+
+def test_an_error_names_the_command_it_came_from_and_shows_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A peer may answer with anything; two lines of ours stay two lines."""
+    group = click.Group("g", commands={"sub": failing(Unavailable("it said \x1b[2J\nask again"))})
+    assert run_click(group, ["sub"], "ingero g") == 1
+    assert capsys.readouterr().err == "ingero g sub: it said \\x1b[2J\nask again\n"
+
+
+def interrupted() -> click.Command:
+    @click.command()
+    def command() -> None:
+        raise KeyboardInterrupt
+
+    return command
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_click(interrupted(), [], "ingero x") == 130
+    assert capsys.readouterr().err == "\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rates", "show"], ["rates", "--help"]])
+def test_a_reader_that_leaves_is_no_error(arguments: list[str], unbuffered: str) -> None:
+    """`ingero … | head`, whether Python notices while printing or on its way out."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    ended = subprocess.run(
+        [sys.executable, "-m", "ingero", *arguments],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_output_is_a_sentence() -> None:
+    with FULL.open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "ingero", "rates", "show"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, "ingero rates: no space left where the output goes\n")

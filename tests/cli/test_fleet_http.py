@@ -10,6 +10,7 @@ from tests.fleet.pushes import ANY_PORT, running
 from tests.fleet.test_backends import write_pair
 
 from ingero.cli.check_fleet import check_fleet
+from ingero.cli.dispatch import run
 from ingero.cli.echo_ask import connect
 from ingero.cli.fleet_http import fleet_json, open_connection
 from ingero.errors import AuthError, ConfigError, Unavailable
@@ -85,3 +86,41 @@ def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
     monkeypatch.delenv("INGERO_FLEET_TOKEN")
     config.write_text("")
     open_connection("http://fleet.example:8080", None)
+
+
+async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mistakes of the first hour; what a port that speaks no HTTP sends is never shown."""
+    monkeypatch.setattr("ingero.cli.fleet_http.TIMEOUT_S", 60.0)
+    async with running() as fleet:
+        api, otlp, grpc = (fleet.addresses[name] for name in ("threshold", "http", "grpc"))
+
+        async def refused(url: str) -> str:
+            with pytest.raises(Unavailable) as caught:
+                await asyncio.to_thread(fleet_json, url, "/api/v1/status", None)
+            return str(caught.value)
+
+        assert (await refused(f"http://{otlp}")).endswith(
+            "Not Found; is it the address of its threshold API (port 8080)?"
+        )
+        assert "write http://" in await refused(f"https://{api}")
+        told = await refused(f"http://{grpc}")
+        assert "does not speak HTTP" in told and told.isprintable()
+        assert [check.name for check in await asyncio.to_thread(check_fleet, f"http://{api}", "c", None)] == [
+            "reach",
+            "push",
+        ]
+        (_, tls) = await asyncio.to_thread(check_fleet, f"https://{otlp}", "c", None)
+        assert (tls.passed, "write http://" in tls.recommendation) == (False, True)
+        (*_, quorum) = await asyncio.to_thread(check_fleet, f"http://{otlp}", "c", None)
+        assert (quorum.name, quorum.passed, quorum.optional) == ("quorum", False, True)
+        with pytest.raises(ConfigError, match="write http://host:4318"):
+            check_fleet(otlp, "c", None)
+
+
+async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(capsys: pytest.CaptureFixture[str]) -> None:
+    async with running() as fleet:
+        url = f"http://{fleet.addresses['threshold']}"
+        assert await asyncio.to_thread(run, ["status", "--fleet", url, "--cluster", "tpyo"]) == 1
+        assert "no cluster 'tpyo' has pushed; there are: none yet" in capsys.readouterr().err
+        assert await asyncio.to_thread(run, ["silence", "lift", "n1", "--fleet", url]) == 1
+        assert "n1 was not silenced; `ingero silence list` shows who is" in capsys.readouterr().err

@@ -5,14 +5,16 @@ import http.client
 import ssl
 import time
 import urllib.parse
+from http import HTTPStatus
 from pathlib import Path
 
 from ingero.agent.checks import Check
 from ingero.cli.fleet_http import authorization, open_connection
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE
 from ingero.contract.names import CLUSTER_QUERY, METRICS_PATH, PROTOBUF_TYPE, QUORUM_HEADER, THRESHOLD_HEADER
-from ingero.errors import IngeroError
+from ingero.transport.connect import failure_text
 
+OTLP_HTTP_PORT = 4318
 MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 
 
@@ -20,14 +22,15 @@ def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
     """Try an empty push, which changes nothing in Fleet, and read the reply."""
     headers = {"Content-Type": PROTOBUF_TYPE} | authorization()
     path = f"{METRICS_PATH}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
+    connection = open_connection(url, ca_cert, OTLP_HTTP_PORT)
     try:
-        connection = open_connection(url, ca_cert)
         connection.connect()
     except ssl.SSLCertVerificationError as error:
         return [Check("reach", True, url), Check("TLS", False, error.verify_message, recommendation=_TLS_ADVICE)]
     except ssl.SSLError as error:
-        return [Check("reach", True, url), Check("TLS", False, str(error), recommendation=_TLS_ADVICE)]
-    except (OSError, IngeroError) as error:
+        advice = failure_text(url, error, _TLS_ADVICE)
+        return [Check("reach", True, url), Check("TLS", False, "no TLS connection", recommendation=advice)]
+    except OSError as error:
         return [
             Check("reach", False, f"{url}: {error}", recommendation="is ingero-fleet running there, is the port open?")
         ]
@@ -39,25 +42,26 @@ def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
         reply = connection.getresponse()
         reply.read(4096)
     except (OSError, http.client.HTTPException) as error:
-        return [*checks, Check("push", False, str(error), recommendation=_push_advice(error, url))]
+        advice = failure_text(url, error, _push_advice(error))
+        return [*checks, Check("push", False, "no answer to a push", recommendation=advice)]
     finally:
         connection.close()
-    return [*checks, _push(reply.status), *_clock(reply), _quorum(reply, cluster)]
+    if reply.status != HTTPStatus.OK:
+        return [*checks, _refused_push(reply.status)]
+    accepted = Check("push", True, "an empty push was accepted")
+    return [*checks, accepted, *_clock(reply), _quorum(reply, cluster)]
 
 
-def _push_advice(error: Exception, url: str) -> str:
+def _push_advice(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "it asks for a client certificate: name ours under fleet.tls in ingero.yaml"
-    otherwise = "; if it speaks TLS, write https://" if url.startswith("http:") else ""
-    return f"is this the OTLP/HTTP port (4318)?{otherwise}"
+    return "is this the OTLP/HTTP port (4318)?"
 
 
 _TLS_ADVICE = "give the authority with --ca-cert, or use the name the certificate is for"
 
 
-def _push(status: int) -> Check:
-    if status == 200:
-        return Check("push", True, "an empty push was accepted")
+def _refused_push(status: int) -> Check:
     advice = {
         401: f"set ${FLEET_TOKEN_VARIABLE} to Fleet's token, or fleet.token_file in ingero.yaml",
         404: "this is not the OTLP/HTTP port; try 4318",
@@ -84,6 +88,10 @@ def _quorum(reply: http.client.HTTPResponse, cluster: str) -> Check:
     if quorum == "true":
         return Check("quorum", True, f"cluster {cluster} has one, threshold {threshold}")
     return Check(
-        "quorum", False, f"cluster {cluster} has too few active nodes",
-        recommendation="agents must push under the same cluster id; until then they judge by their own history",
-    )  # fmt: skip
+        "quorum",
+        False,
+        f"cluster {cluster} has too few active nodes yet",
+        "normal before agents push; until then each judges by its own history",
+        "start `ingero fleet-push` on the others with the same cluster id",
+        optional=True,
+    )

@@ -103,6 +103,7 @@ def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: boo
 
     say(f"starting Fleet and {len(names)} simulated nodes (pushes every {story.push_interval_s:g} s instead of 5 s,")
     say("warm-up of 5 samples instead of 30, quorum of 3 nodes instead of 5)")
+    say(f"every node is known after about {10 * story.push_interval_s:.0f} s …")
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
         echo = stack.enter_context(_echo(say)) if story.asks_echo else None

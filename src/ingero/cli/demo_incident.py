@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 from ingero.cli.explain import chain_json, print_chain
-from ingero.cli.table import coloured, print_json, render_table
+from ingero.cli.table import coloured, print_json, print_summaries, render_table
 from ingero.contract.events import op_name
 from ingero.core.durations import human_duration
 from ingero.sim.incidents import INCIDENTS, IncidentResult, run_incident
@@ -13,9 +13,7 @@ from ingero.storage.chain_table import RecordedChain
 def play(name: str, as_json: bool, seed: int) -> int:
     """Play one scenario, or list them; the status says whether its finding held."""
     if name == "list":
-        print(
-            render_table(("scenario", "what happens"), [(key, incident.title) for key, incident in INCIDENTS.items()])
-        )
+        print_summaries(("scenario", "what happens"), {key: story.title for key, story in INCIDENTS.items()}, as_json)
         return 0
     result = run_incident(name, seed=seed)
     if as_json:

@@ -1,6 +1,7 @@
 """Loads one command of the grammar and runs it; errors become one sentence and an exit status."""
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -8,6 +9,7 @@ import sys
 import click
 
 from ingero.cli.grammar import COMMANDS
+from ingero.cli.table import printable
 from ingero.errors import IngeroError
 
 # what a base install leaves out, by module
@@ -31,22 +33,52 @@ def run(args: list[str]) -> int:
 def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
     """Run a click command the way every console script of ours does."""
     try:
-        status = command.main(args, prog_name=prog_name, standalone_mode=False)
+        status = _run_in_context(command, args, prog_name)
+        sys.stdout.flush()  # while a reader that left or a full disk can still be told
+    except OSError as error:
+        return output_lost(error, prog_name)
+    return status
+
+
+def output_lost(error: OSError, prog_name: str) -> int:
+    """The exit status when standard output takes no more; any other error rises again."""
+    if isinstance(error, BrokenPipeError):  # `| head`: the reader has seen enough
+        status = 0
+    elif error.errno == errno.ENOSPC and error.filename is None:
+        print(f"{prog_name}: no space left where the output goes", file=sys.stderr)
+        status = 1
+    else:
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+    return status
+
+
+def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> int:
+    name = prog_name
+    try:
+        with command.make_context(prog_name, list(args)) as context:
+            try:
+                status = command.invoke(context)
+            finally:
+                name = f"{prog_name} {context.invoked_subcommand or ''}".rstrip()
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.Abort:
+        return 130
+    except (KeyboardInterrupt, EOFError):
+        print(file=sys.stderr)  # the shell's prompt goes below ^C
         return 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except IngeroError as error:
-        print(f"{prog_name}: {error}", file=sys.stderr)
+        lines = [printable(line) for line in f"{name}: {error}".splitlines()]  # some of it may be what a peer said
+        print(*lines, sep="\n", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:
             raise
-        print(f"{prog_name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`", file=sys.stderr)
+        print(f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader of our pipe left: nothing to report
-        return 0
     return status if isinstance(status, int) else 0

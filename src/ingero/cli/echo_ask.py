@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ingero.cli.params import AS_JSON, stacked
-from ingero.cli.table import print_json, print_tools, render_table
+from ingero.cli.table import print_json, print_summaries, render_table
 from ingero.config.echo import (
     CA_VARIABLE,
     DEFAULT_DATABASE,
@@ -79,7 +79,7 @@ def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -
 
     if name is None:
         questions = {tool.name.removeprefix(PREFIX): tool.summary for tool in TOOLS}
-        print_tools(("question", "answers"), questions, as_json)
+        print_summaries(("question", "answers"), questions, as_json)
         return 0
     asked = remote(by_name(TOOLS, name if name.startswith(PREFIX) else PREFIX + name))
     answer = msgspec.to_builtins(asyncio.run(call(asked, connect(**where), parse_pairs(pairs), lax=True)))

@@ -13,21 +13,22 @@ from typing import Any
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.auth import token_from
-from ingero.transport.connect import connection_to
+from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tls import ClientTls
 
 TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 32 << 20
+RIGHT_ADDRESS = "is it the address of its threshold API (port 8080)?"
 
 
-def open_connection(url: str, ca_cert: Path | None) -> http.client.HTTPConnection:
-    """A connection to the host of `url`."""
-    fleet, example = load_ingero().fleet, "http://host:8080 or https://host:8080"
+def open_connection(url: str, ca_cert: Path | None, port: int = 8080) -> http.client.HTTPConnection:
+    """A connection to the host of `url`, not yet made; the port is for a URL without one."""
+    fleet, example = load_ingero().fleet, f"http://host:{port} or https://host:{port}"
     if url.startswith("http://") and authorization() and not fleet.insecure:
         refuse_plaintext(url, "fleet.insecure of ingero.yaml")
     tls = ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    return connection_to(url, tls, http_port=8080, https_port=8080, timeout_s=TIMEOUT_S, example=example)
+    return connection_to(url, tls, http_port=port, https_port=port, timeout_s=TIMEOUT_S, example=example)
 
 
 def authorization() -> dict[str, str]:
@@ -53,24 +54,28 @@ def fleet_json(
             f"{url}: its certificate is not trusted: {error.verify_message}; give its authority with --ca-cert"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"Fleet does not answer at {url}: {error}; {_advice(url, error)}") from None
+        raise Unavailable(f"Fleet does not answer at {url}: {failure_text(url, error, _advice(error))}") from None
     finally:
         connection.close()
     if reply.status == 401:
         raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml")
     if reply.status != 200:
-        raise Unavailable(f"Fleet at {url} answered {reply.status}: {data[:200].decode(errors='replace').strip()}")
+        raise Unavailable(f"Fleet at {url} answered {reply.status}: {_reason(data)}")
     try:
         return json.loads(data)
     except ValueError:
-        raise Unavailable(
-            f"{url} answered, but not like Fleet; is it the address of its threshold API (port 8080)?"
-        ) from None
+        raise Unavailable(f"{url} answered, but not like Fleet; {RIGHT_ADDRESS}") from None
 
 
-def _advice(url: str, error: Exception) -> str:
+def _reason(body: bytes) -> str:
+    """What Fleet said, or the beginning of what somebody else said."""
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError):
+        return f"{body[:200].decode(errors='replace').strip()}; {RIGHT_ADDRESS}"
+
+
+def _advice(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "if it asks for client certificates, name ours under fleet.tls in ingero.yaml"
-    if isinstance(error, http.client.RemoteDisconnected) and url.startswith("http://"):
-        return "somebody hung up; if it speaks TLS, write https://"
     return "is `ingero-fleet` or `ingero up` running?"

@@ -69,7 +69,8 @@ def fleet(
         from ingero.fleet.app import check_files
 
         check_files(config)
-        click.echo(f"{path or 'the built-in configuration'} is valid")
+        name = str(path or "the built-in configuration")
+        click.echo(json.dumps({"configuration": name, "valid": True}) if as_json else f"{name} is valid")
         return 0
     return _serve(config, as_json, log_level)
 

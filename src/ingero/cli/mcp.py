@@ -11,7 +11,7 @@ import msgspec
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS, investigate
 from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
-from ingero.cli.table import print_json, print_tools
+from ingero.cli.table import print_json, print_summaries
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_database
 from ingero.errors import AuthError
 from ingero.storage.trace_path import home
@@ -137,7 +137,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool
       ingero ask query_fleet action=chains since=1h
     """
     if name is None:
-        print_tools(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
+        print_summaries(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
         return 0
     context = agent_context(trace_database(db), may_page=True)
     try:

@@ -53,7 +53,7 @@ def command(
     if as_json:
         import msgspec
 
-        print_json(msgspec.to_builtins(summary))
+        print_json(msgspec.to_builtins(summary, enc_hook=str))
     _report(summary, output)
 
 

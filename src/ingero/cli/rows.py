@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ingero.cli.table import printable
+from ingero.cli.table import aligned, columns_of, printable
 
 LOOK_AHEAD_ROWS = 2000  # a table measures its columns on this many rows, then goes on with those widths
 WIDEST = 200  # a longer cell is printed whole, but no other row is padded to it
@@ -63,15 +63,14 @@ class RowPrinter:
         if self._widths is None and self._waiting:
             header = [printable(name) for name in self._header]
             columns = zip(header, *self._waiting, strict=True)
-            self._widths = [min(max(len(text) for text in column), WIDEST) for column in columns]
+            self._widths = [min(max(map(columns_of, column)), WIDEST) for column in columns]
             self._print_lines([header, ["-" * width for width in self._widths]])
         self._print_lines(self._waiting)
         self._waiting = []
 
     def _print_lines(self, lines: Sequence[Sequence[str]]) -> None:
-        widths = self._widths or []
         for line in lines:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+            print(aligned(line, self._widths or []))
 
 
 def _keys(header: Sequence[str]) -> list[str]:

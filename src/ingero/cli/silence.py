@@ -1,5 +1,6 @@
 """`ingero silence`: no alerts about a node or a job for a while; it is measured and judged as before."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,12 @@ def command(
         if not lifted:
             raise click.UsageError("say whose silence ends: `ingero silence lift NODE|JOB`")
         answer = _post(fleet, f"{PATH}/lift", ca_cert, LiftRequest(target=lifted, cluster=cluster))
-        print_json(answer) if as_json else print(f"{len(answer['lifted'])} silences of {printable(lifted)} lifted")
+        if as_json:
+            print_json(answer)
+        elif answer["lifted"]:
+            print(f"{printable(lifted)} is no longer silenced")
+        else:
+            print(f"{printable(lifted)} was not silenced; `ingero silence list` shows who is", file=sys.stderr)
         return 0 if answer["lifted"] else 1
     if lifted or not how_long or not why:
         raise click.UsageError('say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`')

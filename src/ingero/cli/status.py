@@ -11,6 +11,7 @@ from ingero.cli.fleet_http import fleet_json
 from ingero.cli.params import AS_JSON
 from ingero.cli.table import coloured, print_json, printable, render_table
 from ingero.cli.verdict_text import ago, verdict_table
+from ingero.errors import Unavailable
 
 DEFAULT_FLEET = "http://127.0.0.1:8080"
 WATCH_S = 2.0
@@ -37,7 +38,7 @@ def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_jso
     """
     while True:
         answer = fleet_json(fleet, "/api/v1/status", ca_cert)
-        clusters = [c for c in answer["clusters"] if cluster in (None, c["cluster_id"])]
+        clusters = answer["clusters"] if cluster is None else _only(cluster, answer["clusters"])
         if as_json:
             print_json({"clusters": clusters})
         else:
@@ -51,6 +52,15 @@ def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_jso
             time.sleep(WATCH_S)
         except KeyboardInterrupt:
             return 0
+
+
+def _only(name: str, clusters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A cluster nobody pushes for is an error: a typo must not read as "nobody is slow"."""
+    chosen = [cluster for cluster in clusters if cluster["cluster_id"] == name]
+    if not chosen:
+        known = ", ".join(cluster["cluster_id"] for cluster in clusters) or "none yet"
+        raise Unavailable(f"no cluster {name!r} has pushed; there are: {known}")
+    return chosen
 
 
 def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:

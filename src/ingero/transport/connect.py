@@ -1,6 +1,7 @@
 """One HTTP connection for a command that asks a server once: TLS by scheme, a wrong address said before any I/O."""
 
 import http.client
+import ssl
 from urllib.parse import urlsplit
 
 from ingero.errors import ConfigError
@@ -22,3 +23,14 @@ def connection_to(
         return http.client.HTTPConnection(host, port or http_port, timeout=timeout_s)
     context = client_context(tls)
     return http.client.HTTPSConnection(host, port or https_port, timeout=timeout_s, context=context)
+
+
+def failure_text(url: str, error: Exception, otherwise: str) -> str:
+    """What went wrong with such a connection and what to do: about the scheme where that is wrong, else `otherwise`."""
+    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        return "it does not speak TLS there; write http://, or is it another port?"
+    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith("http://"):
+        return "somebody hung up; if it speaks TLS, write https://"
+    if isinstance(error, http.client.HTTPException):  # its text is what came, and what came is not text
+        return f"what answers does not speak HTTP; {otherwise}"
+    return f"{error}; {otherwise}"

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ingero.errors import AuthError, Unavailable
-from ingero.transport.connect import connection_to
+from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.tls import ClientTls
 from ingero.transport.tools import Tool, ToolRefused
 
@@ -48,7 +48,8 @@ class EchoClient:
             hint = "name its authority with --ca-cert or INGERO_ECHO_CA"
             raise AuthError(f"the certificate of {self.url} is not trusted ({error.verify_message}); {hint}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"no Echo answers at {self.url}: {error}; is `ingero-echo serve` running?") from None
+            told = failure_text(self.url, error, "is `ingero-echo serve` running?")
+            raise Unavailable(f"no Echo answers at {self.url}: {told}") from None
         finally:
             connection.close()
         return _data(self.url, reply, body)
