@@ -20,7 +20,8 @@ from ingero.storage.node_view import NodeView
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, NodeReply, Question
-from ingero.transport.http import HttpListener, bind
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind
 from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 from ingero.transport.tls import (
     ClientTls,

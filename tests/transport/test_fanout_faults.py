@@ -20,7 +20,8 @@ from ingero.cli.fanout_options import FanoutOptions
 from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, Question
-from ingero.transport.http import HttpListener, bind
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind
 from ingero.transport.nodes import FanoutPolicy, parse_nodes
 from ingero.transport.tls import ClientTls, ServerTls, fingerprint_of_file, server_context
 

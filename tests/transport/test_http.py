@@ -13,7 +13,8 @@ from starlette.routing import Route
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.transport import http
-from ingero.transport.http import HttpListener, bind
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp_http import push_protocol
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -39,7 +40,7 @@ async def listening() -> AsyncIterator[HttpListener]:
 
 
 async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection(*http.parse_address(listener.address))
+    return await asyncio.open_connection(*parse_address(listener.address))
 
 
 @pytest.mark.parametrize(

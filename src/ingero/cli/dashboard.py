@@ -26,7 +26,7 @@ _FILE = click.Path(path_type=Path)
     "--addr",
     default=":8080",
     show_default=True,
-    help="Where to listen; `:PORT` is every IPv4 address, `[::]:PORT` IPv6 too.",
+    help="Where to listen; `:PORT` is every address, IPv4 and IPv6.",
 )
 @TRACE_DB
 @click.option("--node", help="Name of this node [default: the one in the database, else the host name].")

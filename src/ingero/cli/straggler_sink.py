@@ -76,7 +76,8 @@ async def _serve(sink: object, listen: str) -> None:
     import logging
 
     from ingero.agent.push.sink import Sink, follow_socket, sink_app
-    from ingero.transport.http import HttpListener, bind
+    from ingero.transport.http import HttpListener
+    from ingero.transport.listen import bind
     from ingero.transport.tls import is_loopback
 
     assert isinstance(sink, Sink)

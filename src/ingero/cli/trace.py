@@ -18,7 +18,6 @@ from ingero.agent.host.privileges import missing_capabilities
 from ingero.agent.recording.annotate import default_socket
 from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
 from ingero.agent.recording.live_feed import LiveFeed
-from ingero.agent.recording.metrics import serve_metrics
 from ingero.agent.recording.recorder import TracedEvents
 from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
@@ -70,7 +69,9 @@ class Pids(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--annotate-socket-gid", type=int, default=-1, help="Group that may annotate [default: yours under sudo]."
 )
-@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics of the recording.")
+@click.option(
+    "--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics of the recording; `:PORT` is every address."
+)
 @click.option("--no-io", is_flag=True, help="Without block I/O.")
 @click.option("--no-tcp", is_flag=True, help="Without TCP retransmissions.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per record instead of tables.")
@@ -116,9 +117,16 @@ def command(
     except BaseException:
         feed.close()
         raise
-    metrics = serve_metrics(metrics_listen, app, feed.tracer) if metrics_listen else None
+    metrics = _serve_metrics(metrics_listen, app, feed) if metrics_listen else None
     _announce(options, feed, metrics)
     run_trace(app, as_json)
+
+
+def _serve_metrics(address: str, app: TraceApp, feed: LiveFeed) -> str:
+    """Where they are. The web server is a good part of the start-up time, and most recordings need none."""
+    from ingero.agent.recording.metrics import serve_metrics
+
+    return serve_metrics(address, app, feed.tracer)
 
 
 def trace_policy(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ingero.config.loader import setting
 from ingero.errors import ConfigError
-from ingero.transport.http import parse_address
+from ingero.transport.listen import parse_address
 from ingero.transport.tls import KEPT_CERTIFICATE
 
 DEFAULT_DATABASE = Path("~/.ingero/echo.db")

@@ -11,7 +11,7 @@ from typing import Final
 from ingero.config.loader import setting
 from ingero.core.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
-from ingero.transport.http import parse_address
+from ingero.transport.listen import EVERYWHERE, parse_address
 from ingero.transport.tls import ServerTls, is_loopback
 
 
@@ -299,9 +299,6 @@ class Listener:
     token_file: Path | None
 
 
-_EVERYWHERE: Final = {"", "0.0.0.0", "::"}  # noqa: S104 - compared with, not bound to
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
     """The whole file."""
@@ -328,7 +325,7 @@ class FleetConfig:
         for listener in self.listeners():
             host, port = parse_address(listener.endpoint)
             other, other_host = taken.setdefault(port, (listener.key, host))
-            if port and other != listener.key and (host == other_host or {host, other_host} & _EVERYWHERE):
+            if port and other != listener.key and (host == other_host or {host, other_host} & EVERYWHERE):
                 raise ConfigError(f"{listener.key}: port {port} is taken by {other}; choose another")
 
     def listeners(self) -> list[Listener]:

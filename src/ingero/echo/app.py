@@ -32,7 +32,8 @@ from ingero.echo.receive import Receiver
 from ingero.echo.store_api import StoreStats
 from ingero.errors import IngeroError, StoreError
 from ingero.transport.certificates import kept_certificate, local_names
-from ingero.transport.http import HttpListener, bind, json_response
+from ingero.transport.http import HttpListener, json_response
+from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, server_context
@@ -129,7 +130,9 @@ class EchoService:
         if config.tls_cert is not None and config.tls_key is not None:
             return ServerTls(cert=config.tls_cert, key=config.tls_key, client_ca=config.client_ca)
         if config.create_certificate:
-            bound = [config.otlp_addr.rpartition(":")[0], config.mcp_addr.rpartition(":")[0]]
+            bound = [
+                parse_address(address)[0] for address in (config.otlp_addr, config.otlp_http_addr, config.mcp_addr)
+            ]
             kept = kept_certificate(certificate_beside(config.database).parent, local_names(None, bound))
             log.info("certificate", extra={"path": str(kept.cert)})
             return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ingero.transport.listen import EVERYWHERE
 from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls
 
 KEPT_CERTIFICATE_DAYS = 365
@@ -61,9 +62,8 @@ def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_C
 
 def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
     """What a certificate of this machine should be valid for: node, host name, loopback, bound addresses."""
-    wildcard = {"0.0.0.0", "::", ""}  # noqa: S104 - names of the wildcard, not a bind
     names = [node or socket.gethostname(), socket.gethostname(), "localhost", "127.0.0.1", "::1", *bound]
-    return list(dict.fromkeys(name for name in names if name not in wildcard))
+    return list(dict.fromkeys(name for name in names if name not in EVERYWHERE))
 
 
 def names_in(certificate: Path) -> list[str]:

@@ -1,13 +1,11 @@
-"""HTTP listeners of every service: sockets that say who holds their port, uvicorn without its signal handling."""
+"""HTTP listeners of every service: uvicorn without its signal handling, and patience with peers that has an end."""
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,82 +13,15 @@ import uvicorn
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ingero.errors import ConfigError, Unavailable
+from ingero.errors import Unavailable
+from ingero.transport.listen import bound_address, plain_peer
 
-BACKLOG = 4096
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
 DRAIN_S = 5.0
 REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
 MAX_HEAD_BYTES = 64 * 1024
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port`, `[::1]:port` or `:port` (every address); raises ConfigError."""
-    host, separator, port = text.strip().rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{text!r} is not an address; write host:port, for example 127.0.0.1:4318")
-    return host, int(port)
-
-
-def bind(endpoint: str) -> socket.socket:
-    """A listening socket; port 0 lets the kernel choose. Raises Unavailable naming who holds the port."""
-    host, port = parse_address(endpoint)
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    except OSError as error:
-        raise Unavailable(f"cannot listen on {endpoint}: {error.strerror or error}") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    # inherited by every connection: head and body are two writes, and the second must not wait 40 ms for the peer's ACK
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise Unavailable(bind_failure(endpoint, error)) from None
-    listener.setblocking(False)
-    return listener
-
-
-def bind_failure(endpoint: str, error: OSError) -> str:
-    """Why an address cannot be had, and by whom it is held when that can be told."""
-    port = parse_address(endpoint)[1]
-    if error.errno == errno.EADDRINUSE:
-        holder = port_holder(port)
-        by = f" by {holder}" if holder else ""
-        return f"port {port} is already in use{by}; stop it or choose another address"
-    return f"cannot listen on {endpoint}: {error.strerror}"
-
-
-def bound_address(listener: socket.socket) -> str:
-    """`host:port` as bound, with the port the kernel chose."""
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def port_holder(port: int) -> str | None:
-    """`name (process 123)` of whoever listens on a port; None when this user may not know."""
-    inodes = {inode for inode, held in _listening() if held == port}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            for descriptor in (process / "fd").iterdir():
-                if str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]") in inodes:
-                    return f"{(process / 'comm').read_text().strip()} (process {process.name})"
-    return None
-
-
-def _listening() -> Iterator[tuple[str, int]]:
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == "0A":  # LISTEN
-                    yield fields[9], int(fields[1].rsplit(":", 1)[1], 16)
 
 
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -108,6 +39,8 @@ class TimedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
+        if self.client is not None:
+            self.client = (plain_peer(self.client[0]), self.client[1])
         self._expect_request()
 
     def data_received(self, data: bytes) -> None:

@@ -15,7 +15,7 @@ from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesReques
 from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
 from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
 from ingero.errors import AuthError, MalformedPush, Unavailable
-from ingero.transport.http import parse_address, port_holder
+from ingero.transport.listen import parse_address, plain_peer, port_holder
 from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
 from ingero.transport.tls import ServerTls, server_context
 
@@ -87,7 +87,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 def peer_address(peer: str) -> str | None:
     """The address in what gRPC calls a peer: `ipv4:10.0.0.1:5000`, `ipv6:[::1]:5000` (its brackets may be escaped)."""
     family, _, rest = unquote(peer).partition(":")
-    return rest.rpartition(":")[0].strip("[]") if family in ("ipv4", "ipv6") else None
+    return plain_peer(rest.rpartition(":")[0].strip("[]")) if family in ("ipv4", "ipv6") else None
 
 
 async def _send_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:

@@ -16,7 +16,8 @@ from ingero.storage.node_view import NodeView
 from ingero.storage.trace_path import home
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate, local_names, names_in
-from ingero.transport.http import HttpListener, bind, parse_address
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import EVERYWHERE, bind, parse_address
 from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
 def _with_addresses(names: Sequence[str], host: str) -> set[str]:
     """Names a caller may use for us; a wildcard bind answers on every address this machine has."""
     allowed = set(names)
-    if host in ("", "0.0.0.0", "::"):  # noqa: S104 - comparing, not binding
+    if host in EVERYWHERE:
         for *_, address in socket.getaddrinfo(socket.gethostname(), None):
             allowed.add(str(address[0]))
     return allowed

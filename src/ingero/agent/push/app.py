@@ -31,6 +31,7 @@ from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import home
 from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
+from ingero.transport.listen import bind
 from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
 from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import ThresholdPoll
@@ -183,7 +184,7 @@ class Agent:
     async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
         """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""
         from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - see above
-        from ingero.transport.http import HttpListener, bind  # noqa: PLC0415 - see above
+        from ingero.transport.http import HttpListener  # noqa: PLC0415 - see above
 
         listener = HttpListener(metrics_app(loop, self.socket, lambda: self.collectives), bind(address))
         await listener.start()

@@ -1,17 +1,24 @@
 """Prometheus view of a recording: what was seen, what was kept, how large the file is."""
 
+import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ingero.agent.ebpf.metrics import Traced, TraceMetrics
 from ingero.agent.recording.app import TraceApp
-from ingero.errors import Unavailable
 from ingero.storage.trace_db import RecordingState, sibling_files
-from ingero.transport.http import bind_failure, bound_address, parse_address
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind
 
 
 class RecordingMetrics(Collector):
@@ -60,12 +67,18 @@ class RecordingMetrics(Collector):
 
 def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> str:
     """Serve both views on HOST:PORT for as long as the process lives; says where, as the kernel may choose the port."""
-    host, port = parse_address(endpoint)
     registry = CollectorRegistry()
     registry.register(TraceMetrics(tracer))
     registry.register(RecordingMetrics(app))
-    try:
-        server, _ = start_http_server(port, host or "127.0.0.1", registry)
-    except OSError as error:
-        raise Unavailable(bind_failure(endpoint, error)) from None
-    return f"http://{bound_address(server.socket)}/metrics"
+
+    async def page(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE)
+
+    listener = HttpListener(Starlette(routes=[Route("/metrics", page)]), bind(endpoint))
+    threading.Thread(target=asyncio.run, args=(_serve(listener),), daemon=True).start()
+    return f"http://{listener.address}/metrics"
+
+
+async def _serve(listener: HttpListener) -> None:
+    await listener.start()
+    await asyncio.Event().wait()
