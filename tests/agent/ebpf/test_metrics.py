@@ -1,12 +1,11 @@
 """F157: loss, cost and every step of the governor are visible to a scrape."""
 
-from prometheus_client import CollectorRegistry, generate_latest
-
 from ingero.agent.ebpf.attach import ProcessProbes, _Place
 from ingero.agent.ebpf.governor import ProcessCost
 from ingero.agent.ebpf.links import Probe
 from ingero.agent.ebpf.loading import Capability
-from ingero.agent.ebpf.metrics import TraceMetrics
+from ingero.agent.ebpf.metrics import tracer_families
+from ingero.contract.exposition import render
 from ingero.core.governor import Step, Watch
 
 
@@ -30,17 +29,15 @@ class Traced:
 
 
 def test_scrape_shows_losses_costs_and_steps() -> None:
-    registry = CollectorRegistry()
-    registry.register(TraceMetrics(Traced()))
-    lines = set(generate_latest(registry).decode().splitlines())
+    lines = set(render(tracer_families(Traced())).decode().splitlines())
     assert {
-        'ingero_ringbuf_overflows_total{ring="calls"} 3.0',
-        'ingero_trace_missed_total{reason="nesting"} 2.0',
+        'ingero_ringbuf_overflows_total{ring="calls"} 3',
+        'ingero_trace_missed_total{reason="nesting"} 2',
         'ingero_trace_probe_cost_share{pid="42"} 0.02',
         'ingero_trace_probe_charged_share{pid="42"} 0.005',
-        'ingero_trace_probe_step{function="cuLaunchKernel",pid="42"} 2.0',
-        "ingero_trace_governor_steps_total 7.0",
-        'ingero_trace_probed_functions{pid="42"} 1.0',
-        'ingero_trace_layer_on{layer="tcp"} 0.0',
-        'ingero_trace_layer_on{layer="nccl"} 1.0',
+        'ingero_trace_probe_step{function="cuLaunchKernel",pid="42"} 2',
+        "ingero_trace_governor_steps_total 7",
+        'ingero_trace_probed_functions{pid="42"} 1',
+        'ingero_trace_layer_on{layer="tcp"} 0',
+        'ingero_trace_layer_on{layer="nccl"} 1',
     } <= lines

@@ -1,0 +1,31 @@
+"""What a scrape of a recording finds; one that writes a file is scraped in tests of the real tracer."""
+
+import urllib.request
+
+import pytest
+from tests.agent.ebpf.test_metrics import Traced
+from tests.waiting import PATIENCE_S
+
+from ingero.agent.recording.app import TraceApp, TraceOptions
+from ingero.agent.recording.metrics import serve_metrics
+from ingero.errors import Unavailable
+from ingero.transport.listen import parse_address
+
+
+class NoFeed:
+    """Never asked: the recording does not run."""
+
+
+def test_a_port_alone_serves_both_views_to_everybody() -> None:
+    app = TraceApp(TraceOptions(node="n1", db=None), NoFeed())  # type: ignore[arg-type]  # see above
+    url = serve_metrics(":0", app, Traced())
+    host, port = parse_address(url.removeprefix("http://").removesuffix("/metrics"))
+    assert host in ("::", "0.0.0.0")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        lines = answer.read().decode().splitlines()
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert 'ingero_ringbuf_overflows_total{ring="calls"} 3' in lines
+    assert 'ingero_trace_records_total{kind="event"} 0' in lines
+    assert 'ingero_trace_chains{severity="HIGH"} 0' in lines
+    with pytest.raises(Unavailable, match=f"port {port} is already in use"):
+        serve_metrics(f":{port}", app, Traced())
