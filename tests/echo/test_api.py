@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import duckdb
 import pytest
 from tests.echo.questions_data import score
 from tests.echo.service import TOKEN, Reply, RunningEcho
+from tests.tls_files import Authority
 from tests.waiting import PATIENCE_S, until
 
 from ingero.cli.logs import FieldFormatter
 from ingero.echo import api
+from ingero.storage.whole_file import replace_file
+from ingero.transport.listen import parse_address
 
 OTHER = "another-token-0123456789abcdef"
 CLOSED = ("/", "/mcp", "/metrics", "/api/v2/health", "/api/v2/whoami", "/api/v2/tools/list", "/api/v2/openapi.json")
@@ -138,6 +142,36 @@ def test_f097_rotation_without_restart(tmp_path: Path, grace_s: float, status: i
         (tmp_path / "acl.yaml").write_text("- nonsense")
         echo.loop.call_soon_threadsafe(echo.service.reload)
         assert echo.get("/api/v2/whoami", fresh).status == 200, "a bad file keeps the old set"
+
+
+def test_certificates_are_renewed_without_restart(tmp_path: Path) -> None:
+    """On every listener with TLS; a pair that does not fit changes nothing."""
+    authority = Authority.make(tmp_path / "ca")
+    cert, key = tmp_path / "live.crt", tmp_path / "live.key"
+
+    def put(days: int) -> str:
+        issued = authority.issue("localhost", days=days)
+        replace_file(key, issued.key.read_bytes())
+        replace_file(cert, issued.cert.read_bytes())
+        return cert.read_text()
+
+    def shown(echo: RunningEcho) -> set[str]:
+        addresses = [parse_address(echo.service.addresses[name]) for name in ("mcp", "http", "grpc")]
+        return {ssl.get_server_certificate(address, timeout=PATIENCE_S) for address in addresses}
+
+    first = put(days=10)
+    with RunningEcho(tmp_path, insecure_no_tls=False, tls_cert=cert, tls_key=key) as echo:
+        assert shown(echo) == {first}
+        second = put(days=20)
+        echo.loop.call_soon_threadsafe(echo.service.reload)
+        until(lambda: shown(echo) == {second})
+        replace_file(cert, first.encode())
+        echo.run(in_loop(echo.service.reload))
+        assert shown(echo) == {second}
+
+
+async def in_loop(call: Callable[[], None]) -> None:
+    call()
 
 
 def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(

@@ -72,7 +72,8 @@ _serve_options = stacked(
 def serve_command(
     path: Path | None, auth_token: str | None, log_level: str, as_json: bool, **flags: str | bool | None
 ) -> int:
-    """Receive OTLP (gRPC and HTTP), keep it, serve health and metrics. SIGTERM drains, SIGHUP reads tokens again."""
+    """Receive OTLP (gRPC and HTTP), keep it, serve health and metrics. SIGTERM drains, SIGHUP reads tokens
+    and certificates again."""
     if auth_token is not None:
         raise ConfigError(
             "a token on the command line is visible to everybody; use --auth-token-file or INGERO_ECHO_TOKEN"

@@ -36,7 +36,7 @@ from ingero.transport.http import HttpListener, json_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import otlp_endpoint
-from ingero.transport.tls import ServerTls, server_context
+from ingero.transport.tls import ServerTls, renew_context, server_context
 
 STATS_TIMEOUT_S = 2.0
 MAX_GRPC_CALLS = 256
@@ -52,6 +52,7 @@ class EchoService:
         self.addresses: dict[str, str] = {}
         self._listeners: list[HttpListener] = []
         self._grpc: GrpcListener | None = None
+        self._context: ssl.SSLContext | None = None  # of both HTTPS listeners
         self._limit_bytes = 0
         self.engine: Engine
         self.receiver: Receiver
@@ -107,7 +108,7 @@ class EchoService:
     async def _open_listeners(self) -> None:
         """OTLP last: once a request is taken, everything about it can be seen."""
         tls = self._tls()
-        context = server_context(tls) if tls else None
+        context = self._context = server_context(tls) if tls else None
         health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
         await self.questions.start()
@@ -184,11 +185,21 @@ class EchoService:
         return self.access.find(authorization, time.monotonic())
 
     def reload(self) -> None:
-        """Read the tokens again; what is wrong keeps its old value and is logged."""
-        try:
-            self.access.replace(self._keys(), time.monotonic())
-        except IngeroError as error:
-            log.error("reload_failed", extra={"why": str(error)})
+        """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
+        for renew in (self._renew_tokens, self._renew_certificates):
+            try:
+                renew()
+            except (IngeroError, OSError) as error:
+                log.error("reload_failed", extra={"why": str(error)})
+        log.info("reloaded")
+
+    def _renew_tokens(self) -> None:
+        self.access.replace(self._keys(), time.monotonic())
+
+    def _renew_certificates(self) -> None:
+        """For HTTPS; a certificate of our own is made anew when it is due. gRPC looks at the files by itself."""
+        if self._context is not None and (tls := self._tls()) is not None:
+            renew_context(self._context, tls)
 
     async def stop(self) -> None:
         """Refuse what is new, finish what is under way, load it, close; the health page goes last."""
