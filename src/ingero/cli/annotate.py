@@ -31,6 +31,7 @@ def command(
       ingero annotate step=1200 epoch=3 --pid 4711
       ingero annotate phase=checkpoint --span-start 1768478400000000000 --span-end 1768478412000000000
     """
+    from ingero.agent.host.sockets import find_socket
     from ingero.agent.recording.annotate import send_annotation
 
     pairs = dict(_pair(label) for label in labels)
@@ -38,7 +39,7 @@ def command(
         labels=pairs, at_ns=at_ns or 0, pid=pid or 0, span_start_ns=span_start or 0, span_end_ns=span_end or 0
     )  # fmt: skip
     line = encode_annotation(note)
-    send_annotation(path or _where(), line)
+    send_annotation(path or find_socket(SOCKET_NAME), line)
     print(f"annotated {', '.join(f'{key}={value}' for key, value in pairs.items())}", file=sys.stderr)
 
 
@@ -47,11 +48,3 @@ def _pair(label: str) -> tuple[str, str]:
     if not equals:
         raise MalformedInput(f"{label!r} is not KEY=VALUE, for example step=120")
     return key, value
-
-
-def _where() -> Path:
-    """A recorder of root listens under /run; one of our own in our home."""
-    from ingero.agent.recording.annotate import default_socket
-
-    system = Path("/run/ingero") / SOCKET_NAME
-    return system if system.exists() else default_socket()

@@ -57,13 +57,14 @@ def command(
       straggler-sink
       straggler-sink --socket-path /run/ingero/ingero-remediate.sock --listen :9464
     """
-    from ingero.agent.push.app import default_socket
+    from ingero.agent.host.sockets import find_socket
     from ingero.agent.push.sink import Sink, SinkSettings
     from ingero.cli.logs import set_up_logging
+    from ingero.contract.straggler import SOCKET_NAME
 
     set_up_logging(log_level)
     settings = SinkSettings(
-        socket_path=socket_path or default_socket(),
+        socket_path=socket_path or find_socket(SOCKET_NAME),
         reconnect_delay_s=reconnect_delay,
         max_tracked_nodes=max_tracked_nodes,
         readiness_window_s=readiness_window,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.policy import CALL_LAYERS, HOST_LAYERS, TracePolicy
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.privileges import missing_capabilities
-from ingero.agent.recording.annotate import default_socket
+from ingero.agent.host.sockets import own_socket
 from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
 from ingero.agent.recording.live_feed import LiveFeed
 from ingero.agent.recording.recorder import TracedEvents
@@ -23,6 +23,7 @@ from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
+from ingero.contract.annotations import SOCKET_NAME
 from ingero.core.stacks import Frame
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace_writer import SizePolicy
@@ -105,7 +106,7 @@ def command(
         size=SizePolicy(config.store.max_db_size if max_db is None else max_db, db_rollover_size, db_rollover_keep),
         deadband_pct=deadband,
         heartbeat_s=heartbeat,
-        annotate=default_socket() if annotate and record else None,
+        annotate=own_socket(SOCKET_NAME) if annotate and record else None,
         annotate_gid=annotate_socket_gid,
         flags=",".join(name for name, on in (("stack", stack), ("record", record), ("record-all", record_all)) if on),
     )

@@ -12,6 +12,7 @@ from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.verdict import Verdict
 from ingero.errors import MalformedInput
 
+SOCKET_NAME = "ingero-remediate.sock"
 MAX_LINE_BYTES = 64 * 1024
 
 

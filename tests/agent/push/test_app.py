@@ -17,7 +17,7 @@ from tests.transport.scripted import Answer, scripted_fleet
 from tests.waiting import PATIENCE_S, until_async
 from yarl import URL
 
-from ingero.agent.push.app import Agent, AgentOptions, default_baseline, default_socket
+from ingero.agent.push.app import Agent, AgentOptions, default_baseline
 from ingero.cli.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import metric_name
@@ -264,9 +264,7 @@ def test_half_a_certificate_is_refused(tmp_path: Path) -> None:
         agent("https://x:4318", fleet_tls_cert=tmp_path / "c")
 
 
-def test_default_places_are_our_own() -> None:
-    assert default_socket().name == "ingero-remediate.sock"
-    assert default_socket().parent != Path("/tmp")
+def test_the_baseline_has_a_place_of_our_own() -> None:
     assert default_baseline().name == "health-baseline.json"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
+from ingero.agent.host.sockets import own_socket
 from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
@@ -23,6 +24,7 @@ from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
 from ingero.config.ingero import FLEET_TOKEN_VARIABLE, CollectivesFrom, IngeroConfig, trace_database
 from ingero.contract.health import StragglerEvent
+from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle
 from ingero.core.modes import ModePolicy
@@ -40,8 +42,6 @@ from ingero.transport.uds import LineServer
 
 log = logging.getLogger(__name__)
 
-SOCKET_NAME = "ingero-remediate.sock"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
@@ -53,14 +53,6 @@ class AgentOptions:
     max_ticks: int | None = None
     persist: bool = True
     source: SignalSource | None = None  # a simulated node brings its own signals
-
-
-def default_socket() -> Path:
-    """In a directory of our own: /run/ingero for root, the runtime directory or the home of anybody else."""
-    if os.geteuid() == 0 and Path("/run").is_dir():
-        return Path("/run/ingero") / SOCKET_NAME
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return (Path(runtime) / "ingero" if runtime else home() / ".ingero" / "run") / SOCKET_NAME
 
 
 def default_baseline() -> Path:
@@ -196,7 +188,7 @@ class Agent:
     def _make_loop(self, persist_path: Path | None) -> PushLoop:
         remediate, fleet = self.config.remediate, self.config.fleet
         if remediate.enabled:
-            self.socket = LineServer(remediate.socket or default_socket(), gid=remediate.gid)
+            self.socket = LineServer(remediate.socket or own_socket(SOCKET_NAME), gid=remediate.gid)
         self.loop = PushLoop(
             self.brain,
             self._source(),

@@ -14,13 +14,12 @@ from ingero.agent.processes.discover import owner_uid, start_time
 from ingero.contract.annotations import (
     MAX_LINE_BYTES,
     MAX_LINES_PER_S,
-    SOCKET_NAME,
     Annotation,
     decode_annotation,
 )
 from ingero.errors import AuthError, IngeroError, MalformedInput
 from ingero.storage.trace_db import Row, insert_sql
-from ingero.storage.trace_path import caller, home
+from ingero.storage.trace_path import caller
 from ingero.transport.uds import open_listener, peer_credentials
 
 MAX_CONNECTIONS: Final = 64
@@ -30,13 +29,6 @@ INSERT_ANNOTATION: Final = insert_sql(
     ("timestamp", "labels", "pid", "start_time", "span_start", "span_end", "peer_uid", "peer_gid", "peer_pid"),
     "INSERT",
 )
-
-
-def default_socket() -> Path:
-    """/run/ingero for root, the home of anybody else."""
-    if os.geteuid() == 0 and Path("/run").is_dir():
-        return Path("/run/ingero") / SOCKET_NAME
-    return home() / ".ingero" / "run" / SOCKET_NAME
 
 
 @dataclass(slots=True)

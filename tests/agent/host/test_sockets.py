@@ -1,0 +1,42 @@
+"""Where local sockets lie, as root and as anybody else."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingero.agent.host import sockets
+from ingero.agent.host.sockets import find_socket, own_socket
+
+
+@pytest.fixture
+def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Somebody with a home and no runtime directory; the system's is a folder of the test."""
+    monkeypatch.setattr(os, "geteuid", lambda: 987654)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sockets, "SYSTEM", tmp_path / "run" / "ingero")
+    return tmp_path
+
+
+def test_root_serves_under_run(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (user / "run").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(user))
+    assert own_socket("a.sock") == user / "run" / "ingero" / "a.sock"
+
+
+def test_anybody_else_serves_in_the_runtime_directory_or_at_home(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_home = user / "home" / ".ingero" / "run" / "a.sock"
+    assert own_socket("a.sock") == at_home
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(user / "runtime"))
+    assert own_socket("a.sock") == at_home, "a runtime directory that is not there is none"
+    (user / "runtime").mkdir()
+    assert own_socket("a.sock") == user / "runtime" / "ingero" / "a.sock"
+
+
+def test_the_socket_of_roots_agent_is_looked_for_first(user: Path) -> None:
+    assert find_socket("a.sock") == own_socket("a.sock")
+    (user / "run" / "ingero").mkdir(parents=True)
+    (user / "run" / "ingero" / "a.sock").touch()
+    assert find_socket("a.sock") == user / "run" / "ingero" / "a.sock"
