@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.governor import GovernorPolicy, Load, Step, Watch, decide, plan_watches, probe_cost, with_watch
+from ingero.core.governor import GovernorPolicy, Load, Step, Watch, decide, plan_watches, probe_cost
 
 POLICY = GovernorPolicy()
 LAUNCH = Load("cuLaunchKernel", 40_000, 1700, 850)
@@ -56,7 +56,7 @@ def test_waiting_for_the_gpu_absorbs_the_cost() -> None:
 
 
 def test_loosens_only_after_a_calm_while() -> None:
-    slow = [with_watch(Load("cuLaunchKernel", 100, 1700, 850), Watch(Step.ENTRY))]
+    slow = [Load("cuLaunchKernel", 100, 1700, 850, Watch(Step.ENTRY))]
     calm = 0
     for _ in range(POLICY.calm_ticks - 1):
         decision = decide(slow, 0.0, calm, POLICY)

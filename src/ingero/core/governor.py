@@ -5,7 +5,7 @@ that cost: a job bound by the GPU is traced in full, a job bound by launches is 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -118,8 +118,3 @@ def _looser(new: Watch, old: Watch) -> bool:
 def _decision(loads: Sequence[Load], watches: Mapping[str, Watch], absorbed: float, *, calm: int) -> Decision:
     cost = sum(probe_cost(load, watches[load.name]) for load in loads)
     return Decision(watches, cost, max(cost - absorbed, 0.0), calm)
-
-
-def with_watch(load: Load, watch: Watch) -> Load:
-    """The same load, watched otherwise."""
-    return replace(load, watch=watch)

@@ -176,8 +176,9 @@ def test_foreign_file_with_the_right_name_is_reported_not_attached(job, trace, f
     assert "not a 64-bit little-endian ELF" in problems[0].detail
 
 
-def test_program_that_replaces_itself_is_counted_once(job, trace) -> None:
-    """exec keeps the pid and maps the same library file again."""
+def test_program_that_replaces_itself_is_counted_once(job, trace, monkeypatch) -> None:
+    """exec keeps the pid and maps the same library file again; a total that fell would be taken for a new process."""
+    monkeypatch.setattr("ingero.agent.ebpf.tracer._KEEP_ENDED_S", 0.0)
     process = job()
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), rescan_s=0.05)
@@ -191,6 +192,7 @@ def test_program_that_replaces_itself_is_counted_once(job, trace) -> None:
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 7)
     tracing.poll()
     assert len(tracing.of(Source.CUDA, 6)) == 7
+    assert tracing.count(process.pid, "cudaDeviceSynchronize") == 7
 
 
 def test_driver_that_comes_later_takes_the_launches_over(job, trace) -> None:
@@ -216,6 +218,8 @@ def test_last_counts_of_an_ended_process_can_still_be_read(job, trace) -> None:
     process.close()
     tracing.wait(lambda: process.pid not in tracing.tracer.processes())
     assert tracing.count(process.pid, "cudaDeviceSynchronize") == 8
+    tracing.tracer._past[process.pid].until_s = 0.0
+    assert tracing.count(process.pid, "cudaDeviceSynchronize") == 0
 
 
 def test_number_of_a_dead_process_is_not_wanted_for_ever_must_57(job, trace) -> None:

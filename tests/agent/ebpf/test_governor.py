@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
-from ingero.agent.ebpf.governor import ProcessCost
-from ingero.core.governor import Step
+import numpy as np
+
+from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes
+from ingero.agent.ebpf.calibrate import ASSUMED
+from ingero.agent.ebpf.functions import FUNCTIONS
+from ingero.agent.ebpf.governor import Governor, ProcessCost
+from ingero.agent.ebpf.layout import SLOT
+from ingero.core.governor import GovernorPolicy, Step
 
 
 def until_told(stop: Path, code: str) -> str:
@@ -66,3 +72,79 @@ def test_without_a_budget_nothing_is_thinned_out(job, trace) -> None:
     process.do("burst.burst(address(rt.cudaLaunchKernel), 60000, 0)")
     tracing.poll()
     assert tracing.tracer.costs() == [] and tracing.count(process.pid, "cudaLaunchKernel") == 60000
+
+
+LAUNCH, RUNTIME_LAUNCH = (
+    next(number for number, one in enumerate(FUNCTIONS) if one.name == name)
+    for name in ("cuLaunchKernel", "cudaLaunchKernel")
+)
+PID, SLOT_OF_LAUNCH = 42, 7
+PUSH = b"\x55" * 16
+
+
+class Governed:
+    """A governor, a hand-driven clock and one process whose launches are counted by hand."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros(16, SLOT)
+        self.modes: list[tuple[int, ProbeMode]] = []
+        self.governor = Governor(
+            GovernorPolicy(), ASSUMED, lambda _pid, number, mode: self.modes.append((number, mode))
+        )
+        self.process = ProcessProbes(PID, 1)
+        self.now_s = 100.0
+
+    def watch(self, number: int) -> None:
+        self.process.slots[number], self.process.first_bytes[number] = SLOT_OF_LAUNCH, PUSH
+
+    def run(self, seconds: float, calls_per_s: float) -> None:
+        for _ in range(round(seconds * 20)):
+            self.now_s += 0.05
+            self.rows[SLOT_OF_LAUNCH]["calls"] += round(calls_per_s * 0.05)
+            self.governor.tick({PID: self.process}, self.rows, self.now_s)
+
+    def cost(self) -> ProcessCost:
+        (cost,) = self.governor.report()
+        return cost
+
+
+def test_program_that_replaced_another_is_judged_by_its_own_calls() -> None:
+    """After exec the number is the same and every probe is in place again: nothing is left of the old decisions."""
+    job = Governed()
+    job.watch(LAUNCH)
+    job.run(3, 1_000_000)
+    assert job.cost().watches["cuLaunchKernel"].step is not Step.FULL
+    job.process = ProcessProbes(PID, 1)
+    job.watch(LAUNCH)
+    job.rows[:] = 0
+    job.run(3, 100)
+    assert job.cost().watches["cuLaunchKernel"].step is Step.FULL
+    assert 0 < job.cost().cost_share < 0.001
+
+
+def test_library_that_comes_late_is_rated_by_the_time_since_it_came() -> None:
+    job = Governed()
+    job.run(100, 0)
+    job.watch(LAUNCH)
+    job.run(1, 50_000)
+    assert job.cost().watches["cuLaunchKernel"].step is Step.DUTY, "not by the 100 s before"
+
+
+def test_launches_that_another_layer_took_over_are_not_probed_again() -> None:
+    job = Governed()
+    job.watch(RUNTIME_LAUNCH)
+    job.run(3, 50_000)
+    assert job.modes[0] == (RUNTIME_LAUNCH, ProbeMode.DETACHED)
+    job.process.retired.add(RUNTIME_LAUNCH)
+    job.modes.clear()
+    job.run(10, 50_000)
+    assert job.modes == []
+
+
+def test_looking_again_at_what_was_off_is_a_step_like_any_other() -> None:
+    job = Governed()
+    job.watch(LAUNCH)
+    job.run(32, 5_000_000)
+    steps = [(step.before, step.after) for step in job.governor.changes]
+    assert steps[:2] == [(Step.FULL, Step.OFF), (Step.OFF, Step.DUTY)]
+    assert len(steps) == job.governor.steps_taken

@@ -91,13 +91,13 @@ def _measure(programs: CallPrograms, table: SlotTable) -> ProbeCost:
         for at, calls in ((_PUSH_AT, _CALLS), (_SUB_AT, _STEPPED_CALLS)):
             probe = Probe(at, slot << 16 | _QUIET_FUNCTION)
             plain = _time_per_call(loop, base + at, calls)
-            link = programs.attach(path, [probe], [probe], os.getpid())
-            try:
-                for mode in (MODE_FULL, MODE_ENTRY):
-                    table.rows[slot]["mode"] = mode
+            for mode, returns in ((MODE_FULL, [probe]), (MODE_ENTRY, [])):
+                table.rows[slot]["mode"] = mode
+                link = programs.attach(path, [probe], returns, os.getpid())
+                try:
                     costs.append(max(_time_per_call(loop, base + at, calls) - plain, 1.0))
-            finally:
-                link.close()
+                finally:
+                    link.close()
         return ProbeCost(costs[0], costs[1], costs[2], costs[3], measured=True)
     finally:
         table.give_back([slot])

@@ -14,7 +14,7 @@ from ingero.agent.ebpf.calibrate import ProbeCost
 from ingero.agent.ebpf.functions import FUNCTIONS, Kind, Rate
 from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.processes.discover import Library
-from ingero.core.governor import GovernorPolicy, Load, Step, Watch, decide, probe_cost, with_watch
+from ingero.core.governor import GovernorPolicy, Load, Step, Watch, decide
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Governed:
+    process: ProcessProbes
     functions: dict[int, _Watched] = field(default_factory=dict)
     waited_before: dict[Library, float] = field(default_factory=dict)
-    started_s: float = 0.0
     last_s: float = 0.0
     next_s: float = 0.0
     calm: int = 0
@@ -103,24 +103,28 @@ class Governor:
             del self._governed[pid]
         for pid, process in processes.items():
             governed = self._governed.get(pid)
-            if governed is None:
-                governed = _Governed(started_s=now_s, last_s=now_s, next_s=now_s + FIRST_TICK_S)
+            if governed is None or governed.process is not process:  # another program under the same number is new
+                governed = _Governed(process, last_s=now_s, next_s=now_s + FIRST_TICK_S)
                 self._governed[pid] = governed
-            self._turn_phases(pid, governed, now_s)
+            self._turn_phases(governed, now_s)
             if now_s >= governed.next_s:
-                self._decide(process, governed, rows, now_s)
+                self._decide(governed, rows, now_s)
                 governed.next_s = now_s + TICK_S
 
     def report(self) -> list[ProcessCost]:
         """The latest figures of every process."""
-        return [governed.cost for governed in self._governed.values() if governed.cost is not None]
+        governed = list(self._governed.values())  # at once: a scrape asks from a thread of its own
+        return [one.cost for one in governed if one.cost is not None]
 
-    def _turn_phases(self, pid: int, governed: _Governed, now_s: float) -> None:
+    def _turn_phases(self, governed: _Governed, now_s: float) -> None:
+        pid = governed.process.pid
         for number, watched in governed.functions.items():
-            if watched.watch.step is Step.FULL or watched.watch.step is Step.ENTRY or now_s < watched.next_phase_s:
+            if watched.watch.step in (Step.FULL, Step.ENTRY) or now_s < watched.next_phase_s:
                 continue
-            if watched.watch.step is Step.OFF:
-                watched.watch = Watch(Step.DUTY, self.policy.least_duty)  # look again: the job may have changed
+            if number in governed.process.retired:  # another layer counts these calls now
+                continue
+            if watched.watch.step is Step.OFF:  # look again: the job may have changed
+                self._take_step(pid, number, watched, Watch(Step.DUTY, self.policy.least_duty), now_s)
             watched.settle(now_s)
             watched.attached = not watched.attached
             on_s = max(watched.watch.duty * _DUTY_PERIOD_S, _LEAST_WINDOW_S)
@@ -128,30 +132,29 @@ class Governor:
             watched.next_phase_s = now_s + (on_s if watched.attached else off_s)
             self._set_mode(pid, number, ProbeMode.FULL if watched.attached else ProbeMode.DETACHED)
 
-    def _decide(self, process: ProcessProbes, governed: _Governed, rows: NDArray[np.void], now_s: float) -> None:
-        span_s = max(now_s - governed.last_s, 1e-3)
-        governed.last_s = now_s
-        loads = {number: self._load(process, governed, number, rows, now_s) for number in _governable(process)}
-        waited = self._waited_share(process, governed, rows, span_s)
+    def _decide(self, governed: _Governed, rows: NDArray[np.void], now_s: float) -> None:
+        process = governed.process
+        loads = {number: self._load(governed, number, rows, now_s) for number in _governable(process)}
+        waited = self._waited_share(governed, rows, max(now_s - governed.last_s, 1e-3))
         decision = decide(list(loads.values()), waited, governed.calm, self.policy)
-        governed.calm = decision.calm
+        governed.calm, governed.last_s = decision.calm, now_s
         for number, load in loads.items():
             self._apply(process.pid, number, governed.functions[number], decision.watches[load.name], now_s)
-        watches = {load.name: governed.functions[number].watch for number, load in loads.items()}
-        cost = sum(probe_cost(with_watch(load, watches[load.name]), watches[load.name]) for load in loads.values())
-        absorbed = self.policy.absorbed * waited
         governed.cost = ProcessCost(
-            process.pid, cost, max(cost - absorbed, 0.0), waited, self.policy.budget_share, watches
+            process.pid,
+            decision.cost_share,
+            decision.charged_share,
+            waited,
+            self.policy.budget_share,
+            decision.watches,
         )
 
-    def _load(
-        self, process: ProcessProbes, governed: _Governed, number: int, rows: NDArray[np.void], now_s: float
-    ) -> Load:
+    def _load(self, governed: _Governed, number: int, rows: NDArray[np.void], now_s: float) -> Load:
+        process = governed.process
         calls = int(rows[process.slots[number]]["calls"])
         watched = governed.functions.get(number)
-        if watched is None:  # first sight: what was counted before is not ours to rate
-            began = min(governed.started_s, now_s)
-            watched = governed.functions[number] = _Watched(since_s=began, calls_before=0 if began < now_s else calls)
+        if watched is None:  # first sight: its library came after the last decision
+            watched = governed.functions[number] = _Watched(since_s=governed.last_s)
         watched.settle(now_s)
         if watched.on_s >= _LEAST_WINDOW_S / 2:
             watched.calls_per_s = (calls - watched.calls_before) / watched.on_s
@@ -161,13 +164,11 @@ class Governor:
         keep = function.kind in (Kind.COLLECTIVE, Kind.P2P)
         return Load(function.name, watched.calls_per_s, full_ns, entry_ns, watched.watch, keep)
 
-    def _waited_share(
-        self, process: ProcessProbes, governed: _Governed, rows: NDArray[np.void], span_s: float
-    ) -> float:
+    def _waited_share(self, governed: _Governed, rows: NDArray[np.void], span_s: float) -> float:
         """Share of the time in CUDA calls long enough to be waiting; one layer only, as one calls the other."""
         shares = [0.0]
         for library in (Library.CUDART, Library.CUDA):
-            slots = [slot for number, slot in process.slots.items() if FUNCTIONS[number].library is library]
+            slots = [slot for number, slot in governed.process.slots.items() if FUNCTIONS[number].library is library]
             total = float((rows["buckets"][slots] @ _WAIT_WEIGHTS).sum()) if slots else 0.0
             shares.append((total - governed.waited_before.get(library, 0.0)) / (span_s * 1e9))
             governed.waited_before[library] = total
@@ -177,13 +178,7 @@ class Governor:
         before = watched.watch
         if watch == before:
             return
-        watched.watch = watch
-        if watch.step is not before.step:
-            self.steps_taken += 1
-            change = StepChange(now_s, pid, FUNCTIONS[number].name, before.step, watch.step, watch.duty)
-            self.changes.append(change)
-            fields = {"pid": pid, "function": change.function, "before": before.step.name, "after": watch.step.name}
-            log.info("probe_step", extra=fields)
+        self._take_step(pid, number, watched, watch, now_s)
         watched.settle(now_s)
         if watch.step is Step.DUTY:
             if before.step is not Step.DUTY:  # start with the pause: the budget is already overdrawn
@@ -194,6 +189,16 @@ class Governor:
         watched.next_phase_s = now_s + _RETRY_OFF_S
         modes = {Step.FULL: ProbeMode.FULL, Step.ENTRY: ProbeMode.ENTRY, Step.OFF: ProbeMode.DETACHED}
         self._set_mode(pid, number, modes[watch.step])
+
+    def _take_step(self, pid: int, number: int, watched: _Watched, watch: Watch, now_s: float) -> None:
+        before, watched.watch = watched.watch, watch
+        if watch.step is before.step:
+            return
+        self.steps_taken += 1
+        change = StepChange(now_s, pid, FUNCTIONS[number].name, before.step, watch.step, watch.duty)
+        self.changes.append(change)
+        fields = {"pid": pid, "function": change.function, "before": before.step.name, "after": watch.step.name}
+        log.info("probe_step", extra=fields)
 
 
 def _governable(process: ProcessProbes) -> Iterable[int]:

@@ -29,19 +29,39 @@ class SocketOwners:
         if not len(tcp):
             return
         if now_s - self._read_at_s >= _MAX_AGE_S:
-            self._owners = {ports: pid for pid in pids for ports in ports_of(pid)}
+            self._owners = find_owners(pids)
             self._read_at_s = now_s
         for index in tcp.tolist():
             pid = self._owners.get(int(records["arg1"][index]), 0)
             records["pid"][index] = records["tid"][index] = pid
 
 
-def ports_of(pid: int) -> list[Ports]:
-    """Port pairs of the TCP sockets a process holds; empty when it is gone or closed to us."""
+def find_owners(pids: Iterable[int]) -> dict[Ports, int]:
+    """Processes by the port pairs of the TCP sockets they hold: the first of those that share one, since children
+    inherit what their parent opened. Processes that are gone or closed to us hold none."""
+    owners: dict[Ports, int] = {}
+    tables: dict[str, list[tuple[str, Ports]]] = {}  # by network namespace: they are long, and most processes share one
+    for pid in pids:
+        inodes = _socket_inodes(pid)
+        if not inodes:
+            continue
+        try:
+            namespace = os.readlink(f"/proc/{pid}/ns/net")  # noqa: PTH115 - one call
+        except OSError:
+            continue
+        if namespace not in tables:
+            tables[namespace] = _connections(pid)
+        for inode, ports in tables[namespace]:
+            if inode in inodes:
+                owners.setdefault(ports, pid)
+    return owners
+
+
+def _socket_inodes(pid: int) -> set[str]:
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")[:_MAX_DESCRIPTORS]  # noqa: PTH208 - thousands of names
     except OSError:
-        return []
+        return set()
     inodes = set()
     for descriptor in descriptors:
         try:
@@ -50,7 +70,7 @@ def ports_of(pid: int) -> list[Ports]:
             continue
         if target.startswith(_SOCKET):
             inodes.add(target[len(_SOCKET) : -1])
-    return [ports for inode, ports in _connections(pid) if inode in inodes] if inodes else []
+    return inodes
 
 
 def _connections(pid: int) -> list[tuple[str, Ports]]:

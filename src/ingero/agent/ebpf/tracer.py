@@ -10,8 +10,7 @@ tracer.close()
 
 import struct
 import time
-from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +60,14 @@ class HistogramRow:
     buckets: NDArray[np.uint64]
 
 
+@dataclass(slots=True)
+class _Past:
+    """What the programs that a pid ran before had counted."""
+
+    rows: dict[str, HistogramRow] = field(default_factory=dict)  # by name
+    until_s: float = 0.0
+
+
 class Tracer:
     """Owner of all probes of this agent."""
 
@@ -70,7 +77,7 @@ class Tracer:
         self._next_clock_s = 0.0
         self._next_summary_s = 0.0
         self._sockets = SocketOwners()
-        self._ended: deque[tuple[float, list[HistogramRow]]] = deque(maxlen=_MAX_ENDED)
+        self._past: dict[int, _Past] = {}
         self._pages: dict[int, tuple[int, int]] = {}  # counts at the last summary
         self._offset_ns = 0
 
@@ -79,7 +86,7 @@ class Tracer:
         self._probes = LoadedProbes(self.policy, path)
         self._follower = Follower(self.policy, self._probes, self._keep_last)
         self._stacks.clear()
-        self._ended.clear()
+        self._past.clear()
         self._check_clock()
         try:
             self._follower.scan(time.monotonic())
@@ -187,19 +194,25 @@ class Tracer:
         return found
 
     def histograms(self) -> list[HistogramRow]:
-        """Counts and durations of all functions and kernel events, cumulative; ended processes for 10 s more."""
-        now_s = time.monotonic()
-        while self._ended and self._ended[0][0] < now_s:
-            self._ended.popleft()
-        living = [row for process in self._follower.processes.values() for row in self._rows(process)]
-        return living + [row for _, rows in self._ended for row in rows]
+        """Counts and durations of all functions and kernel events. Those of one pid only grow, through exec too, until
+        it is left out: 10 s after its process ended."""
+        now_s, living = time.monotonic(), self._follower.processes
+        self._past = {pid: past for pid, past in self._past.items() if pid in living or past.until_s >= now_s}
+        rows = [row for process in living.values() for row in self._rows(process)]
+        return rows + [row for past in self._past.values() for row in past.rows.values()]
 
     def _keep_last(self, process: ProcessProbes) -> None:
-        """What an ended process counted last stays readable for a while."""
+        """What a program counted stays readable: for a while after its end, or while its pid runs another one."""
         self._pages.pop(process.pid, None)
-        rows = [row for row in self._rows(process) if row.calls]
-        if rows:
-            self._ended.append((time.monotonic() + _KEEP_ENDED_S, rows))
+        past = self._past.setdefault(process.pid, _Past())
+        past.until_s = time.monotonic() + _KEEP_ENDED_S
+        for row in self._rows(process):
+            if row.calls:
+                before = past.rows.get(row.name)
+                past.rows[row.name] = row if before is None else _added(before, row)
+        ended = [pid for pid in self._past if pid not in self._follower.processes]
+        for pid in ended[: max(len(ended) - _MAX_ENDED, 0)]:
+            del self._past[pid]
 
     def _rows(self, process: ProcessProbes) -> list[HistogramRow]:
         rows = []
@@ -254,8 +267,8 @@ class Tracer:
         """What is on, what is off and why; with libraries that could not be attached and functions thinned out."""
         failures = [
             Capability(f"process {process.pid}: {what}", False, why)
-            for process in self._follower.processes.values()
-            for what, why in process.failures.items()
+            for process in self.processes().values()  # copies: a scrape asks from a thread of its own
+            for what, why in list(process.failures.items())
         ]
         thinned = [
             Capability(f"process {cost.pid}: {name}", False, describe_watch(watch, cost.budget_share))
@@ -270,10 +283,12 @@ class Tracer:
         return dict(self._follower.processes)
 
     def set_recording(self, pid: int, name: str, recording: Recording) -> None:
-        """Change which calls of a function become records, from the next call on; unknown names raise KeyError."""
-        slot = next(
-            slot for number, slot in self._follower.processes[pid].slots.items() if FUNCTIONS[number].name == name
-        )
+        """Change which calls of a function become records; a process that is gone is no error."""
+        process = self._follower.processes.get(pid)
+        slots = process.slots.items() if process else ()
+        slot = next((slot for number, slot in slots if FUNCTIONS[number].name == name), None)
+        if slot is None:
+            return
         self._probes.table.rows[slot]["slow_ns"] = recording.slow_ns
         self._probes.table.rows[slot]["sample_every"] = recording.sample_every
 
@@ -286,6 +301,19 @@ class Tracer:
                 process.set_mode(number, mode, self._probes.table, self._probes.calls)
             except Unavailable as refused:  # it ended a moment ago: the next scan drops it
                 process.failures[FUNCTIONS[number].name] = str(refused)
+
+
+def _added(one: HistogramRow, other: HistogramRow) -> HistogramRow:
+    return replace(
+        other,
+        calls=one.calls + other.calls,
+        timed=one.timed + other.timed,
+        sum_ns=one.sum_ns + other.sum_ns,
+        max_ns=max(one.max_ns, other.max_ns),
+        failed=one.failed + other.failed,
+        emitted=one.emitted + other.emitted,
+        buckets=one.buckets + other.buckets,
+    )
 
 
 def _joined(parts: list[NDArray[np.void]]) -> NDArray[np.void]:

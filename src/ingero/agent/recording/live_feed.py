@@ -1,6 +1,5 @@
 """The live feed of a recording: eBPF probes of this node, and the rings of jobs that run with the NCCL plugin."""
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -76,8 +75,7 @@ class LiveFeed:
             slow_ns = max(SLOW_RATIO * typical[key], MIN_SLOW_NS)
             if abs(slow_ns - self._slow_ns.get((row.pid, row.name), 0)) > slow_ns // 4:
                 self._slow_ns[row.pid, row.name] = slow_ns
-                with contextlib.suppress(KeyError, StopIteration):  # the process ended meanwhile
-                    self.tracer.set_recording(row.pid, row.name, Recording.everything(slow_ns))
+                self.tracer.set_recording(row.pid, row.name, Recording.everything(slow_ns))
 
     def losses(self) -> dict[str, int]:
         """What the kernel could not hand over, and what a ring overwrote before we read it."""

@@ -27,7 +27,8 @@ class StackResolver:
     @property
     def skipped_names(self) -> int:
         """Python frames left out because their names could not be read."""
-        return self._skipped_before + sum(one.skipped_names for one in self._interpreters.values() if one)
+        interpreters = list(self._interpreters.values())  # at once: a scrape asks from a thread of its own
+        return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
         native = self._symbols.resolve(pid, addresses)
