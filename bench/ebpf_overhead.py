@@ -15,14 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS
-from ingero.agent.ebpf.layout import MODE_ENTRY
+from ingero.agent.ebpf.layout import BUCKETS, FIRST_OCTAVE, MODE_ENTRY, cookie_of
 from ingero.agent.ebpf.links import ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION, Link, Probe, ProbeStyle, attach_multi
 from ingero.agent.ebpf.loading import LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
-from ingero.agent.ebpf.sketch import DurationSketch
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
 from ingero.agent.processes.discover import mapped_libraries
@@ -104,7 +106,7 @@ def probe_kinds(driver: Driver) -> dict[str, list[float]]:
     probes = LoadedProbes(TracePolicy(layers=frozenset({"runtime"})))
     slot = probes.table.take(pid, Recording())
     assert slot is not None
-    probe = Probe(site.offset, slot << 16 | LAUNCH)
+    probe = Probe(site.offset, cookie_of(slot, LAUNCH))
     empty_multi = load_code("empty", KPROBE, EMPTY_PROGRAM, ATTACH_UPROBE_MULTI)
     empty_session = load_code("empty", KPROBE, EMPTY_PROGRAM, ATTACH_UPROBE_SESSION)
     row = probes.table.rows[slot]
@@ -134,6 +136,20 @@ def probe_kinds(driver: Driver) -> dict[str, list[float]]:
     probes.table.give_back([slot])
     probes.close()
     return added
+
+
+class DurationSketch:
+    """Counts per operation and duration bucket of everything added so far: the least one can do with every record."""
+
+    def __init__(self) -> None:
+        self.counts: NDArray[np.int64] = np.zeros(16 * 32 * BUCKETS, np.int64)
+
+    def add(self, records: NDArray[np.void]) -> None:
+        """The bucket is the exponent and two bits of the mantissa of the duration as a float."""
+        bits = (records["end_ns"] - records["start_ns"]).astype(np.float64).view(np.int64)
+        buckets = np.clip((bits >> 50) - ((1023 + FIRST_OCTAVE) << 2), 0, BUCKETS - 1)
+        keys = (records["source"].astype(np.int64) & 15) * 32 + (records["op"] & 31)
+        np.add.at(self.counts, keys * BUCKETS + buckets, 1)
 
 
 def agent(pid: int, seconds: float) -> None:

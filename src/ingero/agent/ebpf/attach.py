@@ -7,7 +7,7 @@ from typing import Final
 
 from ingero.agent.ebpf.elf import ElfFile, Site
 from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES, Function, Rate
-from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL
+from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL, cookie_of
 from ingero.agent.ebpf.links import Link, Probe, ProbeStyle, attach_multi, attach_perf
 from ingero.agent.ebpf.slots import Recording, SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
@@ -15,7 +15,6 @@ from ingero.agent.processes.discover import Library, MappedLibrary, openable
 from ingero.agent.processes.maps import FileId, identify
 from ingero.errors import ForeignFile, Unavailable
 
-_COOKIE_SLOT_SHIFT: Final = 16
 _CACHED_FILES: Final = 256
 Sites = Mapping[int, tuple[Site, ...]]  # by function number
 
@@ -148,8 +147,8 @@ class ProcessProbes:
         table: SlotTable,
         programs: CallPrograms,
         recordings: Mapping[int, Recording],
-    ) -> int:
-        """Attach to one more library file; returns how many functions are watched in it. Slots exist before links."""
+    ) -> None:
+        """Attach to one more library file. Slots exist before links."""
         self.files[library.key] = library.path
         path = openable(self.pid, library)
         if path is None:
@@ -164,7 +163,7 @@ class ProcessProbes:
                 continue
             self.slots[number] = slot
             self.first_bytes[number] = places_of[0].first_bytes
-            probes = [(number, Probe(site.offset, slot << _COOKIE_SLOT_SHIFT | number)) for site in places_of]
+            probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in places_of]
             if FUNCTIONS[number].rate is Rate.HOT:
                 places.append(_Place(path, probes))
             else:
@@ -172,7 +171,6 @@ class ProcessProbes:
         for place in places:
             place.attach(programs, self.pid)
             self._places.append(place)
-        return len({number for place in places for number, _ in place.probes})
 
     def set_mode(self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms) -> None:
         """Change how one function is watched, now."""

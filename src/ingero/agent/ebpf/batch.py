@@ -51,11 +51,6 @@ class EventBatch:
         return self._wall(self.records["end_ns"])
 
     @property
-    def duration(self) -> NDArray[np.int64]:
-        spans: NDArray[np.int64] = (self.records["end_ns"] - self.records["start_ns"]).astype(np.int64)
-        return spans
-
-    @property
     def has_end(self) -> NDArray[np.bool_]:
         """False where the governor left only the entry probe: the duration is unknown, not zero."""
         ended: NDArray[np.bool_] = (self.records["flags"] & FLAG_NO_END) == 0

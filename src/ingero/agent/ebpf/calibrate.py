@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from ingero.agent.ebpf.attach import CallPrograms
-from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL
+from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL, cookie_of
 from ingero.agent.ebpf.links import Probe
 from ingero.agent.ebpf.slots import Recording, SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
@@ -89,7 +89,7 @@ def _measure(programs: CallPrograms, table: SlotTable) -> ProbeCost:
         path = f"/proc/self/fd/{descriptor}"
         costs: list[float] = []
         for at, calls in ((_PUSH_AT, _CALLS), (_SUB_AT, _STEPPED_CALLS)):
-            probe = Probe(at, slot << 16 | _QUIET_FUNCTION)
+            probe = Probe(at, cookie_of(slot, _QUIET_FUNCTION))
             plain = _time_per_call(loop, base + at, calls)
             for mode, returns in ((MODE_FULL, [probe]), (MODE_ENTRY, [])):
                 table.rows[slot]["mode"] = mode

@@ -92,6 +92,11 @@ class CgroupWait:
     buckets: NDArray[np.int64]
 
 
+def cookie_of(slot: int, function: int) -> int:
+    """The number a probe gets to see at each hit: where to count, and which function it is."""
+    return slot << 16 | function
+
+
 def bucket_floor_ns(bucket: int) -> int:
     """Smallest duration that falls into a bucket: four buckets per octave, the first one starts at zero."""
     if bucket == 0:

@@ -1,6 +1,7 @@
 """Kernel maps: create, read and write them; mmap those that allow it."""
 
 import ctypes
+import errno
 import mmap
 import os
 import struct
@@ -54,7 +55,7 @@ class KernelMap:
         try:
             bpf(MAP_LOOKUP, struct.pack("<IIQQQ", self.descriptor, 0, *addresses, 0), f"read from map {self.name}")
         except BpfRefused as refused:
-            if refused.number == 2:
+            if refused.number == errno.ENOENT:
                 return None
             raise
         return held_value.raw
@@ -66,7 +67,7 @@ class KernelMap:
         try:
             bpf(MAP_DELETE, attributes, f"remove a key of map {self.name}")
         except BpfRefused as refused:
-            if refused.number == 2:
+            if refused.number == errno.ENOENT:
                 return False
             raise
         return True
@@ -81,7 +82,7 @@ class KernelMap:
             try:
                 bpf(MAP_NEXT_KEY, attributes, f"walk map {self.name}")
             except BpfRefused as refused:
-                if refused.number == 2:
+                if refused.number == errno.ENOENT:
                     break
                 raise
             found.append(next_key.raw)

@@ -25,7 +25,6 @@ from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, WAITS, CgroupWait
 from ingero.agent.ebpf.loading import Capability, LoadedProbes
-from ingero.agent.ebpf.maps import possible_cpus
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.sockets import SocketOwners
@@ -254,11 +253,10 @@ class Tracer:
 
     def losses(self) -> dict[str, int]:
         """Records and measurements the kernel could not keep, by ring or reason; `slots` and `processes`: too many."""
-        per_cpu = possible_cpus()
         found = {}
         for index, name in enumerate(LOST):
-            raw = self._probes.maps["lost"].lookup(struct.pack("<I", index)) or bytes(8 * per_cpu)
-            found[name] = int(np.frombuffer(raw, np.uint64).sum())
+            raw = self._probes.maps["lost"].lookup(struct.pack("<I", index))
+            found[name] = int(np.frombuffer(raw or b"", np.uint64).sum())  # one number per CPU
         found["slots"] = self._probes.table.refused
         found["processes"] = self._follower.refused
         return found
