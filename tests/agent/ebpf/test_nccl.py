@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ingero.agent.ebpf.layout import FLAG_FAILED
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 
 NCCL = "nccl = load('libnccl.so.2')\n"
@@ -71,6 +72,37 @@ def test_sequence_numbers_count_per_communicator_and_per_direction_of_a_pair(job
         (one, "AllReduce", None, 2),
         (two, "AllGather", None, 1),
     ]
+
+
+def test_communicator_at_the_address_of_another_starts_counting_anew(job, trace) -> None:
+    """Ranks free and reuse addresses differently: a count that goes on would never meet its peer's."""
+    process = job()
+    process.do(NCCL)
+    tracing = trace(pids=(process.pid,))
+    send = "nccl.ncclSend(P(1), S(8), I(7), I(1), comm, P(0))\n"
+    first, second = INIT.format(nranks=2, id=WORDS, rank=0), INIT.format(nranks=2, id="range(128)", rank=0)
+    process.do(f"{first}old = comm.value\n{send}{send}nccl.ncclCommDestroy(comm)\n")
+    assert process.do(f"{second}{send}result = comm.value == old") == "True"
+    tracing.wait(lambda: len(records_of(tracing)) == 3)
+    assert [(one.comm, one.seq) for one in records_of(tracing)] == [
+        (WORDS_0_TO_15, 0),
+        (WORDS_0_TO_15, 1),
+        (BYTES_0_TO_127, 0),
+    ]
+
+
+def test_call_that_goes_on_by_itself_has_not_failed(job, trace) -> None:
+    """A communicator that does not block answers `ncclInProgress`."""
+    process = job()
+    process.do(NCCL)
+    tracing = trace(pids=(process.pid,))
+    reduce = "nccl.ncclAllReduce(P(1), P(2), S({}), I(7), I(0), comm, P(0))\n"
+    process.do(INIT.format(nranks=2, id=WORDS, rank=0) + reduce.format(667) + reduce.format(666))
+    tracing.wait(lambda: len(records_of(tracing)) == 2)
+    calls = tracing.nccl[tracing.nccl["op"] == ALL_REDUCE]
+    assert calls["ret"].tolist() == [7, 4]
+    assert (calls["flags"] & FLAG_FAILED > 0).tolist() == [False, True]
+    assert [row.failed for row in tracing.tracer.histograms() if row.name == "ncclAllReduce"] == [1]
 
 
 def test_bcast_made_of_broadcast_counts_once(job, trace) -> None:

@@ -143,7 +143,7 @@ class Follower:
             return
         process.first_host_slot, process.host_slots = first, len(recordings)
         try:
-            self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<II", first, 0))
+            self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<I", first))
         except Unavailable as refused:
             process.failures["kernel events"] = str(refused)
 

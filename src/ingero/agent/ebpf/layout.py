@@ -13,7 +13,7 @@ COMM_BYTES: Final = 16
 MAX_FRAMES: Final = 64
 
 FLAG_NO_END, FLAG_SLOW, FLAG_FAILED, FLAG_SAMPLED, FLAG_OTHER = 1, 2, 4, 8, 16
-MODE_FULL, MODE_ENTRY, MODE_OFF = 0, 1, 2
+MODE_FULL, MODE_ENTRY = 0, 1
 # per-CPU counters of what was lost, in the order of state.h
 LOST: Final = ("calls", "nccl", "host", "critical", "nesting", "state")
 # kernel events with a slot per process, in the order of host.h
@@ -63,7 +63,7 @@ SLOT: Final = np.dtype(
         ("tgid", "<u4"),
         ("mode", "<u4"),
         ("sample_every", "<u4"),
-        ("time_every", "<u4"),
+        ("pad", "<u4"),
         ("buckets", "<u8", (BUCKETS,)),
     ]
 )
@@ -80,7 +80,7 @@ FUNC: Final = np.dtype(
     ]
 )
 WAITS: Final = np.dtype([("count", "<u8"), ("sum", "<u8"), ("buckets", "<u8", (BUCKETS,))])
-TARGET: Final = np.dtype([("first_slot", "<u4"), ("flags", "<u4")])
+TARGET: Final = np.dtype([("first_slot", "<u4")])
 
 
 @dataclass(frozen=True, slots=True)

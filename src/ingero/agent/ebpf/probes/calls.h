@@ -105,7 +105,7 @@ INLINE int on_entry(struct pt_regs *ctx) {
   u64 cookie = attach_cookie(ctx), who = pid_tgid();
   u32 index = cookie >> 16, id = cookie & 127;
   struct slot *slot = map_lookup(&slots, &index);
-  if (!slot || slot->tgid != who >> 32 || slot->mode == MODE_OFF)
+  if (!slot || slot->tgid != who >> 32)
     return 1;
   const volatile struct func *func = &functions[id];
   u64 number = __sync_fetch_and_add(&slot->calls, 1);
@@ -114,8 +114,6 @@ INLINE int on_entry(struct pt_regs *ctx) {
       emit_entry(slot, func, who);
     return 1;
   }
-  if (slot->time_every > 1 && number % slot->time_every)
-    return 1;
   struct thread *thread = task_storage(&threads, current_task(), 0, 0);
   if (!thread) {
     thread = task_storage(&threads, current_task(), 0, STORAGE_CREATE);
@@ -177,11 +175,16 @@ INLINE u64 second_argument(const volatile struct func *func, struct frame *frame
   return value;
 }
 
-INLINE u16 why_emit(struct slot *slot, struct frame *frame, u64 duration, s32 ret) {
+/* A CUDA query that is not ready yet and an NCCL call that goes on by itself have not failed. */
+INLINE int has_failed(const volatile struct func *func, s32 ret) {
+  return ret && ret != (func->kind >= KIND_COLLECTIVE ? IN_PROGRESS : NOT_READY);
+}
+
+INLINE u16 why_emit(struct slot *slot, struct frame *frame, u64 duration, int failed) {
   u16 flags = frame->sampled ? FLAG_SAMPLED : 0;
   if (duration >= slot->slow_ns)
     flags |= FLAG_SLOW;
-  if (ret && ret != NOT_READY)
+  if (failed)
     flags |= FLAG_FAILED;
   return flags;
 }
@@ -227,15 +230,16 @@ INLINE int on_return(struct pt_regs *ctx) {
   const volatile struct func *func = &functions[frame->func & 127];
   s32 ret = (s32)RETURN_VALUE(ctx);
   u64 duration = end - frame->start_ns, arg0 = located(frame, func->locs[0]);
+  int failed = has_failed(func, ret);
   measure(slot, duration);
-  if (ret && ret != NOT_READY)
+  if (failed)
     __sync_fetch_and_add(&slot->failed, 1);
   if (func->kind == KIND_SET_DEVICE) {
     if (!ret)
       thread->device = (s32)arg0;
     return 0;
   }
-  u16 flags = why_emit(slot, frame, duration, ret);
+  u16 flags = why_emit(slot, frame, duration, failed);
   if (func->kind >= KIND_COLLECTIVE) {
     nccl_return(ctx, thread, frame, slot, end, ret, flags, who);
     return 0;

@@ -8,8 +8,8 @@ enum { SOURCE_HOST = 3, SOURCE_IO = 5, SOURCE_TCP = 6 };
 enum { OP_SWITCH = 1, OP_OOM = 4, OP_EXEC = 5, OP_EXIT = 6, OP_FORK = 7, OP_RETRANSMIT = 1 };
 enum { OFF_PREEMPTED = 1, OFF_SLEPT = 2, OFF_IO = 3 };
 enum { SLOT_RUNQUEUE, SLOT_SLEEP, SLOT_IO_WAIT, SLOT_PAGES, SLOT_BLOCK, HOST_SLOTS };
-enum { TASK_UNINTERRUPTIBLE = 2, TASK_NOLOAD = 0x400, STATE_MASK = 0xff };
-enum { AF_INET = 2, AF_INET6 = 10, ANYONE = 1 };
+enum { TASK_UNINTERRUPTIBLE = 2, TASK_DEAD = 0x80, TASK_NOLOAD = 0x400, STATE_MASK = 0xff };
+enum { AF_INET = 2 };
 
 const volatile u32 page_bytes = 4096;
 const volatile u32 switch_has_state = 0, victim_is_task = 0, issue_has_queue = 0;
@@ -100,8 +100,10 @@ INLINE void other_runs(u64 task, u64 now) {
   __sync_fetch_and_add(&waits->buckets[bucket_of(waited) & (BUCKETS - 1)], 1);
 }
 
-INLINE void left_cpu(u64 task, u32 tid, u32 preempted, u32 state, u64 now, u64 next) {
+INLINE void left_cpu(u32 tid, u32 preempted, u32 state, u64 now, u64 next) {
   struct off_cpu off = {now, 0, OFF_SLEPT, read32(next, off_pid)};
+  if (!preempted && state & TASK_DEAD)
+    return; /* it does not come back; the next thread with its number did not sleep meanwhile */
   if (preempted || !(state & STATE_MASK))
     off.why = OFF_PREEMPTED;
   else if ((state & TASK_UNINTERRUPTIBLE) && !(state & TASK_NOLOAD))
@@ -152,7 +154,7 @@ SEC("raw_tp/sched_switch") int on_sched_switch(struct raw_args *ctx) {
   u32 left = read32(prev, off_tgid), came = read32(next, off_tgid);
   u32 state = switch_has_state ? (u32)ctx->args[3] : read32(prev, off_state);
   if (left && map_lookup(&targets, &left))
-    left_cpu(prev, read32(prev, off_pid), ctx->args[0] & 1, state, now, next);
+    left_cpu(read32(prev, off_pid), ctx->args[0] & 1, state, now, next);
   else if (left && (ctx->args[0] & 1 || !(state & STATE_MASK)))
     other_is_ready(prev, now);
   struct target *target = came ? map_lookup(&targets, &came) : 0;
@@ -193,7 +195,6 @@ SEC("raw_tp/sched_process_fork") int on_sched_process_fork(struct raw_args *ctx)
   struct target *target = map_lookup(&targets, &parent), fresh = {};
   if (!target || child == parent) /* a new thread */
     return 0;
-  fresh.flags = target->flags;
   map_update(&targets, &child, &fresh, BPF_NOEXIST);
   process_event(OP_FORK, child);
   return 0;
@@ -290,7 +291,8 @@ SEC("raw_tp/block_rq_complete") int on_block_rq_complete(struct raw_args *ctx) {
   event->source = SOURCE_IO;
   event->op = request->op == 0 ? 1 : request->op == 3 ? 3 : 2;
   event->flags = target ? 0 : FLAG_OTHER;
-  event->ret = -(s32)(ctx->args[1] & 0xff); /* blk_status_t: 0 is success */
+  s32 status = (s32)ctx->args[1]; /* 0 is success; blk_status_t, before 5.16 a negative errno */
+  event->ret = status > 0 ? -status : status;
   event->cgroup = request->cgroup;
   __builtin_memcpy(event->comm, request->comm, sizeof event->comm);
   event->arg0 = request->sectors; event->arg1 = request->sector;

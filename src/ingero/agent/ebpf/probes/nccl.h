@@ -13,7 +13,7 @@ struct nccl_event {
 };
 struct comm_key { u64 tgid, pointer; };
 struct comm { u64 hash, seq, splits; s32 rank, nranks; };
-struct peer_key { u64 tgid, pointer; u32 peer, op; };
+struct peer_key { u64 tgid, comm; u32 peer, op; };
 struct {
   MAP_UINT(type, MAP_LRU_HASH); MAP_UINT(max_entries, 8192); MAP_TYPE(key, struct comm_key); MAP_TYPE(value, struct comm);
 } comms SEC(".maps");
@@ -58,8 +58,10 @@ INLINE struct comm *comm_of(u64 tgid, u64 pointer) {
   return map_lookup(&comms, &key);
 }
 
+/* By the communicator's id where it is known: its address is soon another's, and the count would go on. */
 INLINE u64 next_p2p(u64 tgid, u64 pointer, u32 peer, u32 op) {
-  struct peer_key key = {tgid, pointer, peer, op};
+  struct comm *comm = comm_of(tgid, pointer);
+  struct peer_key key = {tgid, comm && comm->hash ? comm->hash : pointer, peer, op};
   u64 zero = 0, *seq = map_lookup(&peers, &key);
   if (!seq) {
     map_update(&peers, &key, &zero, BPF_NOEXIST);

@@ -4,7 +4,7 @@
 #include "bpf.h"
 
 enum { RING_CALLS, RING_NCCL, RING_HOST, RING_CRITICAL, LOST_NESTING, LOST_STATE, COUNTERS };
-enum { MODE_FULL, MODE_ENTRY, MODE_OFF };
+enum { MODE_FULL, MODE_ENTRY };
 enum { FLAG_NO_END = 1, FLAG_SLOW = 2, FLAG_FAILED = 4, FLAG_SAMPLED = 8, FLAG_OTHER = 16 };
 enum { BUCKETS = 128, FIRST_OCTAVE = 8, SLOTS = 4096 };
 
@@ -25,11 +25,11 @@ struct event {
  * never touched. */
 struct slot { /* the head is one cache line; how many calls were timed is the sum of the buckets */
   u64 calls, sum, max, failed, emitted, slow_ns;
-  u32 tgid, mode, sample_every, time_every;
+  u32 tgid, mode, sample_every, pad;
   u64 buckets[BUCKETS];
 };
 
-struct target { u32 first_slot, flags; };
+struct target { u32 first_slot; };
 
 #define RING(name, bytes) struct { MAP_UINT(type, MAP_RINGBUF); MAP_UINT(max_entries, bytes); } name SEC(".maps")
 RING(calls_ring, 8 << 20);
