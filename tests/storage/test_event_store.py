@@ -26,6 +26,25 @@ def store(tmp_path: Path) -> Iterator[EventStore]:
     opened.close()
 
 
+@pytest.mark.parametrize("content", [b"", b"notes of mine\n" * 9, b"SQLite format 3\0" + bytes(8192)])
+def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "notes.db"
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=r"notes\.db: it is not a database of Echo; name another"):
+        EventStore(file, 512 * MIB, 1)
+    assert file.read_bytes() == content
+
+
+def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> None:
+    """A wrong --db-path, which verify, backup and serve all take, must not leave anything behind."""
+    with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
+        theirs.execute("CREATE TABLE orders (id INTEGER)")
+    with pytest.raises(StoreError, match="not one of Echo's"):
+        EventStore(tmp_path / "theirs.db", 512 * MIB, 1)
+    with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
+        assert theirs.execute("SHOW TABLES").fetchall() == [("orders",)]
+
+
 def metrics(*metric: otlp.Metric, **resource: otlp.Plain) -> bytes:
     who = otlp.Resource(attributes=otlp.attributes({"ingero.node.id": "n1", "ingero.cluster.id": "c1", **resource}))
     scope = otlp.ScopeMetrics(metrics=metric)
@@ -247,9 +266,3 @@ def test_a_copy_is_a_whole_database(store: EventStore, tmp_path: Path) -> None:
     copy = EventStore(tmp_path / "backup.db", 512 * MIB, 1)
     assert (copy.applied_seq, copy.scalar("SELECT count(*) FROM events")) == (1, 1)
     copy.close()
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "echo.db").write_bytes(b"SQLite format 3\0" + bytes(5000))
-    with pytest.raises(StoreError, match=r"cannot open .*echo\.db"):
-        EventStore(tmp_path / "echo.db", 512 * MIB, 1)

@@ -152,7 +152,7 @@ def write_demo(target: Path) -> int:
 def _opened(database: Path) -> Iterator[EventStore]:
     """The database, owned while we look at it."""
     if not database.exists():
-        raise StoreError(f"{database} does not exist")
+        raise StoreError(f"{database} is not there; name the database of an Echo with --db-path")
     ownership = Ownership(database)
     try:
         store = EventStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))

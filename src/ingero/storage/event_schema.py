@@ -274,6 +274,8 @@ class Connection(Protocol):
 
     def fetchone(self) -> tuple[object, ...] | None: ...
 
+    def fetchall(self) -> list[tuple[object, ...]]: ...
+
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
@@ -324,11 +326,13 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
 
 
 def stored_version(connection: Connection) -> int:
-    """0 for an empty database."""
-    known = connection.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'meta'").fetchone()
-    if known is None or known[0] == 0:
+    """0 for an empty database; one with tables of somebody else is refused, so that ours never land among them."""
+    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    if not tables:
         return 0
-    row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    row = None
+    if "meta" in tables:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     if row is None or not isinstance(row[0], int):
-        raise StoreError("the database has a table `meta` without a schema version; it is not one of Echo's")
+        raise StoreError("the database is not one of Echo's: it has tables, but no schema version; name another")
     return row[0]

@@ -30,10 +30,9 @@ DIGEST_BYTES: Final = 16
 MAX_DIGESTS: Final = 500_000  # retries come within minutes; this is the bound when requests are tiny and many
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
 ROLL_UP_STEP: Final = 1_000_000  # requests per roll-up, so that catching up after a long stop stays small
+_MAGIC: Final = (8, b"DUCK")  # where in the file, and what
 _SAFE_SETTINGS: Final = (
     "SET enable_external_access = false",
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
     "SET TimeZone = 'UTC'",
     "SET lock_configuration = true",
@@ -60,13 +59,24 @@ class EventStore:
 
     def __init__(self, path: Path, memory_bytes: int, threads: int) -> None:
         self.path = path
+        _refuse_foreign(path)
         try:
             self._connection = duckdb.connect(
-                str(path), config={"memory_limit": f"{memory_bytes // 1024}KiB", "threads": threads}
+                str(path),
+                config={
+                    "memory_limit": f"{memory_bytes // 1024}KiB",
+                    "threads": threads,
+                    "autoinstall_known_extensions": False,
+                    "autoload_known_extensions": False,
+                },
             )
         except duckdb.Error as error:
             raise StoreError(f"cannot open {path}: {_first_line(error)}") from None
-        migrate(self._connection)
+        try:
+            migrate(self._connection)
+        except StoreError:
+            self._connection.close()
+            raise
         for statement in _SAFE_SETTINGS:
             self._connection.execute(statement)
         self._columns: Columns = new_columns()
@@ -240,6 +250,20 @@ def _digest_table(fresh: dict[bytes, Frame]) -> pa.Table:
 
 def _time_column(table: str) -> str:
     return {"audit_log": "ts", "causal_chains": "detected_at"}.get(table, "received_ts")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """DuckDB would look for an extension that reads a file of another kind; such a file is a wrong path."""
+    offset, magic = _MAGIC
+    try:
+        with path.open("rb") as file:
+            is_ours = file.read(offset + len(magic))[offset:] == magic
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from None
+    if not is_ours:
+        raise StoreError(f"cannot open {path}: it is not a database of Echo; name another with --db-path")
 
 
 def _first_line(error: BaseException) -> str:

@@ -47,7 +47,8 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
 def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
     if not path.is_file():
-        raise StoreError(f"{path} is not there; record one with `ingero trace`, or name another with --db")
+        trouble = "is not a file" if path.exists() else "is not there"
+        raise StoreError(f"{path} {trouble}; record one with `ingero trace`, or name another with --db")
     wal = sibling_files(path)[1]
     try:
         connection = _open_with_log(path) if wal.exists() and wal.stat().st_size else _open(path, "immutable=1")
