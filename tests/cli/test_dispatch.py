@@ -92,3 +92,11 @@ def test_a_full_disk_under_the_output_is_a_sentence() -> None:
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (1, "ingero rates: no space left where the output goes\n")
+
+
+def test_a_file_the_system_refuses_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert run(["up", "--data-dir", str(tmp_path / "file" / "x")]) == 1
+    assert (
+        capsys.readouterr().err == f"ingero up: cannot use {tmp_path / 'file' / 'x'}: Not a directory; name another\n"
+    )

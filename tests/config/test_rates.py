@@ -69,6 +69,11 @@ def test_a_missing_file_and_a_list_say_so(tmp_path: Path) -> None:
         read_rates(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="is a mapping"):
         parse_rates("- 1", "x.yaml")
+    with pytest.raises(ConfigError, match=r"^x\.yaml: not valid YAML: .*invalid") as caught:
+        parse_rates(b"\xc7\x00\xff", "x.yaml")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match=r"^x\.yaml: nested too deeply$"):
+        parse_rates("[" * 20_000, "x.yaml")
 
 
 def test_f073_provider_by_narrowest_network_then_label_then_agent(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def output_lost(error: OSError, prog_name: str) -> int:
     """The exit status when standard output takes no more; any other error rises again."""
     if isinstance(error, BrokenPipeError):  # `| head`: the reader has seen enough
         status = 0
-    elif error.errno == errno.ENOSPC and error.filename is None:
+    elif error.errno == errno.ENOSPC:
         print(f"{prog_name}: no space left where the output goes", file=sys.stderr)
         status = 1
     else:
@@ -80,5 +80,10 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         if extra is None:
             raise
         print(f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another", file=sys.stderr)
         return 1
     return status if isinstance(status, int) else 0

@@ -64,14 +64,18 @@ async def _run(options: dict[str, Any], quiet: bool) -> dict[str, Any]:
         run=secrets.token_hex(4),
     )
 
-    def progress(so_far: StressResult) -> None:
+    def show(text: str) -> None:
         if not quiet and sys.stderr.isatty():
-            click.echo(f"\r{so_far.acknowledged}/{plan.events} acknowledged", nl=False, err=True)
+            click.echo(f"\r\x1b[K{text}", nl=False, err=True)
+
+    def progress(so_far: StressResult) -> None:
+        show(f"{so_far.acknowledged}/{plan.events} acknowledged, {so_far.retries} retries")
 
     sender = _sender(options)
     try:
         result = await run_stress(plan, sender, progress)
     finally:
+        show("")
         await sender.close()
     found = await _count(options["verify"], plan.run, result.acknowledged) if options["verify"] else None
     return {

@@ -28,6 +28,6 @@ def set_up_logging(level: str = "info") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for chatty in ("asyncio", "aiohttp"):
+    for chatty in ("asyncio", "aiohttp", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # who sends garbage must not fill the log; replies are counted

@@ -1,10 +1,12 @@
 """`ingero up`: Fleet and Echo for one machine, watched over: Fleet forwards what it hears to Echo."""
 
 import asyncio
+import contextlib
 import ctypes
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -24,6 +26,8 @@ STOP_S = 30.0
 PR_SET_PDEATHSIG = 1
 DATABASE = "echo.db"
 MAX_LINE_BYTES = 64 * 1024
+MAX_LOG_BYTES = 64 << 20
+LOG_CHECK_S = 60.0
 # flag -> (who, the flag of that service, default port)
 PORTS = {
     "fleet-grpc": ("fleet", "--grpc", 4317),
@@ -166,6 +170,8 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
     echo = Child("echo", lambda: _echo_command(folder, ports), folder / "echo.log")
     fleet = Child("fleet", lambda: _fleet_command(folder, ports), folder / "fleet.log")
     watchers: list[asyncio.Task[None]] = []
+    if not as_json:
+        print(f"starting Echo and Fleet; data and logs: {folder}", flush=True)
     try:
         await echo.start()
         assert echo.addresses is not None
@@ -175,6 +181,7 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
         _pin(ports, fleet)
         _announce(folder, [fleet, echo], as_json)
         watchers = [asyncio.create_task(child.watch()) for child in (echo, fleet)]
+        watchers.append(asyncio.create_task(_bound_logs([echo.log_file, fleet.log_file])))
         await stopping.wait()
     finally:
         for watcher in watchers:
@@ -185,6 +192,21 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
     if not as_json:
         print("Fleet and Echo have stopped")
     return 0
+
+
+async def _bound_logs(files: list[Path]) -> None:
+    while True:
+        await asyncio.sleep(LOG_CHECK_S)
+        for file in files:
+            with contextlib.suppress(OSError):  # a full disk: the next look may find room
+                bound_log(file, MAX_LOG_BYTES)
+
+
+def bound_log(file: Path, most_bytes: int) -> None:
+    """A log that has grown too large becomes `.1`; whoever appends to it goes on at its beginning."""
+    if file.stat().st_size > most_bytes:
+        shutil.copyfile(file, file.with_name(f"{file.name}.1"))
+        os.truncate(file, 0)
 
 
 def _echo_command(folder: Path, ports: dict[str, int]) -> list[str]:
@@ -236,5 +258,7 @@ def _announce(folder: Path, children: list[Child], as_json: bool) -> None:
     for child in children:
         for name, address in (child.addresses or {}).items():
             print(f"{child.name:5}  {address:21}  {_MEANINGS.get((child.name, name), name)}")
-    api = (children[1].addresses or {})["mcp"]
-    print(f"\nask:   ingero-echo ask summary --url https://{api} --db-path {folder / DATABASE}", flush=True)
+    fleet, echo = ((child.addresses or {}) for child in children)
+    print(f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} --fleet-cluster-id try --stub")
+    print(f"look:  ingero status --fleet http://{fleet['threshold']}")
+    print(f"ask:   ingero-echo ask summary --url https://{echo['mcp']} --db-path {folder / DATABASE}", flush=True)

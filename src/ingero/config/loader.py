@@ -68,13 +68,19 @@ def load_text(cls: type[T], text: str, source: str) -> T:
     """Build `cls` from YAML text; `source` is named in errors."""
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise ConfigError(f"{where}: not valid YAML: {getattr(error, 'problem', error)}") from None
-    if root is None:
-        return cls()
-    return typing.cast(T, _Reader(source).value(root, cls, "", {}))
+        return cls() if root is None else typing.cast(T, _Reader(source).value(root, cls, "", {}))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise yaml_complaint(source, error) from None
+
+
+def yaml_complaint(source: str, error: Exception) -> ConfigError:
+    """What is wrong with text that is not YAML, in one line, with its place where that is known."""
+    if isinstance(error, RecursionError):
+        return ConfigError(f"{source}: nested too deeply")
+    mark = getattr(error, "problem_mark", None)
+    where = f"{source}:{mark.line + 1}" if mark else source
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return ConfigError(f"{where}: not valid YAML: {problem}")
 
 
 def parse_duration_s(text: str) -> float:

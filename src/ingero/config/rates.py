@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ingero.config.loader import MAX_CONFIG_BYTES
+from ingero.config.loader import MAX_CONFIG_BYTES, yaml_complaint
 from ingero.errors import ConfigError
 
 ALIASES = {"aws": "ec2", "amazon": "ec2", "google": "gcp", "microsoft": "azure", "on-prem": "onprem"}
@@ -90,8 +90,8 @@ def parse_rates(text: str | bytes, source: str) -> RateTable:
         raise ConfigError(f"{source} is larger than {MAX_CONFIG_BYTES} bytes; this is not a rate table")
     try:
         root = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: not valid YAML: {error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise yaml_complaint(source, error) from None
     if not isinstance(root, dict):
         raise ConfigError(f"{source}: a rate table is a mapping with the keys currency_name, providers, fallback_rate")
     providers = root.get("providers")

@@ -103,7 +103,7 @@ class EchoService:
         except BaseException:
             await self.stop()
             raise
-        log.info("echo_started", extra={"listeners": self.addresses})
+        log.info("echo_started", extra=self.addresses)
 
     async def _open_listeners(self) -> None:
         """OTLP last: once a request is taken, everything about it can be seen."""

@@ -1,6 +1,7 @@
 """`echo-stress`: many producers, every request accounted for; what was acknowledged must be found."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -103,9 +104,15 @@ async def run_stress(plan: StressPlan, send: Send, on_progress: Callable[[Stress
     began = time.monotonic()
     producers = [_produce(plan, number, node, send, result, began) for number, node in enumerate(plan.node_ids)]
     work = asyncio.gather(*producers)
-    while not work.done():
-        await asyncio.wait([work], timeout=1.0)
-        on_progress(result)
+    try:
+        while not work.done():
+            await asyncio.wait([work], timeout=1.0)
+            on_progress(result)
+    except asyncio.CancelledError:  # Ctrl-C
+        work.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await work
+        raise
     await work
     result.seconds = time.monotonic() - began
     return result

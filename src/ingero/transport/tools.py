@@ -1,5 +1,6 @@
 """A tool: one typed question. The same list is rendered over HTTP, over MCP and as `key=value` commands."""
 
+import difflib
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -80,7 +81,10 @@ def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:
     for candidate in listed:
         if candidate.name == name:
             return candidate
-    raise ToolRefused("unknown_tool", f"no tool {name!r}; there are: {', '.join(t.name for t in listed)}", status=404)
+    names = [tool.name for tool in listed]
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(names)}"
+    raise ToolRefused("unknown_tool", f"no tool {name!r}; {hint}", status=404)
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.shared_data import shared
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.agent.push.sink import MAX_TYPES, Sink, SinkSettings, follow_socket, sink_app
 from ingero.contract.exposition import render
@@ -137,6 +137,16 @@ async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None
     stop.set()
     await asyncio.wait_for(following, PATIENCE_S)
     assert dict(one.events) == {"straggler_state": 2, "straggler_resolved": 2}
+
+
+async def test_sink_says_once_that_nobody_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, stop = sink(socket_path=tmp_path / "s.sock", reconnect_delay_s=0.001), asyncio.Event()
+    following = asyncio.create_task(follow_socket(one, stop))
+    await until_async(lambda: caplog.records)
+    await asyncio.sleep(0.05)  # many more tries, and not a word about them
+    stop.set()
+    await asyncio.wait_for(following, PATIENCE_S)
+    assert [record.getMessage() for record in caplog.records] == ["sink_waiting"]
 
 
 def test_sink_serves_health_and_readiness() -> None:

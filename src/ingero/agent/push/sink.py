@@ -129,14 +129,22 @@ class Sink:
 async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
     """Read until stopped, connecting again whenever the agent comes back."""
     ended = asyncio.create_task(stop.wait())
+    is_waiting = False  # said once, not every two seconds
     try:
         while not stop.is_set():
             reading = asyncio.create_task(_read(sink))
             await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
             if not reading.done():
                 reading.cancel()
-            with contextlib.suppress(asyncio.CancelledError, OSError, TimeoutError):
+            try:
                 await reading
+                is_waiting = False
+            except asyncio.CancelledError:
+                pass
+            except (OSError, TimeoutError) as error:
+                if not is_waiting:
+                    log.warning("sink_waiting", extra={"path": str(sink.settings.socket_path), "why": str(error)})
+                is_waiting = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), sink.settings.reconnect_delay_s)
     finally:
