@@ -3,7 +3,6 @@
 import sqlite3
 from dataclasses import dataclass
 
-from ingero.contract.events import OpKey
 from ingero.storage.schema import MAX_STACK_BYTES, table_columns
 
 
@@ -24,19 +23,24 @@ class StackUse:
 
 
 def read_stacks(
-    connection: sqlite3.Connection, since_ns: int, op: OpKey | None, pid: int | None, limit: int
+    connection: sqlite3.Connection,
+    since_ns: int,
+    limit: int,
+    *,
+    source: int | None = None,
+    op: int | None = None,
+    pid: int | None = None,
 ) -> list[StackUse]:
-    """Stacks by total time, most first."""
+    """Stacks by total time, most first; an operation is one of its source."""
     if not table_columns(connection, "stack_traces"):
         return []
     names = "group_concat(DISTINCT e.comm)" if "comm" in table_columns(connection, "events") else "''"
-    source, number = op or (None, None)
     rows = connection.execute(
         "SELECT e.stack_hash, e.source, count(*), avg(e.duration), min(e.duration), max(e.duration), sum(e.arg0), "
         f"coalesce({names}, ''), s.ips, s.frames FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
         "WHERE e.stack_hash != 0 AND e.timestamp >= ? AND e.source = coalesce(?, e.source) "
         "AND e.op = coalesce(?, e.op) AND e.pid = coalesce(?, e.pid) AND max(length(s.frames), length(s.ips)) <= ? "
         "GROUP BY e.stack_hash, e.source ORDER BY sum(e.duration) DESC LIMIT ?",
-        (since_ns, source, number, pid, MAX_STACK_BYTES, limit),
+        (since_ns, source, op, pid, MAX_STACK_BYTES, limit),
     )
     return [StackUse(*row) for row in rows]

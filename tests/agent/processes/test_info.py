@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from ingero.agent.processes.info import ProcessBook, ProcessInfo, parse_environ, read_process
 
@@ -21,6 +22,23 @@ def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
     assert (info.rank, info.local_rank, info.world_size) == (0, None, 8)
     assert info.start_time > 0
     assert info.name.startswith("python")
+
+
+def test_launchers_other_than_torchrun_are_understood_and_the_first_word_counts(tmp_path: Path) -> None:
+    """The plugin inside the process reads the same names: one rank must not be two."""
+    folder = tmp_path / "9"
+    folder.mkdir()
+
+    def told(*environ: str) -> tuple[int | None, int | None, int | None, str | None]:
+        (folder / "environ").write_text("\0".join(environ))
+        info = read_process(9, tmp_path)
+        return info.rank, info.local_rank, info.world_size, info.job
+
+    slurm = ("SLURM_PROCID=9", "SLURM_LOCALID=1", "SLURM_NTASKS=16", "SLURM_JOB_ID=4711")
+    assert told(*slurm) == (9, 1, 16, "4711")
+    assert told(*slurm, "RANK=0", "WORLD_SIZE=64", "INGERO_JOB_ID=mine") == (0, 1, 64, "mine")
+    assert told("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8") == (3, None, 8, None)
+    assert told("RANK=-1", "PMI_RANK=2", "PMI_SIZE=4", "TORCHELASTIC_RUN_ID=none") == (2, None, 4, None)
 
 
 def test_a_process_that_is_gone_is_nothing_and_no_error() -> None:

@@ -220,6 +220,37 @@ def test_it_ends_when_told_and_lets_go() -> None:
     assert node.feed.closed
 
 
+def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(live_module, "COLLECTIVES_PER_S", 1e6)
+    node = Node()
+    node.feed.waiting = [[record(seq) for seq in range(8)]]
+    heard = asyncio.Event()
+
+    async def push(request: MetricsRequest) -> PushReply:
+        node.fleet.requests.append(request)
+        if len(node.fleet.requests) == 1:
+            raise RuntimeError("odd")
+        heard.set()
+        return PushReply(outcome=PushOutcome.OK)
+
+    monkeypatch.setattr(node.fleet, "push", push)
+
+    async def scene() -> None:
+        stop = asyncio.Event()
+        task = asyncio.create_task(node.live.run(stop))
+        async with asyncio.timeout(PATIENCE_S):
+            while not node.live.counters.failed_rounds:
+                await asyncio.sleep(0.001)
+        node.feed.waiting = [[record(seq) for seq in range(8, 16)]]
+        await asyncio.wait_for(heard.wait(), PATIENCE_S)
+        stop.set()
+        await task
+
+    asyncio.run(scene())
+    assert (node.live.counters.failed_rounds, node.feed.closed) == (1, True)
+
+
 # --- Feeds ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -71,6 +71,17 @@ def test_an_endless_line_costs_no_memory(server: AnnotationServer) -> None:
     assert server.rejected == {"too_long": 1}
 
 
+def test_the_end_of_a_line_that_is_too_long_is_no_line(server: AnnotationServer) -> None:
+    with connect(server) as peer:
+        peer.sendall(b"x" * 20_000)
+        server.poll(NOW)
+        peer.sendall(b'{"labels":{"step":"1"}}')
+        peer.shutdown(socket.SHUT_WR)
+        while server._connections:
+            assert server.poll(NOW) == []
+    assert server.rejected == {"too_long": 1}
+
+
 def test_a_thousand_lines_a_second(server: AnnotationServer) -> None:
     with connect(server) as peer:
         peer.sendall(b'{"labels":{"s":"1"}}\n' * 1200)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.agent.host.gpu import Gpus
-from ingero.agent.host.proc import CpuTimes, read_cpu_times
+from ingero.agent.host.proc import PROC, CpuTimes, read_cpu_times, read_meminfo
 from ingero.core.evidence import SystemSample
 from ingero.errors import Unavailable
-
-PROC = Path("/proc")
 
 
 class HostSampler:
@@ -36,17 +34,6 @@ class HostSampler:
         used = 100.0 * (total - available) / total if total else 0.0
         swap = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
         return SystemSample(now_ns, min(max(busy, 0.0), 100.0), used, available >> 10, swap >> 10, load)
-
-
-def read_meminfo(proc: Path = PROC) -> dict[str, int]:
-    """Fields of /proc/meminfo in KiB."""
-    found = {}
-    for line in (proc / "meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        value = rest.split()
-        if value and value[0].isdigit():
-            found[name] = int(value[0])
-    return found
 
 
 def has_moved(before: SystemSample | None, now: SystemSample, deadband_pct: float) -> bool:

@@ -36,15 +36,22 @@ def cpu_availability(before: CpuTimes | None, now: CpuTimes) -> float:
     return min(max(1.0 - (now.busy - before.busy) / (now.total - before.total), 0.0), 1.0)
 
 
+def read_meminfo(proc: Path = PROC) -> dict[str, int]:
+    """Fields of /proc/meminfo in KiB."""
+    found = {}
+    for line in (proc / "meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        value = rest.split()
+        if value and value[0].isdigit():
+            found[name] = int(value[0])
+    return found
+
+
 def host_memory_headroom(proc: Path = PROC) -> float:
     """MemAvailable as a share of MemTotal. Raises Unavailable."""
-    found: dict[str, int] = {}
     try:
-        for line in (proc / "meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(rest.split()[0])
+        found = read_meminfo(proc)
         total, available = found["MemTotal"], found["MemAvailable"]
-    except (OSError, ValueError, KeyError, IndexError):
+    except (OSError, KeyError):
         raise Unavailable(f"{proc / 'meminfo'} cannot be read") from None
     return min(max(available / total, 0.0), 1.0) if total > 0 else 0.0

@@ -16,11 +16,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from ingero.agent.processes.discover import process_ids
+from ingero.agent.processes.info import read_environ
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 DEFAULT_DUMP_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own default, read and never written
-MAX_ENVIRON_BYTES = 1 << 20
 MAX_DUMP_BYTES = 256 << 20
 POLL_S = 0.1
 SETTLED_POLLS = 3  # polls in a row without growth before a dump counts as complete
@@ -59,12 +59,7 @@ class DumpReply:
 
 def find_target(pid: int, proc: Path = Path("/proc")) -> DumpTarget | None:
     """The pipe of a process, from its environment; None when it was not started with one."""
-    try:
-        with (proc / str(pid) / "environ").open("rb") as file:
-            raw = file.read(MAX_ENVIRON_BYTES)
-    except OSError:
-        return None
-    variables = dict(item.split("=", 1) for item in raw.decode("utf-8", "replace").split("\0") if "=" in item)
+    variables = read_environ(pid, proc)
     if not variables.get("RANK", "").isdigit():  # set by the program itself: then only the open pipe tells
         variables["RANK"] = _rank_by_open_pipe(variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd")
     return target_of(pid, variables, proc / str(pid) / "root")

@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,11 @@ PROC = Path("/proc")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MAX_ENVIRON_BYTES = 1 << 20
 MAX_PROCESSES = 4096
+# what launchers tell a process, best first; agent/nccl/ring.c reads the same
+RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+JOB_VARIABLES = ("INGERO_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")  # torchrun without an id says "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +42,16 @@ class ProcessInfo:
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
     """Look at a process now."""
     folder = proc / str(pid)
-    environ = parse_environ(_read_bytes(folder / "environ"))
+    environ = read_environ(pid, proc)
     path = parse_cgroup_path(_read_bytes(folder / "cgroup").decode(errors="replace"))
     return ProcessInfo(
         pid=pid,
         start_time=start_time(pid) or 0,
         name=_read_bytes(folder / "comm").decode(errors="replace").strip(),
-        rank=_integer(environ.get("RANK")),
-        local_rank=_integer(environ.get("LOCAL_RANK")),
-        world_size=_integer(environ.get("WORLD_SIZE")),
-        job=environ.get("INGERO_JOB_ID") or environ.get("SLURM_JOB_ID") or environ.get("TORCHELASTIC_RUN_ID") or None,
+        rank=_first_number(environ, RANK_VARIABLES),
+        local_rank=_first_number(environ, LOCAL_RANK_VARIABLES),
+        world_size=_first_number(environ, WORLD_SIZE_VARIABLES),
+        job=next((value for name in JOB_VARIABLES if (value := environ.get(name)) not in (None, "", "none")), None),
         cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
         cgroup_path=path,
     )
@@ -59,6 +64,11 @@ def cgroup_root(proc: Path = PROC) -> Path:
         if len(fields) > 2 and fields[2] == "cgroup2":
             return Path(fields[1])
     return CGROUP_ROOT
+
+
+def read_environ(pid: int, proc: Path = PROC) -> dict[str, str]:
+    """What a process was started with, the first megabyte of it; empty when it is gone or not ours to read."""
+    return parse_environ(_read_bytes(proc / str(pid) / "environ"))
 
 
 def parse_environ(block: bytes) -> dict[str, str]:
@@ -113,8 +123,9 @@ def _read_bytes(path: Path) -> bytes:
         return b""
 
 
-def _integer(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+def _first_number(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
+    values = (environ.get(name, "") for name in names)
+    return next((int(text) for text in values if text.isascii() and text.isdigit() and len(text) <= 9), None)
 
 
 def _inode(path: Path) -> int:

@@ -141,24 +141,22 @@ class Agent:
                 opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
-            measuring = self._measure_collectives(loop, opened, stop)
+            self._measure_collectives(loop, opened, stop)
             self._log_start()
             await loop.run(stop)
-            await measuring
 
-    def _measure_collectives(
-        self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
-    ) -> Awaitable[None]:
-        """Own time and collectives of the ranks here go to Fleet over a connection of their own."""
+    def _measure_collectives(self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
+        """Own time and collectives of the ranks here go to Fleet over a connection of their own, until `stop`."""
         feeds = self._collective_feeds()
         if not feeds:
-            return asyncio.sleep(0)
+            return
         fleet = self.config.fleet
         assert fleet.endpoint is not None
         client = self._make_client(parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol))
         opened.push_async_callback(client.close)
         self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear, _gpu_model)
-        return asyncio.create_task(self.collectives.run(stop))
+        measuring = asyncio.create_task(self.collectives.run(stop))
+        opened.push_async_callback(asyncio.wait, {measuring})
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
         """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for, and

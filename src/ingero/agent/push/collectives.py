@@ -110,11 +110,11 @@ class LiveCollectives:
         while not stop.is_set():
             try:
                 self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
-            except Exception:  # a service loop: one odd record must not end the measuring of all others
+                if time.monotonic() >= self._not_before_s:
+                    await self.send()
+            except Exception:  # a service loop: one odd record or reply must not end the measuring of all others
                 self.counters.failed_rounds += 1
                 log.exception("collectives_failed")
-            if time.monotonic() >= self._not_before_s:
-                await self.send()
             due_s = max(due_s + INTERVAL_S, time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), due_s - time.monotonic())

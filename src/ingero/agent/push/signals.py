@@ -179,10 +179,12 @@ class TraceSource:
             self._say("gpu", "")
             return headroom
         try:
-            return proc.host_memory_headroom(self._proc)
+            headroom = proc.host_memory_headroom(self._proc)
         except Unavailable as error:
             self._say("memory", str(error))
             return None
+        self._say("memory", "")
+        return headroom
 
     def _cpu(self) -> float | None:
         try:
@@ -190,6 +192,7 @@ class TraceSource:
         except Unavailable as error:
             self._say("cpu", str(error))
             return None
+        self._say("cpu", "")
         availability = proc.cpu_availability(self._cpu_before, now)
         self._cpu_before = now
         return availability

@@ -90,7 +90,7 @@ class AnnotationServer:
         except OSError:
             data = b""
         lines = self._split(connection, data)
-        if not data and connection.buffer:
+        if not data and not connection.is_skipping:
             lines.append(connection.buffer)
         rows = [row for line in lines if line.strip() and (row := self._take(connection, line, now_ns)) is not None]
         self._answer(connection)

@@ -111,6 +111,27 @@ async def test_no_trace_is_a_hint_and_a_bad_duration_an_error(tmp_path: Path, sa
         await ask(context(sample), "get_trace_stats", since="soon")
 
 
+async def test_stacks_of_one_source_are_found_behind_slower_ones_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "t.db"
+    connection = sqlite3.connect(path)
+    create_schema(connection)
+    for number, source in enumerate((1, 1, 1, 4), 1):
+        connection.execute("INSERT INTO stack_traces (hash, ips, frames) VALUES (?, '0x10', '[]')", (number,))
+        connection.execute(
+            "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, stack_hash) "
+            "VALUES (?, 1, 7, 7, ?, 3, ?, ?)",
+            (f"n:{number}", source, 10_000 // number, number),
+        )
+    connection.commit()
+    connection.close()
+    found = await ask(context(path), "get_stacks", source="Driver", limit=2, tsc=False)
+    assert found.data is not None and "more" not in found.data
+    assert [stack["hash"] for stack in found.data["stacks"]] == [f"{4:016x}"]
+    for arguments in ({"source": "gpu"}, {"op": "cudaMalloc", "source": "driver"}, {"op": "cudaNothing"}):
+        with pytest.raises(ToolRefused, match="nobody knows"):
+            await ask(context(path), "get_stacks", **arguments)
+
+
 def graphs(path: Path) -> Path:
     connection = sqlite3.connect(path)
     create_schema(connection)

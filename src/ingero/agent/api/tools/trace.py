@@ -9,7 +9,7 @@ import msgspec
 
 from ingero.agent.api.tools.context import NO_TRACE, AgentContext, Told, told
 from ingero.contract.chain import Chain, severity_order
-from ingero.contract.events import find_op, op_name, source_name
+from ingero.contract.events import Source, find_op, op_name, source_name
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.core.fixes import Host
 from ingero.core.op_stats import TraceStats
@@ -180,19 +180,27 @@ async def get_stacks(context: AgentContext, question: StacksQuestion) -> Told:
 
 
 def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
-    key = find_op(question.op) if question.op else None
-    if question.op and key is None:
-        raise ToolRefused("bad_argument", f"op: nobody knows an operation {question.op!r}")
+    source, op = _operation(question)
     since_ns = context.since_ns(question.since)
     with reading(context.db) as connection:
-        found = read_stacks(connection, since_ns, key, question.pid, question.limit + 1)
-    stacks = [_stack(stack) for stack in found[: question.limit] if _matches(stack, question.source)]
+        found = read_stacks(connection, since_ns, question.limit + 1, source=source, op=op, pid=question.pid)
+    stacks = [_stack(stack) for stack in found[: question.limit]]
     note = {"more": f"only the first {question.limit}; raise limit"} if len(found) > question.limit else {}
     return told({"stacks": stacks, **note}, question.tsc, has_traced=True)
 
 
-def _matches(stack: StackUse, source: str) -> bool:
-    return not source or source.lower() == source_name(stack.source)
+def _operation(question: StacksQuestion) -> tuple[int | None, int | None]:
+    """The numbers of the source and the operation asked for; None is any."""
+    sources = {source_name(source): int(source) for source in Source}
+    if question.source and question.source.lower() not in sources:
+        raise ToolRefused("bad_argument", f"source: nobody knows a source {question.source!r}")
+    source = sources.get(question.source.lower())
+    if not question.op:
+        return source, None
+    key = find_op(question.op)
+    if key is None or source not in (None, key[0]):
+        raise ToolRefused("bad_argument", f"op: nobody knows an operation {question.op!r} of that source")
+    return key
 
 
 def _stack(stack: StackUse) -> dict[str, Any]:
