@@ -18,7 +18,12 @@ SOURCE = ROOT / "src" / "ingero"
 DOCS = ROOT / "docs"
 FLAGS_OF_OTHERS = {"--help", "--nproc-per-node"} | {
     f"--{name}"
-    for name in ("cacert", "data", "fail-with-body", "header", "show-error", "silent")  # curl
+    for name in (
+        *("cacert", "data", "fail-with-body", "header", "show-error", "silent"),  # curl
+        *("gpus-per-node", "ntasks-per-node", "overlap"),  # Slurm
+        *("nnodes", "rdzv-backend", "rdzv-endpoint"),  # torchrun
+        *("cpu", "from-file", "no-deps"),  # stress-ng, kubectl, pip
+    )
 }
 
 

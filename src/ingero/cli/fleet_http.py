@@ -78,4 +78,4 @@ def _reason(body: bytes) -> str:
 def _advice(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "if it asks for client certificates, name ours under fleet.tls in ingero.yaml"
-    return "is `ingero-fleet` or `ingero up` running?"
+    return "is `ingero-fleet` or `ingero up` running there? --fleet names another address"

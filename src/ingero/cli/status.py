@@ -80,7 +80,8 @@ def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:
         if shown:
             print(_table(shown, cluster["threshold"]))
         if not _is_slow(cluster):
-            print(coloured("nobody is slow", "32"))
+            compared = cluster["quorum_met"] or cluster.get("ranks", {}).get("judged")
+            print(coloured("nobody is slow", "32") if compared else coloured("not sure: nothing to compare yet", "33"))
         print()
 
 

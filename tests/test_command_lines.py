@@ -1,0 +1,89 @@
+"""Every command line that a reader can copy, from a page, a `--help` or an example, is one that its command takes."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from tests.test_docs import DOCS, ROOT, all_commands
+
+from ingero.cli.grammar import COMMANDS
+
+SCRIPTS = ("ingero-fleet", "ingero-echo", "echo-stress", "straggler-sink")
+BY_NAME = dict(zip([*SCRIPTS, *(f"ingero {name}" for name, *_ in COMMANDS)], all_commands(), strict=True))
+_LINE = re.compile(rf"(?:\$ )?(?:\S+=\S+ )?(?:sudo )?(?:\S*/)?((?:ingero|{'|'.join(SCRIPTS)}) .*)")
+_SHELL = ("|", "&", "&&", ";", ">", ">>")
+
+
+def help_texts(name: str, command: click.Command) -> Iterator[tuple[str, str]]:
+    yield f"{name} --help", command.get_help(click.Context(command, info_name=name))
+    for inner, each in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from help_texts(f"{name} {inner}", each)
+
+
+def copied_lines() -> Iterator[tuple[str, str]]:
+    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+        for block in re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL):
+            yield from ((str(page.relative_to(ROOT)), line) for line in block.replace("\\\n", " ").splitlines())
+    for name, command in BY_NAME.items():
+        for source, text in help_texts(name, command):
+            examples = text.partition("Example")[2].partition("\n\n")[0]
+            yield from ((source, line) for line in re.sub(r"\\\n\s*", "", examples).splitlines())
+
+
+def words_of(line: str) -> list[str] | None:
+    """The words of a command of ours, without the remark behind it; None for any other line."""
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        return None
+    words = shlex.split(re.split(r"\s{2,}|\s# ", found[1])[0].replace('"$(command -v ingero)"', "ingero"))
+    return words[: next((i for i, word in enumerate(words) if word in _SHELL), len(words))]
+
+
+def take(words: list[str]) -> None:
+    """Parse without running; raises ClickException for what the command does not take."""
+    count = 1 if words[0] in SCRIPTS else 2
+    command, rest = BY_NAME[" ".join(words[:count])], words[count:]
+    while isinstance(command, click.Group):
+        context = command.make_context(command.name, [*rest])
+        _, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert inner is not None
+        command = inner
+    command.make_context(command.name, [*rest])
+
+
+def test_they_are_taken() -> None:
+    refused, taken = [], 0
+    for source, line in copied_lines():
+        words = words_of(line)
+        if words is None or words[1:2] == ["--help"]:
+            continue
+        try:
+            take(words)
+            taken += 1
+        except click.ClickException as error:
+            refused.append(f"{source}: {line.strip()}: {error.format_message()}")
+    assert refused == []
+    assert taken > 100
+
+
+@pytest.mark.parametrize(
+    "line", ["ingero status --cluser x", "$ ingero-echo ak", "sudo ingero trace --pid x  # remark"]
+)
+def test_what_is_wrong_would_be_found(line: str) -> None:
+    words = words_of(line)
+    assert words is not None
+    with pytest.raises(click.ClickException):
+        take(words)
+
+
+def test_containers_of_the_kubernetes_example_run_commands_of_ours() -> None:
+    documents = list(yaml.safe_load_all(Path(ROOT / "examples" / "kubernetes-agent.yaml").read_text()))
+    pod = next(each for each in documents if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        take(container["command"])
+    mounted = {mount["name"] for each in [*pod["containers"], *pod["initContainers"]] for mount in each["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
