@@ -39,7 +39,7 @@ async def test_page_shows_the_trace_and_runs_nothing_of_it(tmp_path: Path) -> No
         connection.execute("UPDATE causal_chains SET summary = ?, severity = 'HIGH' WHERE rowid = 1", (evil,))
     connection.close()
     shown = await page(db, tmp_path / "profile")
-    assert "<title>Ingero node</title>" in shown
+    assert "<title>n – Ingero</title>" in shown
     assert "&lt;img src=x onerror=" in shown
     assert "<b>1,850</b>" in shown
     assert "cuLaunchKernel" in shown

@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import ipaddress
 import socket
 import ssl
 import threading
@@ -12,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ingero.errors import AuthError
-from ingero.transport.certificates import kept_certificate
+from ingero.transport.certificates import kept_certificate, machine_addresses, names_in
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
@@ -68,13 +69,29 @@ def test_certificate_is_kept_then_renewed_before_it_expires(tmp_path: Path) -> N
     first = kept_certificate(tmp_path, ["a"]).cert.read_bytes()
     assert kept_certificate(tmp_path, ["a"]).cert.read_bytes() == first
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=340)
-    assert kept_certificate(tmp_path, ["a"], later).cert.read_bytes() != first
+    assert kept_certificate(tmp_path, ["a"], now=later).cert.read_bytes() != first
     assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_new_name_makes_a_new_certificate(tmp_path: Path) -> None:
     first = kept_certificate(tmp_path, ["a"]).cert.read_bytes()
     assert kept_certificate(tmp_path, ["a", "b"]).cert.read_bytes() != first
+
+
+def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_path: Path) -> None:
+    """Two services of one machine must not take the certificate, and clients' trust in it, from each other."""
+    first = kept_certificate(tmp_path, ["a"], ["192.0.2.1"]).cert.read_bytes()
+    assert kept_certificate(tmp_path, ["a"], ["192.0.2.2"]).cert.read_bytes() == first
+    both = kept_certificate(tmp_path, ["b"], ["192.0.2.2"]).cert
+    assert names_in(both) == ["b", "192.0.2.2", "a", "192.0.2.1"]
+    kept = both.read_bytes()
+    assert kept_certificate(tmp_path, ["a"]).cert.read_bytes() == kept_certificate(tmp_path, ["b"]).cert.read_bytes()
+    assert both.read_bytes() == kept
+
+
+def test_addresses_of_this_machine_are_those_others_can_use() -> None:
+    for address in map(ipaddress.ip_address, machine_addresses()):
+        assert not (address.is_loopback or address.is_link_local)
 
 
 def test_f137_server_with_client_authority_refuses_strangers(tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 
 from ingero.agent.api.server import DashboardSettings, serve_until_signal, start_dashboard
+from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.identity import default_node
+from ingero.agent.host.machine import driver_version
 from ingero.cli.params import TRACE_DB
 from ingero.config.ingero import trace_database
-from ingero.errors import AuthError, IngeroError
+from ingero.contract.node_api import GpuInfo
+from ingero.errors import AuthError, IngeroError, Unavailable
 from ingero.storage.trace_reading import reading
 from ingero.storage.trace_rows import read_nodes
 from ingero.transport.auth import token_from
@@ -53,11 +56,13 @@ def command(
         raise AuthError(f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
+    if no_tls and (tls_cert or client_ca):
+        raise click.UsageError("--no-tls and certificates exclude each other; remove one")
     path = trace_database(db)
     tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
     settings = DashboardSettings(
         address=addr, db=path, node=node or _node_in(path) or default_node(), tls=tls, client_ca=client_ca,
-        plaintext=no_tls, token=token_from(token_file, TOKEN_VARIABLE), host_names=host_names,
+        plaintext=no_tls, token=token_from(token_file, TOKEN_VARIABLE), host_names=host_names, gpu=_gpu(),
     )  # fmt: skip
     asyncio.run(_serve(settings))
 
@@ -76,6 +81,14 @@ async def _serve(settings: DashboardSettings) -> None:
     if not settings.db.exists():
         print(f"no trace yet at {settings.db}: answers are empty until `ingero trace` records one", file=sys.stderr)
     await serve_until_signal(serving)
+
+
+def _gpu() -> GpuInfo | None:
+    """What is built into this machine."""
+    with contextlib.suppress(Unavailable):
+        found = Gpus().info()
+        return GpuInfo(found.label, driver_version())
+    return None
 
 
 def _node_in(path: Path) -> str | None:

@@ -108,6 +108,8 @@ def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
                 chain.node = chain.node or reply.name
                 chain.timeline = []
             chains.extend(decoded.chains)
+            if decoded.truncated:
+                merge.warnings.append(f"node {reply.name}: only its newest chains are here; narrow it with --since")
 
     path = f"/api/v1/chains?since={since}" if since else "/api/v1/chains"
     course = ask_nodes(options, (Question(path), take))

@@ -79,8 +79,9 @@ class ChainRow(msgspec.Struct, omit_defaults=True):
     node: str = ""
 
 
-class Chains(msgspec.Struct):
+class Chains(msgspec.Struct, omit_defaults=True):
     chains: list[ChainRow]
+    truncated: bool = False
 
 
 class SnapshotRow(msgspec.Struct):
@@ -111,7 +112,7 @@ class GraphEvent(msgspec.Struct, omit_defaults=True):
     pid: int
     op: str
     duration_us: int
-    ret_code: int = msgspec.field(default_factory=int)
+    ret_code: int | None = msgspec.field(default_factory=int)  # null where the recorder did not keep it
     comm: str = ""
     stream_handle: str = ""
     graph_handle: str = ""
@@ -122,7 +123,7 @@ class GraphEvent(msgspec.Struct, omit_defaults=True):
 class Capability(msgspec.Struct, omit_defaults=True):
     id: str
     label: str
-    available: bool = msgspec.field(name="available")
+    available: bool
     source: str = ""
     required_tool: str = ""
     tooltip: str = ""

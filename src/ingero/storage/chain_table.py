@@ -7,6 +7,7 @@ from typing import Final
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry, chain_id
 from ingero.contract.events import Layer
+from ingero.errors import ForeignFile
 from ingero.storage.json_text import json_list
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_db import Row, insert_sql
@@ -76,7 +77,10 @@ def read_chains(
         f"ORDER BY {order} LIMIT ?",
         (from_ns, to_ns, limit),
     )
-    return [_decode(row) for row in rows]
+    try:
+        return [_decode(row) for row in rows]
+    except ValueError as error:
+        raise ForeignFile(f"a chain holds something else where a number belongs: {error}") from None
 
 
 def _decode(row: tuple[object, ...]) -> RecordedChain:

@@ -33,7 +33,10 @@ from ingero.storage.trace_reading import reading
 from ingero.storage.trace_rows import int_table
 
 RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
+BUCKET_NS: Final = 60_000_000_000  # of `event_aggregates`
+MAX_CHAINS: Final = 10_000
 MAX_GRAPH_EVENTS: Final = 100
+MAX_SNAPSHOTS: Final = 100_000  # a day of them
 _CAPTURE_MODES: Final = {0: "global", 1: "thread_local", 2: "relaxed"}
 _BEGIN_CAPTURE, _END_CAPTURE, _INSTANTIATE, _LAUNCH = 1, 2, 3, 4
 
@@ -90,20 +93,22 @@ class NodeView:
     def chains(self, since_ns: int = 0) -> Chains:
         """Chains as recorded, newest first."""
         with self._reading() as connection:
-            newest = [] if connection is None else read_chains(connection, since_ns, order=NEWEST_FIRST)
-        return Chains([chain_row(chain) for chain in newest])
+            if connection is None:
+                return Chains([])
+            newest = read_chains(connection, since_ns, limit=MAX_CHAINS + 1, order=NEWEST_FIRST)
+        return Chains([chain_row(chain) for chain in newest[:MAX_CHAINS]], len(newest) > MAX_CHAINS)
 
     def snapshots(self, since_ns: int) -> Snapshots:
         """The machine over time."""
         with self._reading() as connection:
             if connection is None or not table_columns(connection, "system_snapshots"):
                 return Snapshots([])
-            rows = connection.execute(
+            newest = connection.execute(
                 "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
-                "WHERE timestamp >= ? ORDER BY timestamp LIMIT 100000",
-                (since_ns,),
-            )
-            return Snapshots([SnapshotRow(rfc3339(at), *values) for at, *values in rows])
+                "WHERE timestamp >= ? ORDER BY timestamp DESC LIMIT ?",
+                (since_ns, MAX_SNAPSHOTS),
+            ).fetchall()
+            return Snapshots([SnapshotRow(rfc3339(at), *values) for at, *values in reversed(newest)])
 
     def graph_metrics(self, since_ns: int) -> GraphMetrics:
         """CUDA graphs: how often captured, instantiated, launched."""
@@ -133,10 +138,11 @@ class NodeView:
         with self._reading() as connection:
             if connection is None:
                 return []
-            comm = "comm" if "comm" in table_columns(connection, "events") else "''"
+            present = table_columns(connection, "events")
+            later = (name if name in present else "NULL" for name in ("ret_code", "comm", "arg0", "arg1"))
             rows = connection.execute(
-                f"SELECT timestamp, pid, op, duration, ret_code, {comm}, arg0, arg1 FROM events WHERE source = ? "
-                "AND timestamp >= ? AND pid = coalesce(?, pid) ORDER BY timestamp DESC LIMIT ?",
+                f"SELECT timestamp, pid, op, duration, {', '.join(later)} FROM events "
+                "WHERE source = ? AND timestamp >= ? AND pid = coalesce(?, pid) ORDER BY timestamp DESC LIMIT ?",
                 (int(Source.GRAPH), since_ns, pid, limit),
             ).fetchall()
         return [_graph_event(*row) for row in rows]
@@ -205,28 +211,37 @@ def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
 
 
 def _aggregated(connection: sqlite3.Connection, since_ns: int, pid: int | None) -> list[OpRow]:
+    """Totals by minute, which count what was not stored, too; from the events where a recorder kept no totals."""
     rows = connection.execute(
         "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), max(max_dur) "
         "FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) GROUP BY source, op "
         "ORDER BY sum(sum_dur) DESC",
-        (since_ns - since_ns % RECENT_NS, pid),
-    )
+        (since_ns - since_ns % BUCKET_NS, pid),
+    ).fetchall()
+    if not rows:
+        rows = connection.execute(
+            "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
+            "WHERE timestamp >= ? AND pid = coalesce(?, pid) GROUP BY source, op ORDER BY total(duration) DESC",
+            (since_ns, pid),
+        ).fetchall()
     return [
         OpRow(op_name(s, o), source_name(s), n, avg_us=mean / 1000, min_us=low // 1000, max_us=high // 1000)
         for s, o, n, mean, low, high in rows
     ]
 
 
-def _graph_event(at: int, pid: int, op: int, duration: int, ret: int, comm: str, arg0: int, arg1: int) -> GraphEvent:
+def _graph_event(
+    at: int, pid: int, op: int, duration: int, ret: int | None, comm: str | None, arg0: int | None, arg1: int | None
+) -> GraphEvent:
     """Handles as hex, by what the call's arguments are."""
     handles: dict[str, Any] = {}
     first, second = (f"0x{value & 0xFFFFFFFFFFFFFFFF:x}" if value else "" for value in (arg0, arg1))
     if op == _BEGIN_CAPTURE:
-        handles = {"stream_handle": first, "capture_mode": _CAPTURE_MODES.get(arg1, "")}
+        handles = {"stream_handle": first, "capture_mode": "" if arg1 is None else _CAPTURE_MODES.get(arg1, "")}
     elif op == _END_CAPTURE:
         handles = {"stream_handle": first, "graph_handle": second}
     elif op == _INSTANTIATE:
         handles = {"graph_handle": first, "exec_handle": second}
     elif op == _LAUNCH:
         handles = {"stream_handle": first, "exec_handle": second}
-    return GraphEvent(rfc3339(at), pid, op_name(int(Source.GRAPH), op), duration // 1000, ret, comm, **handles)
+    return GraphEvent(rfc3339(at), pid, op_name(int(Source.GRAPH), op), duration // 1000, ret, comm or "", **handles)

@@ -102,22 +102,28 @@ def check_statement(sql: str) -> str:
     return sql if end is None else sql[:end]
 
 
-def run_query(path: Path, sql: str, limits: QueryLimits = QueryLimits()) -> QueryResult:  # noqa: B008 - frozen
-    """Ask one question of the trace database at `path`."""
+def run_query(
+    path: Path,
+    sql: str,
+    limits: QueryLimits = QueryLimits(),  # noqa: B008 - frozen
+    has_left: Callable[[], bool] = lambda: False,
+) -> QueryResult:
+    """Ask one question of the trace database at `path`; it ends early when whoever asked `has_left`."""
     statement = check_statement(sql)
     if "\0" in statement:
         raise MalformedInput("the query contains a NUL character")
     connection = connect_readonly(path)
-    text = guard(connection, limits.timeout_s)
+    text, watch = _BoundedText(), _Watch(limits.timeout_s, has_left)
     try:
-        return _run(connection, statement, limits, text)
+        _guard(connection, text, watch)
+        return _run(connection, statement, limits, text, watch)
     finally:
         connection.close()
         text.close()
 
 
-def guard(connection: sqlite3.Connection, timeout_s: float) -> "_BoundedText":
-    """Make a read-only connection safe for a stranger's SQL, for the next `timeout_s` seconds."""
+def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch") -> None:
+    """Make a read-only connection safe for a stranger's SQL."""
     for statement in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY"):
         connection.execute(f"PRAGMA {statement}")
     for table in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
@@ -125,14 +131,14 @@ def guard(connection: sqlite3.Connection, timeout_s: float) -> "_BoundedText":
         connection.execute(f"SELECT 1 FROM {table}('[]')").close()
     for category, limit in _LIMITS.items():
         connection.setlimit(category, limit)
-    text = _BoundedText()
     text.replace_in(connection)
     connection.set_authorizer(_authorize)
-    connection.set_progress_handler(_Watch(timeout_s), _PROGRESS_STEPS)
-    return text
+    connection.set_progress_handler(watch, _PROGRESS_STEPS)
 
 
-def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits, text: "_BoundedText") -> QueryResult:
+def _run(
+    connection: sqlite3.Connection, statement: str, limits: QueryLimits, text: "_BoundedText", watch: "_Watch"
+) -> QueryResult:
     try:
         cursor = connection.execute(statement)
         columns = [column[0] for column in cursor.description or ()]
@@ -140,8 +146,7 @@ def _run(connection: sqlite3.Connection, statement: str, limits: QueryLimits, te
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
             raise Unavailable(
-                f"the query was stopped: it ran longer than {limits.timeout_s:g} s or needed too much memory; "
-                "narrow it with WHERE timestamp > … or LIMIT"
+                f"the query was stopped: {watch.reason}; narrow it with WHERE timestamp > … or LIMIT"
             ) from None
         raise MalformedInput(f"the query failed: {text.refusal or error}") from None
     except sqlite3.DatabaseError as error:
@@ -230,18 +235,25 @@ def _stripped(strip: Callable[[str, str], str], text: Value | bytes, characters:
 
 
 class _Watch:
-    """Stops a statement that takes too long, or makes this process grow too much."""
+    """Stops a statement that takes too long, makes this process grow too much, or that nobody waits for."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, has_left: Callable[[], bool]) -> None:
+        self.reason = ""
+        self._timeout_s = timeout_s
+        self._has_left = has_left
         self._deadline_s = time.monotonic() + timeout_s
         self._ceiling_bytes = _resident_bytes() + _MAX_GROWTH_BYTES
         self._calls = 0
 
     def __call__(self) -> int:
         self._calls += 1
-        if self._calls % 50 == 0 and _resident_bytes() > self._ceiling_bytes:
-            return 1
-        return int(time.monotonic() > self._deadline_s)
+        if time.monotonic() > self._deadline_s:
+            self.reason = f"it ran longer than {self._timeout_s:g} s"
+        elif self._has_left():
+            self.reason = "nobody waits for its answer"
+        elif self._calls % 50 == 0 and _resident_bytes() > self._ceiling_bytes:
+            self.reason = f"it needed more than {_MAX_GROWTH_BYTES >> 20} MiB of memory"
+        return int(bool(self.reason))
 
 
 def _resident_bytes() -> int:

@@ -6,6 +6,7 @@ import fcntl
 import ipaddress
 import os
 import socket
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,17 +20,25 @@ from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls
 
 KEPT_CERTIFICATE_DAYS = 365
 RENEW_BEFORE_DAYS = 30
+MAX_NAMES = 100
+_SIOCGIFADDR = 0x8915
 
 
-def kept_certificate(directory: Path, names: Sequence[str], now: datetime.datetime | None = None) -> ServerTls:
-    """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when names change."""
+def kept_certificate(
+    directory: Path, names: Sequence[str], addresses: Sequence[str] = (), now: datetime.datetime | None = None
+) -> ServerTls:
+    """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when a name is missing.
+
+    `addresses` of interfaces come and go: they join whenever one is made, and are no reason to make one. Names that it
+    held before stay, or two services of one machine would take it from each other with every start."""
     cert, key = directory / KEPT_CERTIFICATE, directory / KEPT_KEY
     now = now or datetime.datetime.now(datetime.UTC)
     names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_one(directory / ".lock"):
         if not _still_good(cert, key, names, now):
-            cert_pem, key_pem = self_signed(names, now)
+            every = [*names, *addresses, *_earlier_names(cert)]
+            cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)
             _write_private(key, key_pem)
             _write_private(cert, cert_pem)
     return ServerTls(cert=cert, key=key)
@@ -66,6 +75,21 @@ def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys(name for name in names if name not in EVERYWHERE))
 
 
+def machine_addresses() -> list[str]:
+    """Addresses of this machine's interfaces that another machine could use."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError):  # no IPv6
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
+    parsed = [ipaddress.ip_address(text) for text in found]
+    return [str(address) for address in parsed if not (address.is_loopback or address.is_link_local)]
+
+
 def names_in(certificate: Path) -> list[str]:
     """What a certificate is valid for; empty when it does not say."""
     loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
@@ -74,6 +98,13 @@ def names_in(certificate: Path) -> list[str]:
     except x509.ExtensionNotFound:
         return []
     return [str(name.value) for name in held]
+
+
+def _earlier_names(certificate: Path) -> list[str]:
+    try:
+        return names_in(certificate)
+    except (OSError, ValueError):  # none yet, or torn by a crash
+        return []
 
 
 def _alternative_name(name: str) -> x509.GeneralName:

@@ -1,27 +1,35 @@
 """The node API: equal to what the published one answered for the same databases, and closed where it must be."""
 
+import asyncio
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 from tests.shared_data import shared
 from tests.storage.test_merge import database
+from tests.storage.test_sqlite_guard import ENDLESS
+from tests.waiting import PATIENCE_S, until_async
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
+from ingero.sim.samples import write_samples
 from ingero.storage.node_view import NodeView
 from ingero.storage.trace_db import TraceDb
 from ingero.transport.auth import token_digest
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind
 
 LATER_NS = 2**62
 DATABASES = ["sample-gpu-node-01", "sample-gpu-node-02", "sample-gpu-node-03", "vllm-37343-logprobs-amplification"]
 OPS_SQL = "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op"
 
 
-def client(path: Path, now_ns: int = LATER_NS, **guard: object) -> TestClient:
+def client(path: Path, now_ns: int = LATER_NS, address: str = "localhost", **guard: object) -> TestClient:
     app = NodeApi(view=NodeView(path), now_ns=lambda: now_ns).app()
     options = {"node": "n1", "token_digest": None, "hosts": None, **guard}
-    return TestClient(NodeGuard(app, **options), base_url="http://localhost")
+    return TestClient(NodeGuard(app, **options), base_url=f"http://{address}")
 
 
 @pytest.mark.parametrize("database_name", DATABASES)
@@ -151,6 +159,95 @@ def test_a_host_name_we_do_not_have_is_refused(tmp_path: Path) -> None:
     refused = node.get("/api/v1/time", headers={"Host": "evil.example:8080"})
     assert refused.status_code == 403
     assert "--host-name evil.example" in refused.json()["error"]
+
+
+def test_the_address_a_connection_came_in_on_and_wildcards_of_the_certificate_are_ours(tmp_path: Path) -> None:
+    """A wildcard bind answers on addresses that nobody can list beforehand."""
+    node = client(tmp_path / "none.db", address="192.0.2.7", hosts=["localhost", "*.train.example"])
+    hosts = ("192.0.2.7:8080", "gpu-1.train.example", "192.0.2.8", "a.b.train.example", "train.example", "")
+    states = [node.get("/api/v1/time", headers={"Host": host}).status_code for host in hosts]
+    assert states == [200, 200, 403, 403, 403, 403]
+
+
+def test_a_file_that_is_no_trace_is_not_the_callers_fault(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_text("not a database, but long enough to be looked at as one" * 100)
+    damaged = database(tmp_path / "b.db")
+    with contextlib.closing(sqlite3.connect(damaged)) as connection, connection:
+        connection.execute(
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, tail_ratio) "
+            "VALUES ('c', 1, 'HIGH', 's', 'r', 'e', 'much')"
+        )
+    for path in (tmp_path / "a.db", damaged):
+        reply = client(path).get("/api/v1/chains")
+        assert (reply.status_code, set(reply.json())) == (503, {"error"})
+    assert client(tmp_path / "a.db").post("/api/v1/query", json={"sql": "SELECT 1"}).status_code == 503
+
+
+def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they did not keep is missing, not zero; totals come from the events where there are no minute buckets."""
+    path = tmp_path / "old.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE events (id, timestamp, pid, tid, source, op, duration)")
+        connection.executemany(
+            "INSERT INTO events VALUES (?, ?, 7, 7, 8, 1, 3000)", [(i, 10**18 + i) for i in range(3)]
+        )
+    (newest, *_) = client(path).get("/api/v1/graph-events").json()
+    assert newest == {
+        "timestamp": "2001-09-09T01:46:40Z", "pid": 7, "op": "graphBeginCapture", "duration_us": 3, "ret_code": None
+    }  # fmt: skip
+    monkeypatch.setattr("ingero.storage.node_view.AGGREGATE_ABOVE_EVENTS", 2)
+    assert client(path).get("/api/v1/ops").json() == {
+        "mode": "aggregate",
+        "ops": [
+            {
+                "operation": "graphBeginCapture",
+                "source": "cuda_graph",
+                "count": 3,
+                "avg_us": 3,
+                "min_us": 3,
+                "max_us": 3,
+            }
+        ],
+    }
+
+
+def test_the_newest_snapshots_are_kept_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = database(tmp_path / "a.db")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        rows = [(second * 10**9, second) for second in range(5)]
+        connection.executemany(
+            "INSERT INTO system_snapshots (timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg) "
+            "VALUES (?, ?, 0, 0, 0, 0)", rows
+        )  # fmt: skip
+    monkeypatch.setattr("ingero.storage.node_view.MAX_SNAPSHOTS", 2)
+    shown = client(path, now_ns=10 * 10**9).get("/api/v1/snapshots").json()["snapshots"]
+    assert [row["cpu_percent"] for row in shown] == [3, 4]
+
+
+def test_chains_that_are_left_out_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_samples(tmp_path)[0]
+    assert set(client(path).get("/api/v1/chains").json()) == {"chains"}
+    monkeypatch.setattr("ingero.storage.node_view.MAX_CHAINS", 1)
+    answer = client(path).get("/api/v1/chains").json()
+    assert (len(answer["chains"]), answer["truncated"]) == (1, True)
+
+
+async def test_a_question_ends_when_whoever_asked_it_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C of a fan-out must not leave its nodes computing beside the training job."""
+    monkeypatch.setattr("ingero.agent.api.routes.QUERY_TIMEOUT_S", 10 * PATIENCE_S)
+    api = NodeApi(view=NodeView(database(tmp_path / "a.db")), sql_room=asyncio.Semaphore(1))
+    listener = HttpListener(NodeGuard(api.app(), "n1", None, None), bind("127.0.0.1:0"))
+    await listener.start()
+    try:
+        host, port = listener.address.rsplit(":", 1)
+        _, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps({"sql": ENDLESS}).encode()
+        writer.write(b"POST /api/v1/query HTTP/1.1\r\nhost: n1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        await until_async(api.sql_room.locked, "the question did not begin")
+        writer.transport.abort()
+        await until_async(lambda: not api.sql_room.locked(), "the question goes on")
+    finally:
+        await listener.stop()
 
 
 def test_capabilities_name_what_is_missing_and_why(tmp_path: Path) -> None:

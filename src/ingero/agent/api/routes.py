@@ -6,11 +6,12 @@ Every answer carries the node's name, so that a client shows names rather than a
 import asyncio
 import base64
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -41,7 +42,11 @@ from ingero.transport.http import json_response
 QUERY_TIMEOUT_S = 30.0
 SQL_AT_ONCE = 4  # more wait: slow questions must not take every thread, nor each its share of memory
 DEFAULT_SNAPSHOT_S = 60.0
-_STATUS = {MalformedInput: 400, TooLarge: 413, Unavailable: 504, ForeignFile: 503, StoreError: 503}
+READS_AT_ONCE = 4  # of the other endpoints, so that slow SQL does not keep them waiting
+# the first that fits: a file that is no trace is our trouble, not the caller's
+_STATUS = {ForeignFile: 503, MalformedInput: 400, TooLarge: 413, Unavailable: 504, StoreError: 503}
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 _decode_query = msgspec.json.Decoder(QueryRequest).decode
 
 
@@ -53,6 +58,7 @@ class NodeApi:
     now_ns: Callable[[], int] = time.time_ns
     gpu: GpuInfo | None = None
     sql_room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SQL_AT_ONCE))
+    read_room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
 
     def app(self) -> Starlette:
         """The routes; put `NodeGuard` around it."""
@@ -79,29 +85,33 @@ class NodeApi:
         return json_response(TimeReply(self.now_ns()))
 
     async def overview(self, _: Request) -> Response:
-        answer = await run_in_threadpool(self.view.overview, self.now_ns())
+        answer = await self._read(self.view.overview, self.now_ns())
         answer.gpu = self.gpu
         return json_response(answer)
 
     async def ops(self, request: Request) -> Response:
         since_ns, pid = self._since_ns(request, None), _pid(request)
-        return json_response(await run_in_threadpool(self.view.ops, self.now_ns(), since_ns, pid))
+        return json_response(await self._read(self.view.ops, self.now_ns(), since_ns, pid))
 
     async def chains(self, request: Request) -> Response:
-        return json_response(await run_in_threadpool(self.view.chains, self._since_ns(request, None)))
+        return json_response(await self._read(self.view.chains, self._since_ns(request, None)))
 
     async def snapshots(self, request: Request) -> Response:
-        return json_response(await run_in_threadpool(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
+        return json_response(await self._read(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
 
     async def capabilities(self, _: Request) -> Response:
         return json_response(capabilities())
 
     async def graph_metrics(self, request: Request) -> Response:
-        return json_response(await run_in_threadpool(self.view.graph_metrics, self._since_ns(request, None)))
+        return json_response(await self._read(self.view.graph_metrics, self._since_ns(request, None)))
 
     async def graph_events(self, request: Request) -> Response:
         since_ns, pid = self._since_ns(request, None), _pid(request)
-        return json_response(await run_in_threadpool(self.view.graph_events, since_ns, pid))
+        return json_response(await self._read(self.view.graph_events, since_ns, pid))
+
+    async def _read(self, look: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+        async with self.read_room:
+            return await run_in_threadpool(look, *args, **kwargs)
 
     async def query(self, request: Request) -> Response:
         asked = await _read_query(request)
@@ -109,8 +119,13 @@ class NodeApi:
             raise StoreError(f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`")
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
         limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
-        async with self.sql_room:
-            result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits)
+        has_left = threading.Event()
+        watch = asyncio.create_task(_set_on_leaving(request, has_left))
+        try:
+            async with self.sql_room:
+                result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits, has_left.is_set)
+        finally:
+            watch.cancel()
         return json_response(QueryReply(result.columns, result.rows, result.truncated))
 
     def _since_ns(self, request: Request, default_s: float | None) -> int:
@@ -135,7 +150,7 @@ class NodeGuard:
         if scope["type"] != "http":
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        refusal = self._refusal(scope["path"], headers)
+        refusal = self._refusal(scope, headers)
 
         async def named(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -144,19 +159,26 @@ class NodeGuard:
 
         await (refusal or self.app)(scope, receive, named)
 
-    def _refusal(self, path: str, headers: dict[bytes, str]) -> Response | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Response | None:
         host = _host_name(headers.get(b"host", ""))
-        if self.hosts is not None and host not in self.hosts:
+        if not self._is_ours(host, scope):
             return _error(
                 403, f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}"
             )
-        if self.token_digest is None or not path.startswith("/api/"):
+        if self.token_digest is None or not scope["path"].startswith("/api/"):
             return None
         if tokens_equal(parse_bearer(headers.get(b"authorization")), self.token_digest):
             return None
         reply = _error(401, "a bearer token is required")
         reply.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
         return reply
+
+    def _is_ours(self, host: str, scope: Scope) -> bool:
+        """One of our names, by a wildcard of the certificate too, or the address that the connection came in on."""
+        if self.hosts is None or host in self.hosts or f"*.{host.partition('.')[2]}" in self.hosts:
+            return True
+        address, _ = scope["server"] or ("", None)
+        return bool(host) and host == address.removeprefix("::ffff:")
 
 
 def _inline_digest(page: str, tag: str) -> str:
@@ -175,6 +197,13 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
 }
+
+
+async def _set_on_leaving(request: Request, has_left: threading.Event) -> None:
+    """A question that nobody waits for any more must not go on beside the training job."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    has_left.set()
 
 
 async def _read_query(request: Request) -> QueryRequest:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from ingero.errors import AuthError
 from ingero.storage.node_view import NodeView
 from ingero.storage.trace_path import home
 from ingero.transport.auth import token_digest
-from ingero.transport.certificates import kept_certificate, local_names, names_in
+from ingero.transport.certificates import kept_certificate, local_names, machine_addresses, names_in
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
 from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
@@ -59,11 +58,11 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
             f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
         )
     tls = None if settings.plaintext else _certificate(settings, host)
+    context = server_context(tls) if tls else None
     names = [*settings.host_names, *local_names(settings.node, [host]), *(names_in(tls.cert) if tls else ())]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     digest = token_digest(settings.token) if settings.token else None
-    guarded = NodeGuard(api, settings.node, digest, _with_addresses(names, host))
-    context = server_context(tls) if tls else None
+    guarded = NodeGuard(api, settings.node, digest, names)
     listener = HttpListener(guarded, bind(settings.address), context)
     await listener.start()
     shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
@@ -73,9 +72,10 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
 async def start_app(app: Any, address: str) -> Serving:
     """Another application of this node over HTTPS, with the node's kept certificate."""
     host, _ = parse_address(address)
-    kept = kept_certificate(home() / ".ingero" / "tls", local_names(None, [host]))
-    names = _with_addresses([*local_names(None, [host]), *names_in(kept.cert)], host)
-    listener = HttpListener(NodeGuard(app, socket.gethostname(), None, names), bind(address), server_context(kept))
+    own = local_names(None, [host])
+    kept = kept_certificate(_certificate_folder(), own, _addresses(host))
+    guarded = NodeGuard(app, socket.gethostname(), None, [*own, *names_in(kept.cert)])
+    listener = HttpListener(guarded, bind(address), server_context(kept))
     await listener.start()
     return Serving(listener, f"https://{listener.address}", fingerprint_of_file(kept.cert))
 
@@ -94,14 +94,14 @@ def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
     if settings.tls is not None:
         return ServerTls(cert=settings.tls.cert, key=settings.tls.key, client_ca=settings.client_ca)
     names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
-    kept = kept_certificate(home() / ".ingero" / "tls", names)
+    kept = kept_certificate(_certificate_folder(), names, _addresses(host))
     return ServerTls(cert=kept.cert, key=kept.key, client_ca=settings.client_ca)
 
 
-def _with_addresses(names: Sequence[str], host: str) -> set[str]:
-    """Names a caller may use for us; a wildcard bind answers on every address this machine has."""
-    allowed = set(names)
-    if host in EVERYWHERE:
-        for *_, address in socket.getaddrinfo(socket.gethostname(), None):
-            allowed.add(str(address[0]))
-    return allowed
+def _certificate_folder() -> Path:
+    return home() / ".ingero" / "tls"
+
+
+def _addresses(host: str) -> list[str]:
+    """What a wildcard bind answers on."""
+    return machine_addresses() if host in EVERYWHERE else []

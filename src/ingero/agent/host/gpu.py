@@ -38,6 +38,11 @@ class GpuInfo:
     model: str
     count: int
 
+    @property
+    def label(self) -> str:
+        """`8 x NVIDIA H100`; a single one without its number."""
+        return self.model if self.count == 1 else f"{self.count} x {self.model}"
+
 
 class Gpus:
     """Asks NVML, else nvidia-smi; raises Unavailable with the reason when neither answers."""

@@ -63,8 +63,7 @@ class MachineInfo:
 def read_machine(proc: Path = PROC) -> MachineInfo:
     """Look once, at the start of a recording."""
     try:
-        gpu = Gpus().info()
-        model = gpu.model if gpu.count == 1 else f"{gpu.count} x {gpu.model}"
+        model = Gpus().info().label
     except Unavailable:
         model = ""
     return MachineInfo(
