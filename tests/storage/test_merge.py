@@ -46,8 +46,16 @@ def legacy(path: Path) -> Path:
     return path
 
 
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
 def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{path}?immutable=1", uri=True)
     try:
         return connection.execute(sql).fetchall()
     finally:
@@ -112,10 +120,92 @@ def test_older_copy_of_a_node_adds_nothing_new(tmp_path: Path) -> None:
     )
     connection.commit()
     connection.close()
-    summary = merge([old, Path(new)], tmp_path / "out.db")
-    assert summary.events == 4
-    for table in ("sessions", "collectives", "annotations"):
-        assert rows(tmp_path / "out.db", f"SELECT count(*) FROM {table}") == [(1,)], table
+    changed(Path(new), "UPDATE event_aggregates SET count = 12, sum_dur = 130")
+    for sources in ([old, Path(new)], [Path(new), old]):
+        summary = merge(sources, tmp_path / "out.db")
+        assert summary.events == 4
+        for table in ("sessions", "collectives", "annotations"):
+            assert rows(tmp_path / "out.db", f"SELECT count(*) FROM {table}") == [(1,)], table
+        for table in ("event_aggregates", "node_aggregates"):
+            counted = rows(tmp_path / "out.db", f"SELECT count, stored, sum_dur, min_dur, max_dur FROM {table}")
+            assert counted == [(12, 3, 130, 1, 50)], table
+
+
+def test_a_merged_file_and_one_of_its_sources_add_nothing_new(tmp_path: Path) -> None:
+    sources = [database(tmp_path / "a.db", "a", events=5), database(tmp_path / "b.db", "b")]
+    merge(sources, tmp_path / "ab.db")
+    merge([tmp_path / "ab.db", sources[1]], tmp_path / "again.db")
+    for table in ("events", "node_aggregates", "event_aggregates", "sessions", "collectives", "annotations"):
+        everything = f"SELECT * FROM {table} ORDER BY 1, 2"
+        assert rows(tmp_path / "again.db", everything) == rows(tmp_path / "ab.db", everything), table
+
+
+def test_two_recordings_under_one_name_keep_all_their_events(tmp_path: Path) -> None:
+    """Each counted from 1; an id stands for one event, so the second gets new numbers, once."""
+    monday = database(tmp_path / "mon.db", "a", events=5)
+    tuesday = database(tmp_path / "tue.db", "a", events=4, start_ns=2 * 10**18)
+    summary = merge([monday, tuesday], tmp_path / "both.db")
+    assert [(file.events, file.renumbered_events) for file in summary.files] == [(5, 0), (4, 4)]
+    times = "SELECT id, timestamp FROM events ORDER BY timestamp"
+    assert rows(tmp_path / "both.db", times) == [
+        *((f"a:{i}", 10**18 + i) for i in range(5)),
+        *((f"a:{i + 5}", 2 * 10**18 + i) for i in range(4)),
+    ]
+    again = merge([tmp_path / "both.db", tuesday, monday], tmp_path / "again.db")
+    assert [file.events for file in again.files] == [9, 0, 0]
+    assert rows(tmp_path / "again.db", times) == rows(tmp_path / "both.db", times)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_legacy_file_and_a_new_recording_of_its_node_keep_all_events(tmp_path: Path, is_first: bool) -> None:
+    """F145: before node names, ids were numbers that the new recording uses again."""
+    old, new = legacy(tmp_path / "old.db"), database(tmp_path / "new.db", "n7", events=9)
+    merge([old, new] if is_first else [new, old], tmp_path / "out.db", force_node="n7")
+    assert rows(tmp_path / "out.db", "SELECT count(*), count(DISTINCT id), sum(timestamp = 1) FROM events") == [
+        (12, 12, 3)
+    ]
+
+
+def test_numbers_are_counted_by_node_and_huge_ones_are_not_counted_on(tmp_path: Path) -> None:
+    other = database(tmp_path / "other.db", "other", events=500)
+    own = changed(database(tmp_path / "own.db", "old", events=1), "UPDATE events SET id = 'old:9223372036854775807'")
+    merge([other, own, legacy(tmp_path / "l.db")], tmp_path / "out.db", force_node="old")
+    ids = rows(tmp_path / "out.db", "SELECT id FROM events WHERE node = 'old' ORDER BY id")
+    assert ids == [("old:1",), ("old:2",), ("old:3",), ("old:9223372036854775807",)]
+
+
+def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_counted(tmp_path: Path) -> None:
+    source = changed(
+        legacy(tmp_path / "l.db"),
+        "ALTER TABLE events ADD COLUMN comm TEXT",
+        "INSERT INTO events VALUES (8, NULL, 1, 1, 1, 1, 1, 'x'), (9, 1, 1, 1, 1, 1, NULL, 'x')",
+        "CREATE TABLE stack_traces (hash INTEGER PRIMARY KEY, ips TEXT)",
+        "INSERT INTO stack_traces VALUES (1, '[]'), (2, NULL)",
+        "CREATE TABLE causal_chains (id TEXT, detected_at INTEGER, severity TEXT, summary TEXT, root_cause TEXT)",
+        "INSERT INTO causal_chains VALUES ('slow', 5, 'HIGH', 's', 'r')",
+    )
+    summary = merge([source], tmp_path / "out.db", force_node="old")
+    assert (summary.events, summary.chains, summary.stacks) == (3, 1, 2)
+    assert summary.files[0].incomplete_events == 2
+    assert rows(tmp_path / "out.db", "SELECT DISTINCT comm, gpu_id, rank FROM events") == [("", 0, None)]
+    assert rows(tmp_path / "out.db", "SELECT id, explanation, node FROM causal_chains") == [("old:slow", "", "old")]
+
+
+def test_snapshots_and_process_names_keep_their_node(tmp_path: Path) -> None:
+    """A file of several nodes that does not say whose they are gives none of them a node."""
+    columns = "(timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg)"
+    for number, name in enumerate(("a", "b")):
+        snapshot = f"INSERT INTO system_snapshots {columns} VALUES (5, {number}, 1, 2, 3, 4)"
+        changed(database(tmp_path / f"{name}.db", name), snapshot)
+    merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "ab.db")
+    for path in (tmp_path / "ab.db", tmp_path / "again.db"):
+        assert rows(path, "SELECT node, timestamp, cpu_pct FROM node_snapshots") == [("a", 5, 0.0), ("b", 5, 1.0)]
+        assert rows(path, "SELECT node, name FROM processes") == [("a", "python-a"), ("b", "python-b")]
+        merge([tmp_path / "ab.db"], tmp_path / "again.db")
+    changed(tmp_path / "ab.db", "DROP TABLE node_snapshots", "DROP TABLE processes")
+    merge([tmp_path / "ab.db"], tmp_path / "unknown.db")
+    for table in ("node_snapshots", "processes"):
+        assert rows(tmp_path / "unknown.db", f"SELECT count(*) FROM {table}") == [(0,)]
 
 
 def test_v15b_legacy_files_share_one_counter(tmp_path: Path) -> None:

@@ -42,14 +42,17 @@ def command(
       ingero merge node-01.db node-02.db -o cluster.db
       ingero merge old.db -o named.db --force-node gpu-node-07
     """
-    summary = merge(
-        sources,
-        output,
-        force_node=force_node,
-        skip_bad=skip_bad,
-        skew_threshold_s=clock_skew_threshold,
-        progress=_progress,
-    )
+    try:
+        summary = merge(
+            sources,
+            output,
+            force_node=force_node,
+            skip_bad=skip_bad,
+            skew_threshold_s=clock_skew_threshold,
+            progress=_progress,
+        )
+    finally:
+        _show("")
     if as_json:
         import msgspec
 
@@ -58,9 +61,13 @@ def command(
 
 
 def _progress(done: int, total: int, path: Path) -> None:
+    _show(f"merging {done + 1}/{total} {printable(path.name)}" if done < total else "building indexes")
+
+
+def _show(text: str) -> None:
+    """One line that the next one replaces, on a terminal."""
     if sys.stderr.isatty():
-        text = f"merging {done + 1}/{total} {path.name}" if done < total else "building indexes"
-        print(f"\r\x1b[K{text}", end="" if done < total else "\r\x1b[K", file=sys.stderr, flush=True)
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _report(summary: MergeSummary, output: Path) -> None:
@@ -73,8 +80,13 @@ def _report(summary: MergeSummary, output: Path) -> None:
             f"  {file.path!s:<{width}}  {file.events:>9,} events  {file.chains:>5,} chains  {file.stacks:>5,} stacks",
             file=sys.stderr,
         )
-        if file.oversized_stacks:
-            print(f"WARNING: {file.oversized_stacks} stacks larger than 64 KiB were left out", file=sys.stderr)
+        for count, what in (
+            (file.oversized_stacks, "stacks larger than 64 KiB were left out"),
+            (file.incomplete_events, "events without a time, process, kind or duration were left out"),
+            (file.renumbered_events, "events got new numbers: other events of a node of that name had theirs"),
+        ):
+            if count:
+                print(f"WARNING: {file.path}: {count:,} {what}", file=sys.stderr)
     widest = sorted(summary.possible_skew, key=lambda pair: -pair[2])
     for one, other, seconds in widest[:MAX_WARNINGS]:
         print(

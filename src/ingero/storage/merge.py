@@ -4,7 +4,7 @@ Rows move inside SQLite (ATTACH and INSERT … SELECT); indexes are built once a
 name only when it is complete.
 """
 
-import filecmp
+import errno
 import itertools
 import os
 import shutil
@@ -19,20 +19,23 @@ from typing import Final
 from urllib.parse import quote
 
 from ingero.errors import ForeignFile, MalformedInput, StoreError
+from ingero.storage.merge_source import check_content, damaged, ending, readable_copy, same_content
 from ingero.storage.merge_sql import (
-    COUNTED,
+    add_up_aggregates,
+    copy_displaced_events,
+    copy_events,
     copy_statements,
+    count_events,
+    count_incomplete_events,
     count_oversized_stacks,
     highest_number,
-    needs_force_node,
     nodes_of_source,
 )
 from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
-from ingero.storage.trace_db import sibling_files
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace_db import NO_ROOM
 from ingero.storage.whole_file import sync_directory
 
-ENDING_BYTES: Final = 16 * 1024
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 UNNAMED_NODE: Final = "unknown"
 MAX_PAIRED: Final = 10  # up to so many nodes every pair is compared, beyond it each with the middle one
 
@@ -46,6 +49,8 @@ class MergedFile:
     chains: int = 0
     stacks: int = 0
     oversized_stacks: int = 0
+    renumbered_events: int = 0  # whose ids other events had already
+    incomplete_events: int = 0  # left out: no time, process, kind or duration
     skipped: str | None = None
 
 
@@ -83,14 +88,14 @@ def merge(
         try:
             merger = _Merger(connection, folder, force_node, skip_bad=skip_bad)
             files = _add_all(merger, sources, progress)
+            add_up_aggregates(connection)
             _build_indexes(connection)
-            summary = _summarise(files, merger.first_ns, skew_threshold_s)
-        except sqlite3.OperationalError as error:
-            raise StoreError(f"cannot write {output}: {error}; make room and try again") from error
+        except (sqlite3.DatabaseError, OSError) as error:
+            raise StoreError(f"cannot write {output}: {error}; is there room in its folder?") from error
         finally:
             connection.close()
         _publish(target, output)
-    return summary
+    return _summarise(files, merger.first_ns, skew_threshold_s)
 
 
 def _check_paths(sources: Sequence[Path], output: Path) -> None:
@@ -98,11 +103,11 @@ def _check_paths(sources: Sequence[Path], output: Path) -> None:
         raise MalformedInput("name at least one trace database to merge")
     for source in sources:
         if not source.is_file():
-            raise StoreError(f"{source} is not there")
-        if source.resolve() == output.resolve():
+            raise StoreError(f"{source} is {'not a file' if source.exists() else 'not there'}")
+        if output.exists() and source.samefile(output):
             raise StoreError(f"{output} is also a source; write to another file")
-    if output.is_dir() or not output.parent.is_dir():
-        raise StoreError(f"cannot write {output}: its folder is not there or it is a folder itself")
+    if not output.parent.is_dir() or (output.exists() and not output.is_file()):
+        raise StoreError(f"cannot write {output}: its folder is not there, or it is something else than a file")
 
 
 @contextmanager
@@ -128,12 +133,15 @@ def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> 
             if not merger.skip_bad:
                 raise
             files.append(MergedFile(path, skipped=str(error)))
+    if all(file.skipped for file in files):
+        raise StoreError("none of the files can be merged:\n  " + "\n  ".join(str(file.skipped) for file in files))
     progress(len(sources), len(sources), sources[-1])
     return files
 
 
 def _new_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a name may be any bytes
     connection.execute("PRAGMA page_size = 16384")  # a tenth less work than with SQLite's 4096
     connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
     connection.execute("PRAGMA synchronous = OFF")  # synced once, before the rename
@@ -166,89 +174,78 @@ class _Merger:
 
     def add(self, path: Path) -> MergedFile:
         """Copy one source; raises before anything of it is copied when it cannot be used."""
-        readable = _readable_copy(path, self.folder)
-        alike = self.by_ending.setdefault(_ending(readable), {})
+        try:
+            readable = readable_copy(path, self.folder)
+            alike = self.by_ending.setdefault(ending(readable), {})
+        except (sqlite3.Error, OSError) as error:
+            if _is_full(error):
+                raise
+            raise StoreError(f"{path} cannot be read: {error}") from None
         for known, known_readable in alike.items():
-            if _same_content(readable, known_readable):
+            if same_content(readable, known_readable):
                 return MergedFile(path, skipped=f"same content as {known}")
-        _check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
+        check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
         alike[path] = readable
-        copied: Counter[str] = Counter()
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
         try:
-            oversized = self._copy_attached(copied)
+            merged = self._copy_attached(path)
             self.connection.commit()
         except sqlite3.DatabaseError as error:
-            raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from error
+            if _is_full(error):
+                raise
+            raise damaged(path, error) from error
         finally:
             with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
                 self.connection.commit()
                 self.connection.execute("DETACH src")
-        events, chains, stacks = (copied[table] for table in COUNTED)
-        return MergedFile(path, events, chains, stacks, oversized)
+        return merged
 
-    def _copy_attached(self, copied: Counter[str]) -> int:
+    def _copy_attached(self, path: Path) -> MergedFile:
         found = nodes_of_source(self.connection)
         node = self.force_node or next((name for name, _, _ in found if name), UNNAMED_NODE)
-        unnamed = sum(count for _, _, count in found)
-        after = max(self.used_numbers, highest_number(self.connection)) if unnamed else None
-        for statement in copy_statements(self.connection, node, after, node_is_new=node not in self.nodes):
+        names = {name or node for name, _, _ in found}
+        copied: Counter[str] = Counter()
+        renumbered, incomplete, known = self._copy_events(node, names, sum(count for *_, count in found), copied)
+        statements = copy_statements(
+            self.connection, node, is_only_node=len(names) <= 1, node_is_new=not names & self.nodes, is_copy=known > 0
+        )
+        for statement in statements:
             copied[statement.table] += self.connection.execute(statement.sql, statement.parameters).rowcount
-        self.used_numbers = (after or self.used_numbers) + unnamed
-        self.nodes.add(node)
+        self.nodes |= names
         for name, first_ns, _ in found:
             self.first_ns[name or node] = min(first_ns, self.first_ns.get(name or node, first_ns))
-        return count_oversized_stacks(self.connection)
+        return MergedFile(
+            path,
+            events=copied["events"],
+            chains=copied["causal_chains"],
+            stacks=copied["stack_traces"],
+            oversized_stacks=count_oversized_stacks(self.connection),
+            renumbered_events=renumbered,
+            incomplete_events=incomplete,
+        )
+
+    def _copy_events(self, node: str, names: set[str], unnamed: int, copied: Counter[str]) -> tuple[int, int, int]:
+        """Copy the events; how many got new numbers, were incomplete, were there already."""
+        after = self._used_numbers(names) if unnamed else None
+        statement = copy_events(self.connection, node, after)
+        copied["events"] = self.connection.execute(statement.sql, statement.parameters).rowcount
+        self.used_numbers = (after or self.used_numbers) + unnamed
+        missing = count_events(self.connection) - copied["events"]
+        if not missing:
+            return 0, 0, 0
+        statement = copy_displaced_events(self.connection, node, self._used_numbers(names))
+        renumbered = self.connection.execute(statement.sql, statement.parameters).rowcount
+        copied["events"] += renumbered
+        incomplete = count_incomplete_events(self.connection)
+        return renumbered, incomplete, missing - renumbered - incomplete
+
+    def _used_numbers(self, names: set[str]) -> int:
+        return max([self.used_numbers, *(highest_number(self.connection, name) for name in names)])
 
 
-def _readable_copy(path: Path, folder: Path) -> Path:
-    """The source itself; a copy when it has a write-ahead log, because reading that would write beside the source."""
-    database, log, _ = sibling_files(path)
-    if not (log.exists() and log.stat().st_size):
-        return database
-    copy = Path(tempfile.mkdtemp(dir=folder)) / path.name
-    shutil.copyfile(database, copy)
-    shutil.copyfile(log, sibling_files(copy)[1])
-    return copy
-
-
-def _ending(path: Path) -> tuple[tuple[int, bytes], ...]:
-    """Size and last bytes of a source: what tells two recordings apart without reading them."""
-    endings = []
-    for file in sibling_files(path)[:2]:
-        if file.exists():
-            with file.open("rb") as content:
-                size = content.seek(0, os.SEEK_END)
-                content.seek(max(0, size - ENDING_BYTES))
-                endings.append((size, content.read()))
-    return tuple(endings)
-
-
-def _same_content(one: Path, other: Path) -> bool:
-    pairs = zip(sibling_files(one)[:2], sibling_files(other)[:2], strict=True)
-    return all(filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in pairs if ours.exists())
-
-
-def _check_content(path: Path, readable: Path, force_node: str | None, *, to_the_end: bool) -> None:
-    """Refuse what cannot be merged. Damage deep inside a file is looked for only where the merge must go on without it:
-    otherwise it stops the copy, and with it the merge, anyway."""
-    try:
-        connection = connect_readonly(readable)
-    except (ForeignFile, StoreError) as error:
-        raise type(error)(str(error).replace(str(readable), str(path))) from None
-    try:
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0] if to_the_end else "ok"
-        if problem != "ok":
-            raise ForeignFile(f"{path} is damaged: {problem}; --skip-bad merges the other files")
-        if force_node is None and needs_force_node(connection):
-            raise ForeignFile(
-                f"{path} does not say which node it is from: name it with --force-node NAME, or record again with "
-                "`ingero trace --node NAME`"
-            )
-    except sqlite3.DatabaseError as error:
-        raise ForeignFile(f"{path} is damaged: {error}; --skip-bad merges the other files") from None
-    finally:
-        connection.close()
+def _is_full(error: Exception) -> bool:
+    """True where the output, not the source, is what failed."""
+    return getattr(error, "sqlite_errorcode", None) in NO_ROOM or getattr(error, "errno", None) in DISK_FULL
 
 
 def _uri(path: Path, *, immutable: bool) -> str:
@@ -271,7 +268,10 @@ def _summarise(files: list[MergedFile], first_ns: Mapping[str, int], skew_thresh
 
 
 def _publish(target: Path, output: Path) -> None:
-    with target.open("rb+") as file:
-        os.fsync(file.fileno())
-    target.replace(output)
-    sync_directory(output.resolve().parent)
+    try:
+        with target.open("rb+") as file:
+            os.fsync(file.fileno())
+        target.replace(output.resolve())
+        sync_directory(output.resolve().parent)
+    except OSError as error:
+        raise StoreError(f"cannot write {output}: {error.strerror}") from None

@@ -25,6 +25,7 @@ _TIME_COLUMNS: Final = {
     "process_names": "seen_at",
     "processes": "seen_at",
     "node_aggregates": "bucket",
+    "node_snapshots": "timestamp",
 }
 _SPANNED: Final = ("events", "event_aggregates", "annotations", "collectives")
 _STAMP: Final = re.compile(r"\d{8}T\d{6}(\.\d{9})?Z(-[0-9a-f]{8})?")

@@ -106,6 +106,10 @@ OWN_TABLES: Final[dict[str, str]] = {
     node TEXT NOT NULL, bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL, pid INTEGER NOT NULL,
     count INTEGER NOT NULL, stored INTEGER NOT NULL, sum_dur INTEGER NOT NULL, min_dur INTEGER NOT NULL,
     max_dur INTEGER NOT NULL, sum_arg0 INTEGER NOT NULL, PRIMARY KEY (node, bucket, source, op, pid))""",
+    # system_snapshots of several nodes in one file; single-node files leave it empty
+    "node_snapshots": """(
+    node TEXT NOT NULL, timestamp INTEGER NOT NULL, cpu_pct REAL NOT NULL, mem_pct REAL NOT NULL,
+    mem_avail INTEGER NOT NULL, swap_mb INTEGER NOT NULL, load_avg REAL NOT NULL, PRIMARY KEY (node, timestamp))""",
 }
 
 INDEXES: Final[tuple[str, ...]] = (

@@ -22,7 +22,7 @@ from ingero.storage.trace_path import give_to_caller
 WRITER_TIMEOUT_MS: Final = 5000
 Row: TypeAlias = Sequence[object]
 Batch: TypeAlias = list[tuple[str, list[Row]]]  # statements with their rows: one transaction
-_FULL: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 EVENT_COLUMNS: Final = (
     "id", "timestamp", "pid", "tid", "source", "op", "duration", "gpu_id", "arg0", "arg1", "ret_code", "stack_hash",
@@ -114,7 +114,7 @@ class TraceDb:
                 for statement, rows in statements:
                     self._connection.executemany(statement, rows)
         except sqlite3.OperationalError as error:
-            full = error.sqlite_errorcode in _FULL
+            full = error.sqlite_errorcode in NO_ROOM
             self.state = RecordingState.DISK_FULL if full else RecordingState.FAILED
             return False
         except StoreError:
