@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from tests.dump_files import flight_dump, inspector_lines, kineto_trace
 from tests.recorded_jobs import Job, record
 
-from ingero.errors import IngeroError
+from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers.ask import blame_inputs
-from ingero.importers.detect import Inputs, _read
+from ingero.importers.detect import Inputs, _read, load
 from ingero.importers.flight_recorder import read_dump
 from ingero.importers.inspector import read_inspector
 from ingero.importers.kineto import read_kineto
+from ingero.importers.steps import read_steps
 
 RECORDS = record(Job(tp=1, dp=2, steps=3))
 ODD: st.SearchStrategy[Any] = st.one_of(
@@ -103,3 +104,34 @@ def test_stubs_of_files(content: bytes, tmp_path: Path) -> None:
         assert _read(path, Inputs()) is None
     except IngeroError as error:
         assert "stub_0" in str(error)
+
+
+@pytest.mark.parametrize("content", [b'{"entries":' + b"[" * 100_000, b'{"coll_perf":' * 60_000])
+def test_files_nested_without_end_are_named_not_a_traceback(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_bytes(content)
+    with pytest.raises(ForeignFile, match="nested too deeply"):
+        load([path])
+
+
+@pytest.mark.parametrize("field", ["profiling_name", "input_sizes", "input_dtypes", "state", "pg_id", "process_group"])
+def test_lists_that_repeat_themselves_are_not_written_out(field: str) -> None:
+    """A few hundred bytes of pickle, but 4^40 words as text."""
+    bomb: list[Any] = ["x"]
+    for _ in range(40):
+        bomb = [bomb] * 4
+    dump = flight_dump(RECORDS, 0)
+    dump["entries"][0][field] = bomb
+    with pytest.raises(MalformedInput, match="lacks or misuses a field"):
+        read_dump(Path("_dump_0"), pickle.dumps(dump))
+
+
+def test_a_table_that_is_no_schedule_is_refused_before_it_takes_all_memory(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet; pip install 'ingero[echo]'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    number = list(range(400))
+    table: dict[str, list[Any]] = dict.fromkeys(("dp_rank", "rank", "step", "seq_id", "start_ts", "duration"), number)
+    table |= {"stage": [0] * 400, "optype": ["forward-compute"] * 400}
+    parquet.write_table(pyarrow.table(table), tmp_path / "ids.parquet")
+    with pytest.raises(TooLarge, match="400 operations × 400 replicas × 400 steps"):
+        read_steps(tmp_path / "ids.parquet")

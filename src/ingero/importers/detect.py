@@ -73,6 +73,9 @@ def load(paths: Sequence[Path]) -> Inputs:
         except IngeroError as error:
             inputs.problems.append(str(error))
             continue
+        except RecursionError:
+            inputs.problems.append(f"{path}: nested too deeply for a recording")
+            continue
         if kind:
             inputs.used.append((path, kind))
         elif asked_for:

@@ -8,6 +8,7 @@ import ast
 import hashlib
 import io
 import json
+import math
 import pickle  # only through _PlainUnpickler, which resolves no global
 import re
 from collections.abc import Mapping, Sequence
@@ -123,27 +124,27 @@ class _Entry:
 
 
 def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Entry:
-    name, desc = ((*tuple(entry.get("process_group") or ()), "0", ""))[:2]
-    group = groups.get(str(name))
-    text = str(entry["profiling_name"])
-    op = text.rsplit("nccl:", 1)[-1]
+    name, desc = (_text(each) for each in ((*tuple(entry.get("process_group") or ()), "0", ""))[:2])
+    group = groups.get(name)
+    op = _text(entry["profiling_name"]).rsplit("nccl:", 1)[-1]
     is_p2p = bool(entry.get("is_p2p", False))
     peer = _peer(op, group) if is_p2p or op.startswith(("send", "recv")) else None
-    sizes, kinds = entry.get("input_sizes") or entry.get("output_sizes") or [], entry.get("input_dtypes") or []
-    datatype = TORCH_DATATYPES.get(str(kinds[0]), str(kinds[0]).lower()) if kinds else "uint8"
+    sizes = [[int(extent) for extent in size] for size in entry.get("input_sizes") or entry.get("output_sizes") or ()]
+    kind = _text((entry.get("input_dtypes") or ["Byte"])[0])
+    datatype = TORCH_DATATYPES.get(kind, kind.lower())
     duration = entry.get("duration_ms")
-    state = str(entry.get("state") or ("completed" if duration is not None else "scheduled"))
+    state = _text(entry.get("state") or ("completed" if duration is not None else "scheduled"))
     seq = entry.get("p2p_seq_id") if is_p2p else entry.get("collective_seq_id", entry.get("seq_id"))
     return _Entry(
         order=int(entry.get("record_id", entry.get("id", 0))),
-        group=_key(group) if group else str(name),
-        desc=str(desc),
-        pg_id=str(entry.get("pg_id", "")),
+        group=_key(group) if group else name,
+        desc=desc,
+        pg_id=_text(entry.get("pg_id", "")),
         seq=int(seq or 0),
         op=_friendly(op, peer),
         shape=f"{sizes} {datatype}" if sizes else "",
         peer=peer,
-        size_bytes=sum(_elements(s) for s in sizes) * DATATYPE_BYTES.get(datatype, 1),
+        size_bytes=sum(math.prod(size) for size in sizes) * DATATYPE_BYTES.get(datatype, 1),
         datatype=datatype,
         created_ns=int(entry["time_created_ns"])
         if "time_created_ns" in entry
@@ -155,6 +156,13 @@ def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Ent
     )
 
 
+def _text(value: object) -> str:
+    """A name of a dump, which may hold anything: lists that hold themselves many times over have no end as text."""
+    if not isinstance(value, str | int):
+        raise TypeError(f"a {type(value).__name__} where a name belongs")
+    return str(value)
+
+
 def _moment(value: Any) -> int | None:  # any number, or nothing
     return None if value is None else int(value)
 
@@ -163,13 +171,6 @@ def _friendly(op: str, peer: int | None) -> str:
     name = op.split(" ", maxsplit=1)[0]
     plain = TORCH_OPS.get(name) or canonical_op(name)
     return plain if peer is None else f"{plain} {'to' if plain == 'Send' else 'from'} rank {peer}"
-
-
-def _elements(size: Sequence[int]) -> int:
-    count = 1
-    for extent in size:
-        count *= int(extent)
-    return count
 
 
 def _peer(op: str, group: ProcessGroup | None) -> int | None:
@@ -196,7 +197,7 @@ def _groups(config: object) -> dict[str, ProcessGroup]:
         if any(not 0 <= r < MAX_RANKS for r in members):
             raise ValueError(f"group {name} has a rank out of range")
         groups[str(name)] = ProcessGroup(
-            str(name), str(item.get("desc", "")) if isinstance(item, dict) else "", members
+            str(name), _text(item.get("desc", "")) if isinstance(item, dict) else "", members
         )
     return groups
 

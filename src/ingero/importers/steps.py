@@ -1,5 +1,6 @@
 """Reads step traces: one Parquet row per operation of one worker in one step."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 
 MAX_ROWS = 20_000_000
+MAX_CELLS = 2 * MAX_ROWS  # all run one schedule: more room than rows means that the columns are something else
 REQUIRED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
 
 
@@ -79,6 +81,8 @@ def _assemble(
     columns, first, node = np.unique(key, axis=1, return_index=True, return_inverse=True)
     node = node.reshape(-1)
     shape = (columns.shape[1], len(replicas), len(steps))
+    if math.prod(shape) > MAX_CELLS:
+        raise TooLarge(f"{path}: {shape[0]} operations × {shape[1]} replicas × {shape[2]} steps; cut it by step")
     start = np.full(shape, np.nan)
     duration = np.full(shape, np.nan)
     start[node, replica, step] = times["start_ts"]
