@@ -121,6 +121,8 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(is_ho
     assert "peers wait" in raised[0].evidence
     page = render(verdict_families(desk)).decode()
     assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
+    desk.tick(START_S + 200)
+    assert "ingero_collective_lateness_ms{" not in render(verdict_families(desk)).decode()  # nobody measures it now
 
 
 _SECONDS: dict[int, list[CollectiveRecord]] = {}

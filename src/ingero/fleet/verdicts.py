@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord
 from ingero.contract.measurement import Measured, read_measurements
-from ingero.contract.otlp import (
-    MetricsRequest,
-)
+from ingero.contract.otlp import MetricsRequest
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives import from_records
 from ingero.core.matcher import CollectiveMatcher
@@ -45,6 +44,7 @@ class ClusterDesk:
     pending: int = 0
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
+    measured_s: dict[int, float] = field(default_factory=dict)  # when these two were
     resolved: dict[str, tuple[Verdict, float]] = field(default_factory=dict)
     owners: dict[int, Who] = field(default_factory=dict)
     sources: dict[Who, str] = field(default_factory=dict)
@@ -61,10 +61,16 @@ class ClusterDesk:
             if who is not None:
                 self.members.pop(who, None)
                 self.sources.pop(who, None)
-            for kept in (self.streams, self.lateness_s, self.peer_lag_ms):
-                kept.pop(index, None)
+            self.streams.pop(index, None)
             self.self_timed.discard(index)
+            self.forget_lag([index])
             self.pending -= len(self.records.pop(index, ()))
+
+    def forget_lag(self, members: Iterable[int]) -> None:
+        """What was measured of their collectives is not true any more."""
+        for index in members:
+            for kept in (self.lateness_s, self.peer_lag_ms, self.measured_s):
+                kept.pop(index, None)
 
     def source_of(self, who: Who, measured: Measured) -> str:
         """Where the own times of a member come from: what it says with them, else what its collectives say."""
@@ -221,6 +227,8 @@ class VerdictDesk:
                     self._own_times(desk, member, records, now_s)
         if len(desk.matcher):
             self._measure(desk, now_s)
+        stale_s = now_s - self._policy.stale_s
+        desk.forget_lag([index for index, at_s in desk.measured_s.items() if at_s < stale_s])
 
     def _own_times(self, desk: ClusterDesk, member: int, records: list[CollectiveRecord], now_s: float) -> None:
         stream = desk.streams.get(member)
@@ -244,16 +252,16 @@ class VerdictDesk:
         if not len(columns):
             return
         lag = measure_lag(columns, matched.groups, {})  # no clock fits: only clock-free lateness counts
-        clock_free = np.isfinite(lag.error_ms)
-        for code, recorder in enumerate(columns.recorders):
+        clock_free, size = np.isfinite(lag.error_ms), len(columns.recorders)
+        lateness_ms = _means(columns.who[clock_free], lag.lateness_ms[clock_free], size)
+        peer_lag_ms = _means(columns.who[lag.is_quorate], lag.peer_lag_ms[lag.is_quorate], size)
+        for recorder, late_ms, behind_ms in zip(columns.recorders, lateness_ms, peer_lag_ms, strict=True):
             member = desk.members.get((recorder.node or "", recorder.job, recorder.global_rank))
-            rows = columns.who == code
-            if member is None or not rows.any():
+            if member is None or math.isnan(behind_ms):  # without a quorum there is no lateness either
                 continue
-            if (rows & clock_free).any():
-                desk.lateness_s[member] = float(lag.lateness_ms[rows & clock_free].mean()) / 1e3
-            if (rows & lag.is_quorate).any():
-                desk.peer_lag_ms[member] = float(lag.peer_lag_ms[rows & lag.is_quorate].mean())
+            desk.measured_s[member], desk.peer_lag_ms[member] = now_s, behind_ms
+            if not math.isnan(late_ms):
+                desk.lateness_s[member] = late_ms / 1e3
 
     def _follow_resolved(self, desk: ClusterDesk, news: Iterable[Verdict], now_s: float) -> None:
         for verdict in news:
@@ -271,3 +279,10 @@ class VerdictDesk:
     def _told(self, cluster: str, desk: ClusterDesk) -> list[Verdict]:
         told = [*desk.engine.current(), *(verdict for verdict, _ in desk.resolved.values())]
         return [self.silences.mark(cluster, verdict, self._now_s) for verdict in told]
+
+
+def _means(who: NDArray[np.int32], values: NDArray[np.float64], size: int) -> list[float]:
+    """Mean of the values of each, NaN for those without any."""
+    counts = np.bincount(who, minlength=size)
+    means = np.divide(np.bincount(who, values, size), counts, out=np.full(size, np.nan), where=counts > 0)
+    return [float(mean) for mean in means]

@@ -48,7 +48,7 @@ class Docket:
         guards, blocked = guard.judge(
             self._state.cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
         )
-        changed = self._fleet_events(guards, moved, reporting, now_s)
+        changed = self._abandoned() + self._fleet_events(guards, moved, reporting, now_s)
         guarded = blocked[cohort]
         calm = guarded & (rows.state[:size] <= SUSPECT)
         rows.cusum[:size][calm] = 0.0
@@ -143,14 +143,21 @@ class Docket:
             awaited[mine] = late[mine] >= np.median(late[mine])
         return awaited
 
+    def _abandoned(self) -> list[Verdict]:
+        """Episodes of members that start over, in another cohort or with too few peers: nobody can follow them."""
+        over = [index for index in self.open if self._state.rows.state[index] == HEALTHY]
+        return [self._resolved(index, "compared anew: its peers or labels changed") for index in over]
+
+    def _resolved(self, index: int, evidence: str) -> Verdict:
+        before = self.open.pop(index)
+        return msgspec.structs.replace(before, state=VerdictState.RESOLVED, evidence=evidence, next_step="")
+
     def _report(self, members: Iterable[int], gone: Mask) -> list[Verdict]:
         changed = []
         for index in members:
             code = int(self._state.rows.state[index])
             if code == HEALTHY:
-                before = self.open.pop(index)
-                evidence = "no data any more" if gone[index] else "back among its peers"
-                verdict = msgspec.structs.replace(before, state=VerdictState.RESOLVED, evidence=evidence, next_step="")
+                verdict = self._resolved(index, "no data any more" if gone[index] else "back among its peers")
             elif code == RECOVERING:  # cause and size stay those of the slow time
                 verdict = msgspec.structs.replace(self.open[index], state=VerdictState.RECOVERING)
                 self.open[index] = verdict
@@ -173,15 +180,14 @@ class Docket:
         rows = self._state.rows
         if rows.channel[index] == STALL or before.excess is None:
             return True
-        everyone = self._state.of_cohort(int(rows.cohort[index]))
-        own = rows.own[:, recent_frames(rows, index)]
-        typical = np.nanmedian(own[everyone[everyone != index]])
-        return bool(np.isnan(typical) or np.nanmean(own[index]) >= (1 + before.excess / 2) * typical)
+        window = recent_frames(rows, index)
+        theirs = rows.own[self._state.peers_of(index, self._policy.stale_s)][:, window]
+        if np.isnan(theirs).all():
+            return True
+        return bool(np.nanmean(rows.own[index, window]) >= (1 + before.excess / 2) * np.nanmedian(theirs))
 
     def _describe(self, index: int) -> Verdict:
-        rows = self._state.rows
-        everyone = self._state.of_cohort(int(rows.cohort[index]))
-        return describe_member(self._state, index, everyone[everyone != index])
+        return describe_member(self._state, index, self._policy)
 
     def _fleet_events(self, guards: NDArray[np.int8], moved: Column, reporting: Column, now_s: float) -> list[Verdict]:
         cohorts, size = self._state.cohorts, self._state.cohorts.size

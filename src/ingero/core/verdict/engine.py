@@ -134,10 +134,9 @@ class VerdictEngine:
         index = self.state.find_named(verdict.job or "", verdict.node, -1 if verdict.rank is None else verdict.rank)
         if index is None:
             return []
-        rows = self.state.rows
-        peers = self.state.of_cohort(int(rows.cohort[index]))
-        effects = recent_effect(rows, peers)
-        return [self._standing(int(p), float(e)) for p, e in zip(peers, effects, strict=True) if p != index]
+        peers = self.state.peers_of(index, self.policy.stale_s)
+        effects = recent_effect(self.state.rows, peers)
+        return [self._standing(int(p), float(e)) for p, e in zip(peers, effects, strict=True)]
 
     def _standing(self, index: int, effect: float) -> Standing:
         rows, member = self.state.rows, self.state.members[index]

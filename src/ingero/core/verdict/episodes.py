@@ -11,6 +11,7 @@ from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.cost import loss_per_hour
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
+from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import (
     ALARM_FRAMES,
@@ -50,9 +51,9 @@ def episode_id(member: Member, since_s: float) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def describe_member(state: State, index: int, peers: Index) -> Verdict:
+def describe_member(state: State, index: int, policy: VerdictPolicy) -> Verdict:
     """The verdict on one member as a straggler; the caller sets another state where it applies."""
-    rows, member = state.rows, state.members[index]
+    rows, member, peers = state.rows, state.members[index], state.peers_of(index, policy.stale_s)
     channel = int(rows.channel[index])
     error = float(error_bars(rows, np.array([index]))[0])
     cause = CauseClass.STALL if channel == STALL else cause_of(rows, index, peers)
@@ -72,7 +73,7 @@ def describe_member(state: State, index: int, peers: Index) -> Verdict:
         since=round(float(rows.since[index]), 3),
         period=period,
         peers=len(peers),
-        usd_per_hour=_price(rows, index, peers, excess, period),
+        usd_per_hour=None if alone else _price(rows, index, peers, _job_usd(rows, index, policy), excess, period),
         confidence=_confidence(excess, error),
         evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period) + _measured_by(member.source),
         next_step=NEXT_STEP[cause],
@@ -149,22 +150,31 @@ def loss_share(own: NDArray[np.float64], span: NDArray[np.float64], blamed: NDAr
     return float(np.clip((slowest - without).mean() / total, 0.0, 1.0)) if total > 0 else 0.0
 
 
-def _price(rows: MemberRows, index: int, peers: Index, excess: float, period: int | None) -> float | None:
-    """Dollars an hour of the whole job that this member costs; None where a rate is unknown."""
-    fleet = rows.usd[: rows.size][rows.job[: rows.size] == rows.job[index]]
-    if np.isnan(fleet).any():
+def _job_usd(rows: MemberRows, index: int, policy: VerdictPolicy) -> float:
+    """Dollars an hour of its whole job, NaN where a rate is unknown. Members that left the job do not count."""
+    size = rows.size
+    here = (rows.job[:size] == rows.job[index]) & (rows.last_seen[:size] > 0)
+    here &= rows.last_seen[:size] >= rows.last_seen[index] - policy.forget_s
+    return float(rows.usd[:size][here].sum())
+
+
+def _price(
+    rows: MemberRows, index: int, peers: Index, job_usd: float, excess: float, period: int | None
+) -> float | None:
+    """Dollars an hour that this member costs its job; None where a rate is unknown."""
+    if math.isnan(job_usd):
         return None
     cohort = np.append(peers, index)
     blamed = np.isin(rows.state[cohort], (SUSPECT, STRAGGLER))
     blamed[-1] = True
     own = rows.own[cohort][:, recent_frames(rows, index)]
     if rows.channel[index] == STALL:
-        share = excess / period if period else 0.0
-        return round(loss_per_hour(share / (1 + share), float(fleet.sum())), 2)
+        share = excess / period if period else excess * float(rows.stalls[index] / rows.watched[index])
+        return round(loss_per_hour(share / (1 + share), job_usd), 2)
     typical = np.nanmedian(own)
     surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
     part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
-    return round(loss_per_hour(loss_share(own, rows.span[cohort], blamed) * part, float(fleet.sum())), 2)
+    return round(loss_per_hour(loss_share(own, rows.span[cohort], blamed) * part, job_usd), 2)
 
 
 def _excess(rows: MemberRows, index: int, channel: int) -> float:

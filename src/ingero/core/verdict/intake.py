@@ -20,7 +20,7 @@ def take_frame(state: State, frame: Frame, now_s: float) -> int:
     """One step of some cohorts, all members at once; returns how many samples had too few peers to be used."""
     counts = np.bincount(frame.cohort, minlength=state.cohorts.size)[frame.cohort]
     middle = peer_median(frame.cohort, np.log(frame.batch.own_s))
-    return _take(state, frame.batch, middle, counts, now_s)
+    return _take(state, frame.batch, middle, counts, _levels(frame.cohort, middle, state.cohorts.size), now_s)
 
 
 def take_loose(state: State, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float) -> int:
@@ -35,10 +35,18 @@ def take_loose(state: State, batches: list[SampleBatch], live: NDArray[np.bool_]
     counts = np.bincount(rows.cohort[peers], minlength=size)
     batch = select(batch, np.argsort(rows.cohort[batch.member], kind="stable"))
     cohort = rows.cohort[batch.member]
-    return _take(state, batch, middle[batch.member], counts[cohort], now_s)
+    levels = _levels(rows.cohort[peers], middle[peers], size)
+    return _take(state, batch, middle[batch.member], counts[cohort], levels, now_s)
 
 
-def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s: float) -> int:
+def _levels(cohort: Index, middle: Column, size: int) -> Column:
+    """Pace of every cohort, NaN for those not there: the median without the slowest, who is not the others' pace."""
+    levels = np.full(size, np.nan)
+    np.fmin.at(levels, cohort, middle)
+    return levels
+
+
+def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, levels: Column, now_s: float) -> int:
     """Residuals into the stall channel and into the sample being made, which is used where it is complete."""
     rows, cohorts = state.rows, state.cohorts
     cohort = rows.cohort[batch.member]
@@ -54,15 +62,16 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, now_s
     rows.idle[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
     _follow_idle(state, batch, cohort)
-    for column, value in ((rows.late, batch.lateness_s), (rows.span, batch.span_s)):
-        column[members] = _follow(column[members], value)
+    rows.span[members] = _follow(rows.span[members], batch.span_s)
+    late = _follow(rows.late[members], batch.lateness_s)
+    rows.late[members] = np.where(np.isnan(batch.lateness_s), np.nan, late)  # who was early once may be late now
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.settled[members] > 0
     if warm.any():
         stall_update(rows, cohorts, members[warm], residual[warm], step[warm])
     rows.sum[members] += residual
     rows.count[members] += 1
-    _advance_cohorts(state, cohort, middle, time_inside(batch), now_s)
+    _advance_cohorts(state, cohort, levels, time_inside(batch), now_s)
     ripe = (cohorts.per_sample > 0) & (cohorts.frames % np.maximum(cohorts.per_sample, 1) == 0)
     _sample(state, members[ripe[cohort]])
     return dropped
@@ -87,11 +96,11 @@ def _follow_idle(state: State, batch: SampleBatch, cohort: Index) -> None:
     rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
 
-def _advance_cohorts(state: State, cohort: Index, middle: Column, inside: Column, now_s: float) -> None:
+def _advance_cohorts(state: State, cohort: Index, levels: Column, inside: Column, now_s: float) -> None:
     cohorts = state.cohorts
     first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
     present = cohort[first]
-    cohorts.level[present] = _follow(cohorts.level[present], middle[first])
+    cohorts.level[present] = _follow(cohorts.level[present], levels[present])
     cohorts.frames[present] += 1
     follow_transfer(cohorts, present, first, inside)
     unknown = present[cohorts.per_sample[present] == 0]

@@ -9,6 +9,7 @@ Column = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 UNNUMBERED = -1  # a step that its sender did not number
+SHORTEST_S, LONGEST_S = 1e-9, 1e6  # of an own time: anything else is no measurement, and its ratio no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def make_batch(
     lateness_s: Column | None = None,
     span_s: Column | None = None,
 ) -> SampleBatch:
-    """A batch from what is known. Own times that are not finite and positive are missing, and dropped."""
+    """A batch from what is known. Own times that no step can have are missing, and dropped."""
     own = np.asarray(own_s, np.float64)
     unknown = np.full(len(own), np.nan)
     batch = SampleBatch(
@@ -50,7 +51,7 @@ def make_batch(
         unknown if lateness_s is None else np.asarray(lateness_s, np.float64),
         unknown if span_s is None else np.asarray(span_s, np.float64),
     )
-    valid = np.isfinite(own) & (own > 0)
+    valid = (own >= SHORTEST_S) & (own <= LONGEST_S)
     return batch if valid.all() else select(batch, valid)
 
 

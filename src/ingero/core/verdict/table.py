@@ -166,7 +166,7 @@ class CohortRows(Rows):
     per_sample: NDArray[np.int64]  # frames averaged into one sample of about a second; 0 until the pace is known
     sample_s: Column  # seconds one sample stands for
     gap_s: Column  # between two arrivals of one member
-    level: Column  # log of the median own time, now
+    level: Column  # log of the own time of its members but the slowest, now
     usual: Column  # and when it was learnt
     high_since: Column
     expected: Column  # members that should report
@@ -264,12 +264,15 @@ class State:
         return self._release(np.flatnonzero(over))
 
     def end_cohorts(self, now_s: float, after_s: float, told: Iterable[int]) -> tuple[list[int], int]:
-        """Free cohorts not heard of for `after_s`: jobs end. The members that went with them, and how many cohorts.
+        """Free cohorts not heard of for `after_s`, and those whose members all have other labels now.
+
+        Returns the members that went with them, and how many cohorts.
 
         Those with an open episode, and those something is `told` about, stay until that is over.
         """
         rows, cohorts = self.rows, self.cohorts
-        over = now_s - cohorts.heard_s[: cohorts.size] > after_s
+        left = np.bincount(rows.cohort[: rows.size], minlength=cohorts.size) == 0
+        over = now_s - cohorts.heard_s[: cohorts.size] > np.where(left, 0.0, after_s)
         if not over.any():
             return [], 0
         over[rows.cohort[: rows.size][rows.state[: rows.size] != HEALTHY]] = False
@@ -285,9 +288,13 @@ class State:
             self._free_jobs.append(self._job_index.pop(key))
         return members, len(ended)
 
-    def of_cohort(self, cohort: int) -> Index:
-        """Indexes of its members."""
-        return np.flatnonzero(self.rows.cohort[: self.rows.size] == cohort)
+    def peers_of(self, index: int, within_s: float) -> Index:
+        """Who else is in its cohort and was heard of `within_s` before it or later: not those who left."""
+        rows, size = self.rows, self.rows.size
+        peers = (rows.cohort[:size] == rows.cohort[index]) & (rows.last_seen[:size] > 0)
+        peers &= rows.last_seen[:size] >= rows.last_seen[index] - within_s
+        peers[index] = False
+        return np.flatnonzero(peers)
 
     def _release(self, members: Index) -> list[int]:
         """Their rows are nobody's from now on."""
