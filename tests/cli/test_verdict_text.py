@@ -10,9 +10,9 @@ SLOW = {
 
 def test_one_row_says_who_why_how_much_since_when_and_what_next() -> None:
     assert verdict_table([SLOW], 1012.0).splitlines() == [
-        "node   rank  state  class    excess       since  cost      episode",
-        "-----  ----  -----  -------  -----------  -----  --------  -------",
-        "gpu07  61    SLOW   compute  +5.2% ±0.6%  12 s   $13.90/h  5f0c",
+        "node   rank  state  class    excess       since  cost at most  episode",
+        "-----  ----  -----  -------  -----------  -----  ------------  -------",
+        "gpu07  61    SLOW   compute  +5.2% ±0.6%  12 s   $13.90/h      5f0c",
         "  rank 61: own time +5.2%",
         "    next: check clocks",
     ]

@@ -100,7 +100,7 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
         )
         dollars = answer.usd_per_hour(price)
         money = (
-            f"${dollars:,.2f} per hour of running"
+            f"at most ${dollars:,.2f} per hour of running"
             if dollars is not None
             else "give --rate, or --gpu-model and --provider, for dollars"
         )
@@ -119,7 +119,7 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
     console.print(f"step now {_time(answer.step_time_s)} on {answer.gpus} GPUs\n")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("fix")
-    for name in ("step time", "saved", "share", "GPU hours a day", "$ per hour"):
+    for name in ("step time", "saved", "share", "GPU hours a day", "$ per hour, at most"):
         table.add_column(name, justify="right")
     for row in rows:
         dollars = "–" if row["usd_per_hour"] is None else f"{row['usd_per_hour']:,.2f}"

@@ -25,7 +25,7 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
         ),
         gauge(
             "ingero_fleet_verdict_cost_usd_per_hour",
-            "What the slow rank costs the whole job",
+            "What the slow rank costs the whole job, at most",
             [(labels, v.usd_per_hour) for labels, v in told if v.usd_per_hour is not None],
         ),
         gauge(
@@ -96,10 +96,8 @@ def _lag_families(desk: VerdictDesk) -> list[Family]:
         return found
 
     return [
-        gauge(
-            "nccl_collective_peer_lag_ms", "Own duration minus the peers' median, last second", rows("peer_lag_ms", 1)
-        ),
-        gauge("ingero_collective_lateness_ms", "How late a rank came, last second", rows("lateness_s", 1e3)),
+        gauge("nccl_collective_peer_lag_ms", "Own duration minus the peers' median, lately", rows("peer_lag_ms", 1)),
+        gauge("ingero_collective_lateness_ms", "How late a rank came lately", rows("lateness_s", 1e3)),
     ]
 
 

@@ -178,7 +178,7 @@ VERDICTS: Final = Table(
         ("since", "TIMESTAMP", "Start of the episode, UTC"),
         ("period", "INTEGER", "Steps between stalls, when they repeat"),
         ("peers", "INTEGER", "Peers compared"),
-        ("usd_per_hour", "DOUBLE", "What it costs; NULL without a rate"),
+        ("usd_per_hour", "DOUBLE", "What it costs at most; NULL without a rate"),
         ("confidence", "DOUBLE", "0 to 1"),
         ("evidence", "VARCHAR", "What was measured"),
         ("next", "VARCHAR", "What to do"),

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import STALL_BAR, is_persistent, plain_effect, recent_effect, stalls_alone
-from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars, recent_frames
+from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.links import judge_links
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
+from ingero.core.verdict.price import find_hidden, recent_frames
 from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT, State
 
@@ -77,6 +78,9 @@ class Docket:
         rows.since[:size][raised] = now_s
         rows.raised_frame[:size][raised] = rows.frames[:size][raised]
         rows.channel[:size][raised] = over[raised].argmax(axis=1)
+        rows.hidden[:size][raised] = 0.0
+        for index in np.flatnonzero(raised & (rows.channel[:size] == FAST)).tolist():
+            rows.hidden[index] = find_hidden(self._state, index, self._policy)
         channel = rows.channel[:size]
         mine = held[np.arange(size), channel]
         suspect = rows.state[:size] == SUSPECT

@@ -4,27 +4,15 @@ import hashlib
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
-from ingero.core.cost import loss_per_hour
 from ingero.core.verdict import guard
 from ingero.core.verdict.channels import stall_period
 from ingero.core.verdict.policy import VerdictPolicy
+from ingero.core.verdict.price import own_shown, price, recent_frames
 from ingero.core.verdict.samples import Column, Index
-from ingero.core.verdict.table import (
-    ALARM_FRAMES,
-    CHRONIC,
-    FRAMES,
-    RECENT,
-    STALL,
-    STRAGGLER,
-    SUSPECT,
-    Member,
-    MemberRows,
-    State,
-)
+from ingero.core.verdict.table import CHRONIC, RECENT, STALL, Member, MemberRows, State
 
 NEXT_STEP = {
     CauseClass.COMPUTE: "check clocks, power cap, temperature, ECC of this GPU; swap the node at the next checkpoint",
@@ -73,7 +61,7 @@ def describe_member(state: State, index: int, policy: VerdictPolicy) -> Verdict:
         since=round(float(rows.since[index]), 3),
         period=period,
         peers=len(peers),
-        usd_per_hour=None if alone else _price(rows, index, peers, _job_usd(rows, index, policy), excess, period),
+        usd_per_hour=None if alone else price(rows, index, peers, policy, excess=excess, period=period),
         confidence=_confidence(excess, error),
         evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period) + _measured_by(member.source),
         next_step=NEXT_STEP[cause],
@@ -119,7 +107,7 @@ def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     """Host when most of the excess is time the GPU sat idle, compute when it was busy, unknown without GPU timing."""
     window = recent_frames(rows, index)
     idle = rows.idle[np.append(peers, index)][:, window]
-    own = rows.own[np.append(peers, index)][:, window]
+    own = own_shown(rows, index, peers, window)
     if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
         return CauseClass.UNKNOWN
     idle_excess = float(np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.usual_idle[index]))
@@ -127,62 +115,12 @@ def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
 
 
-def recent_frames(rows: MemberRows, index: int) -> Index:
-    """Places in the rings of the steps since the episode began, at least as many as an alarm takes."""
-    frames = int(rows.frames[index])
-    length = min(max(frames - int(rows.raised_frame[index]), ALARM_FRAMES), FRAMES, max(frames, 1))
-    return np.arange(frames - length, frames) % FRAMES
-
-
-def loss_share(own: NDArray[np.float64], span: NDArray[np.float64], blamed: NDArray[np.bool_]) -> float:
-    """What the job would gain without the blamed: each replaced by the median, the step ends with the slowest left.
-
-    `own` holds one row per member and one column per step; without step times the slowest own time stands for them.
-    """
-    steps = ~np.isnan(own).all(axis=0)
-    own = own[:, steps]
-    if not own.size or blamed.all():
-        return 0.0
-    typical = np.nanmedian(own, axis=0)
-    slowest = np.nanmax(own, axis=0)
-    without = np.fmax(np.nanmax(np.where(blamed[:, None], -np.inf, own), axis=0), typical)
-    total = float(np.nanmedian(span)) if not np.isnan(span).all() else float(slowest.mean())
-    return float(np.clip((slowest - without).mean() / total, 0.0, 1.0)) if total > 0 else 0.0
-
-
-def _job_usd(rows: MemberRows, index: int, policy: VerdictPolicy) -> float:
-    """Dollars an hour of its whole job, NaN where a rate is unknown. Members that left the job do not count."""
-    size = rows.size
-    here = (rows.job[:size] == rows.job[index]) & (rows.last_seen[:size] > 0)
-    here &= rows.last_seen[:size] >= rows.last_seen[index] - policy.forget_s
-    return float(rows.usd[:size][here].sum())
-
-
-def _price(
-    rows: MemberRows, index: int, peers: Index, job_usd: float, excess: float, period: int | None
-) -> float | None:
-    """Dollars an hour that this member costs its job; None where a rate is unknown."""
-    if math.isnan(job_usd):
-        return None
-    cohort = np.append(peers, index)
-    blamed = np.isin(rows.state[cohort], (SUSPECT, STRAGGLER))
-    blamed[-1] = True
-    own = rows.own[cohort][:, recent_frames(rows, index)]
-    if rows.channel[index] == STALL:
-        share = excess / period if period else excess * float(rows.stalls[index] / rows.watched[index])
-        return round(loss_per_hour(share / (1 + share), job_usd), 2)
-    typical = np.nanmedian(own)
-    surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
-    part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
-    return round(loss_per_hour(loss_share(own, rows.span[cohort], blamed) * part, job_usd), 2)
-
-
 def _excess(rows: MemberRows, index: int, channel: int) -> float:
     if channel == STALL:
         return math.expm1(float(rows.stall_size[index]))
     if channel == CHRONIC:
         return math.expm1(float(rows.bias[index] + np.nanmean(rows.recent[index])))
-    return math.expm1(float(np.nanmean(rows.recent[index])))
+    return math.expm1(float(np.nanmean(rows.recent[index]) - rows.hidden[index]))
 
 
 def _confidence(excess: float, error: float) -> float:
@@ -198,5 +136,7 @@ def _evidence(rows: MemberRows, index: int, size: str, against: str, period: int
         return f"own time {size} against {against} ever since it was first seen"
     late = float(rows.late[index])
     waited = "" if np.isnan(late) else f"; peers wait {late * 1000:.1f} ms for it"
+    if rows.hidden[index] > 0:
+        against = f"its own past and {against}, whose compute is hidden while they wait for it"
     ratio = float(rows.cusum[index] / rows.bar[index])
     return f"own time {size} against {against}, {ratio:.1f}x the bar{waited}"

@@ -61,7 +61,7 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, level
     rows.own[members, rows.frames[members] % FRAMES] = batch.own_s
     rows.idle[members, rows.frames[members] % FRAMES] = batch.idle_s
     rows.frames[members] += 1
-    _follow_idle(state, batch, cohort)
+    _follow_usual(state, batch, cohort)
     rows.span[members] = _follow(rows.span[members], batch.span_s)
     late = _follow(rows.late[members], batch.lateness_s)
     rows.late[members] = np.where(np.isnan(batch.lateness_s), np.nan, late)  # who was early once may be late now
@@ -77,22 +77,24 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, level
     return dropped
 
 
-def _follow(before: Column, value: Column, smooth: float = SMOOTH) -> Column:
+def _follow(before: Column, value: Column, smooth: float | Column = SMOOTH) -> Column:
     """A running mean that starts with the first known value and skips unknown ones."""
     moved = np.where(np.isnan(before), value, before + smooth * (value - before))
     return np.where(np.isnan(value), before, moved)
 
 
-def _follow_idle(state: State, batch: SampleBatch, cohort: Index) -> None:
-    """What a member's GPU waits for its host beyond the peers, learnt while the member is above suspicion."""
-    rows = state.rows
+def _follow_usual(state: State, batch: SampleBatch, cohort: Index) -> None:
+    """Own time, and what the GPU waits for its host beyond the peers, learnt while a member is above suspicion."""
+    rows, members = state.rows, batch.member
+    calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.bar[members])
+    per_sample = np.maximum(state.cohorts.per_sample[cohort], 1)  # steps that are known before suspicion can be
+    own = _follow(rows.usual_own[members], np.log(batch.own_s), SLOWLY / per_sample)
+    rows.usual_own[members] = np.where(calm, own, rows.usual_own[members])
     known = np.isfinite(batch.idle_s)
     if not known.any():
         return
-    members, idle = batch.member[known], batch.idle_s[known]
-    beyond = idle - peer_median(cohort[known], idle)
-    calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.bar[members])
-    members, beyond = members[calm], beyond[calm]
+    beyond = batch.idle_s[known] - peer_median(cohort[known], batch.idle_s[known])
+    members, beyond = members[known & calm], beyond[calm[known]]
     rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
 

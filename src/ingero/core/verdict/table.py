@@ -113,6 +113,8 @@ class MemberRows(Rows):
     frames: NDArray[np.int64]
     raised_frame: NDArray[np.int64]  # when the episode began
     held: Column  # last log own time of an unnumbered member
+    usual_own: Column  # log own time while nothing was wrong
+    hidden: Column  # log: how much less of their own time its peers show since it is slow (see `episodes`)
     idle: Column
     usual_idle: Column  # seconds above the peers' median while nothing was wrong: hosts differ by nature
     late: Column
@@ -135,8 +137,8 @@ class MemberRows(Rows):
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
-        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "far", "far_again"]
-        unknown = ("own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle")
+        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "far", "far_again", "hidden"]
+        unknown = ["own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle", "usual_own"]
         counters = ("seen", "settled", "far_run", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
