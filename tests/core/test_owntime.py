@@ -10,16 +10,17 @@ from hypothesis.strategies import integers, lists
 from tests.shared_data import shared
 
 from ingero.core.collectives import Collectives, Recorder, from_columns
-from ingero.core.owntime import find_cycle, own_segments, own_steps
+from ingero.core.owntime import find_cycle, own_segments
+from ingero.core.rankstream import LEARN_AFTER, RankStream, StepTimes
 
 MS = 1_000_000
 
 
-def one_rank(rows: list[tuple[int, int, int]], comms: list[int] | None = None) -> Collectives:
+def one_rank(rows: list[tuple[int, int, int]]) -> Collectives:
     """Rows of (enqueue, GPU start, GPU end) in milliseconds."""
     enqueue, start, end = (np.array(column) * MS for column in zip(*rows, strict=True))
     columns = {
-        "who": np.zeros(len(rows)), "comm": comms or np.ones(len(rows)), "op": np.zeros(len(rows)),
+        "who": np.zeros(len(rows)), "comm": np.ones(len(rows)), "op": np.zeros(len(rows)),
         "start_ns": enqueue, "end_ns": end, "gpu_duration_ns": end - start,
     }  # fmt: skip
     return from_columns(columns, ["AllReduce"], [Recorder(None, "n", 0)])
@@ -36,14 +37,6 @@ def test_own_time_splits_into_busy_and_idle_by_the_enqueue() -> None:
 def test_overlapping_collectives_are_not_counted_twice() -> None:
     segments = own_segments(one_rank([(0, 0, 100), (0, 20, 40), (0, 130, 140)]))
     assert np.allclose(segments.own_s[1:], [0.0, 0.030])
-
-
-def test_a_step_is_one_turn_of_the_repeated_pattern() -> None:
-    rows = [(t, t, t + 2) for t in range(0, 300, 10)]
-    steps = own_steps(one_rank(rows, comms=[1, 1, 2] * 10))
-    assert len(steps.step) == 9  # the first collective has no own time, and no step is half a step
-    assert np.allclose(steps.own_s, 0.024)
-    assert np.allclose(steps.span_s[1:], 0.030)
 
 
 @given(pattern=lists(integers(0, 4), min_size=1, max_size=12), turns=integers(6, 20))
@@ -68,13 +61,20 @@ def load_csv(path: Path) -> Collectives:
     return from_columns(columns, ["AllReduce"], [Recorder(None, None, rank) for rank in range(8)])
 
 
+def _live_steps(rows: Collectives) -> StepTimes:
+    """Two batches: the first shows the pattern, the second is measured."""
+    stream, order = RankStream(), np.argsort(rows.end_ns, kind="stable")
+    stream.take(rows.take(order[:LEARN_AFTER]))
+    return stream.take(rows.take(order[LEARN_AFTER:]))
+
+
 @pytest.mark.parametrize(("run", "culprit", "is_host"), [("gpu10_rank3", 3, False), ("host_rank5", 5, True)])
 def test_real_ranks_differ_in_own_time_only(run: str, culprit: int, is_host: bool) -> None:
     """Eight real NCCL ranks: step times agree to a fraction of a percent, own time names the slowed one."""
-    steps = own_steps(load_csv(shared(f"data/nccl-h200/{run}") / "collectives.csv"))
+    rows = load_csv(shared(f"data/nccl-h200/{run}") / "collectives.csv")
+    steps = [_live_steps(rows.take(rows.who == rank)) for rank in range(8)]
     own, idle, span = (
-        np.array([np.nanmedian(column[steps.who == rank]) for rank in range(8)])
-        for column in (steps.own_s, steps.idle_s, steps.span_s)
+        np.array([np.nanmedian(getattr(each, name)) for each in steps]) for name in ("own_s", "idle_s", "span_s")
     )
     assert np.ptp(span) / span.mean() < 0.005
     assert own.argmax() == culprit

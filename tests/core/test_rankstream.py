@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.core.collectives import Collectives, Recorder, from_columns
-from ingero.core.owntime import own_steps
 from ingero.core.rankstream import LEARN_AFTER, NO_STEPS, RankStream, StepTimes
 
 MS = 1_000_000
@@ -62,12 +61,6 @@ def test_how_the_records_are_batched_does_not_matter(sizes: list[int]) -> None:
     parts = fed(rows, [LEARN_AFTER, *sizes])
     assert joined(parts, "step") == joined(whole, "step")
     assert joined(parts, "own_s") == joined(whole, "own_s")
-
-
-def test_it_agrees_with_the_measure_over_whole_traces() -> None:
-    rows = job(60)
-    live, offline = fed(rows, [LEARN_AFTER]), own_steps(rows)
-    assert np.allclose(np.median(offline.own_s), joined(live, "own_s")[0])
 
 
 def test_order_within_a_batch_does_not_matter() -> None:

@@ -10,7 +10,7 @@ work follows the last compute in the order it was recorded. Gaps that nothing ex
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,6 @@ class Graph:
     after: tuple[tuple[int, ...], ...]
     group: tuple[tuple[int, ...], ...]
     across_replicas: NDArray[np.bool_]
-    is_transfer: NDArray[np.bool_]
 
 
 def build_graph(trace: StepTrace) -> Graph:
@@ -107,7 +106,6 @@ def build_graph(trace: StepTrace) -> Graph:
         tuple(tuple(sorted(a)) for a in after),
         tuple(group_of.get(i, ()) for i in range(len(trace.nodes))),
         np.array([n.optype in ACROSS_REPLICAS for n in trace.nodes]),
-        np.array([i in group_of for i in range(len(trace.nodes))]),
     )
 
 
@@ -158,17 +156,6 @@ def own_compute(trace: StepTrace) -> Floats:
     for stage in range(trace.stages):
         own[:, stage] = trace.duration_s[trace.nodes_where(COMPUTE, stage)].sum(axis=0)
     return own
-
-
-def select_steps(trace: StepTrace, steps: Sequence[int]) -> StepTrace:
-    """The same job, only these positions on the step axis."""
-    at = np.asarray(steps, np.intp)
-    return replace(
-        trace,
-        start_s=trace.start_s[:, :, at],
-        duration_s=trace.duration_s[:, :, at],
-        steps=tuple(trace.steps[i] for i in at),
-    )
 
 
 class _Order:
