@@ -1,5 +1,7 @@
 """Own time of one rank as its collectives come in, batch by batch."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,16 @@ def test_order_within_a_batch_does_not_matter() -> None:
     rows = job(60)
     shuffled = rows.take(np.concatenate((np.arange(60), np.random.default_rng(3).permutation(np.arange(60, 180)))))
     assert joined(fed(shuffled, [60]), "own_s") == joined(fed(rows, [60]), "own_s")
+
+
+def test_a_clock_that_is_set_back_costs_a_few_steps_not_a_minute_of_them() -> None:
+    rows = job(400)
+    shift = np.where(np.arange(len(rows)) >= 600, 60 * 10**9, 0)
+    rows = replace(rows, start_ns=rows.start_ns - shift, end_ns=rows.end_ns - shift)
+    found = fed(rows, [30] * (len(rows) // 30))
+    assert set(joined(found, "own_s")) == {0.0302}
+    assert set(joined(found, "span_s")) == {0.0332}
+    assert len(joined(found, "step")) >= 375
 
 
 def test_a_gap_makes_no_long_step() -> None:

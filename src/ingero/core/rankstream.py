@@ -15,6 +15,7 @@ from ingero.core.owntime import find_cycle
 
 WATCHED = 1024  # collectives looked at for the pattern
 LEARN_AFTER = 48
+SET_BACK_NS = 100_000_000  # a batch that ends this long before the last one: the clock was set back
 MAX_SIGNATURES = 4096  # kinds of collectives remembered; beyond, numbering begins anew
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 Signature = tuple[int, str, int]  # communicator, operation, bytes
@@ -69,6 +70,8 @@ class RankStream:
         entry = rows.entry_ns
         order = np.lexsort((rows.end_ns, entry))
         rows, entry = rows.take(order), entry[order]
+        if self._free_ns is not None and rows.end_ns.max() < self._free_ns - SET_BACK_NS:
+            self.skip()
         own, idle = self._segments(rows, entry)
         codes = self._signatures(rows)
         if self._anchor is None:
@@ -82,7 +85,7 @@ class RankStream:
 
     def skip(self) -> None:
         """Records were lost: the step under way is not whole, and what comes next does not follow what came last."""
-        self._free_ns = None
+        self._free_ns = self._last_end_ns = None
         self._is_whole = False
 
     def _segments(self, rows: Collectives, entry: Ints) -> tuple[Floats, Floats]:
