@@ -134,6 +134,15 @@ def concat(parts: Sequence[Collectives]) -> Collectives:
     return from_columns({name: np.concatenate(chunks) for name, chunks in columns.items()}, ops, recorders)
 
 
+def distinct(collectives: Collectives) -> Collectives:
+    """The same rows in their order, those that are there twice only once: files overlap, and are named twice."""
+    keys = [getattr(collectives, name) for name in ("peer", "op", "seq", "comm", "end_ns", "start_ns", "who")]
+    order = np.lexsort(keys)  # stable: the first of equals stays
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
+    return collectives if is_new.all() else collectives.take(np.sort(order[is_new]))
+
+
 def _known(value: int | None) -> int:
     return UNKNOWN if value is None else value
 

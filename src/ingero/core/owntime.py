@@ -5,6 +5,7 @@ of the last collective on that rank to the start of the next, on that rank's clo
 next collective was not even enqueued is idle: the GPU waited for its host.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +44,9 @@ def own_segments(collectives: Collectives) -> OwnSegments:
 def _previous_latest_end(end: Ints, first: NDArray[np.bool_]) -> Ints:
     """Latest end among the earlier rows of the same run."""
     latest: Ints = np.empty_like(end)
-    for begin, stop in _spans(np.flatnonzero(first), len(end)):
+    for begin, stop in itertools.pairwise([*np.flatnonzero(first).tolist(), len(end)]):
         np.maximum.accumulate(end[begin:stop], out=latest[begin:stop])
     return np.concatenate((end[:1], latest[:-1]))
-
-
-def _spans(starts: NDArray[np.intp], length: int) -> list[tuple[int, int]]:
-    return list(zip(starts.tolist(), [*starts[1:].tolist(), length], strict=True))
 
 
 def find_cycle(signature: NDArray[np.intp]) -> int:

@@ -1,6 +1,7 @@
 """Blame from collective records of simulated jobs whose culprit is known by construction (F108, F109, F072)."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -158,3 +159,32 @@ def test_the_collective_is_named_with_its_ranks() -> None:
     assert culprit.collective is not None
     assert culprit.collective.startswith("AllReduce of communicator a5a5")
     assert culprit.collective.endswith(("(ranks 6, 7)", "(ranks 0, 2, 4, 6)"))
+
+
+@pytest.mark.parametrize("exact_ends", [True, False])
+def test_records_read_twice_count_once(exact_ends: bool) -> None:
+    """A file named twice halved the price, and without exact ends blamed the neighbour, too."""
+    rows = from_records(record(Job(slow_host={2: 0.004})))
+    once = blame_records(rows, exact_ends, "test")
+    again = blame_records(rows.take(np.repeat(np.arange(len(rows)), 2)), exact_ends, "test")
+    assert [c.rank for c in again.culprits] == [2]
+    assert (again.culprits, again.loss_s) == (once.culprits, once.loss_s)
+    assert again.notes == (f"{len(rows)} records were there before, in this file or another, and count once",)
+
+
+@pytest.mark.parametrize("exact_ends", [True, False])
+def test_times_that_do_not_move_compare_nothing(exact_ends: bool) -> None:
+    rows = from_records(record(Job(steps=5)))
+    still = np.full(len(rows), rows.end_ns[0])
+    frozen = replace(rows, start_ns=still, end_ns=still, gpu_duration_ns=np.zeros_like(still))
+    answer = blame_records(frozen, exact_ends, "test")
+    assert answer.culprits == ()
+    assert answer.not_sure is not None
+
+
+def test_transfers_shorter_than_the_clock_can_tell_are_no_slow_links() -> None:
+    rows = from_records(record(Job(steps=12)))
+    tensor = rows.nranks == 2
+    first = rows.comm == rows.comm[np.flatnonzero(tensor)[0]]
+    instant = replace(rows, gpu_duration_ns=np.where(tensor & ~first, 0, rows.gpu_duration_ns))
+    assert blame_records(instant, True, "test").cause is not CauseClass.NETWORK

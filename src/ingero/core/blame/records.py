@@ -13,7 +13,7 @@ from ingero.core.blame.record_fixes import Fixer, pace_of
 from ingero.core.blame.record_steps import RecordSteps, measure_steps
 from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
 from ingero.core.blame.transfer import SlowLink, find_slow_links
-from ingero.core.collectives import Collectives
+from ingero.core.collectives import Collectives, distinct
 from ingero.core.edges import number_edges
 from ingero.core.peerlag import match_collectives, measure_lag
 
@@ -57,15 +57,17 @@ def blame_records(
     labels: Mapping[int, str] | None = None,
 ) -> Answer:
     """Name the slow ranks of a recorded job, or what else its time is lost to. `labels` names communicators."""
-    collectives = number_edges(collectives)
+    given = len(collectives)
+    collectives = number_edges(distinct(collectives))
     measured = measure_steps(collectives, exact_ends)
     workers = measured.workers
     present = len(measured.ranks)
     world = max(world or 0, present)
-    if not workers.own_s.size or present < 2:
+    step_s = _mean_period(workers) if workers.own_s.size else 0.0
+    if not step_s or present < 2:  # also where all times are the same
         return _too_little(source, present, world, len(workers.steps))
     findings = judge(workers)
-    job = _Job(collectives, measured, findings, _mean_period(workers), world, exact_ends, labels or {})
+    job = _Job(collectives, measured, findings, step_s, world, exact_ends, labels or {})
     fixer = Fixer(collectives, measured, exact_ends)
     suspects = sorted(fixer.needed(findings.suspects), key=lambda s: -_loss_of(s, len(workers.steps)))
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
@@ -86,7 +88,7 @@ def blame_records(
         cause=cause,
         not_sure=_not_sure(job, suspects, culprits, links if cause is CauseClass.NETWORK else []),
         evidence=tuple(_evidence(job, suspects, links, stages_s)),
-        notes=_notes(job),
+        notes=_notes(job, given - len(collectives)),
         step_time_s=job.step_s,
         ideal_step_time_s=job.step_s - loss_s,
         loss_s=loss_s,
@@ -303,12 +305,14 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
     return lines
 
 
-def _notes(job: _Job) -> tuple[str, ...]:
-    missing = _missing(job)
-    if not missing:
-        return ()
-    shown = ", ".join(map(str, missing[:16]))
-    return (f"partial set: {job.world - len(missing)} of {job.world} ranks; missing {shown}",)
+def _notes(job: _Job, repeated: int) -> tuple[str, ...]:
+    missing, notes = _missing(job), []
+    if missing:
+        shown = ", ".join(map(str, missing[:16]))
+        notes.append(f"partial set: {job.world - len(missing)} of {job.world} ranks; missing {shown}")
+    if repeated:
+        notes.append(f"{repeated} records were there before, in this file or another, and count once")
+    return tuple(notes)
 
 
 def _heat(job: _Job) -> Heat:

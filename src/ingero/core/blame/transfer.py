@@ -65,16 +65,17 @@ def _compare(
         return []
     level = np.array([np.median(transfer_s[which == i]) for i in range(len(comms))])
     usual = float(np.sort(level)[(len(level) - 1) // 2])
-    faster = level[level <= usual]
-    error = max(MAD_TO_SIGMA * float(np.median(usual - faster)) / usual if usual else 0.0, 0.05)
+    if usual <= 0:  # shorter than the clock can tell
+        return []
+    error = max(MAD_TO_SIGMA * float(np.median(usual - level[level <= usual])) / usual, 0.05)
+    slow = level > max(RATIO_FLOOR, 1 + 4 * error) * usual
+    fast = tuple(int(w) for w in np.unique(part.who[np.isin(part.comm, comms[~slow])]))
     links = []
-    for i in np.flatnonzero(level > max(RATIO_FLOOR, 1 + 4 * error) * usual):
+    for i in np.flatnonzero(slow):
         often = (which == i).sum() / steps
         loss = float((level[i] - usual) * often)
         if loss >= LOSS_FLOOR * step_s:
             members = tuple(int(w) for w in np.unique(part.who[part.comm == comms[i]]))
-            slow = level > max(RATIO_FLOOR, 1 + 4 * error) * usual
-            fast = np.unique(part.who[np.isin(part.comm, comms[~slow])])
             op = part.ops[part.op[at[0]]]
             ratio = float(level[i] / usual)
             links.append(
@@ -86,7 +87,7 @@ def _compare(
                     error,
                     loss,
                     members,
-                    tuple(int(w) for w in fast),
+                    fast,
                 )
             )
     return links
