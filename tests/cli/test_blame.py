@@ -59,7 +59,7 @@ def test_text_names_rank_class_price_and_next_step(dumps: Path, capsys: pytest.C
     assert run(["blame", str(dumps), "--rate", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "rank 2: its host keeps the GPU waiting"
-    for start in ("  excess", "  where", "  why", "  sure", "  next", "step ", "loss ", "price  $"):
+    for start in ("  excess", "  where", "  why", "  sure", "  next", "step ", "loss ", "price  at most $"):
         assert any(line.startswith(start) for line in lines), start
     assert lines[-1] == "read: 4 flight recorder dumps; source: flight-recorder"
     assert "\x1b[" not in "".join(lines)
