@@ -14,6 +14,8 @@ from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
 from ingero.storage.trace_reading import connect_readonly
+from ingero.transport.fanout import Fanout, Question
+from ingero.transport.nodes import FanoutPolicy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.root]
 JOB = """
@@ -58,3 +60,29 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     lost = connection.execute("SELECT sum(count) FROM losses WHERE place IN ('disk', 'writer_queue')").fetchone()[0]
     connection.close()
     assert events > 100 and stopped > 0 and lost == 0
+
+
+async def test_a_recording_can_be_asked_while_it_is_made(tmp_path: Path) -> None:
+    """`trace --dashboard` answers like `ingero dashboard`, and ends with the recording."""
+    if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
+        pytest.skip("tracing needs root and a kernel with BTF")
+    db, ingero = tmp_path / "t.db", str(BIN / "ingero")
+    options = ("--db", str(db), "--node", "gpu-1", "--dashboard", "127.0.0.1:0")
+    async with process("env", f"HOME={tmp_path}", ingero, "trace", *options) as tracing:
+        assert tracing.stderr is not None
+        lines: list[str] = []
+        while not any("certificate fingerprint" in line for line in lines):
+            lines.append((await asyncio.wait_for(tracing.stderr.readline(), PATIENCE_S)).decode())
+            assert lines[-1], lines
+        address = next(line for line in lines if "https://" in line).strip().rsplit("https://", 1)[1]
+        pin = lines[-1].strip().rsplit(" ", 1)[1]
+        policy = FanoutPolicy(timeout_s=PATIENCE_S, trusted={address: pin})
+        async with Fanout(policy) as fanout:
+            question = Question("/api/v1/query", {"sql": "SELECT count(*) AS n FROM sessions"})
+            (reply,) = [reply async for reply in fanout.ask([address], question)]
+        assert (reply.name, reply.failure, reply.body) == ("gpu-1", None, b'{"columns":["n"],"rows":[[1]]}')
+        tracing.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(tracing.communicate(), PATIENCE_S)
+    assert tracing.returncode == 0
+    with pytest.raises(OSError, match=r"refused|Connect call failed"):
+        await asyncio.open_connection(*address.rsplit(":", 1))

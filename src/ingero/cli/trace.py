@@ -1,5 +1,6 @@
 """`ingero trace`: watch CUDA, NCCL and the kernel on this node, live and recorded."""
 
+import contextlib
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from ingero.agent.host.sockets import own_socket
 from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
 from ingero.agent.recording.live_feed import LiveFeed
 from ingero.agent.recording.recorder import TracedEvents
+from ingero.cli.children import dashboard_beside
 from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
@@ -70,6 +72,7 @@ class Pids(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--annotate-socket-gid", type=int, default=-1, help="Group that may annotate [default: yours under sudo]."
 )
+@click.option("--dashboard", metavar="HOST:PORT", help="Serve the recording, as `ingero dashboard` does.")
 @click.option(
     "--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics of the recording; `:PORT` is every address."
 )
@@ -79,8 +82,8 @@ class Pids(click.ParamType[tuple[int, ...]]):
 def command(
     pids: tuple[int, ...] | None, node: str | None, duration: float | None, record: bool, db: Path | None,
     record_all: bool, stack: bool, stack_samples: int, max_db: int | None, db_rollover_size: int, db_rollover_keep: int,
-    deadband: float, heartbeat: float, annotate: bool, annotate_socket_gid: int, metrics_listen: str | None,
-    no_io: bool, no_tcp: bool, as_json: bool,
+    deadband: float, heartbeat: float, annotate: bool, annotate_socket_gid: int, dashboard: str | None,
+    metrics_listen: str | None, no_io: bool, no_tcp: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Watch CUDA, NCCL and the kernel on this node: tables now, a trace database for later.
 
@@ -91,8 +94,11 @@ def command(
       sudo ingero trace --node gpu-node-01
       sudo ingero trace --pid 4711 --duration 60s --json
       sudo ingero trace --no-record
+      sudo ingero trace --dashboard :8080
       ingero explain                     afterwards: why was it slow
     """
+    if dashboard and not record:
+        raise click.UsageError("--dashboard shows what is recorded: remove --no-record")
     _require_capabilities()
     config = load_ingero()
     options = TraceOptions(
@@ -112,6 +118,16 @@ def command(
     )
     without = {name for name, off in (("block", no_io), ("tcp", no_tcp)) if off}
     policy = trace_policy(config, pids=pids, record_all=record_all, stacks=stack, without=without)
+    with contextlib.ExitStack() as beside:
+        said = []
+        if dashboard and options.db:
+            said = beside.enter_context(dashboard_beside(dashboard, options.db, options.node))
+        _trace(options, policy, metrics_listen, said, as_json)
+
+
+def _trace(
+    options: TraceOptions, policy: TracePolicy, metrics_listen: str | None, dashboard: list[str], as_json: bool
+) -> None:
     feed = LiveFeed(policy, options.node)
     try:
         app = TraceApp(options, feed)
@@ -119,7 +135,7 @@ def command(
         feed.close()
         raise
     metrics = _serve_metrics(metrics_listen, app, feed) if metrics_listen else None
-    _announce(options, feed, metrics)
+    _announce(options, feed, metrics, dashboard)
     run_trace(app, as_json)
 
 
@@ -163,9 +179,11 @@ def node_name(flag: str | None, config: IngeroConfig) -> str:
     return name
 
 
-def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None) -> None:
+def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None, dashboard: list[str]) -> None:
     where = f"recording to {options.db}" if options.db else "not recording"
     print(f"tracing node {options.node}, {where}; Ctrl-C ends", file=sys.stderr)
+    for line in dashboard:
+        print(f"  {line}", file=sys.stderr)
     if metrics is not None:
         warning = "" if is_loopback(metrics) else "; warning: anybody who reaches it can read them"
         print(f"  metrics at {metrics}{warning}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import click
 
+from ingero.cli.children import STOP_S, leave_with_parent
 from ingero.cli.params import AS_JSON, stacked
 from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
@@ -22,8 +22,6 @@ from ingero.errors import Unavailable
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 HEALTHY_S = 60.0  # a child that lived this long starts again without a long pause
-STOP_S = 30.0
-PR_SET_PDEATHSIG = 1
 DATABASE = "echo.db"
 MAX_LINE_BYTES = 64 * 1024
 MAX_LOG_BYTES = 64 << 20
@@ -116,7 +114,7 @@ class Child:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 limit=MAX_LINE_BYTES,
-                preexec_fn=_leave_with_parent,
+                preexec_fn=leave_with_parent,
             )
         assert self.process.stdout is not None
         line = await self.process.stdout.readline()
@@ -155,12 +153,6 @@ class Child:
         except TimeoutError:
             self.process.kill()
             await self.process.wait()
-
-
-def _leave_with_parent() -> None:
-    """In the child: Ctrl-C at the terminal is for us, we pass it on in order; if we are killed, it ends, too."""
-    os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:

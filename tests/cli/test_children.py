@@ -1,0 +1,35 @@
+"""Processes beside a command: without root, over a sample database."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from tests.waiting import PATIENCE_S
+
+from ingero.cli.children import dashboard_beside
+from ingero.errors import Unavailable
+from ingero.sim.samples import write_samples
+from ingero.transport.fanout import peer_fingerprint
+
+
+def test_the_dashboard_beside_serves_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    with dashboard_beside("127.0.0.1:0", write_samples(tmp_path)[0], "gpu-1") as (where, certificate):
+        name, address = where.split(": https://")
+        shown = asyncio.run(peer_fingerprint(address, PATIENCE_S))
+        assert (name, certificate) == ("gpu-1", f"certificate fingerprint {shown}")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), PATIENCE_S)
+
+
+def test_a_dashboard_that_does_not_start_stops_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="the dashboard did not start"), dashboard_beside(address, tmp_path, "n"):
+            pass
+    assert "is already in use" in capfd.readouterr().err
