@@ -65,6 +65,19 @@ def test_debug_lines_say_how_many_and_never_fail(caplog: pytest.LogCaptureFixtur
     assert [getattr(record, "items", None) for record in caplog.records] == [1, None]
 
 
+def test_debug_lines_say_how_many_went_without(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    now_s, sink = 100.0, DebugSink("basic")
+    monkeypatch.setattr("ingero.fleet.forward.time.monotonic", lambda: now_s)
+    for _ in range(25):
+        sink.offer(otlp.MetricsRequest, b"", Encoding.PROTOBUF, TAKEN)
+    now_s = 101.0
+    sink.offer(otlp.MetricsRequest, b"", Encoding.PROTOBUF, TAKEN)
+    assert [getattr(record, "suppressed", 0) for record in caplog.records] == [0] * 10 + [15]
+
+
 async def test_full_queue_drops_the_oldest_and_counts() -> None:
     backend = Backend()
     target = forwarder(backend)

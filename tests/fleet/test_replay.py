@@ -9,8 +9,10 @@ from tests.fleet.test_verdicts import START_S, own_time_push
 
 from ingero.cli.dispatch import run
 from ingero.config.rates import encode_rates, load_rates
+from ingero.contract.exposition import render
 from ingero.contract.otlp_codec import encode_protobuf
 from ingero.errors import ForeignFile
+from ingero.fleet.metrics import recording_families
 from ingero.fleet.replay import encode_one, replay
 from ingero.fleet.verdicts import VerdictDesk
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, read_inputs
@@ -68,6 +70,8 @@ def test_files_are_bounded_and_a_cut_file_ends_with_its_last_whole_frame(tmp_pat
         log.write(PUSH, float(number), "c", b"x" * 500)
     log.close()
     assert len(list_files(tmp_path)) == 4
+    page = render(recording_families(log)).decode()
+    assert f"ingero_fleet_recorded_files_removed_total {log.removed}" in page
     assert log.removed > 0
     last = list_files(tmp_path)[-1]
     before = len(list(read_inputs(tmp_path)))

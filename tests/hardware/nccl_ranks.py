@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.agent.nccl.rings import Rings
+from ingero.agent.nccl.rings import Rings, ring_files
 from ingero.contract.nccl_ring import FLAG_CLOSED, FLAG_GPU_TIMED, FLAG_PARTIAL
 from ingero.core.collectives import Collectives, concat
 
@@ -129,7 +129,7 @@ def own_time_ms(collectives: Collectives) -> dict[int, float]:
     return own
 
 
-def check_records(name: str, reports: list[dict], batches: list, rings: Rings) -> list[str]:
+def check_records(name: str, reports: list[dict], batches: list, rings: Rings, folder: Path) -> list[str]:
     """Everything recorded, timed, read and cleaned up? Returns what is wrong."""
     problems = []
     for report in reports:
@@ -148,8 +148,8 @@ def check_records(name: str, reports: list[dict], batches: list, rings: Rings) -
     counts = rings.counts
     if counts.missed or counts.torn or counts.dropped or rings.refused:
         problems.append(f"missed {counts.missed}, torn {counts.torn}, dropped {counts.dropped}, {rings.refused}")
-    if counts.rings_removed != WORLD:
-        problems.append(f"{counts.rings_removed} of {WORLD} rings removed")
+    if left := list(ring_files((folder,))):
+        problems.append(f"{len(left)} rings left behind")
     comms = len({int(comm) for batch in batches for comm in batch.records["comm"]})
     steps_ms = [1e3 * statistics.median(report["steps_s"]) for report in reports]
     print(f"{name}: {counts.records} records of {WORLD} ranks, {comms} communicators, step {min(steps_ms):.2f} to "
@@ -160,7 +160,7 @@ def check_records(name: str, reports: list[dict], batches: list, rings: Rings) -
 def check_scenario(machine: Machine, name: str) -> list[str]:
     scenario = SCENARIOS[name]
     reports, batches, rings = run_job(machine, scenario, name, with_plugin=True)
-    problems = check_records(name, reports, batches, rings)
+    problems = check_records(name, reports, batches, rings, machine.rings)
     own = own_time_ms(concat([batch.collectives for batch in batches if len(batch.records)]))
     print("  own GPU time ms", {rank: round(value, 3) for rank, value in sorted(own.items())})
     slowest = max(own, key=own.__getitem__)

@@ -36,7 +36,7 @@ from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, t
 from ingero.fleet.backends import GrpcBackend, HttpBackend
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
 from ingero.fleet.guard import TokenGate
-from ingero.fleet.metrics import cluster_families, own_series, service_families
+from ingero.fleet.metrics import cluster_families, own_series, recording_families, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.providers import with_provider
 from ingero.fleet.receive import Receiver, Sink
@@ -273,6 +273,7 @@ class FleetService:
         return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts)
+            + recording_families(self._inputs)
             + service_families(self.receiver, len(self._plaintext), self.failed_ticks, exporters)
         )
 

@@ -197,11 +197,12 @@ def forward_families(forwarders: list[Forwarder]) -> list[Family]:
 
 
 class DebugSink:
-    """Logs one line per request: what kind, how large, how many items; at most ten a second."""
+    """Logs one line per request: what kind, how large, how many items; at most ten a second, the next one says how many
+    went without."""
 
     def __init__(self, verbosity: str) -> None:
         self.verbosity = verbosity
-        self.suppressed = 0
+        self._suppressed = 0  # since the last line
         self._second = 0
         self._lines = 0
 
@@ -211,9 +212,11 @@ class DebugSink:
         self._lines = self._lines + 1 if second == self._second else 1
         self._second = second
         if self._lines > 10:
-            self.suppressed += 1
+            self._suppressed += 1
             return
         fields: dict[str, object] = {"kind": kind.__name__, "size_bytes": len(body), "encoding": encoding.name}
+        if self._suppressed:
+            fields["suppressed"], self._suppressed = self._suppressed, 0
         if self.verbosity != "basic":
             with contextlib.suppress(MalformedPush):  # it was taken; what it holds is only shown here
                 fields["items"] = count_items(decode(kind, body, encoding))

@@ -8,6 +8,7 @@ from ingero.contract.names import CLUSTER_ID
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import Put
+from ingero.storage.input_log import InputLog
 
 Figure = Callable[[Cluster], float | None]
 
@@ -100,6 +101,13 @@ def service_families(
         ),
         *exporters,
     ]
+
+
+def recording_families(inputs: InputLog | None) -> list[Family]:
+    """Of what `ingero replay` reads, where it is kept."""
+    if inputs is None:
+        return []
+    return [_total("ingero_fleet_recorded_files_removed_total", "Oldest recorded files removed", inputs.removed)]
 
 
 def _total(name: str, help: str, value: int) -> Family:

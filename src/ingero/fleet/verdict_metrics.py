@@ -80,6 +80,8 @@ def _unused(desk: VerdictDesk, cluster: str) -> dict[str, int]:
     return {
         "evicted_collective": found.matcher.evicted_groups,
         "evicted_communicator": found.matcher.evicted_comms,
+        "repeated": found.engine.frames.duplicates,
+        "thin_step": found.engine.frames.thin,
         "refused_member": found.engine.counters.refused_members,
         "too_few_peers": found.engine.counters.too_few_peers,
     }

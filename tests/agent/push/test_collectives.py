@@ -121,6 +121,7 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
     assert {each.step % 8 for each in last.own_times} == {0}
     assert [each.seq for each in last.collectives] == [seq for seq in range(60, 400) if seq % 16 == 0]
     assert node.live.counters.thinned == 400 - node.live.counters.collectives
+    assert node.live.counters.incomplete == sum(rank.groups.incomplete for rank in node.live.ranks.values()) > 0
 
 
 def test_counters_by_operation_count_on_while_points_are_dropped_must_43(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,12 @@ def test_counters_are_bounded(database: Path) -> None:
     assert counters.evicted == 10
 
 
+def test_forgotten_cgroups_are_told_with_every_look(database: Path) -> None:
+    put(database, "event_aggregates_5s", *[(NOW_NS, 1, 3, pid, 1, 0, 0) for pid in range(MAX_CGROUPS + 10)])
+    looking = source(database, cgroup_of=lambda pid: f"c{pid}", now_ns=NOW_NS)
+    assert looking.read(NOW_NS + 20 * 10**9).evicted_cgroups == 10
+
+
 def test_nvidia_smi_memory_vector_75() -> None:
     memory = parse_memory("4096, 16384\n\n8192, 16384\n")
     assert (memory, memory.headroom) == (GpuMemory(12288, 32768), 0.625)

@@ -1,6 +1,7 @@
 """What a scrape of a recording finds; one that writes a file is scraped in tests of the real tracer."""
 
 import urllib.request
+from pathlib import Path
 
 import pytest
 from tests.agent.ebpf.test_metrics import Traced
@@ -16,8 +17,10 @@ class NoFeed:
     """Never asked: the recording does not run."""
 
 
-def test_a_port_alone_serves_both_views_to_everybody() -> None:
-    app = TraceApp(TraceOptions(node="n1", db=None), NoFeed())  # type: ignore[arg-type]  # see above
+def test_a_port_alone_serves_both_views_to_everybody(tmp_path: Path) -> None:
+    options = TraceOptions(node="n1", db=None, annotate=tmp_path / "run" / "annotate.sock")
+    app = TraceApp(options, NoFeed())  # type: ignore[arg-type]  # see above
+    assert app.annotations is not None
     url = serve_metrics(":0", app, Traced())
     host, port = parse_address(url.removeprefix("http://").removesuffix("/metrics"))
     assert host in ("::", "0.0.0.0")
@@ -27,5 +30,7 @@ def test_a_port_alone_serves_both_views_to_everybody() -> None:
     assert 'ingero_ringbuf_overflows_total{ring="calls"} 3' in lines
     assert 'ingero_trace_records_total{kind="event"} 0' in lines
     assert 'ingero_trace_chains{severity="HIGH"} 0' in lines
+    assert 'ingero_trace_annotations_total{outcome="accepted"} 0' in lines
+    app.annotations.close()
     with pytest.raises(Unavailable, match=f"port {port} is already in use"):
         serve_metrics(f":{port}", app, Traced())

@@ -50,9 +50,6 @@ class RingCounts:
     missed: int = 0
     torn: int = 0
     dropped: int = 0
-    rings_opened: int = 0
-    rings_removed: int = 0
-    rings_refused: int = 0
 
 
 @dataclass(slots=True)
@@ -138,12 +135,10 @@ class Rings:
             )
             return
         self._open[(reader.file.st_dev, reader.file.st_ino)] = _Open(reader, process)
-        self.counts.rings_opened += 1
 
     def _refuse(self, path: Path, error: IngeroError) -> None:
         if len(self.refused) < MAX_REFUSED:
             self.refused[path] = str(error)
-        self.counts.rings_refused += 1
 
     def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
         is_over = ring.is_over(now_s)  # asked first: what is written until then is in the last poll
@@ -186,7 +181,6 @@ class Rings:
                     status = path.lstat()
                     if (status.st_dev, status.st_ino) == key:
                         path.unlink()
-                        self.counts.rings_removed += 1
 
 
 def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:

@@ -60,6 +60,7 @@ class LiveCounters:
     own_times: int = 0
     collectives: int = 0
     thinned: int = 0  # collectives that are not part of the sample
+    incomplete: int = 0  # steps of groups that were not seen whole
     dropped: int = 0  # points that waited too long for Fleet
     rejected: int = 0
     refused_ranks: int = 0
@@ -210,7 +211,9 @@ class LiveCollectives:
         rank.widest = max(rank.widest, _widest(rows))
         world_size = batch.world_size or rank.widest[0]
         rank.groups.points_per_s = share_of_rank(POINTS_PER_S, JOB_POINTS_PER_S, world_size)
+        incomplete = rank.groups.incomplete
         points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
+        self.counters.incomplete += rank.groups.incomplete - incomplete
         sample = choose_rows(rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S)
         self.counters.thinned += len(rows) - len(sample)
         if not len(points) and not len(sample):

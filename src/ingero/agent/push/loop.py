@@ -63,6 +63,7 @@ class LoopCounters:
     rejected_points: int = 0
     episodes: int = 0
     straggles: int = 0  # lines about processes that lost their CPU
+    evicted_cgroups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,7 @@ class PushLoop:
         if look is None:
             return False
         self.counters.ticks += 1
+        self.counters.evicted_cgroups = max(self.counters.evicted_cgroups, look.evicted_cgroups)
         self.throttle.look_at_all(look.throttle)
         self._tell_straggles(look.straggles)
         self._judge()  # what the last push left open, because its reply is still on the way

@@ -96,7 +96,8 @@ def _value(point: NumberPoint) -> float:
 def _collective_families(live: LiveCollectives) -> list[Family]:
     """What was measured of the ranks on this node, and what did not travel."""
     counters = live.counters
-    unsent = {"dropped": counters.dropped, "rejected": counters.rejected, "thinned": counters.thinned}
+    unsent = {"incomplete": counters.incomplete, "thinned": counters.thinned}
+    unsent |= {"dropped": counters.dropped, "rejected": counters.rejected}
     sent = {"collective": counters.collectives, "own_time": counters.own_times}
     failed = {"failed_round": counters.failed_rounds, "refused_rank": counters.refused_ranks}
     return [
@@ -162,6 +163,7 @@ def _counter_families(loop: PushLoop, socket: LineServer | None) -> list[Family]
             ],
         ),
         counter("ingero_agent_rejected_points_total", "Points Fleet did not take", [((), counters.rejected_points)]),
+        counter("ingero_agent_evicted_cgroups_total", "Containers forgotten", [((), counters.evicted_cgroups)]),
     ]
     if socket is not None:
         families += [

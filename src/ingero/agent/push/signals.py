@@ -36,6 +36,7 @@ class Observation:
     throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
+    evicted_cgroups: int = 0  # so far: their totals were forgotten to stay within bounds
     straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
 
 
@@ -163,6 +164,7 @@ class TraceSource:
             ),
             totals=cgroups,
             totals_since_ns=self._counters.since_ns,
+            evicted_cgroups=self._counters.evicted,
             straggles=self._counters.straggles,
         )
 

@@ -34,7 +34,21 @@ def recording_families(app: TraceApp) -> list[Family]:
             [((("severity", each),), found.count(each)) for each in ("HIGH", "MEDIUM", "LOW")],
         ),
         _total("ingero_trace_python_names_skipped_total", "Python frames left out", app.stacks.skipped_names),
+        *_annotation_families(app),
         *_file_families(app),
+    ]
+
+
+def _annotation_families(app: TraceApp) -> list[Family]:
+    if app.annotations is None:
+        return []
+    outcomes = {"accepted": app.annotations.accepted, **app.annotations.rejected}
+    return [
+        counter(
+            "ingero_trace_annotations_total",
+            "Lines of the annotation socket by what became of them",
+            [((("outcome", outcome),), count) for outcome, count in sorted(outcomes.items())],
+        )
     ]
 
 
