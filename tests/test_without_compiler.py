@@ -25,7 +25,7 @@ print(fleet.served("train"), fleet.counters, tuple(read_request(head)))
 print([fleet.clusters["train"].roster.row(node, 1.0) for node in sorted(fleet.clusters["train"].roster.rows)])
 """
 COLUMNS = """
-from ingero.contract.otlp_columns import IS_COMPILED, new_columns
+from ingero.contract.otlp_columns import PureColumns, new_columns
 from ingero.contract.otlp_rows import Signal
 from tests.contract.test_otlp_columns import rows_of
 from tests.fleet.pushes import protobuf
@@ -33,7 +33,7 @@ columns = new_columns()
 for i in range(6):
     columns.add(Signal.METRICS, protobuf(f"n{i}", 0.9 + i / 100, sent_ns=i), i, 99)
 print(rows_of(columns.take()))
-print(IS_COMPILED, file=sys.stderr)
+print(not isinstance(columns, PureColumns), file=sys.stderr)
 """
 EXPORT = """
 from ingero.__main__ import main

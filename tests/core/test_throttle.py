@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingero.core.throttle import ThrottleEdges, ThrottleReason, decode_throttle, fragmentation
+from ingero.core.throttle import ThrottleEdges, ThrottleReason, decode_throttle
 
 P, T, S, H = ThrottleReason.POWER, ThrottleReason.THERMAL, ThrottleReason.SW, ThrottleReason.HW
 OFF: frozenset[ThrottleReason] = frozenset()
@@ -46,10 +46,3 @@ def test_the_last_state_is_not_shown_for_ever_when_readings_fail_must_50() -> No
     assert edges.active == {"gpu-1": throttled}
     edges.look_at_all({"gpu-0": throttled})
     assert edges.counts == {}, "a GPU that is back is a state, not an edge"
-
-
-@pytest.mark.parametrize(
-    ("used", "free", "total", "share"), [(4, 12, 16, 0.0), (4, 4, 16, 0.5), (16, 8, 16, 0.0), (0, 0, 0, 0.0)]
-)
-def test_fragmentation_vector_82(used: float, free: float, total: float, share: float) -> None:
-    assert fragmentation(used, free, total) == share

@@ -127,7 +127,6 @@ class Service:
         clusters = {
             name: (
                 cluster.served,
-                cluster.last_push_s,
                 [cluster.roster.row(node, 500.0) for node in cluster.roster.rows],
             )
             for name, cluster in processor.clusters.items()

@@ -1,33 +1,22 @@
-"""Scripted nodes: levels over time, and recordings that the agent can replay."""
+"""Scripted nodes: levels over time."""
 
 import random
 from pathlib import Path
 
 import pytest
 
-from ingero.agent.push.signals import ReplaySource
 from ingero.errors import ConfigError
 from ingero.sim.scenario import ClusterRun, Scenario, load_scenario
-from ingero.sim.script import (
-    LAUNCHES,
-    Script,
-    ScriptedSource,
-    Wobble,
-    gradual,
-    recovering,
-    steady,
-    sudden,
-    write_replay,
-)
+from ingero.sim.script import LAUNCHES, Change, Script, ScriptedSource, Wobble
 
 
 @pytest.mark.parametrize(
     ("script", "levels"),
     [
-        (steady(), {0: 1.0, 100: 1.0}),
-        (sudden(10, 0.3), {9.9: 1.0, 10: 0.3, 100: 0.3}),
-        (gradual(10, 20, 0.5), {10: 1.0, 20: 0.75, 30: 0.5, 100: 0.5}),
-        (recovering(10, 20, 0.4), {5: 1.0, 15: 0.4, 25: 1.0}),
+        (Script(), {0: 1.0, 100: 1.0}),
+        (Script(changes=(Change(at_s=10, level=0.3),)), {9.9: 1.0, 10: 0.3, 100: 0.3}),
+        (Script(changes=(Change(at_s=10, level=0.5, over_s=20),)), {10: 1.0, 20: 0.75, 30: 0.5, 100: 0.5}),
+        (Script(changes=(Change(at_s=10, level=0.4), Change(at_s=20, level=1.0))), {5: 1.0, 15: 0.4, 25: 1.0}),
         (Script(wobbles=(Wobble(period_s=40, depth=0.6, from_s=100),)), {99: 1.0, 100: 1.0, 120: 0.4, 140: 1.0}),
     ],
 )
@@ -42,18 +31,8 @@ def test_a_scripted_source_feeds_the_agent() -> None:
     assert (look.launches, look.signals.throughput, look.at_s) == (LAUNCHES, 100.0, 1.0)
 
 
-def test_a_recording_replays(tmp_path: Path) -> None:
-    path = tmp_path / "slow.jsonl"
-    write_replay(path, sudden(10, 0.3), seconds=20, interval_s=5.0, chance=random.Random(1))
-    replay = ReplaySource(path)
-    rates = []
-    while (look := replay.read(0)) is not None:
-        rates.append(round((look.signals.throughput or 0) / 100, 1))
-    assert rates == [1.0, 1.0, 0.3, 0.3]
-
-
 def test_equal_seeds_give_equal_outcomes() -> None:
-    scenario = Scenario(nodes=5, duration_s=150, scripts={2: sudden(100)})
+    scenario = Scenario(nodes=5, duration_s=150, scripts={2: Script(changes=(Change(at_s=100, level=0.3),))})
     first, second = ClusterRun(scenario, 3).run(), ClusterRun(scenario, 3).run()
     assert first == second
     assert first.episodes

@@ -73,11 +73,6 @@ class CollectiveRecord:
     source: CollectiveSource
     barrier_wait_ns: int | None = None  # from the enqueue to the host's wait for the stream; measured, never stored
 
-    @property
-    def gpu_start_ns(self) -> int | None:
-        """When the GPU began, on the host clock; None where the GPU did not time it."""
-        return None if self.gpu_duration_ns is None else self.end_ns - self.gpu_duration_ns
-
 
 def encode_comm(comm: int) -> str:
     """Communicator hashes travel as 16 hex digits."""

@@ -18,8 +18,6 @@ try:
 except ImportError:  # built without a compiler: the pure builder does the same, slower
     NativeColumns = None
 
-IS_COMPILED: Final = NativeColumns is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Numbers:

@@ -24,7 +24,6 @@ class ClockFit:
     offset_ns: float
     drift: float
     error_ns: float
-    exits: int
 
     def to_reference(self, times_ns: Ints) -> Ints:
         """Times of this clock as the reference clock would have read them."""
@@ -43,7 +42,7 @@ def fit_clock(reference_exit_ns: Ints, exit_ns: Ints) -> ClockFit | None:
     level = ahead - drift * (exit_ns - origin)
     offset = float(np.median(level))
     error = MAD_TO_SIGMA * float(np.median(np.abs(level - offset)))
-    return ClockFit(origin, offset, drift, max(error, MIN_ERROR_NS), len(exit_ns))
+    return ClockFit(origin, offset, drift, max(error, MIN_ERROR_NS))
 
 
 def align_clocks(host: NDArray[np.int32], group: NDArray[np.intp], exit_ns: Ints) -> dict[int, ClockFit]:
@@ -55,7 +54,7 @@ def align_clocks(host: NDArray[np.int32], group: NDArray[np.intp], exit_ns: Ints
     if not len(host):
         return {}
     reference = int(np.bincount(host).argmax())
-    fits = {reference: ClockFit(int(np.median(exit_ns)), 0.0, 0.0, 0.0, int((host == reference).sum()))}
+    fits = {reference: ClockFit(int(np.median(exit_ns)), 0.0, 0.0, 0.0)}
     base = int(exit_ns.min())  # doubles hold differences to the nanosecond, but not Unix time
     aligned = np.where(host == reference, (exit_ns - base).astype(np.float64), np.nan)
     waiting = set(np.unique(host).tolist()) - {reference}

@@ -63,8 +63,3 @@ class ThrottleEdges:
             for reason in reasons - before:
                 self.counts[gpu, reason] += 1
         self.active[gpu] = reasons
-
-
-def fragmentation(used: float, free: float, total: float) -> float:
-    """Share of memory that is neither used nor free: reserved or in pieces; 0 when the total is not known."""
-    return max(0.0, total - used - free) / total if total > 0 else 0.0

@@ -52,9 +52,6 @@ class StoreStats:
     rows: dict[str, int] = field(default_factory=dict)
     database_bytes: int = 0
     resident_bytes: int = 0
-    loaded_events: int = 0
-    duplicate_requests: int = 0
-    deleted_rows: int = 0
     oldest_received_s: float | None = None
 
 

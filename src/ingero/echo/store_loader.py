@@ -218,9 +218,6 @@ class Loader:
                 rows=self._store.row_counts(),
                 database_bytes=self._store.used_bytes(),
                 resident_bytes=_pages(1),
-                loaded_events=self._progress.events,
-                duplicate_requests=self._progress.duplicates,
-                deleted_rows=self._progress.deleted,
                 oldest_received_s=None if oldest is None else oldest / 1e6,
             )
 

@@ -42,7 +42,6 @@ class Cluster:
     roster: Roster
     threshold: ClusterThreshold = field(default_factory=ClusterThreshold)
     served: ServedThreshold = COLD_START
-    last_push_s: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
 
 
@@ -144,7 +143,6 @@ class FleetProcessor:
             counters.tally[Tally.MISMATCHED] += 1
         put = cluster.roster.put(report, now_s)
         counters.puts[put] += 1
-        cluster.last_push_s = now_s
         if report.sent_ns and not -CLOCK_SKEW_NS <= report.sent_ns - wall_ns <= CLOCK_SKEW_NS:
             counters.tally[Tally.SKEWED] += 1
         partial = self._refuse([(Reject.TOO_MANY_NODES, 1)]) if put is Put.FULL else None
@@ -194,7 +192,6 @@ class FleetProcessor:
             cluster = self.clusters[name] = Cluster(name, Roster(self.max_nodes))
         put = cluster.roster.put(report, now_s)
         self.counters.puts[put] += 1
-        cluster.last_push_s = now_s
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.tally[Tally.SKEWED] += 1
         if cluster.served is COLD_START and report.score is not None:

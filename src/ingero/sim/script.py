@@ -3,13 +3,10 @@
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import msgspec
-
-from ingero.agent.push.signals import Observation, ReplayLine
+from ingero.agent.push.signals import Observation
 from ingero.core.score import Signals
 
 USUAL = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945
@@ -59,26 +56,6 @@ class Script:
         return level
 
 
-def steady() -> Script:
-    """Nothing happens."""
-    return Script()
-
-
-def sudden(at_s: float, level: float = 0.3) -> Script:
-    """Slow from one moment to the next."""
-    return Script(changes=(Change(at_s=at_s, level=level),))
-
-
-def gradual(at_s: float, over_s: float, level: float = 0.3) -> Script:
-    """Slower and slower."""
-    return Script(changes=(Change(at_s=at_s, level=level, over_s=over_s),))
-
-
-def recovering(at_s: float, until_s: float, level: float = 0.3) -> Script:
-    """Slow for a while."""
-    return Script(changes=(Change(at_s=at_s, level=level), Change(at_s=until_s, level=1.0)))
-
-
 class ScriptedSource:
     """Plays a script against a clock. `elapsed_s` says how long the script runs already; None uses the wall clock."""
 
@@ -104,17 +81,3 @@ def signals_at(script: Script, at_s: float, chance: random.Random) -> Signals:
         value = (usual or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
         values[name] = max(value, 0.0) if name == "throughput" else min(max(value, 0.0), 1.0)
     return Signals(**values)
-
-
-def write_replay(path: Path, script: Script, seconds: float, interval_s: float, chance: random.Random) -> None:
-    """A recording for `ingero fleet-push --replay`: one line per tick."""
-    lines: Sequence[bytes] = [
-        msgspec.json.encode(_line(signals_at(script, tick * interval_s, chance)))
-        for tick in range(max(int(seconds / interval_s), 1))
-    ]
-    path.write_bytes(b"\n".join(lines) + b"\n")
-
-
-def _line(signals: Signals) -> ReplayLine:
-    rate = (signals.throughput or 0.0) / (USUAL.throughput or 1.0)
-    return ReplayLine(int(LAUNCHES * rate), signals.throughput, signals.compute, signals.memory, signals.cpu)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,6 @@ KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake 
 DRAIN_S = 5.0
 REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
 MAX_HEAD_BYTES = 64 * 1024
-log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 

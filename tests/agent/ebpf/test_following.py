@@ -227,7 +227,7 @@ def test_number_of_a_dead_process_is_not_wanted_for_ever_must_57(job, trace) -> 
     process, ended = job(), job()
     tracing = trace(pids=(process.pid,), rescan_s=0.01)
     ended.close()
-    tracing.tracer.add_process(ended.pid)
+    tracing.tracer._follower.add(ended.pid)
     tracing.wait(lambda: ended.pid not in tracing.tracer._follower._roots)
     assert tracing.tracer._follower._roots == {process.pid}
 

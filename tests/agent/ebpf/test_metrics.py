@@ -35,6 +35,7 @@ def test_scrape_shows_losses_costs_and_steps() -> None:
         'ingero_trace_missed_total{reason="nesting"} 2',
         'ingero_trace_probe_cost_share{pid="42"} 0.02',
         'ingero_trace_probe_charged_share{pid="42"} 0.005',
+        'ingero_trace_waited_share{pid="42"} 0.03',
         'ingero_trace_probe_step{function="cuLaunchKernel",pid="42"} 2',
         "ingero_trace_governor_steps_total 7",
         'ingero_trace_probed_functions{pid="42"} 1',

@@ -49,7 +49,12 @@ class Life:
             launches=None if signals is None else launches,
             signals=Signals(*signals) if signals else Signals(),
         )
-        return self.brain.think(look, self.now_s, now_ns)
+        return self.think(look, now_ns)
+
+    def think(self, look: Observation, now_ns: int) -> Thought:
+        """Both halves at once."""
+        thought = self.brain.observe(look, self.now_s, now_ns)
+        return self.brain.judge(self.now_s, now_ns) or thought
 
     def ticks(self, count: int, signals: tuple[float, ...] | None, **options: Any) -> Thought:
         for _ in range(count):
@@ -310,6 +315,6 @@ def test_missing_signals_are_not_zeros() -> None:
     life.ticks(3, HEALTHY)
     life.now_s += 10
     look = Observation(at_s=START_NS / 1e9, launches=600, signals=Signals(100.0, None, None, 0.95))
-    thought = life.brain.think(look, life.now_s, START_NS)
+    thought = life.think(look, START_NS)
     assert thought.score is not None
     assert thought.score.value > 0.95

@@ -43,7 +43,7 @@ def test_ring_records_become_rows() -> None:
 def row(name: str, calls: int, source: int = 4, op: int = 1, sum_ns: int = 100) -> HistogramRow:
     return HistogramRow(
         pid=7, source=source, op=op, name=name, calls=calls, timed=calls, sum_ns=sum_ns, max_ns=calls, failed=0,
-        emitted=0, buckets=np.full(BUCKETS, calls, np.uint64),
+        buckets=np.full(BUCKETS, calls, np.uint64),
     )  # fmt: skip
 
 

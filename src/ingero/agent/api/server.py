@@ -1,7 +1,6 @@
 """Serving the node API: HTTPS with a kept certificate unless told otherwise, until a signal says stop."""
 
 import asyncio
-import logging
 import signal
 import socket
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from ingero.transport.certificates import kept_certificate, local_names, machine
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
 from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,8 @@ class Traced(Protocol):
 
 def tracer_families(tracer: Traced) -> list[Family]:
     """Read anew for every scrape."""
-    losses, costs = tracer.losses(), tracer.costs()
+    losses = tracer.losses()
     layers = [layer for layer in tracer.capabilities() if not layer.name.startswith("process ")]
-    steps = tracer.step_count()
     return [
         counter(
             "ingero_ringbuf_overflows_total",
@@ -36,6 +35,23 @@ def tracer_families(tracer: Traced) -> list[Family]:
             "Calls not measured",
             [((("reason", name),), count) for name, count in losses.items() if name not in _RINGS],
         ),
+        *_cost_families(tracer.costs()),
+        gauge(
+            "ingero_trace_probed_functions",
+            "Functions with a probe in place",
+            [(_pid(pid), sum(own.watched().values())) for pid, own in tracer.processes().items()],
+        ),
+        counter("ingero_trace_governor_steps_total", "Steps taken", [((), tracer.step_count())]),
+        gauge(
+            "ingero_trace_layer_on",
+            "1 if a layer is traced",
+            [((("layer", layer.name),), int(layer.on)) for layer in layers],
+        ),
+    ]
+
+
+def _cost_families(costs: list[ProcessCost]) -> list[Family]:
+    return [
         gauge(
             "ingero_trace_probe_cost_share",
             "Share of a core that probing costs",
@@ -47,6 +63,11 @@ def tracer_families(tracer: Traced) -> list[Family]:
             [(_pid(each.pid), each.charged_share) for each in costs],
         ),
         gauge(
+            "ingero_trace_waited_share",
+            "Share of its time a process waits for its GPU",
+            [(_pid(each.pid), each.waited_share) for each in costs],
+        ),
+        gauge(
             "ingero_trace_probe_step",
             "0 full, 1 entry only, 2 duty cycle, 3 off",
             [
@@ -54,17 +75,6 @@ def tracer_families(tracer: Traced) -> list[Family]:
                 for each in costs
                 for function, watch in each.watches.items()
             ],
-        ),
-        gauge(
-            "ingero_trace_probed_functions",
-            "Functions with a probe in place",
-            [(_pid(pid), sum(own.watched().values())) for pid, own in tracer.processes().items()],
-        ),
-        counter("ingero_trace_governor_steps_total", "Steps taken", [((), steps)]),
-        gauge(
-            "ingero_trace_layer_on",
-            "1 if a layer is traced",
-            [((("layer", layer.name),), int(layer.on)) for layer in layers],
         ),
     ]
 

@@ -55,7 +55,6 @@ class HistogramRow:
     sum_ns: int  # bytes for page allocations
     max_ns: int
     failed: int
-    emitted: int
     buckets: NDArray[np.uint64]
 
 
@@ -99,10 +98,6 @@ class Tracer:
         """Remove every probe; records not yet polled are gone."""
         self._follower.close()
         self._probes.close()
-
-    def add_process(self, pid: int) -> None:
-        """Trace one more process from now on."""
-        self._follower.add(pid)
 
     def poll(self) -> EventBatch:
         """Everything since the last poll."""
@@ -235,7 +230,6 @@ class Tracer:
             sum_ns=int(row["sum"]),
             max_ns=int(row["max"]),
             failed=int(row["failed"]),
-            emitted=int(row["emitted"]),
             buckets=row["buckets"],
         )
 
@@ -309,7 +303,6 @@ def _added(one: HistogramRow, other: HistogramRow) -> HistogramRow:
         sum_ns=one.sum_ns + other.sum_ns,
         max_ns=max(one.max_ns, other.max_ns),
         failed=one.failed + other.failed,
-        emitted=one.emitted + other.emitted,
         buckets=one.buckets + other.buckets,
     )
 

@@ -149,11 +149,6 @@ class Brain:
         )
         return self.last
 
-    def think(self, look: Observation, now_s: float, now_ns: int) -> Thought:
-        """Both halves at once, for a node that has nobody to push to."""
-        thought = self.observe(look, now_s, now_ns)
-        return self.judge(now_s, now_ns) or thought
-
     def heard(self, delivery: HeaderDelivery, served: ServedThreshold | None, now_s: float) -> None:
         """The threshold headers of a reply to a push."""
         if delivery is HeaderDelivery.MISS:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.ebpf.layout import CgroupWait
+from ingero.agent.ebpf.tracer import POLL_INTERVAL_S
 from ingero.agent.host.machine import HostSampler, has_moved, read_machine
 from ingero.agent.processes.info import ProcessBook, ProcessInfo, read_process
 from ingero.agent.recording.aggregator import CountedRow
@@ -27,7 +28,6 @@ from ingero.core.op_stats import OpSummary
 from ingero.storage.trace_db import Batch, RecordingState, Row, TraceDb, insert_sql
 from ingero.storage.trace_writer import SizePolicy, TraceWriter
 
-POLL_S: Final = 0.01
 TICK_S: Final = 1.0
 _SESSION_COLUMNS: Final = (
     "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel", "os_release",
@@ -140,7 +140,7 @@ class TraceApp:
         next_tick_s = time.monotonic() + TICK_S
         ends_s = None if self.options.duration_s is None else self._began_s + self.options.duration_s
         try:
-            while not stop.wait(POLL_S):
+            while not stop.wait(POLL_INTERVAL_S):
                 now_s = time.monotonic()
                 self._move(on_events)
                 if now_s >= next_tick_s:

@@ -122,7 +122,6 @@ cdef class PushLane:
             return None
         report = _report_of(&found, self.report, node, own)
         self.puts[writer.put(row, &found, report, now_s)] += 1
-        cluster.last_push_s = now_s
         self._count(&found, wall_ns, own is not None and own != name)
         self._offer(&request, (name, node, _text_or_none(found.lead) or ""), now_s)
         return rendered[1]

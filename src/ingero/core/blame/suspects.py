@@ -64,7 +64,6 @@ class Findings:
     """What own time says before anyone asks what it costs."""
 
     suspects: tuple[Suspect, ...]
-    residual: Floats
     excess: Floats
     error: Floats
     split: tuple[int, ...]
@@ -97,7 +96,7 @@ def judge(workers: WorkerSteps) -> Findings:
     )
     loss, rotation = _rotation(own, workers, residual, {s.worker for s in suspects})
     rivals = _rivals(suspects, level, error, over)
-    return Findings(suspects, residual, np.expm1(level), error, split, rivals, loss, rotation)
+    return Findings(suspects, np.expm1(level), error, split, rivals, loss, rotation)
 
 
 def _steady(workers: WorkerSteps) -> Floats:

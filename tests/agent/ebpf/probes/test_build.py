@@ -7,7 +7,7 @@ import pytest
 from ingero.agent.ebpf import layout
 from ingero.agent.ebpf.btf import STRUCT, Btf
 from ingero.agent.ebpf.elf import ElfFile
-from ingero.agent.ebpf.probes.build import DIGEST_SECTION, SOURCES, TARGETS, build, object_path, source_digest
+from ingero.agent.ebpf.probes.build import SOURCES, TARGETS, build, object_path, source_digest
 
 STRUCTS = {
     "event": layout.EVENT,
@@ -31,7 +31,7 @@ def section(path: Path, name: str) -> bytes:
 
 @pytest.mark.parametrize("machine", TARGETS)
 def test_committed_object_is_not_stale(machine: str) -> None:
-    digest = section(object_path(machine), DIGEST_SECTION).rstrip(b"\0").decode()
+    digest = section(object_path(machine), "ingero.digest").rstrip(b"\0").decode()
     assert digest == source_digest(), "the probes changed: run `make probes` and commit the objects"
 
 

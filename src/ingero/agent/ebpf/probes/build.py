@@ -13,7 +13,6 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent
 TARGETS: Final = {"x86_64": "x86", "aarch64": "arm64"}
-DIGEST_SECTION: Final = "ingero.digest"
 _DROPPED: Final = (".debug", ".rel.debug", ".BTF.ext", ".rel.BTF", ".eh_frame", ".rel.eh_frame", ".llvm_addrsig")
 _HEADER_SIZE, _ROW_SIZE = 64, 64
 
