@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.agent.ebpf.conftest import HERE, compile_c
 
+from ingero.agent.ebpf import following
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
 from ingero.agent.processes.discover import Library
@@ -239,3 +240,39 @@ def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None
     tracing.wait(lambda: len(tracing.of(Source.HOST, 7)) == 1)
     targets = tracing.tracer._probes.maps["targets"].keys()
     assert [int.from_bytes(key, "little") for key in targets] == [process.pid] and child
+
+
+def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypatch) -> None:
+    """A training process has thousands of them, and its workers as many; each reading holds up its memory calls."""
+    looks: list[int] = []
+    real = following.mapped_libraries
+    monkeypatch.setattr(following, "mapped_libraries", lambda pid: looks.append(pid) or real(pid))
+    idle, busy = job(), job()
+    busy.do("libraries = [load(name) for name in ('libcudart.so.12', 'libcuda.so.1', 'libnccl.so.2')]")
+    tracing = trace(pids=(idle.pid, busy.pid), rescan_s=0.0)
+    for _ in range(20):
+        tracing.poll()
+    assert looks.count(idle.pid) < 5, "every poll is a scan here"
+    idle.do("rt = load('libcudart.so.12')")
+    tracing.wait(lambda: attached(tracing, idle.pid))
+    tracing.tracer.processes()[busy.pid].settled_until_s = float("inf")
+    before = looks.count(busy.pid)
+    busy.do("import mmap; more = mmap.mmap(-1, 1 << 20)")
+    for _ in range(20):
+        tracing.poll()
+    assert looks.count(busy.pid) == before, "all its libraries are known"
+    tracing.tracer.processes()[busy.pid].settled_until_s = 0.0
+    tracing.wait(lambda: looks.count(busy.pid) > before)
+
+
+def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(job, trace, monkeypatch) -> None:
+    monkeypatch.setattr(following, "_MAX_PROCESSES", 1)
+    first, second = job(), job()
+    tracing = trace(pids=(first.pid, second.pid), rescan_s=0.0)
+    for _ in range(5):
+        tracing.poll()
+    assert tracing.tracer.losses()["processes"] == 1
+    (kept,) = tracing.tracer.processes()
+    (first if kept == first.pid else second).close()
+    tracing.wait(lambda: list(tracing.tracer.processes()) == [second.pid if kept == first.pid else first.pid])
+    assert tracing.tracer.losses()["processes"] == 1

@@ -136,6 +136,7 @@ class ProcessProbes:
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     first_bytes: dict[int, bytes] = field(default_factory=dict)  # of each function: they decide what a probe costs
+    settled_until_s: float = 0.0  # all its libraries are known: a look at its mappings can wait
     first_host_slot: int = 0
     host_slots: int = 0
     _places: list[_Place] = field(default_factory=list)

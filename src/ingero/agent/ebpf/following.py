@@ -14,7 +14,10 @@ from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
 from ingero.agent.ebpf.loading import LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.processes.discover import (
+    Library,
+    MappedLibrary,
     mapped_libraries,
+    mapped_pages,
     owner_uid,
     process_ids,
     returns_are_safe,
@@ -25,6 +28,7 @@ from ingero.errors import IngeroError, Unavailable
 
 _EXEC, _FORK = 5, 7
 _MAX_PROCESSES: Final = 1024
+_SETTLED_SCANS: Final = 10  # until a process with all libraries is looked at again: it may map a second copy
 
 
 class Follower:
@@ -37,6 +41,8 @@ class Follower:
         self._sites = SiteCache()
         self._roots = set(policy.pids or ())
         self._next_scan_s = 0.0
+        self._pages: dict[int, int | None] = {}  # what each process had mapped when it was last read
+        self._turned_away: set[int] = set()  # there were too many
 
     def scan(self, now_s: float) -> None:
         """When it is time: find new processes and libraries, drop what ended. Races with ending ones are normal."""
@@ -50,10 +56,21 @@ class Follower:
         self._roots -= ended  # numbers come again
         self._sweep_targets()
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
-        for pid in list(candidates):
-            if self._wanted(pid):
-                self._take_up(pid)
+        self._look_at([pid for pid in candidates if self._wanted(pid)], now_s)
         self._next_scan_s = time.monotonic() + self.policy.rescan_s
+
+    def _look_at(self, pids: list[int], now_s: float) -> None:
+        """Reading what a process has mapped takes milliseconds, so only those are read that mapped something since."""
+        self._pages = {pid: self._pages.get(pid) for pid in pids}
+        self._turned_away &= self._pages.keys()
+        for pid in pids:
+            process = self.processes.get(pid)
+            if process is not None and now_s < process.settled_until_s:
+                continue
+            pages = mapped_pages(pid)
+            if pages != self._pages[pid] or pid in self._turned_away:
+                self._pages[pid] = pages
+                self._take_up(pid)
 
     def follow(self, critical: NDArray[np.void]) -> None:
         """Forked children and new programs of traced processes; exits are noticed by the next scan."""
@@ -97,15 +114,21 @@ class Follower:
             if (not libraries and pid not in self._roots) or started is None:
                 return
             if len(self.processes) >= _MAX_PROCESSES:
-                self.refused += 1
+                self.refused += pid not in self._turned_away
+                self._turned_away.add(pid)
                 return
             process = self.processes[pid] = ProcessProbes(pid, started, entry_only=not returns_are_safe(pid))
             self._open_host(process)
+        self._attach(process, libraries)
+        if {library.library for library in libraries} == set(Library):
+            process.settled_until_s = time.monotonic() + _SETTLED_SCANS * self.policy.rescan_s
+
+    def _attach(self, process: ProcessProbes, libraries: list[MappedLibrary]) -> None:
         found: list[tuple[int, Sites]] = []
         fresh = [library for library in libraries if library.key not in process.files]
         for index, library in enumerate(fresh):
             try:
-                found.append((index, self._sites.sites(pid, library)))
+                found.append((index, self._sites.sites(process.pid, library)))
             except (IngeroError, OSError) as err:
                 process.files[library.key] = library.path
                 process.failures[library.path] = str(err)

@@ -72,6 +72,15 @@ def _stat(pid: int) -> list[bytes]:
         return []
 
 
+def mapped_pages(pid: int) -> int | None:
+    """How much a process has mapped; another number after a library was loaded. None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - read for every process on each scan
+            return int(file.read().split()[0])
+    except (OSError, IndexError):
+        return None
+
+
 def owner_uid(pid: int) -> int | None:
     try:
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - read for every process on each scan
@@ -95,19 +104,17 @@ def mapped_libraries(pid: int) -> list[MappedLibrary]:
 
 
 def find_libraries(pid: int, text: str) -> list[MappedLibrary]:
-    """Libraries in the text of /proc/PID/maps."""
+    """Libraries in the text of /proc/PID/maps: thousands of lines, of which a few are about them."""
     if "libcuda" not in text and "libnccl" not in text:
         return []
+    lines = [line for line in text.splitlines() if "/libcuda" in line or "/libnccl" in line or "/libtorch_cuda" in line]
     found: dict[tuple[str, int], MappedLibrary] = {}
-    executable = ""
-    for region in parse_regions(pid, text):
+    for region in parse_regions(pid, lines):
         match = _LIBRARIES.search(region.path)
-        if match is None:
-            executable = executable or region.path
-            continue
-        key = region.device, region.inode
-        found.setdefault(key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key))
-    return _without_doubles(pid, list(found.values()), executable)
+        if match is not None:
+            key = region.device, region.inode
+            found.setdefault(key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key))
+    return _without_doubles(pid, list(found.values()))
 
 
 _KINDS: Final = {
@@ -118,7 +125,7 @@ _KINDS: Final = {
 }
 
 
-def _without_doubles(pid: int, found: list[MappedLibrary], executable: str) -> list[MappedLibrary]:
+def _without_doubles(pid: int, found: list[MappedLibrary]) -> list[MappedLibrary]:
     """NCCL inside PyTorch only where no libnccl is mapped; a static CUDA runtime only where no libcudart is."""
     if any(one.library is Library.NCCL and "/libnccl" in one.path for one in found):
         found = [one for one in found if "/libtorch_cuda" not in one.path]
@@ -126,11 +133,11 @@ def _without_doubles(pid: int, found: list[MappedLibrary], executable: str) -> l
     if has_driver and not any(one.library is Library.CUDART for one in found):
         exe = f"/proc/{pid}/exe"
         try:
-            status = os.stat(exe)  # noqa: PTH116 - one call
+            status, path = os.stat(exe), os.readlink(exe)  # noqa: PTH115, PTH116 - one call each
         except OSError:
             return found
         device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        found.append(MappedLibrary(Library.CUDART, executable or exe, exe, device, status.st_ino))
+        found.append(MappedLibrary(Library.CUDART, path, exe, device, status.st_ino))
     return found
 
 

@@ -1,7 +1,7 @@
 """Files that a process has mapped, from /proc/PID/maps, and which file exactly each of them is."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,9 +33,9 @@ def read_maps(pid: int) -> str:
         return ""
 
 
-def parse_regions(pid: int, text: str) -> Iterator[Region]:
-    """Mapped files in order of address; memory without a file is left out."""
-    for line in text.splitlines():
+def parse_regions(pid: int, lines: Iterable[str]) -> Iterator[Region]:
+    """Mapped files in lines of /proc/PID/maps, in order of address; memory without a file is left out."""
+    for line in lines:
         fields = line.split(maxsplit=5)
         if len(fields) < 6 or not fields[5].startswith("/"):
             continue

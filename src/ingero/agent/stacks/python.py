@@ -291,7 +291,11 @@ class _Memory:
 
 def find_python(pid: int) -> PythonProcess | None:
     """The interpreter inside a process, or None: no CPython, a version we do not know, or not ours to read."""
-    found = [(match, region) for region in parse_regions(pid, read_maps(pid)) if (match := _PYTHON.search(region.path))]
+    found = [
+        (match, region)
+        for region in parse_regions(pid, read_maps(pid).splitlines())
+        if (match := _PYTHON.search(region.path))
+    ]
     for match, region in sorted(found, key=lambda one: "/libpython" not in one[1].path):
         if match[2]:
             continue  # free-threaded builds have other layouts

@@ -130,7 +130,7 @@ class Symbolizer:
         return self._tables[file]
 
     def _read(self, pid: int, before: _Mapped | None) -> _Mapped:
-        regions = [region for region in parse_regions(pid, read_maps(pid)) if region.is_code]
+        regions = [region for region in parse_regions(pid, read_maps(pid).splitlines()) if region.is_code]
         if before is not None and not regions:  # gone: what was known of its addresses still holds
             return before
         if len(self._processes) >= _CACHED_PROCESSES:
