@@ -133,6 +133,7 @@ class ProcessProbes:
     entry_only: bool = False
     retired: set[int] = field(default_factory=set)  # functions another layer took over; their counts stay
     slots: dict[int, int] = field(default_factory=dict)
+    unwatched: set[int] = field(default_factory=set)  # functions there was no slot for
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     first_bytes: dict[int, bytes] = field(default_factory=dict)  # of each function: they decide what a probe costs
@@ -160,7 +161,8 @@ class ProcessProbes:
                 continue
             slot = self.slots.get(number) or table.take(self.pid, recordings[number])
             if slot is None:
-                self.failures[FUNCTIONS[number].name] = "no slot is free"
+                self.unwatched.add(number)
+                self.failures["slots"] = f"none is free for {len(self.unwatched)} functions: they are not watched"
                 continue
             self.slots[number] = slot
             self.first_bytes[number] = places_of[0].first_bytes

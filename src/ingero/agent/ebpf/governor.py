@@ -79,6 +79,7 @@ class _Watched:
 class _Governed:
     process: ProcessProbes
     functions: dict[int, _Watched] = field(default_factory=dict)
+    part_time: set[int] = field(default_factory=set)  # functions in DUTY or OFF: their probes come and go
     waited_before: dict[Library, float] = field(default_factory=dict)
     last_s: float = 0.0
     next_s: float = 0.0
@@ -118,13 +119,13 @@ class Governor:
 
     def _turn_phases(self, governed: _Governed, now_s: float) -> None:
         pid = governed.process.pid
-        for number, watched in governed.functions.items():
-            if watched.watch.step in (Step.FULL, Step.ENTRY) or now_s < watched.next_phase_s:
-                continue
-            if number in governed.process.retired:  # another layer counts these calls now
+        governed.part_time -= governed.process.retired  # another layer counts these calls now
+        for number in sorted(governed.part_time):
+            watched = governed.functions[number]
+            if now_s < watched.next_phase_s:
                 continue
             if watched.watch.step is Step.OFF:  # look again: the job may have changed
-                self._take_step(pid, number, watched, Watch(Step.DUTY, self.policy.least_duty), now_s)
+                self._take_step(governed, number, Watch(Step.DUTY, self.policy.least_duty), now_s)
             watched.settle(now_s)
             watched.attached = not watched.attached
             on_s = max(watched.watch.duty * _DUTY_PERIOD_S, _LEAST_WINDOW_S)
@@ -139,7 +140,7 @@ class Governor:
         decision = decide(list(loads.values()), waited, governed.calm, self.policy)
         governed.calm, governed.last_s = decision.calm, now_s
         for number, load in loads.items():
-            self._apply(process.pid, number, governed.functions[number], decision.watches[load.name], now_s)
+            self._apply(governed, number, decision.watches[load.name], now_s)
         governed.cost = ProcessCost(
             process.pid,
             decision.cost_share,
@@ -174,11 +175,12 @@ class Governor:
             governed.waited_before[library] = total
         return min(max(shares), 1.0)
 
-    def _apply(self, pid: int, number: int, watched: _Watched, watch: Watch, now_s: float) -> None:
+    def _apply(self, governed: _Governed, number: int, watch: Watch, now_s: float) -> None:
+        watched, pid = governed.functions[number], governed.process.pid
         before = watched.watch
         if watch == before:
             return
-        self._take_step(pid, number, watched, watch, now_s)
+        self._take_step(governed, number, watch, now_s)
         watched.settle(now_s)
         if watch.step is Step.DUTY:
             if before.step is not Step.DUTY:  # start with the pause: the budget is already overdrawn
@@ -190,10 +192,12 @@ class Governor:
         modes = {Step.FULL: ProbeMode.FULL, Step.ENTRY: ProbeMode.ENTRY, Step.OFF: ProbeMode.DETACHED}
         self._set_mode(pid, number, modes[watch.step])
 
-    def _take_step(self, pid: int, number: int, watched: _Watched, watch: Watch, now_s: float) -> None:
+    def _take_step(self, governed: _Governed, number: int, watch: Watch, now_s: float) -> None:
+        watched, pid = governed.functions[number], governed.process.pid
         before, watched.watch = watched.watch, watch
         if watch.step is before.step:
             return
+        (governed.part_time.add if watch.step >= Step.DUTY else governed.part_time.discard)(number)
         self.steps_taken += 1
         change = StepChange(now_s, pid, FUNCTIONS[number].name, before.step, watch.step, watch.duty)
         self.changes.append(change)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 BUCKETS: Final = 128
 FIRST_OCTAVE: Final = 8
-SLOTS: Final = 4096
 COMM_BYTES: Final = 16
 MAX_FRAMES: Final = 64
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.ebpf.layout import SLOT, SLOTS
+from ingero.agent.ebpf.layout import SLOT
 from ingero.agent.ebpf.maps import KernelMap
 
 NEVER_NS = (1 << 64) - 1
@@ -35,8 +35,9 @@ class SlotTable:
 
     def __init__(self, kernel_map: KernelMap) -> None:
         self._memory = kernel_map.map_memory()
-        self.rows: NDArray[np.void] = np.frombuffer(self._memory, SLOT, SLOTS)
-        self._free = list(range(SLOTS - 1, 0, -1))
+        count = kernel_map.max_entries
+        self.rows: NDArray[np.void] = np.frombuffer(self._memory, SLOT, count)
+        self._free = list(range(count - 1, 0, -1))
         self.refused = 0
 
     def take(self, pid: int, recording: Recording) -> int | None:

@@ -6,7 +6,8 @@
 enum { RING_CALLS, RING_NCCL, RING_HOST, RING_CRITICAL, LOST_NESTING, LOST_STATE, COUNTERS };
 enum { MODE_FULL, MODE_ENTRY };
 enum { FLAG_NO_END = 1, FLAG_SLOW = 2, FLAG_FAILED = 4, FLAG_SAMPLED = 8, FLAG_OTHER = 16 };
-enum { BUCKETS = 128, FIRST_OCTAVE = 8, SLOTS = 4096 };
+enum { BUCKETS = 128, FIRST_OCTAVE = 8 };
+enum { SLOTS = 16384 }; /* up to 70 a process: eight ranks with sixteen workers each, which inherit their libraries */
 
 struct event {
   u64 start_ns, end_ns;
