@@ -13,7 +13,7 @@ from ingero.core.event_columns import EventColumns, concatenate
 from ingero.core.evidence import contended
 from ingero.core.fixes import Host
 
-BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH = 1, 2, 3, 4
+BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH, DESTROY = 1, 2, 3, 4, 7
 WINDOW_NS = 10_000_000_000
 NEAR_LAUNCH_NS = 10_000_000
 OPEN_CAPTURE_NS = 5_000_000_000
@@ -44,7 +44,7 @@ class GraphWatch:
                 self._waiting[pid, executable] = timestamp
                 if len(self._waiting) > MAX_EXECUTABLES:
                     self._waiting.popitem(last=False)
-            elif op in (LAUNCH, 7):
+            elif op in (LAUNCH, DESTROY):
                 self._waiting.pop((pid, executable), None)
 
     def find(self, now_ns: int, pid: int, mem_pct: float | None, host: Host) -> list[Chain]:

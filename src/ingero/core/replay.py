@@ -1,5 +1,6 @@
 """Derives causal chains again from recorded events, in event time, as the recorder would have found them."""
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,14 +30,15 @@ def replay(
     if pid:
         events = events.take(_concerns(events, pid))
     finder, stats = ChainFinder(window_ns, host), TraceStats()
-    for sample in samples:
-        finder.add_sample(sample)
+    waiting = deque(sorted(samples, key=lambda sample: sample.timestamp_ns))  # a finder keeps the last ones only
     kept: dict[tuple[str, str], tuple[int, Chain]] = {}
     for begin, end in _ticks(events):
         part = events.take(slice(begin, end))
         stats.add(part)
         finder.add(part)
         now_ns = int(part.timestamp[-1])
+        while waiting and waiting[0].timestamp_ns <= now_ns:
+            finder.add_sample(waiting.popleft())
         for chain in finder.find(now_ns, stats.summaries(), pid):
             symptom = chain.timeline[-1]
             key = (str(symptom.layer), symptom.op if chain.cuda_op else chain.name)

@@ -124,6 +124,7 @@ def _excess(rows: MemberRows, index: int, channel: int) -> float:
 
 
 def _confidence(excess: float, error: float) -> float:
+    """How likely the excess is no noise; cautious, as it takes the two standard errors of the bar for one."""
     return round(min(max(0.5 * (1 + math.erf(excess / max(error, 1e-9) * math.sqrt(2) / 2)), 0.5), 0.999), 3)
 
 
