@@ -108,7 +108,7 @@ def test_an_unknown_clock_shows_no_lateness() -> None:
     late = collective([5.0] * 4, entries_ms=[0, 0, 0, 90])
     lag = lag_of(late, clocks={})
     assert np.isinf(lag.error_ms).all()
-    assert lag.shown_lateness_ms.tolist() == [0, 0, 0, 0]
+    assert np.isnan(lag.shown_lateness_ms).all()  # clocks that were never compared do not make anybody punctual
 
 
 def test_send_and_receive_are_one_pair() -> None:

@@ -49,6 +49,16 @@ def test_what_the_sender_worked_out_wins() -> None:
     assert columns.recorders[late.who].global_rank == 2
 
 
+def test_ranks_of_unknown_lateness_are_not_on_time() -> None:
+    """Of five records of sixteen ranks two say how late they came, both alike: nobody stands out."""
+    columns = from_records(collectives(5, 16, {}))
+    columns = columns.take(columns.rank < 5)
+    waiting = measure_waiting(columns, np.where(columns.rank < 2, 10.0, np.nan))
+    assert np.isnan(waiting.lateness_ms[columns.rank >= 2]).all()
+    assert not waiting.is_last.any()
+    assert find_late(columns, waiting) is None
+
+
 @given(st.dictionaries(st.integers(0, 7), st.floats(2, 500), max_size=3), st.booleans())
 def test_waiting_is_never_negative_and_the_last_waits_for_nobody(late: dict[int, float], is_gpu_timed: bool) -> None:
     columns = from_records(collectives(4, 8, dict.fromkeys(range(4), late), is_gpu_timed=is_gpu_timed))

@@ -48,7 +48,8 @@ class PeerLag:
     @property
     def shown_lateness_ms(self) -> Floats:
         """Lateness that stands above its error bar, zero where the rank was on time, NaN where unknown."""
-        return np.where(self.lateness_ms > self.error_ms, self.lateness_ms, self.lateness_ms * 0.0)
+        shown = np.where(self.lateness_ms > self.error_ms, self.lateness_ms, self.lateness_ms * 0.0)
+        return np.where(np.isinf(self.error_ms), np.nan, shown)
 
 
 def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:

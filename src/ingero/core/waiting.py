@@ -57,8 +57,8 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
     highest = np.full(size, -np.inf)
     np.maximum.at(highest, groups[known], lateness[known])
     wait = np.where(known, highest[groups] - lateness, np.nan)
-    usual = _medians(groups, np.where(known, lateness, 0.0), size)
-    clear = highest > np.maximum(CLEAR_MS, CLEAR_TIMES * np.maximum(usual, 0.0))
+    usual = _medians(groups[known], lateness[known], size)
+    clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * usual)
     last = known & clear[groups] & (lateness == highest[groups])
     return Waiting(groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups))
 
@@ -94,11 +94,13 @@ def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | N
 
 
 def _medians(groups: Groups, values: Floats, size: int) -> Floats:
-    order = np.lexsort((values, groups))
+    """Lower median of every group, NaN where it has no values."""
+    ordered = values[np.lexsort((values, groups))]
     counts = np.bincount(groups, minlength=size)
-    starts = np.cumsum(counts) - counts
-    middle: Floats = values[order[starts + np.maximum(counts - 1, 0) // 2]]
-    return middle
+    middle, some = np.cumsum(counts) - counts + (counts - 1) // 2, counts > 0
+    medians = np.full(size, np.nan)
+    medians[some] = ordered[middle[some]]
+    return medians
 
 
 def _first_of_each(groups: Groups, chosen: Mask) -> Mask:
