@@ -106,6 +106,25 @@ async def test_dead_backend_is_given_up_in_time() -> None:
     assert target.counters.dropped["gave_up"] == 2
 
 
+@pytest.mark.parametrize("is_silent", [True, False])
+async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(is_silent: bool) -> None:
+    began = asyncio.Event()
+
+    async def hold(kind: type, body: bytes) -> int:
+        began.set()
+        if is_silent:
+            await asyncio.Event().wait()
+        raise Busy("later", 3600.0)
+
+    target = Forwarder("otlp", hold, ForwardPolicy(queue_size=3, initial_s=3600.0, max_s=3600.0, max_elapsed_s=1e6))
+    offer(target, "a", "b")
+    target.start()
+    await asyncio.wait_for(began.wait(), PATIENCE_S)
+    offer(target, "c")
+    await target.stop(within_s=0.01)
+    assert target.counters.dropped["gave_up"] == 3
+
+
 async def test_figures_name_exporter_and_reason() -> None:
     target = forwarder(Backend())
     offer(target, *"abcd")

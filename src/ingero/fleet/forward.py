@@ -113,10 +113,14 @@ class Forwarder:
                 await asyncio.sleep(FLUSH_S)
             while self._queue:
                 kind, count, body = self._next_batch()
-                if body:
-                    await self._deliver(kind, count, body)
-                else:
-                    await asyncio.sleep(0)
+                try:
+                    if body:
+                        await self._deliver(kind, count, body)
+                    else:
+                        await asyncio.sleep(0)
+                except asyncio.CancelledError:  # the service ends, and nobody knows what of it arrived
+                    self.counters.dropped["gave_up"] += count
+                    raise
             self._wake.clear()
             if self._closing:
                 return
