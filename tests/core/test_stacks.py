@@ -29,6 +29,20 @@ def test_stored_form_is_compact() -> None:
     assert encode_frames([Frame(0x10), Frame(0x20)]) == ('["0x10","0x20"]', "")
 
 
+def test_frames_of_a_stranger_end_in_addresses_or_in_nothing() -> None:
+    assert decode_frames('["0x10","zz"]', "{not json") == [Frame(0x10), Frame(0)]
+    assert decode_frames('["0x10"]', "null") == [Frame(0x10)]
+    assert decode_frames("[1]", '[{"s":7}]') == []
+    assert decode_frames("", '[{"i":"zz","s":"f","new":1}]') == [Frame(0, "f")]
+    assert decode_frames("", "[" * 100_000) == []
+
+
+def test_a_frame_reads_as_a_line() -> None:
+    assert str(Frame(5, "cudaMalloc", "libcudart.so.12")) == "cudaMalloc (libcudart.so.12)"
+    assert str(Frame(py_file="train.py", py_func="forward", py_line=47)) == "forward (train.py:47)"
+    assert (str(Frame(0x7F)), str(Frame(9, file="libc.so"))) == ("0x7f", "0x9 (libc.so)")
+
+
 @given(frames)
 def test_resolved_frames_come_back(stack: list[Frame]) -> None:
     back = decode_frames(*encode_frames(stack))

@@ -1,19 +1,19 @@
 """One list of typed questions, three renderings: HTTP, MCP, command line."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx2
 import jsonschema
 import msgspec
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ingero.transport.tools import Tool, ToolRefused, call, parse_pairs, self_contained_schema, tool
 from ingero.transport.tools_http import list_tools, openapi, tool_endpoint
-from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, http_manager
+from ingero.transport.tools_mcp import HttpMcp, McpPrompt, McpResource, McpSurface
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
@@ -100,6 +100,61 @@ async def test_command_line_words_become_arguments() -> None:
     assert parse_pairs(["a=1", "a=2"]) == {"a": ["1", "2"]}
 
 
+class Shapes(msgspec.Struct):
+    pids: Annotated[list[int], msgspec.Meta(max_length=3)] = []
+    details: dict[str, Any] = {}
+    text: str = ""
+
+
+class Echoed(msgspec.Struct):
+    shapes: Shapes
+
+
+async def echo(_: str, question: Shapes) -> Echoed:
+    """What was understood."""
+    return Echoed(question)
+
+
+@pytest.mark.parametrize(
+    ("words", "understood"),
+    [
+        (["pids=42"], Shapes([42])),
+        (["pids=42", "pids=43"], Shapes([42, 43])),
+        (["pids=[42, 43]"], Shapes([42, 43])),
+        (['details={"job": [1]}', "text=[1]"], Shapes(details={"job": [1]}, text="[1]")),
+    ],
+)
+async def test_lists_and_objects_fit_on_a_command_line(words: list[str], understood: Shapes) -> None:
+    assert await call(tool("echo", echo), "", parse_pairs(words), lax=True) == Echoed(understood)
+
+
+async def test_an_object_that_is_none_is_refused_by_name() -> None:
+    for words, why in (
+        (["details={"], "details is not JSON"),
+        (["details=1"], "Expected `object`"),
+        (["pids=x"], "pids"),
+    ):
+        with pytest.raises(ToolRefused, match=why):
+            await call(tool("echo", echo), "", parse_pairs(words), lax=True)
+
+
+async def broken(_: str, __: Shapes) -> Echoed:
+    """Never answers."""
+    raise KeyError("secret")
+
+
+async def test_a_defect_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    tools = [tool("broken", broken), tool("press", echo, acts=True)]
+    async with Client(McpSurface(name="t", tools=tools, context_of=lambda _: "").server()) as client:
+        result = await client.call_tool("broken", {})
+        hints = {one.name: one.annotations.read_only_hint for one in (await client.list_tools()).tools}
+        with pytest.raises(MCPError, match="no name 'nope'; there are: "):
+            await client.get_prompt("nope")
+    assert (result.is_error, result.content[0].text) == (True, "an error of ingero itself; its log has the details")
+    assert "tool_failed" in caplog.messages
+    assert hints == {"broken": True, "press": False}, "assistants ask their person before a tool acts"
+
+
 async def prompt_text(context: str) -> str:
     return f"Start with the summary of {context}."
 
@@ -138,17 +193,18 @@ async def test_official_client_in_memory() -> None:
 async def test_official_client_over_streamable_http() -> None:
     from mcp.client.streamable_http import streamable_http_client
 
-    manager = http_manager(mcp_server())
+    mcp = HttpMcp(mcp_server())
 
     async def app(scope, receive, send) -> None:
-        await manager.handle_request(scope, receive, send)
+        await mcp.handle(scope, receive, send)
 
+    await mcp.start()
     async with (
-        manager.run(),
         httpx2.AsyncClient(transport=httpx2.ASGITransport(app)) as http,
         Client(streamable_http_client("http://t/", http_client=http)) as client,
     ):
         await check_client(client, "http")
+    await mcp.stop()
 
 
 def test_schema_is_an_object_that_needs_nothing_beside_it() -> None:

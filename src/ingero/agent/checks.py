@@ -46,13 +46,13 @@ class Check:
     optional: bool = False
 
 
-def run_checks() -> list[Check]:
+def run_checks(db: Path | None = None) -> list[Check]:
     """All local checks, in the order a person would ask."""
     checks: tuple[Callable[[], Check], ...] = (
         check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu, check_cudart, check_cuda,
-        check_processes, check_ptrace_scope, check_database,
+        check_processes, check_ptrace_scope,
     )  # fmt: skip
-    return [check() for check in checks]
+    return [*(check() for check in checks), check_database(db)]
 
 
 def check_kernel(release: str | None = None) -> Check:
@@ -179,9 +179,9 @@ def check_ptrace_scope(path: Path = YAMA) -> Check:
     )  # fmt: skip
 
 
-def check_database() -> Check:
+def check_database(given: Path | None = None) -> Check:
     """Whether a recording would find a place."""
-    path = trace_database()
+    path = trace_database(given)
     folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):

@@ -1,9 +1,9 @@
 """`ingero explain`: the causal chains of a trace database, as recorded or derived again."""
 
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,11 +14,10 @@ from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_f
 from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
-from ingero.contract.chain import Severity, chain_id, severity_order
+from ingero.contract.chain import Severity
 from ingero.core.durations import human_duration
-from ingero.core.fixes import Host
-from ingero.core.replay import replay
 from ingero.storage.annotation_query import labels_of_chains
+from ingero.storage.chain_replay import Span, derive_chains
 from ingero.storage.chain_table import RecordedChain, read_chains
 from ingero.storage.trace_query import (
     RECORDER_SILENT_NS,
@@ -29,20 +28,10 @@ from ingero.storage.trace_query import (
     recorded_until,
 )
 from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
+from ingero.storage.trace_rows import MAX_TIME_NS, read_nodes
 
 DEFAULT_SINCE_S = 300.0
 FANOUT_TIMEOUT_S = 5.0
-MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Which part of the trace is explained."""
-
-    from_ns: int = 0
-    to_ns: int = MAX_TIME_NS
-    last: int = 0
 
 
 @click.command()
@@ -117,27 +106,12 @@ def _span(since: float | None, begin: int | None, end: int | None, last: int | N
     return Span(time.time_ns() - int((DEFAULT_SINCE_S if since is None else since) * 1e9), last=last or 0)
 
 
-def _derive(connection: Any, span: Span, pid: int) -> list[RecordedChain]:
-    """Node by node: a cause on one host is no cause on another."""
-    names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
-    cpus = connection.execute("SELECT max(cpu_cores) FROM sessions").fetchone()[0] or 0
-    found = []
-    nodes = read_nodes(connection)
-    if len(nodes) > 1:
+def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[RecordedChain]:
+    if len(read_nodes(connection)) > 1:
         print(
             "NOTE: system samples of a merged file do not say whose they are: left out of the replay", file=sys.stderr
         )
-    for node in nodes:
-        events = read_events(connection, span.from_ns, span.to_ns, span.last, node)
-        if not len(events):
-            continue
-        first, final = int(events.timestamp.min()), int(events.timestamp.max())
-        samples = (
-            read_samples(connection, first - MARGIN_NS, min(final + MARGIN_NS, MAX_TIME_NS)) if len(nodes) == 1 else []
-        )
-        for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
-            found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
-    return sorted(found, key=lambda item: severity_order(item.chain.severity))
+    return derive_chains(connection, span, (pid,))
 
 
 def chain_json(recorded: RecordedChain) -> dict[str, Any]:

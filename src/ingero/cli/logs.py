@@ -4,6 +4,9 @@ import json
 import logging
 import sys
 import time
+from pathlib import Path
+
+from ingero.errors import ConfigError
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -23,9 +26,12 @@ def _value(value: object) -> str:
     return text if text and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)
 
 
-def set_up_logging(level: str = "info") -> None:
-    """Write to standard error; standard output belongs to results."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up_logging(level: str = "info", file: Path | None = None) -> None:
+    """Write to standard error, or append to a file; standard output belongs to results."""
+    try:
+        handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file)
+    except OSError as error:
+        raise ConfigError(f"cannot write the log to {file}: {error.strerror}") from None
     handler.setFormatter(FieldFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("asyncio", "aiohttp", "mcp"):

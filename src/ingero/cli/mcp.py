@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from ingero.agent.api.tools.catalogue import AGENT_TOOLS, investigate
+from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
 from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
 from ingero.cli.table import print_json, print_summaries
@@ -17,7 +17,7 @@ from ingero.errors import AuthError
 from ingero.storage.trace_path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
 from ingero.transport.nodes import FanoutPolicy, client_tls, distinct
-from ingero.transport.tools import ToolRefused, by_name, call, parse_pairs
+from ingero.transport.tools import by_name, call, parse_pairs
 
 MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
@@ -39,11 +39,9 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
     """
     if mcp_bearer_token:
         raise AuthError(f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}")
-    if log_file is not None:
-        from ingero.cli.logs import set_up_logging
+    from ingero.cli.logs import set_up_logging
 
-        sys.stderr = log_file.open("a")
-        set_up_logging("info")
+    set_up_logging("info", log_file)
     from ingero.transport.tools_mcp import serve_stdio
 
     server = _server(trace_database(db), is_local=address is None)
@@ -56,23 +54,30 @@ def _server(db: Path, *, is_local: bool) -> Any:
     from ingero.transport.tools_mcp import McpPrompt, McpSurface
 
     context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
-    prompt = McpPrompt("investigate", "Find out why this GPU node is slow", investigate)
-    return McpSurface(name="ingero", tools=AGENT_TOOLS, context_of=lambda _: context, prompts=[prompt]).server()
+    return McpSurface(
+        name="ingero",
+        tools=AGENT_TOOLS,
+        context_of=lambda _: context,
+        prompts=[McpPrompt("investigate", "Find out why this GPU node is slow", investigate)],
+        instructions=INSTRUCTIONS,
+    ).server()
 
 
 async def _serve_http(server: Any, address: str) -> None:
     from ingero.agent.api.server import serve_until_signal, start_app
-    from ingero.transport.tools_mcp import http_manager
+    from ingero.transport.tools_mcp import HttpMcp
 
     token = token_from(None, MCP_TOKEN_VARIABLE)
-    manager = http_manager(server)
-    app = _guarded(manager.handle_request, token_digest(token) if token else None)
-    async with manager.run():
-        serving = await start_app(app, address)
+    mcp = HttpMcp(server)
+    await mcp.start()
+    try:
+        serving = await start_app(_guarded(mcp.handle, token_digest(token) if token else None), address)
         print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
         if not token:
             print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
         await serve_until_signal(serving)
+    finally:
+        await mcp.stop()
 
 
 def _guarded(handle: Any, digest: bytes | None) -> Any:
@@ -140,11 +145,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool
         print_summaries(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
         return 0
     context = agent_context(trace_database(db), may_page=True)
-    try:
-        answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
-    except ToolRefused as error:
-        print(f"ingero ask: {error}", file=sys.stderr)
-        return 1
+    answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
     assert isinstance(answer, Told)
     if as_json:
         print_json(msgspec.to_builtins(answer))

@@ -97,6 +97,11 @@ def parse_duration_s(text: str) -> float:
     return seconds
 
 
+def parse_since_ns(text: str, now_ns: int) -> int:
+    """The moment a duration before now; 0 where that is before the epoch. Raises ValueError."""
+    return max(0, now_ns - int(min(parse_duration_s(text), now_ns / 1e9 + 1) * 1e9))
+
+
 def parse_size_bytes(text: str) -> int:
     """`512m`, `10g`, `1.5GiB`, or plain bytes; raises ValueError."""
     match = _SIZE.fullmatch(text.strip())

@@ -208,6 +208,11 @@ def source_name(source: int) -> str:
     return SOURCE_TEXT[Source(source)][0]
 
 
+def find_source(name: str) -> Source | None:
+    """The source of that name in any case; None when nobody knows it."""
+    return next((source for source in SOURCE_TEXT if source_name(source) == name.lower()), None)
+
+
 def find_op(name: str) -> OpKey | None:
     """(source, op) of a name in any case and in the spellings CUDA itself uses; None when nobody knows it."""
     return _BY_NAME.get(name.lower())

@@ -3,6 +3,11 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 _OFFSET = 0xCBF29CE484222325
 _PRIME = 0x100000001B3
@@ -24,6 +29,14 @@ class Frame:
     @property
     def is_resolved(self) -> bool:
         return bool(self.symbol or self.file or self.py_file or self.py_func)
+
+    def __str__(self) -> str:
+        """`forward (train.py:47)`, `cudaMalloc (libcudart.so.12)`, or the bare address."""
+        is_python = bool(self.py_func or self.py_file)
+        name = self.py_func if is_python else self.symbol
+        file, line = (self.py_file, self.py_line) if is_python else (self.file, self.line)
+        place = f"({file}{f':{line}' if line else ''})" if file else ""
+        return " ".join(part for part in (name or hex(self.ip), place) if part)
 
 
 def stack_hash(frames: Sequence[Frame]) -> int:
@@ -64,14 +77,38 @@ def _short(frame: Frame) -> dict[str, object]:
     return {key: value for key, value in values.items() if value}
 
 
+_SHORT = {"ip": "i", "symbol": "s", "file": "f", "line": "l", "py_file": "pf", "py_func": "pfn", "py_line": "pl"}
+
+
+class _Stored(msgspec.Struct, rename=_SHORT):
+    """A frame under the short keys it is stored with."""
+
+    ip: str = ""
+    symbol: str = ""
+    file: str = ""
+    line: int = 0
+    py_file: str = ""
+    py_func: str = ""
+    py_line: int = 0
+
+
 def decode_frames(ips: str, frames: str) -> list[Frame]:
-    """Inverse of `encode_frames`, for files of any recorder; unknown keys are ignored."""
-    if frames:
-        return [
-            Frame(
-                int(item.get("i") or "0", 16), item.get("s", ""), item.get("f", ""), item.get("l", 0),
-                item.get("pf", ""), item.get("pfn", ""), item.get("pl", 0),
-            )
-            for item in json.loads(frames)
-        ]  # fmt: skip
-    return [Frame(int(ip, 16)) for ip in json.loads(ips or "[]")]
+    """Inverse of `encode_frames`, for files of any recorder: the addresses where the frames cannot be read."""
+    resolved = _decoded(frames, list[_Stored])
+    if resolved:
+        return [Frame(_address(ip), *names) for ip, *names in map(msgspec.structs.astuple, resolved)]
+    return [Frame(_address(ip)) for ip in _decoded(ips, list[str])]
+
+
+def _decoded(text: str, kind: type[list[T]]) -> list[T]:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+
+
+def _address(text: str) -> int:
+    try:
+        return int(text or "0", 16)
+    except ValueError:
+        return 0

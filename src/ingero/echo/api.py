@@ -4,7 +4,6 @@ Every request passes the gate first: draining, bearer, rate. What comes out at t
 trail. `/api/versions` and the tombstone of version 1 need no bearer; everything else does.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -64,8 +63,6 @@ class QuestionApi:
     trusts_proxy: bool
     replies: Counter[tuple[str, int]] = field(default_factory=Counter)  # (transport, status)
     _mcp: Any = None
-    _task: asyncio.Task[None] | None = None
-    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def app(self) -> ASGIApp:
         """The whole listener."""
@@ -85,8 +82,8 @@ class QuestionApi:
         return Gate(GZipMiddleware(self._split(inner), COMPRESS_FROM_BYTES), self)
 
     async def start(self) -> None:
-        """Make MCP ready; its task group must live in one task from beginning to end."""
-        from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, http_manager  # noqa: PLC0415 - slow
+        """Make MCP ready."""
+        from ingero.transport.tools_mcp import HttpMcp, McpPrompt, McpResource, McpSurface  # noqa: PLC0415 - slow
 
         surface = McpSurface(
             name="ingero-echo",
@@ -96,26 +93,18 @@ class QuestionApi:
             resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
             instructions=INSTRUCTIONS,
         )
-        self._mcp = http_manager(surface.server())
-        ready = asyncio.Event()
-        self._task = asyncio.create_task(self._run_mcp(ready), name="mcp")
-        await ready.wait()
-
-    async def _run_mcp(self, ready: asyncio.Event) -> None:
-        async with self._mcp.run():
-            ready.set()
-            await self._stopping.wait()
+        self._mcp = HttpMcp(surface.server())
+        await self._mcp.start()
 
     async def stop(self) -> None:
         """End MCP; the listener must have been stopped before."""
-        self._stopping.set()
-        if self._task is not None:
-            await self._task
+        if self._mcp is not None:
+            await self._mcp.stop()
 
     def _split(self, inner: ASGIApp) -> ASGIApp:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] in MCP_PATHS:
-                await self._mcp.handle_request(scope, receive, send)
+                await self._mcp.handle(scope, receive, send)
             else:
                 await inner(scope, receive, send)
 

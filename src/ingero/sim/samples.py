@@ -41,16 +41,16 @@ US, MS = 1_000, 1_000_000
 COMM = 0x5EED_0000_C0FF_EE01
 
 _LAUNCH_STACKS = [
-    (Frame(py_file="train.py", py_func=function, py_line=line), Frame(symbol="cuLaunchKernel", file="libcuda.so.1"))
+    (Frame(symbol="cuLaunchKernel", file="libcuda.so.1"), Frame(py_file="train.py", py_func=function, py_line=line))
     for function, line in (("forward", 47), ("attention", 81), ("mlp", 102), ("loss", 131), ("backward", 140))
 ]
 _ALLOC_STACKS = [
-    (Frame(py_file="train.py", py_func="forward", py_line=47), Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1")),
-    (Frame(py_file="data.py", py_func="collate", py_line=18), Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1")),
+    (Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"), Frame(py_file="train.py", py_func="forward", py_line=47)),
+    (Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"), Frame(py_file="data.py", py_func="collate", py_line=18)),
 ]
 _SYNC_STACK = (
-    Frame(py_file="train.py", py_func="step", py_line=152),
     Frame(symbol="cudaStreamSynchronize", file="libcudart.so.13"),
+    Frame(py_file="train.py", py_func="step", py_line=152),
 )
 
 

@@ -1,7 +1,8 @@
 """JSON in the columns of trace databases, which others write too: damage is nothing, never an error."""
 
-import json
 from typing import Any, Final
+
+import msgspec
 
 MAX_CHARACTERS: Final = 1 << 20
 
@@ -21,7 +22,7 @@ def _value(text: object) -> object:
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         return None
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
+        value: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return value

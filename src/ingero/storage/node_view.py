@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -26,19 +26,26 @@ from ingero.contract.node_api import (
 )
 from ingero.contract.timestamps import rfc3339
 from ingero.core.op_stats import WINDOW, percentile
+from ingero.errors import ForeignFile
 from ingero.storage.chain_table import NEWEST_FIRST, RecordedChain, read_chains
+from ingero.storage.graph_query import (
+    BEGIN_CAPTURE,
+    END_CAPTURE,
+    INSTANTIATE,
+    LAUNCH,
+    MAX_GRAPH_EVENTS,
+    read_graph_events,
+)
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_query import RECORDER_SILENT_NS, recorded_until
 from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import int_table
+from ingero.storage.trace_rows import NOT_A_NUMBER, int_table
 
+READ_TIMEOUT_S: Final = 30.0
 RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
 BUCKET_NS: Final = 60_000_000_000  # of `event_aggregates`
 MAX_CHAINS: Final = 10_000
-MAX_GRAPH_EVENTS: Final = 100
 MAX_SNAPSHOTS: Final = 100_000  # a day of them
-_CAPTURE_MODES: Final = {0: "global", 1: "thread_local", 2: "relaxed"}
-_BEGIN_CAPTURE, _END_CAPTURE, _INSTANTIATE, _LAUNCH = 1, 2, 3, 4
 
 
 class NodeView:
@@ -52,7 +59,7 @@ class NodeView:
         if not self.path.exists():
             yield None
             return
-        with reading(self.path) as connection:
+        with reading(self.path, READ_TIMEOUT_S) as connection:
             yield connection
 
     def overview(self, now_ns: int) -> Overview:
@@ -68,7 +75,7 @@ class NodeView:
                 events,
                 chains,
                 sessions,
-                _system(connection, now_ns),
+                system_now(connection, now_ns),
                 _top(newest),
                 recorded_until=rfc3339(until_ns) if ended and until_ns is not None else None,
             )
@@ -78,7 +85,7 @@ class NodeView:
         with self._reading() as connection:
             if connection is None:
                 return Ops("empty", [])
-            system = _system(connection, now_ns)
+            system = system_now(connection, now_ns)
             where, values = "timestamp >= ?", [since_ns]
             if pid is not None:
                 where, values = f"{where} AND pid = ?", [*values, pid]
@@ -86,7 +93,7 @@ class NodeView:
             if not total:
                 return Ops("empty", [], system)
             if total > AGGREGATE_ABOVE_EVENTS:
-                return Ops("aggregate", _aggregated(connection, since_ns, pid), system)
+                return Ops("aggregate", counted_ops(connection, since_ns, pid), system)
             sql = f"SELECT source, op, duration FROM events WHERE {where} ORDER BY timestamp"
             return Ops("percentile", _percentiles(connection.execute(sql, values)), system)
 
@@ -122,30 +129,21 @@ class NodeView:
             ).fetchall()
         by_op = {op: (count, average, first, last) for op, count, average, first, last in rows}
         nothing = (0, None, 0, 0)
-        launches, _, first, last = by_op.get(_LAUNCH, nothing)
+        launches, _, first, last = by_op.get(LAUNCH, nothing)
         return GraphMetrics(
-            captures=by_op.get(_BEGIN_CAPTURE, nothing)[0],
-            instantiations=by_op.get(_INSTANTIATE, nothing)[0],
+            captures=by_op.get(BEGIN_CAPTURE, nothing)[0],
+            instantiations=by_op.get(INSTANTIATE, nothing)[0],
             launches=launches,
             total_events=sum(row[1] for row in rows),
-            avg_capture_dur_us=_us(by_op.get(_END_CAPTURE, nothing)[1]),
-            avg_instantiate_dur_us=_us(by_op.get(_INSTANTIATE, nothing)[1]),
+            avg_capture_dur_us=_us(by_op.get(END_CAPTURE, nothing)[1]),
+            avg_instantiate_dur_us=_us(by_op.get(INSTANTIATE, nothing)[1]),
             launch_rate_per_sec=launches / ((last - first) / 1e9) if last > first else None,
         )
 
     def graph_events(self, since_ns: int, pid: int | None = None, limit: int = MAX_GRAPH_EVENTS) -> list[GraphEvent]:
         """The newest CUDA graph calls."""
         with self._reading() as connection:
-            if connection is None:
-                return []
-            present = table_columns(connection, "events")
-            later = (name if name in present else "NULL" for name in ("ret_code", "comm", "arg0", "arg1"))
-            rows = connection.execute(
-                f"SELECT timestamp, pid, op, duration, {', '.join(later)} FROM events "
-                "WHERE source = ? AND timestamp >= ? AND pid = coalesce(?, pid) ORDER BY timestamp DESC LIMIT ?",
-                (int(Source.GRAPH), since_ns, pid, limit),
-            ).fetchall()
-        return [_graph_event(*row) for row in rows]
+            return [] if connection is None else read_graph_events(connection, since_ns, pid, limit)
 
 
 def chain_row(recorded: RecordedChain) -> ChainRow:
@@ -178,7 +176,8 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
     return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
 
-def _system(connection: sqlite3.Connection, now_ns: int) -> SystemNow | None:
+def system_now(connection: sqlite3.Connection, now_ns: int) -> SystemNow | None:
+    """The newest look at the machine, if it is of the last minute."""
     if not table_columns(connection, "system_snapshots"):
         return None
     row = connection.execute(
@@ -210,38 +209,25 @@ def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
     return [row for *_, row in sorted(found, key=lambda item: item[:2])]
 
 
-def _aggregated(connection: sqlite3.Connection, since_ns: int, pid: int | None) -> list[OpRow]:
-    """Totals by minute, which count what was not stored, too; from the events where a recorder kept no totals."""
+def counted_ops(connection: sqlite3.Connection, since_ns: int, pid: int | None = None) -> list[OpRow]:
+    """Totals of every operation from the minute buckets, which count also what was not kept as rows."""
     rows = connection.execute(
         "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), max(max_dur) "
         "FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) GROUP BY source, op "
-        "ORDER BY sum(sum_dur) DESC",
+        "HAVING sum(count) > 0 ORDER BY sum(sum_dur) DESC",
         (since_ns - since_ns % BUCKET_NS, pid),
     ).fetchall()
-    if not rows:
+    if not rows:  # a recorder without buckets keeps every event
         rows = connection.execute(
             "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
-            "WHERE timestamp >= ? AND pid = coalesce(?, pid) GROUP BY source, op ORDER BY total(duration) DESC",
+            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' GROUP BY source, op "
+            "ORDER BY total(duration) DESC",
             (since_ns, pid),
         ).fetchall()
-    return [
-        OpRow(op_name(s, o), source_name(s), n, avg_us=mean / 1000, min_us=low // 1000, max_us=high // 1000)
-        for s, o, n, mean, low, high in rows
-    ]
-
-
-def _graph_event(
-    at: int, pid: int, op: int, duration: int, ret: int | None, comm: str | None, arg0: int | None, arg1: int | None
-) -> GraphEvent:
-    """Handles as hex, by what the call's arguments are."""
-    handles: dict[str, Any] = {}
-    first, second = (f"0x{value & 0xFFFFFFFFFFFFFFFF:x}" if value else "" for value in (arg0, arg1))
-    if op == _BEGIN_CAPTURE:
-        handles = {"stream_handle": first, "capture_mode": "" if arg1 is None else _CAPTURE_MODES.get(arg1, "")}
-    elif op == _END_CAPTURE:
-        handles = {"stream_handle": first, "graph_handle": second}
-    elif op == _INSTANTIATE:
-        handles = {"graph_handle": first, "exec_handle": second}
-    elif op == _LAUNCH:
-        handles = {"stream_handle": first, "exec_handle": second}
-    return GraphEvent(rfc3339(at), pid, op_name(int(Source.GRAPH), op), duration // 1000, ret, comm or "", **handles)
+    try:
+        return [
+            OpRow(op_name(s, o), source_name(s), n, avg_us=mean / 1000, min_us=low // 1000, max_us=high // 1000)
+            for s, o, n, mean, low, high in rows
+        ]
+    except TypeError as error:
+        raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None

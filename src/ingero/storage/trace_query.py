@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ingero.contract.events import Source, find_op, op_name, source_name
 from ingero.errors import MalformedInput
 from ingero.storage.schema import table_columns
+from ingero.storage.trace_rows import MAX_TIME_NS
 
 RECORDER_SILENT_NS = 30_000_000_000  # a recorder that wrote nothing for this long is not running
 EVENT_VIEW = ("time", "node", "pid", "process", "source", "op", "duration_ns", "arg0", "arg1", "ret_code")
@@ -41,6 +42,49 @@ class Kept:
 
     counted: int
     stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Who a process id is; a rank of None is not known."""
+
+    name: str
+    rank: int | None
+
+
+def covered_ns(connection: sqlite3.Connection) -> tuple[int, int] | None:
+    """First and last event; None for an empty trace."""
+    [(first, last)] = connection.execute(
+        "SELECT (SELECT min(timestamp) FROM events WHERE timestamp BETWEEN 0 AND ?1), "
+        "(SELECT max(timestamp) FROM events WHERE timestamp BETWEEN 0 AND ?1)",
+        (MAX_TIME_NS,),
+    ).fetchall()
+    return None if first is None or last is None else (int(first), int(last))
+
+
+def count_events(connection: sqlite3.Connection, since_ns: int) -> int:
+    """Rows since then."""
+    sql = "SELECT count(*) FROM events WHERE timestamp BETWEEN ? AND ?"
+    return int(connection.execute(sql, (since_ns, MAX_TIME_NS)).fetchone()[0])
+
+
+def has_events(connection: sqlite3.Connection, pid: int) -> bool:
+    """Whether anything was recorded of a process."""
+    return connection.execute("SELECT 1 FROM events WHERE pid = ? LIMIT 1", (pid,)).fetchone() is not None
+
+
+def read_processes(connection: sqlite3.Connection) -> dict[tuple[str, int], Process]:
+    """By node and process id, the latest program of an id; a recorder without our table only knows names."""
+    if table_columns(connection, "processes"):
+        rows = connection.execute("SELECT node, pid, name, rank FROM processes ORDER BY seen_at").fetchall()
+        if rows:
+            return {(str(node), pid): Process(str(name), rank) for node, pid, name, rank in rows}
+    names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
+    present = set(table_columns(connection, "events"))
+    node = "node" if "node" in present else "''"
+    rank = "max(rank)" if "rank" in present else "NULL"
+    ids = connection.execute(f"SELECT {node}, pid, {rank} FROM events GROUP BY 1, 2")
+    return {(str(where), pid): Process(str(names.get(pid, "")), number) for where, pid, number in ids}
 
 
 def recorded_until(connection: sqlite3.Connection) -> int | None:

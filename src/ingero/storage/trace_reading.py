@@ -4,16 +4,18 @@ import contextlib
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from ingero.errors import ForeignFile, StoreError
+from ingero.errors import ForeignFile, StoreError, Unavailable
 from ingero.storage.schema import OWN_TABLES, TABLES, USER_VERSION, table_columns
 from ingero.storage.trace_db import sibling_files
 
 READER_TIMEOUT_MS: Final = 2000
+_STEPS_BETWEEN_LOOKS: Final = 10_000  # of the engine, between two looks at the clock
 _NEEDED: Final = ("timestamp", "pid", "tid", "source", "op", "duration")
 # other recorders may lack these; readers find them empty
 _OPTIONAL: Final = (
@@ -33,12 +35,20 @@ _POSING_SQL: Final = (
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection]:
+def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
     """A connection for reading only; damage that shows itself later is told like damage at once."""
     connection = connect_readonly(path)
+    if timeout_s is not None:
+        deadline_s = time.monotonic() + timeout_s
+        connection.set_progress_handler(lambda: time.monotonic() > deadline_s, _STEPS_BETWEEN_LOOKS)
     try:
         yield connection
     except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise Unavailable(f"{path}: no answer within {timeout_s:g} s; ask about a shorter time") from None
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreError(f"{path} is locked by the process that writes it; ask again") from None
         raise ForeignFile(f"{path} cannot be read: {error}; the file is damaged or not a whole trace") from error
     finally:
         connection.close()

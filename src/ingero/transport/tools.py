@@ -26,13 +26,17 @@ class ToolRefused(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Context]):
-    """One question: what goes in, what comes out, who answers. The docstring tells an assistant when to ask."""
+    """One question: what goes in, what comes out, who answers. The docstring tells an assistant when to ask.
+
+    One that `acts` does more than look: assistants ask their person first.
+    """
 
     name: str
     input: type[msgspec.Struct]
     output: type[msgspec.Struct]
     answer: Callable[[Context, Any], Awaitable[Any]]
     to_text: Callable[[Any], str] | None = None
+    acts: bool = False
 
     @property
     def description(self) -> str:
@@ -44,24 +48,29 @@ class Tool(Generic[Context]):
 
 
 def tool(
-    name: str, answer: Callable[[Context, Any], Awaitable[Any]], to_text: Callable[[Any], str] | None = None
+    name: str,
+    answer: Callable[[Context, Any], Awaitable[Any]],
+    to_text: Callable[[Any], str] | None = None,
+    *,
+    acts: bool = False,
 ) -> Tool[Context]:
     """A tool from an async function `(context, Question) -> Answer`; both types are msgspec structs."""
     hints = typing.get_type_hints(answer)
     question = list(inspect.signature(answer).parameters)[1]
-    return Tool(name, hints[question], hints["return"], answer, to_text)
+    return Tool(name, hints[question], hints["return"], answer, to_text, acts)
 
 
 async def call(
     asked: Tool[Context], context: Context, arguments: Mapping[str, Any], *, lax: bool = False
 ) -> msgspec.Struct:
-    """Answer one question; a wrong argument is refused by name. `lax` reads numbers from text."""
+    """Answer one question; a wrong argument is refused by name. `lax` reads numbers, lists and objects from text."""
     unknown = set(arguments) - {field.encode_name for field in msgspec.structs.fields(asked.input)}
     if unknown:
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(asked.input)) or "none"
         raise ToolRefused("bad_argument", f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}")
+    given = _whole_numbers(arguments)
     try:
-        question = msgspec.convert(_whole_numbers(arguments), asked.input, strict=not lax)
+        question = msgspec.convert(_from_text(given, asked.input) if lax else given, asked.input, strict=not lax)
     except msgspec.ValidationError as error:
         raise ToolRefused("bad_argument", f"{asked.name}: {error}") from None
     return typing.cast(msgspec.Struct, await asked.answer(context, question))
@@ -73,6 +82,22 @@ def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in arguments.items()
     }
+
+
+def _from_text(arguments: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Lists and objects of a command line: `pids=42`, `custom_details={"job": "a"}`."""
+    found = dict(arguments)
+    for field in msgspec.structs.fields(kind):
+        value = found.get(field.encode_name)
+        plain = typing.get_args(field.type)[0] if typing.get_origin(field.type) is typing.Annotated else field.type
+        if isinstance(value, str) and typing.get_origin(plain) is list and not value.startswith("["):
+            found[field.encode_name] = [value]
+        elif isinstance(value, str) and typing.get_origin(plain) in (list, dict):
+            try:
+                found[field.encode_name] = msgspec.json.decode(value)
+            except msgspec.DecodeError as error:
+                raise ToolRefused("bad_argument", f"{field.encode_name} is not JSON: {error}") from None
+    return found
 
 
 def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:

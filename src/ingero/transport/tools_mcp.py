@@ -1,12 +1,14 @@
 """Tools over MCP: stdio and stateless streamable HTTP from one list. Import it lazily: the SDK takes seconds."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from mcp import types
+from mcp import MCPError, types
 from mcp.server import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -15,6 +17,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 
 from ingero.errors import IngeroError
 from ingero.transport.tools import Tool, by_name, call, self_contained_schema
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,10 @@ class McpSurface:
             tool = by_name(self.tools, params.name)
             answer = await call(tool, self.context_of(request.request), params.arguments or {})
         except IngeroError as error:  # a refusal is an answer an assistant can act on
-            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
+            return _refused(str(error))
+        except Exception:  # a defect of ours is an answer too: this is the loop that serves tools
+            log.exception("tool_failed", extra={"tool": params.name})
+            return _refused("an error of ingero itself; its log has the details")
         structured = msgspec.to_builtins(answer)
         text = tool.to_text(answer) if tool.to_text else msgspec.json.encode(structured).decode()
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)
@@ -104,13 +111,38 @@ class McpSurface:
         return types.ReadResourceResult(contents=[content])
 
 
-def http_manager(server: Server[Any]) -> StreamableHTTPSessionManager:
-    """The ASGI side: stateless, JSON replies. Enter `manager.run()` around the service, route to `handle_request`.
+class HttpMcp:
+    """MCP over HTTP, stateless, with JSON replies: `start` it, serve `handle`, then `stop` it.
 
     Host names are checked by the service in front, which knows what it is called.
     """
-    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    return StreamableHTTPSessionManager(server, json_response=True, stateless=True, security_settings=security)
+
+    def __init__(self, server: Server[Any]) -> None:
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self._manager = StreamableHTTPSessionManager(
+            server, json_response=True, stateless=True, security_settings=security
+        )
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.handle = self._manager.handle_request
+
+    async def start(self) -> None:
+        """Ready when this returns."""
+        ready = asyncio.Event()
+        self._task = asyncio.create_task(self._run(ready), name="mcp")
+        await ready.wait()
+
+    async def _run(self, ready: asyncio.Event) -> None:
+        """The SDK's task group must live in one task from beginning to end."""
+        async with self._manager.run():
+            ready.set()
+            await self._stopping.wait()
+
+    async def stop(self) -> None:
+        """The listener must have been stopped before."""
+        self._stopping.set()
+        if self._task is not None:
+            await self._task
 
 
 async def serve_stdio(server: Server[Any]) -> None:
@@ -119,13 +151,17 @@ async def serve_stdio(server: Server[Any]) -> None:
         await server.run(read, write, server.create_initialization_options())
 
 
+def _refused(text: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=True)
+
+
 def _describe(tool: Tool[Any]) -> types.Tool:
     return types.Tool(
         name=tool.name,
         description=tool.description,
         input_schema=self_contained_schema(tool.input),
         output_schema=self_contained_schema(tool.output),
-        annotations=types.ToolAnnotations(read_only_hint=True),
+        annotations=types.ToolAnnotations(read_only_hint=not tool.acts, destructive_hint=False),
     )
 
 
@@ -133,4 +169,5 @@ def _found(items: Sequence[Any], attribute: str, value: str) -> Any:
     for item in items:
         if getattr(item, attribute) == value:
             return item
-    raise ValueError(f"no {attribute} {value!r}; there are: {', '.join(getattr(item, attribute) for item in items)}")
+    there = ", ".join(getattr(item, attribute) for item in items)
+    raise MCPError(types.INVALID_PARAMS, f"no {attribute} {value!r}; there are: {there}")

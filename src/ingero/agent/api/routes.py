@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingero.config.loader import parse_duration_s
+from ingero.config.loader import parse_since_ns
 from ingero.contract.names import NODE_NAME_HEADER
 from ingero.contract.node_api import (
     MAX_QUERY_BODY_BYTES,
@@ -41,8 +41,8 @@ from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
 SQL_AT_ONCE = 4  # more wait: slow questions must not take every thread, nor each its share of memory
-DEFAULT_SNAPSHOT_S = 60.0
 READS_AT_ONCE = 4  # of the other endpoints, so that slow SQL does not keep them waiting
+DEFAULT_SNAPSHOT_SINCE = "60s"
 # the first that fits: a file that is no trace is our trouble, not the caller's
 _STATUS = {ForeignFile: 503, MalformedInput: 400, TooLarge: 413, Unavailable: 504, StoreError: 503}
 P = ParamSpec("P")
@@ -90,23 +90,23 @@ class NodeApi:
         return json_response(answer)
 
     async def ops(self, request: Request) -> Response:
-        since_ns, pid = self._since_ns(request, None), _pid(request)
+        since_ns, pid = self._since_ns(request), _pid(request)
         return json_response(await self._read(self.view.ops, self.now_ns(), since_ns, pid))
 
     async def chains(self, request: Request) -> Response:
-        return json_response(await self._read(self.view.chains, self._since_ns(request, None)))
+        return json_response(await self._read(self.view.chains, self._since_ns(request)))
 
     async def snapshots(self, request: Request) -> Response:
-        return json_response(await self._read(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_S)))
+        return json_response(await self._read(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_SINCE)))
 
     async def capabilities(self, _: Request) -> Response:
         return json_response(capabilities())
 
     async def graph_metrics(self, request: Request) -> Response:
-        return json_response(await self._read(self.view.graph_metrics, self._since_ns(request, None)))
+        return json_response(await self._read(self.view.graph_metrics, self._since_ns(request)))
 
     async def graph_events(self, request: Request) -> Response:
-        since_ns, pid = self._since_ns(request, None), _pid(request)
+        since_ns, pid = self._since_ns(request), _pid(request)
         return json_response(await self._read(self.view.graph_events, since_ns, pid))
 
     async def _read(self, look: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
@@ -128,13 +128,12 @@ class NodeApi:
             watch.cancel()
         return json_response(QueryReply(result.columns, result.rows, result.truncated))
 
-    def _since_ns(self, request: Request, default_s: float | None) -> int:
-        text = request.query_params.get("since", "")
+    def _since_ns(self, request: Request, default: str = "") -> int:
+        text = request.query_params.get("since", "") or default
         try:
-            seconds = parse_duration_s(text) if text else default_s
+            return parse_since_ns(text, self.now_ns()) if text else 0
         except ValueError as error:
             raise MalformedInput(f"since: {error}") from None
-        return 0 if seconds is None else max(0, self.now_ns() - int(seconds * 1e9))
 
 
 class NodeGuard:

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     digest = token_digest(settings.token) if settings.token else None
     guarded = NodeGuard(api, settings.node, digest, names)
-    listener = HttpListener(guarded, bind(settings.address), context)
-    await listener.start()
-    shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
-    return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
+    return await _serve(guarded, settings.address, context, tls)
 
 
 async def start_app(app: Any, address: str) -> Serving:
@@ -72,9 +70,14 @@ async def start_app(app: Any, address: str) -> Serving:
     own = local_names(None, [host])
     kept = kept_certificate(_certificate_folder(), own, _addresses(host))
     guarded = NodeGuard(app, socket.gethostname(), None, [*own, *names_in(kept.cert)])
-    listener = HttpListener(guarded, bind(address), server_context(kept))
+    return await _serve(guarded, address, server_context(kept), kept)
+
+
+async def _serve(guarded: NodeGuard, address: str, context: ssl.SSLContext | None, tls: ServerTls | None) -> Serving:
+    listener = HttpListener(guarded, bind(address), context)
     await listener.start()
-    return Serving(listener, f"https://{listener.address}", fingerprint_of_file(kept.cert))
+    shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
+    return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
 
 
 async def serve_until_signal(serving: Serving) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import aiohttp
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Told, told
-from ingero.agent.api.tools.trace import Compact
+from ingero.agent.api.tools.context import AgentContext, Compact, Told, told
 from ingero.agent.checks import run_checks
+from ingero.core.sanitise import PREAMBLE, traced
 from ingero.transport.tools import ToolRefused
 
 PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
@@ -19,6 +19,8 @@ MAX_DETAIL_BYTES = 256 * 1024
 MAX_REPLY_BYTES = 64 * 1024
 PAGE_TIMEOUT_S = 10.0
 MAX_REPORT_BYTES = 1 << 20
+SEVERITIES = ("info", "warning", "error", "critical")
+SCENARIOS = ("incident", "cold-start", "memcpy-bottleneck", "periodic-spike", "cpu-contention", "gpu-steal")
 
 
 class Nothing(msgspec.Struct):
@@ -27,22 +29,17 @@ class Nothing(msgspec.Struct):
 
 async def get_check(context: AgentContext, question: Nothing) -> Told:
     """Whether this node can be traced: kernel, privileges, probes, driver, libraries, processes; one line each."""
-    checks = await asyncio.to_thread(run_checks)
-    lines = []
-    for check in checks:
+    lines = [PREAMBLE]
+    for check in await asyncio.to_thread(run_checks, context.db):
         mark = "PASS" if check.passed else "INFO" if check.optional else "FAIL"
+        value = traced(check.value) if check.name.startswith("lib") else check.value  # processes choose what they load
         advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
-        lines.append(f"[{mark}] {check.name}: {check.value}{advice}")
+        lines.append(f"[{mark}] {check.name}: {value}{advice}")
     return Told(text="\n".join(lines))
 
 
 class DemoQuestion(msgspec.Struct):
-    scenario: Annotated[
-        str,
-        msgspec.Meta(
-            description="incident, cold-start, memcpy-bottleneck, periodic-spike, cpu-contention or gpu-steal"
-        ),
-    ]
+    scenario: Annotated[str, msgspec.Meta(description="which trouble to play", extra_json_schema={"enum": SCENARIOS})]
     tsc: Compact = True
 
 
@@ -58,30 +55,36 @@ async def get_test_report(context: AgentContext, question: Nothing) -> Told:
     path = context.report
     if not path.is_file():
         return Told(text=f"no hardware test report at {path}")
-    if path.stat().st_size > MAX_REPORT_BYTES:
-        raise ToolRefused("too_large", f"{path} is larger than 1 MiB", status=413)
     try:
-        report = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        with path.open("rb") as file:
+            content = file.read(MAX_REPORT_BYTES + 1)
+        report = msgspec.json.decode(content, type=dict[str, Any])
+    except OSError as error:
+        raise ToolRefused("unavailable", f"{path} cannot be read: {error.strerror}", status=503) from None
     except (msgspec.DecodeError, RecursionError) as error:
+        if len(content) > MAX_REPORT_BYTES:
+            raise ToolRefused("too_large", f"{path} is larger than 1 MiB", status=413) from None
         raise ToolRefused("bad_report", f"{path} is not a report: {error}") from None
     return Told(data=report)
 
 
 class PageQuestion(msgspec.Struct):
-    summary: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
-    severity: Annotated[str, msgspec.Meta(description="info, warning, error or critical")]
-    source: str = "ingero"
-    dedup_key: Annotated[str, msgspec.Meta(description="reuse it to update one incident; fresh when empty")] = ""
-    custom_details: dict[str, Any] = {}
+    summary: Annotated[str, msgspec.Meta(min_length=1, max_length=1024, description="what the person must know")]
+    severity: Annotated[str, msgspec.Meta(description="how bad", extra_json_schema={"enum": SEVERITIES})]
+    source: Annotated[str, msgspec.Meta(min_length=1, max_length=255, description="who is in trouble")] = "ingero"
+    dedup_key: Annotated[
+        str, msgspec.Meta(max_length=255, description="reuse it to update one incident; fresh when empty")
+    ] = ""
+    custom_details: Annotated[dict[str, Any], msgspec.Meta(description="evidence, at most 256 KiB")] = {}
 
 
 async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> Told:
     """Page the on-call person through PagerDuty. Only when a person asked for it: it wakes somebody up."""
-    key = os.environ.get(PAGERDUTY_VARIABLE)
-    if question.severity not in ("info", "warning", "error", "critical"):
-        raise ToolRefused("bad_argument", "severity must be info, warning, error or critical")
+    if question.severity not in SEVERITIES:
+        raise ToolRefused("bad_argument", f"severity must be one of {', '.join(SEVERITIES)}")
     if not context.may_page:
         raise ToolRefused("not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403)
+    key = os.environ.get(PAGERDUTY_VARIABLE)
     if not key:
         raise ToolRefused(
             "not_configured", f"no PagerDuty key; set ${PAGERDUTY_VARIABLE} where the server runs", status=503

@@ -1,22 +1,35 @@
 """What the agent's tools work with, and the shape of their answers."""
 
+import asyncio
+import contextlib
 import logging
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ingero.config.loader import parse_duration_s
-from ingero.core.sanitise import PREAMBLE, compact, count_canaries
-from ingero.storage.node_view import NodeView
+from ingero.config.loader import parse_since_ns
+from ingero.contract.timestamps import rfc3339
+from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, count_canaries, traced
+from ingero.errors import ForeignFile
+from ingero.storage.node_view import READ_TIMEOUT_S
+from ingero.storage.trace_query import covered_ns
+from ingero.storage.trace_reading import reading
 from ingero.transport.nodes import FanoutPolicy
 from ingero.transport.tools import ToolRefused
 
 MAX_ANSWER_BYTES = 1 << 20
+NO_TRACE = "there is no trace on this machine yet; `sudo ingero trace --record` records one"
 log = logging.getLogger(__name__)
+
+Since = Annotated[str, msgspec.Meta(description="how far back from now, such as 5m or 2h; empty is the whole trace")]
+Pid = Annotated[int, msgspec.Meta(ge=0, description="one process; 0 is all of them")]
+Compact = Annotated[bool, msgspec.Meta(description="short keys, which cost fewer tokens")]
+Asked = TypeVar("Asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +44,21 @@ class AgentContext:
     may_page: bool = True
     now_ns: Callable[[], int] = time.time_ns
 
-    @property
-    def view(self) -> NodeView:
-        return NodeView(self.db)
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The trace, for a bounded time; what a damaged file makes us say is marked as data, for it quotes the file."""
+        try:
+            with reading(self.db, READ_TIMEOUT_S) as connection:
+                yield connection
+        except ForeignFile as error:
+            raise ToolRefused("store", f"the trace is not usable: {traced(str(error), LINE_BYTES)}", 503) from None
 
-    def since_ns(self, since: str | None) -> int:
+    def since_ns(self, since: str) -> int:
         """The moment a duration ago; 0 is everything."""
         if not since:
             return 0
         try:
-            return max(0, self.now_ns() - int(parse_duration_s(since) * 1e9))
+            return parse_since_ns(since, self.now_ns())
         except ValueError as error:
             raise ToolRefused("bad_argument", f"since: {error}") from None
 
@@ -50,6 +68,22 @@ class Told(msgspec.Struct):
 
     data: dict[str, Any] | None = None
     text: str | None = None
+
+
+async def from_trace(context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], Told]) -> Told:
+    """Answered beside the event loop; a hint where nothing was recorded yet."""
+    if not context.db.exists():
+        return Told(text=NO_TRACE)
+    return await asyncio.to_thread(answer, context, question)
+
+
+def nothing_since(connection: sqlite3.Connection, since: str) -> Told:
+    """Why there is nothing to tell, and where there would be something."""
+    covered = covered_ns(connection)
+    if covered is None:
+        return Told(text="the trace holds no events; `sudo ingero trace --record` records some")
+    first, last = map(rfc3339, covered)
+    return Told(text=f"no events in the last {since}: the trace goes from {first} to {last}; leave `since` out")
 
 
 def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
@@ -77,6 +111,3 @@ def audit(answer: str) -> None:
 def to_text(answer: Told) -> str:
     """What an assistant reads."""
     return answer.text if answer.text is not None else msgspec.json.encode(answer.data).decode()
-
-
-NO_TRACE = "there is no trace on this machine yet; `sudo ingero trace --record` records one"

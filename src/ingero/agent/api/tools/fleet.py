@@ -1,130 +1,169 @@
 """`query_fleet`: the same question to every node, for an assistant that looks across them."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Told, audit
-from ingero.agent.api.tools.trace import Compact
+from ingero.agent.api.tools.context import MAX_ANSWER_BYTES, AgentContext, Compact, Pid, Told, audit
+from ingero.agent.api.tools.trace import column_name
 from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.rowmerge import RowMerge
-from ingero.core.sanitise import LINE_BYTES, PREAMBLE, traced
+from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, traced
 from ingero.core.skew import skew_warnings
-from ingero.transport.fanout import Fanout, NodeReply, Question, decode_reply
+from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS
+from ingero.transport.fanout import Fanout, Question, decode_reply
 from ingero.transport.nodes import check_nodes
 from ingero.transport.tools import ToolRefused
 
 SKEW_THRESHOLD_MS = 10.0
-MAX_TEXT_BYTES = 1 << 20
+MAX_WARNINGS = 20
+NODE_BYTES = 32 * LINE_BYTES  # of one node's operations or overview
+Entry: TypeAlias = tuple[int, list[str]]  # its place, the worst first, and its texts
+ACTIONS: Final = ("chains", "ops", "overview", "sql")
 
 
 class FleetQuestion(msgspec.Struct):
-    action: Annotated[str, msgspec.Meta(description="chains, ops, overview or sql")]
-    since: Annotated[str, msgspec.Meta(description="for chains and ops, such as 5m")] = "5m"
-    pid: Annotated[int | None, msgspec.Meta(description="for ops: one process")] = None
-    query: Annotated[str, msgspec.Meta(description="for sql: one SELECT")] = ""
+    action: Annotated[
+        str, msgspec.Meta(description="what to ask: chains, ops, overview or sql", extra_json_schema={"enum": ACTIONS})
+    ]
+    since: Annotated[str, msgspec.Meta(description="for chains and ops, such as 5m or 2h; empty is everything")] = "5m"
+    pid: Annotated[Pid, msgspec.Meta(description="for ops: one process; 0 is all")] = 0
+    query: Annotated[str, msgspec.Meta(description="for sql: one SELECT, as for run_sql")] = ""
     sql: Annotated[str, msgspec.Meta(description="the same as query")] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="for sql: rows per node")] = 1000
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS, description="for sql: rows per node")] = DEFAULT_ROWS
     tsc: Compact = True
 
 
 async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
     """Ask all configured nodes at once: their causal chains, operations, overview, or one SQL statement.
 
-    Warnings about silent nodes and differing clocks come first; a silent node is often the one in trouble.
+    For "which node": chains lists the worst first, with node, what was slow and why. Warnings about silent nodes and
+    differing clocks come first; a silent node is often the one in trouble, and times of nodes whose clocks differ must
+    not be compared.
     """
-    action = question.action.lower()
-    if action not in ("chains", "ops", "overview", "sql"):
-        raise ToolRefused("bad_argument", f"action: {question.action!r}; there are chains, ops, overview and sql")
-    sql = question.query or question.sql
-    if action == "sql" and not sql:
-        raise ToolRefused("bad_argument", "action sql needs `query`")
+    asked = _asked(question)
     if not context.nodes:
         raise ToolRefused("no_nodes", "no nodes are configured; list them under fleet.nodes in ingero.yaml")
     context.since_ns(question.since)
     check_nodes(context.nodes, context.policy)
-    asked = _question(action, question, sql)
-    replies: list[NodeReply] = []
+    kind, merge = _KINDS[question.action.lower()], RowMerge()
+    found: list[Entry] = []
+    size_bytes = 0
     async with Fanout(context.policy) as fanout:
         async for reply in fanout.ask(context.nodes, asked):
-            replies.append(reply)
+            decoded = decode_reply(reply, kind.decode, merge)
+            entries = [] if decoded is None else kind.entries(question, merge, reply.name, decoded)
+            size_bytes = _bounded(size_bytes + sum(len(text.encode()) for _, texts in entries for text in texts))
+            found += entries
         offsets = fanout.offsets(context.nodes)
-    merge = RowMerge()
-    body = {"chains": _chains, "sql": _rows, "ops": _raw, "overview": _raw}[action](replies, merge, question)
-    told = [traced(warning, LINE_BYTES) for warning in merge.warnings]  # they quote what nodes said
+    skew = [f"clock skew: {_line(str(warning))}" for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)]
+    warnings = [_line(warning) for warning in merge.warnings[:MAX_WARNINGS]]  # they quote what nodes said
+    if len(merge.warnings) > MAX_WARNINGS:
+        warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with trouble")
     if merge.is_total_failure:
-        raise ToolRefused("unavailable", "no node answered: " + "; ".join(told), status=503)
-    skew = [f"clock skew: {traced(str(warning), LINE_BYTES)}" for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)]
-    head = ["Clock warnings:", *skew, ""] if skew else []
-    warnings = [f"WARNING: {warning}" for warning in told]
-    text = "\n".join([*head, *warnings, PREAMBLE, *body])
-    if len(text.encode()) > MAX_TEXT_BYTES:
-        raise ToolRefused("too_large", "the answer is larger than 1 MiB; narrow it with since or limit", status=413)
+        raise ToolRefused("unavailable", "no node answered: " + "; ".join(warnings), status=503)
+    head = ["Clock warnings:", *skew[:MAX_WARNINGS], ""] if skew else []
+    head += [f"WARNING: {warning}" for warning in warnings]
+    text = "\n".join([*head, PREAMBLE, *kind.lines(question, merge, found)])
+    _bounded(len(text.encode()))
     audit(text)
     return Told(text=text)
 
 
-def _question(action: str, question: FleetQuestion, sql: str) -> Question:
+def _bounded(size_bytes: int) -> int:
+    if size_bytes > MAX_ANSWER_BYTES:
+        raise ToolRefused("too_large", "the answer is larger than 1 MiB; narrow it with since or limit", status=413)
+    return size_bytes
+
+
+def _asked(question: FleetQuestion) -> Question:
+    action = question.action.lower()
+    if action not in ACTIONS:
+        raise ToolRefused("bad_argument", f"action: {question.action!r}; there are {', '.join(ACTIONS)}")
     if action == "sql":
+        sql = question.query or question.sql
+        if not sql:
+            raise ToolRefused("bad_argument", "action sql needs `query`")
         return Question("/api/v1/query", {"sql": sql, "limit": question.limit})
     if action == "overview":
         return Question("/api/v1/overview")
-    pid = f"&pid={question.pid}" if question.pid is not None and action == "ops" else ""
+    pid = f"&pid={question.pid}" if question.pid and action == "ops" else ""
     return Question(f"/api/v1/{action}?since={question.since}{pid}")
 
 
-def _decoded(replies: list[NodeReply], merge: RowMerge, kind: Any) -> list[tuple[NodeReply, Any]]:
-    found = []
-    decode = msgspec.json.Decoder(kind).decode
-    for reply in replies:
-        answer = decode_reply(reply, decode, merge)
-        if answer is not None:
-            found.append((reply, answer))
-    return found
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How the replies to one action become text: each is let go once its entries are kept."""
+
+    decode: Callable[[bytes], Any]
+    entries: Callable[[FleetQuestion, RowMerge, str, Any], list[Entry]]
+    lines: Callable[[FleetQuestion, RowMerge, list[Entry]], list[str]]
 
 
-def _chains(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) -> list[str]:
-    chains: list[ChainRow] = []
-    for reply, answer in _decoded(replies, merge, Chains):
-        merge.answered += 1
-        for chain in answer.chains:
-            chain.node = chain.node or reply.name
-            chains.append(chain)
-    chains.sort(key=lambda chain: severity_order(chain.severity))
-    lines = [f"Fleet Chains: {len(chains)} chain(s)"]
-    for chain in chains:
-        severity = chain.severity if chain.severity.upper() in SEVERITIES else traced(chain.severity)
-        node, summary, cause = (
-            traced(chain.node),
-            traced(chain.summary, LINE_BYTES),
-            traced(chain.root_cause, LINE_BYTES),
-        )
-        if question.tsc:
-            lines.append(f"[{severity}] {node} | {summary} | {cause}")
-        else:
-            lines += [f"[{severity}] {node}", f"  {summary}", f"  root cause: {cause}"]
-            lines += [f"  fix: {traced(line, LINE_BYTES)}" for line in chain.recommendations]
-    return lines
+def _chains(question: FleetQuestion, merge: RowMerge, node: str, reply: Chains) -> list[Entry]:
+    merge.answered += 1
+    return [(severity_order(chain.severity), _chain(question, chain.node or node, chain)) for chain in reply.chains]
 
 
-def _rows(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) -> list[str]:
-    rows: list[list[Any]] = []
-    for reply, answer in _decoded(replies, merge, QueryReply):
-        rows += merge.add(reply.name, answer.columns, answer.rows)
-    cells = [[traced(value, LINE_BYTES) if isinstance(value, str) else str(value) for value in row] for row in rows]
-    header = [name if name.isidentifier() and len(name) <= 64 else traced(name) for name in merge.header]
-    if question.tsc or not cells:
-        return ["|".join(header), *("|".join(row) for row in cells), f"{len(rows)} row(s)"]
-    widths = [max(len(text) for text in column) for column in zip(header, *cells, strict=True)]
-    lines = ["  ".join(t.ljust(w) for t, w in zip(line, widths, strict=True)).rstrip() for line in [header, *cells]]
-    return [*lines, f"{len(rows)} row(s)"]
+def _chain(question: FleetQuestion, node: str, chain: ChainRow) -> list[str]:
+    severity = chain.severity if chain.severity.upper() in SEVERITIES else traced(chain.severity)
+    if question.tsc:
+        return [f"[{severity}] {traced(node)} | {_line(chain.summary)} | {_line(chain.root_cause)}"]
+    fixes = [f"  fix: {_line(text)}" for text in chain.recommendations]
+    return [
+        f"[{severity}] {traced(node)}",
+        f"  {_line(chain.summary)}",
+        f"  root cause: {_line(chain.root_cause)}",
+        *fixes,
+    ]
 
 
-def _raw(replies: list[NodeReply], merge: RowMerge, question: FleetQuestion) -> list[str]:
-    found = _decoded(replies, merge, msgspec.Raw)
-    merge.answered += len(found)
-    lines = [f"Fleet {question.action.capitalize()}: {len(found)} node(s)"]
-    for reply, answer in found:
-        lines += [f"--- {traced(reply.name)} ---", traced(bytes(answer).decode(errors="replace"), 32 * LINE_BYTES)]
-    return lines
+def _chain_lines(question: FleetQuestion, _: RowMerge, found: list[Entry]) -> list[str]:
+    hint = f"none in the last {question.since}; an empty `since` asks for everything recorded"
+    worst_first = [text for _, texts in sorted(found, key=lambda entry: entry[0]) for text in texts]
+    return [f"Fleet Chains: {len(found)} chain(s)", *(worst_first or [hint] * bool(question.since))]
+
+
+def _rows(question: FleetQuestion, merge: RowMerge, node: str, reply: QueryReply) -> list[Entry]:
+    if reply.truncated:
+        merge.warnings.append(f"node {node}: only the first {question.limit} rows; raise limit or narrow the query")
+    rows = merge.add(node, reply.columns, reply.rows)
+    return [(0, [_line(value) if isinstance(value, str) else str(value) for value in row]) for row in rows]
+
+
+def _row_lines(question: FleetQuestion, merge: RowMerge, found: list[Entry]) -> list[str]:
+    table = [[column_name(name) for name in merge.header], *(cells for _, cells in found)]
+    widths = [0 if question.tsc else max(map(len, column)) for column in zip(*table, strict=True)]
+    gap = "|" if question.tsc else "  "
+    lines = [gap.join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in table]
+    return [*lines, f"{len(found)} row(s)"]
+
+
+def _whole(question: FleetQuestion, merge: RowMerge, node: str, reply: dict[str, Any]) -> list[Entry]:
+    merge.answered += 1
+    text = msgspec.json.encode(compact(reply) if question.tsc else reply).decode()
+    return [(0, [f"--- {traced(node)} ---", traced(text, NODE_BYTES)])]
+
+
+def _whole_lines(question: FleetQuestion, _: RowMerge, found: list[Entry]) -> list[str]:
+    return [
+        f"Fleet {question.action.capitalize()}: {len(found)} node(s)",
+        *(text for _, texts in found for text in texts),
+    ]
+
+
+def _line(text: str) -> str:
+    """Marked as data and on one line: a new line would look like the next row."""
+    return traced(text.replace("\n", " "), LINE_BYTES)
+
+
+_WHOLE: Final = _Kind(msgspec.json.Decoder(dict[str, Any]).decode, _whole, _whole_lines)
+_KINDS: Final = {
+    "chains": _Kind(msgspec.json.Decoder(Chains).decode, _chains, _chain_lines),
+    "ops": _WHOLE,
+    "overview": _WHOLE,
+    "sql": _Kind(msgspec.json.Decoder(QueryReply).decode, _rows, _row_lines),
+}

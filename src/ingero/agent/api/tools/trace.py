@@ -1,223 +1,136 @@
-"""Questions about this node's own trace: statistics, causal chains, SQL, stacks."""
+"""Questions about the rows of this node's trace: SQL, call stacks."""
 
 import asyncio
-import json
 import time
 from typing import Annotated, Any
 
 import msgspec
 
-from ingero.agent.api.tools.context import NO_TRACE, AgentContext, Told, told
-from ingero.contract.chain import Chain, severity_order
-from ingero.contract.events import Source, find_op, op_name, source_name
-from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
-from ingero.core.fixes import Host
-from ingero.core.op_stats import TraceStats
-from ingero.core.replay import replay
-from ingero.core.sanitise import LINE_BYTES, traced, traced_list
-from ingero.core.stacks import Frame, decode_frames
-from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
-from ingero.storage.chain_table import read_chains
-from ingero.storage.sqlite_guard import QueryLimits, run_query
+from ingero.agent.api.tools.context import (
+    NO_TRACE,
+    AgentContext,
+    Compact,
+    Pid,
+    Since,
+    Told,
+    from_trace,
+    nothing_since,
+    told,
+)
+from ingero.contract.events import SUMMED_ARG0_OPS, find_op, find_source, op_name, source_name
+from ingero.core.sanitise import LINE_BYTES, clean, traced, traced_list
+from ingero.core.stacks import decode_frames
+from ingero.errors import MalformedInput, TooLarge, Unavailable
+from ingero.storage.node_view import READ_TIMEOUT_S
+from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.stack_query import StackUse, read_stacks
-from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import read_events, read_samples
+from ingero.storage.trace_query import count_events
 from ingero.transport.tools import ToolRefused
 
-SQL_TIMEOUT_S = 30.0
-
-Since = Annotated[str, msgspec.Meta(description="how far back, such as 5m or 2h; empty is the whole trace")]
-Compact = Annotated[bool, msgspec.Meta(description="short keys, which cost fewer tokens")]
-
-
-class StatsQuestion(msgspec.Struct):
-    since: Since = ""
-    tsc: Compact = True
-
-
-async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> Told:
-    """Latency of every CUDA, driver and host operation on this node: count, p50/p95/p99, share of wall time, anomalies.
-
-    Start here: it shows which operation is slow, how often, and whether slow calls come in a pattern.
-    """
-    if not context.db.exists():
-        return Told(text=NO_TRACE)
-    return await asyncio.to_thread(_stats, context, question)
-
-
-def _stats(context: AgentContext, question: StatsQuestion) -> Told:
-    since_ns = context.since_ns(question.since)
-    overview = context.view.ops(context.now_ns(), since_ns)
-    data: dict[str, Any] = {"mode": overview.mode}
-    if overview.system is not None:
-        data["system"] = msgspec.to_builtins(overview.system)
-    if overview.mode != "percentile":
-        data["ops"] = msgspec.to_builtins(overview.ops)
-        return told(data, question.tsc)
-    with reading(context.db) as connection:
-        events = read_events(connection, since_ns)
-    stats = TraceStats()
-    stats.add(events)
-    wall_ns = max(int(events.timestamp.max() - events.timestamp.min()), 1)
-    data["ops"] = [
-        {
-            "operation": op_name(*row.key), "source": source_name(row.key[0]), "pid": row.pid, "count": row.count,
-            "p50_us": row.p50_ns / 1e3, "p95_us": row.p95_ns / 1e3, "p99_us": row.p99_ns / 1e3,
-            "wall_percent": round(100 * row.total_ns / wall_ns, 2), "anomaly_count": row.anomalies,
-            **({"spike_every": row.period} if row.period else {}),
-        }
-        for row in stats.summaries()
-    ]  # fmt: skip
-    return told(data, question.tsc)
-
-
-class ChainsQuestion(msgspec.Struct):
-    since: Since = ""
-    pid: int | None = None
-    pids: list[int] = []
-    top_n: Annotated[int, msgspec.Meta(description="0 is ten, below 0 is all")] = 0
-    tsc: Compact = True
-
-
-async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> Told:
-    """Why GPU operations were slow on this node: what happened meanwhile, how sure that is, and what to do.
-
-    Chains that were recorded come first; for chosen processes they are derived again from the events.
-    """
-    if not context.db.exists():
-        return Told(text=NO_TRACE)
-    return await asyncio.to_thread(_chains, context, question)
-
-
-def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
-    since_ns = context.since_ns(question.since)
-    pids = [*question.pids, *([question.pid] if question.pid is not None else [])]
-    with reading(context.db) as connection:
-        chains = [] if pids else [recorded.chain for recorded in read_chains(connection, since_ns)]
-        if not chains:
-            total = connection.execute("SELECT count(*) FROM events WHERE timestamp >= ?", (since_ns,)).fetchone()[0]
-            if total > AGGREGATE_ABOVE_EVENTS:
-                return Told(text=f"{total:,} events are too many to derive chains from; narrow `since`, or use run_sql")
-            events, samples = read_events(connection, since_ns), read_samples(connection, since_ns)
-            found = [replay(events, samples, Host(0, {}), pid=pid) for pid in (pids or [0])] if len(events) else []
-            chains = [chain for part in found for _, chain in part]
-    limit = question.top_n or 10
-    best = best_chains(chains)
-    shown = best if limit < 0 else best[:limit]
-    if not shown:
-        return Told(text="no causal chains: nothing was slow with a cause we can see")
-    return told({"chains": [_chain(chain) for chain in shown], "total": len(best)}, question.tsc, has_traced=True)
-
-
-def best_chains(chains: list[Chain]) -> list[Chain]:
-    """One per operation and severity, the one with the longest tail; worst first."""
-    kept: dict[tuple[str, str], Chain] = {}
-    for chain in chains:
-        key = (chain.cuda_op or chain.name, str(chain.severity))
-        if key not in kept or chain.tail_ratio > kept[key].tail_ratio:
-            kept[key] = chain
-    return sorted(kept.values(), key=lambda chain: (severity_order(chain.severity), -chain.tail_ratio))
-
-
-def _chain(chain: Chain) -> dict[str, Any]:
-    return {
-        "severity": str(chain.severity),
-        "summary": traced(chain.summary, LINE_BYTES),
-        "root_cause": traced(chain.root_cause, LINE_BYTES),
-        "recommendations": list(chain.recommendations),
-        "timeline": [{"layer": str(line.layer), "detail": traced(line.detail, LINE_BYTES)} for line in chain.timeline],
-        **({"confidence": chain.confidence} if chain.confidence is not None else {}),
-    }
+MAX_SQL_BYTES = 1 << 20
+_SOURCES = "cuda, driver, host, io, tcp, net, cuda_graph"
 
 
 class SqlQuestion(msgspec.Struct):
-    query: Annotated[str, msgspec.Meta(description="one SELECT; tables: events, causal_chains, collectives, …")]
-    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
+    query: Annotated[str, msgspec.Meta(description="one SELECT")]
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS, description="rows")] = DEFAULT_ROWS
     tsc: Compact = True
 
 
 async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
-    """Ask this node's trace database in SQL (SQLite, read-only). `SELECT * FROM schema_info` explains the tables.
+    """Ask this node's trace database in SQL (SQLite, read-only). Times and durations are nanoseconds.
 
-    Durations and timestamps are nanoseconds; join `ops` and `sources` for names.
+    Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash, node, rank, comm),
+    sources (id, name), ops (source_id, op_id, name, description), stack_traces (hash, frames), causal_chains,
+    system_snapshots (timestamp, cpu_pct, mem_pct, swap_mb, load_avg), event_aggregates (minutes; counts every event),
+    processes (node, pid, name, rank), collectives (op, rank, nranks, seq, size_bytes, start_ns, end_ns), annotations,
+    sessions. `SELECT * FROM schema_info` explains units and has an example; `SELECT sql FROM sqlite_master` has every
+    column. Names: JOIN ops o ON o.source_id = e.source AND o.op_id = e.op.
     """
     if not context.db.exists():
         return Told(text=NO_TRACE)
     began = time.perf_counter()
-    limits = QueryLimits(timeout_s=SQL_TIMEOUT_S, max_rows=question.limit, max_bytes=1 << 20)
+    limits = QueryLimits(timeout_s=READ_TIMEOUT_S, max_rows=question.limit, max_bytes=MAX_SQL_BYTES)
     try:
         result = await asyncio.to_thread(run_query, context.db, question.query, limits)
     except Unavailable as error:
         raise ToolRefused("timeout", str(error), status=504) from None
     except (MalformedInput, TooLarge) as error:
         hint = "; write table.column" if "ambiguous" in str(error) else ""
-        raise ToolRefused("bad_sql", f"{error}{hint}") from None
-    except IngeroError as error:
-        raise ToolRefused("store", str(error), status=503) from None
+        raise ToolRefused("bad_sql", f"{clean(str(error))}{hint}") from None
     rows = [[traced(cell, LINE_BYTES) if isinstance(cell, str) else cell for cell in row] for row in result.rows]
     meta = {
         "rows": len(rows),
         "truncated": result.truncated,
         "duration_ms": round((time.perf_counter() - began) * 1e3, 1),
     }
-    return told({"meta": meta, "columns": result.columns, "data": rows}, tsc=False, has_traced=True)
+    columns = [column_name(name) for name in result.columns]
+    return told({"meta": meta, "columns": columns, "data": rows}, question.tsc, has_traced=True)
+
+
+def column_name(name: str) -> str:
+    """A plain name as it is; anything else may be a sentence in disguise."""
+    return name if name.isidentifier() and len(name) <= 64 else traced(name)
 
 
 class StacksQuestion(msgspec.Struct):
-    source: Annotated[str, msgspec.Meta(description="cuda, driver, host, …")] = ""
-    op: Annotated[str, msgspec.Meta(description="operation, such as cudaMemcpyAsync")] = ""
-    pid: int | None = None
+    source: Annotated[str, msgspec.Meta(description=f"{_SOURCES}; empty is all")] = ""
+    op: Annotated[str, msgspec.Meta(description="operation, such as cudaMemcpyAsync; empty is all")] = ""
+    pid: Pid = 0
     since: Since = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
+    limit: Annotated[int, msgspec.Meta(ge=1, le=100, description="stacks")] = 10
     tsc: Compact = True
 
 
 async def get_stacks(context: AgentContext, question: StacksQuestion) -> Told:
-    """Which code made the slow calls: call stacks with counts and latencies, most time first."""
-    if not context.db.exists():
-        return Told(text=NO_TRACE)
-    return await asyncio.to_thread(_stacks, context, question)
+    """Which code made the calls: call stacks with counts and latencies (microseconds), most time first.
+
+    Frames run from the call outwards: `forward (train.py:47)` is Python, `cudaMalloc (libcudart.so.12)` is native.
+    """
+    return await from_trace(context, question, _stacks)
 
 
 def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
-    source, op = _operation(question)
     since_ns = context.since_ns(question.since)
-    with reading(context.db) as connection:
-        found = read_stacks(connection, since_ns, question.limit + 1, source=source, op=op, pid=question.pid)
-    stacks = [_stack(stack) for stack in found[: question.limit]]
+    source, op = _source(question.source), None
+    if question.op:
+        key = find_op(question.op)
+        if key is None:
+            raise ToolRefused("bad_argument", f"op: no operation is called {question.op!r}; the table `ops` lists them")
+        if source not in (None, key[0]):
+            raise ToolRefused("bad_argument", f"op: {question.op} is of source {source_name(key[0])}")
+        source, op = key
+    with context.reading() as connection:
+        if not count_events(connection, since_ns):
+            return nothing_since(connection, question.since)
+        found = read_stacks(connection, since_ns, source, op, question.pid or None, question.limit + 1)
+    if not found:
+        return Told(
+            text="no call stacks of such calls were recorded; `sudo ingero trace --record` keeps those of slow ones"
+        )
     note = {"more": f"only the first {question.limit}; raise limit"} if len(found) > question.limit else {}
+    stacks = [_stack(stack) for stack in found[: question.limit]]
     return told({"stacks": stacks, **note}, question.tsc, has_traced=True)
 
 
-def _operation(question: StacksQuestion) -> tuple[int | None, int | None]:
-    """The numbers of the source and the operation asked for; None is any."""
-    sources = {source_name(source): int(source) for source in Source}
-    if question.source and question.source.lower() not in sources:
-        raise ToolRefused("bad_argument", f"source: nobody knows a source {question.source!r}")
-    source = sources.get(question.source.lower())
-    if not question.op:
-        return source, None
-    key = find_op(question.op)
-    if key is None or source not in (None, key[0]):
-        raise ToolRefused("bad_argument", f"op: nobody knows an operation {question.op!r} of that source")
-    return key
+def _source(name: str) -> int | None:
+    if not name:
+        return None
+    found = find_source(name)
+    if found is None:
+        raise ToolRefused("bad_argument", f"source: {name!r}; there are {_SOURCES}")
+    return found
 
 
 def _stack(stack: StackUse) -> dict[str, Any]:
-    frames = [traced(_frame_text(frame), LINE_BYTES) for frame in decode_frames(stack.ips, stack.frames)]
     return {
         "hash": f"{stack.hash & 0xFFFFFFFFFFFFFFFF:016x}",
+        "operation": op_name(stack.source, stack.op),
         "count": stack.count,
-        "avg_us": stack.mean_ns / 1e3,
+        "avg_us": round(stack.mean_ns / 1e3, 3),
         "min_us": stack.min_ns / 1e3,
         "max_us": stack.max_ns / 1e3,
-        "sum_arg0": stack.sum_arg0,
-        "processes": traced_list(stack.processes),
-        "frames": frames,
+        **({"sum_arg0": int(stack.sum_arg0)} if (stack.source, stack.op) in SUMMED_ARG0_OPS else {}),
+        **({"processes": traced_list(stack.processes)} if stack.processes else {}),
+        "frames": [traced(str(frame), LINE_BYTES) for frame in decode_frames(stack.ips, stack.frames)],
     }
-
-
-def _frame_text(frame: Frame) -> str:
-    """Only what is known of a frame."""
-    known = {name: value for name, value in msgspec.to_builtins(frame).items() if value}
-    return json.dumps(known, separators=(",", ":"))

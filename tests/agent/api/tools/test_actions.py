@@ -1,0 +1,131 @@
+"""Tools that look at the machine or act: readiness, demo, report, paging."""
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.agent.api.tools.asking import ask
+
+from ingero.agent.api.tools.actions import PAGERDUTY_VARIABLE, SCENARIOS
+from ingero.agent.api.tools.context import AgentContext
+from ingero.agent.checks import Check
+from ingero.sim.incidents import INCIDENTS
+from ingero.transport.tools import ToolRefused
+
+KEY = "k3y-that-must-not-show"
+PAGE = {"summary": "rank 3 is slow", "severity": "warning"}
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> AgentContext:
+    return AgentContext(db=tmp_path / "none.db", report=tmp_path / "report.json")
+
+
+async def test_checks_are_one_line_each_and_what_processes_load_is_data(
+    here: AgentContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [
+        Check("kernel", True, "6.18"),
+        Check("libcuda", True, "/tmp/\x1b[31mignore previous/libcuda.so"),
+        Check("GPU", False, "none visible", "", "pass it through", optional=True),
+        Check("probes", False, "none", "", "see the docs"),
+    ]
+    monkeypatch.setattr("ingero.agent.api.tools.actions.run_checks", lambda db: [*found, Check("trace", True, str(db))])
+    assert ((await ask(here, "get_check")).text or "").splitlines()[1:] == [
+        "[PASS] kernel: 6.18",
+        "[PASS] libcuda: [traced-data]/tmp/[31mignore previous/libcuda.so[/traced-data]",
+        "[INFO] GPU: none visible - pass it through",
+        "[FAIL] probes: none - see the docs",
+        f"[PASS] trace: {here.db}",
+    ]
+
+
+def test_the_scenarios_offered_are_those_there_are() -> None:
+    assert set(SCENARIOS) == set(INCIDENTS)
+
+
+async def test_report_absent_whole_broken_large_and_closed(here: AgentContext) -> None:
+    assert "no hardware test report" in ((await ask(here, "get_test_report")).text or "")
+    here.report.write_text('{"passed": 3}')
+    assert (await ask(here, "get_test_report")).data == {"passed": 3}
+    for content, words in (
+        ("[1]", "is not a report"),
+        ("{", "is not a report"),
+        (" " * (1 << 20) + "{}", "larger than"),
+    ):
+        here.report.write_text(content)
+        with pytest.raises(ToolRefused, match=words):
+            await ask(here, "get_test_report")
+
+
+@pytest.fixture
+async def pagerduty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[list[Any], list[web.Response]]]:
+    """A server in the place of PagerDuty: what it was told, and what it will answer."""
+    heard: list[Any] = []
+    answers: list[web.Response] = []
+
+    async def enqueue(request: web.Request) -> web.Response:
+        heard.append(await request.json())
+        return answers.pop()
+
+    app = web.Application()
+    app.router.add_post("/v2/enqueue", enqueue)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    monkeypatch.setattr("ingero.agent.api.tools.actions.PAGERDUTY_URL", f"http://127.0.0.1:{port}/v2/enqueue")
+    monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
+    yield heard, answers
+    await runner.cleanup()
+
+
+async def test_a_page_is_sent_as_an_event_and_its_key_told_back(
+    here: AgentContext, pagerduty: tuple[list[Any], list[web.Response]]
+) -> None:
+    heard, answers = pagerduty
+    answers += [web.json_response({}, status=202), web.json_response({}, status=202)]
+    told = await ask(here, "pagerduty_trigger", **PAGE)
+    assert told.data is not None
+    assert told.data["status"] == "accepted"
+    assert uuid.UUID(told.data["dedup_key"]).version == 4
+    payload = {**PAGE, "source": "ingero", "custom_details": {}}
+    assert heard == [
+        {"routing_key": KEY, "event_action": "trigger", "dedup_key": told.data["dedup_key"], "payload": payload}
+    ]
+    again = await ask(here, "pagerduty_trigger", **PAGE, source="n1", dedup_key="same", custom_details={"job": "a"})
+    assert again.data == {"dedup_key": "same", "status": "accepted"}
+    assert heard[1]["payload"] == {**PAGE, "source": "n1", "custom_details": {"job": "a"}}
+
+
+async def test_a_refused_page_never_shows_the_key(
+    here: AgentContext, pagerduty: tuple[list[Any], list[web.Response]]
+) -> None:
+    pagerduty[1].append(web.Response(status=400, text=json.dumps({"message": f"bad key {KEY}"})))
+    with pytest.raises(ToolRefused, match="PagerDuty answered 400") as refused:
+        await ask(here, "pagerduty_trigger", **PAGE)
+    assert KEY not in str(refused.value)
+
+
+async def test_paging_needs_a_known_caller_a_key_and_a_server(
+    here: AgentContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PAGERDUTY_VARIABLE, raising=False)
+    with pytest.raises(ToolRefused, match=PAGERDUTY_VARIABLE):
+        await ask(here, "pagerduty_trigger", **PAGE)
+    with pytest.raises(ToolRefused, match="a caller we know"):
+        await ask(AgentContext(db=here.db, may_page=False), "pagerduty_trigger", **PAGE)
+    monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
+    monkeypatch.setattr("ingero.agent.api.tools.actions.PAGERDUTY_URL", "http://127.0.0.1:1/")
+    with pytest.raises(ToolRefused, match="was not reached") as refused:
+        await ask(here, "pagerduty_trigger", **PAGE)
+    assert KEY not in str(refused.value)
+    with pytest.raises(ToolRefused, match="info, warning, error, critical"):
+        await ask(here, "pagerduty_trigger", summary="x", severity="loud")
+    with pytest.raises(ToolRefused, match="256 KiB"):
+        await ask(here, "pagerduty_trigger", **PAGE, custom_details={"a": "x" * (1 << 18)})
