@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +102,8 @@ def exact_counts(kind: str, steps: int, own: dict[str, int]) -> dict[str, object
     finally:
         tracer.close()
         work.close()
-    ours = {name: after[name] - before.get(name, 0) for name in after}
-    rows = {name: (ours.get(name, 0), profiler.get(name, 0)) for name in EXACT if ours.get(name) or profiler.get(name)}
+    ours = Counter({name: after[name] - before.get(name, 0) for name in after})
+    rows = {name: (ours[name], profiler.get(name, 0)) for name in EXACT if ours[name] or profiler.get(name)}
     if kind != "graphs":  # kernels inside a graph have no launch call of their own
         rows["kernels (driver launches)"] = (ours["cuLaunchKernel"] + ours["cuLaunchKernelEx"], profiler["kernels"])
     for name, expected in own.items():

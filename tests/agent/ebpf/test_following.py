@@ -14,6 +14,7 @@ from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
 from ingero.agent.processes.discover import Library
 from ingero.contract.events import Source
 
+LAUNCH = next(number for number, function in enumerate(FUNCTIONS) if function.name == "cuLaunchKernel")
 SYNC = "[rt.cudaDeviceSynchronize() for _ in range({})]\n"
 
 
@@ -203,8 +204,7 @@ def test_driver_that_comes_later_takes_the_launches_over(job, trace) -> None:
     launch = "burst.burst(address(rt.cudaLaunchKernel), 10, 0)"
     process.do(launch)
     process.do("cu = load('libcuda.so.1')")
-    names = lambda: {row.name for row in tracing.tracer.histograms() if row.pid == process.pid}  # noqa: E731
-    tracing.wait(lambda: "cuLaunchKernel" in names())
+    tracing.wait(lambda: LAUNCH in tracing.tracer.processes()[process.pid].slots)
     process.do(launch + "\ncu.cuLaunchKernel(P(1), *[I(1)] * 6, I(0), P(0), None, None)")
     tracing.poll()
     assert tracing.count(process.pid, "cudaLaunchKernel") == 10, "counted until the driver came"

@@ -199,9 +199,10 @@ def test_process_that_waits_for_the_disk_shows_io_waits(job, trace, tmp_path) ->
         "for i in range(20): os.write(fd, b'x' * 65536); os.fsync(fd)\n"
     )
     tracing.poll()
-    if not rows(tracing, process.pid)["block_io"].calls:
+    seen = rows(tracing, process.pid)
+    if "block_io" not in seen:
         pytest.skip("the temporary folder is not on a block device")
-    assert rows(tracing, process.pid)["io_wait"].calls + rows(tracing, process.pid)["sleep"].calls > 0
+    assert seen.keys() & {"io_wait", "sleep"}
 
 
 def test_oom_kill_names_the_victim(job, trace) -> None:

@@ -188,8 +188,8 @@ class Tracer:
         return found
 
     def histograms(self) -> list[HistogramRow]:
-        """Counts and durations of all functions and kernel events. Those of one pid only grow, through exec too, until
-        it is left out: 10 s after its process ended."""
+        """Counts and durations of all functions and kernel events that were seen. Those of one pid only grow, through
+        exec too, until it is left out: 10 s after its process ended."""
         now_s, living = time.monotonic(), self._follower.processes
         self._past = {pid: past for pid, past in self._past.items() if pid in living or past.until_s >= now_s}
         rows = [row for process in living.values() for row in self._rows(process)]
@@ -201,21 +201,23 @@ class Tracer:
         past = self._past.setdefault(process.pid, _Past())
         past.until_s = time.monotonic() + _KEEP_ENDED_S
         for row in self._rows(process):
-            if row.calls:
-                before = past.rows.get(row.name)
-                past.rows[row.name] = row if before is None else _added(before, row)
+            before = past.rows.get(row.name)
+            past.rows[row.name] = row if before is None else _added(before, row)
         ended = [pid for pid in self._past if pid not in self._follower.processes]
         for pid in ended[: max(len(ended) - _MAX_ENDED, 0)]:
             del self._past[pid]
 
     def _rows(self, process: ProcessProbes) -> list[HistogramRow]:
+        calls = self._probes.table.rows["calls"]
         rows = []
         for number, slot in process.slots.items():
-            function = FUNCTIONS[number]
-            rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
+            if calls[slot]:
+                function = FUNCTIONS[number]
+                rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
         for index in range(process.host_slots):
-            source, op, name = _HOST_ROWS[index]
-            rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
+            if calls[process.first_host_slot + index]:
+                source, op, name = _HOST_ROWS[index]
+                rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
         return rows
 
     def _row(self, pid: int, source: int, op: int, name: str, slot: int) -> HistogramRow:

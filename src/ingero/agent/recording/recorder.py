@@ -296,31 +296,16 @@ class Recorder:
     def _process_rows(self, now_ns: int) -> Batch:
         fresh, self.processes.fresh = self.processes.fresh, []
         named = [info for info in fresh if info.name]
-        node = self.policy.node
-        return [
-            (_UPSERT_NAME, [(info.pid, info.name, now_ns) for info in named]),
-            (
-                _UPSERT_PROCESS,
-                [
-                    (
-                        node,
-                        i.pid,
-                        i.start_time,
-                        i.name,
-                        now_ns,
-                        i.rank,
-                        i.local_rank,
-                        i.world_size,
-                        signed64(i.cgroup_id),
-                    )
-                    for i in named
-                ],
-            ),
-            (
-                _INSERT_CGROUP,
-                [(signed64(info.cgroup_id), info.container_id, info.cgroup_path) for info in named if info.cgroup_id],
-            ),
+        processes: list[Row] = [
+            (self.policy.node, info.pid, info.start_time, info.name, now_ns, info.rank, info.local_rank,
+             info.world_size, signed64(info.cgroup_id))
+            for info in named
+        ]  # fmt: skip
+        cgroups: list[Row] = [
+            (signed64(info.cgroup_id), info.container_id, info.cgroup_path) for info in named if info.cgroup_id
         ]
+        names: list[Row] = [(info.pid, info.name, now_ns) for info in named]
+        return [(_UPSERT_NAME, names), (_UPSERT_PROCESS, processes), (_INSERT_CGROUP, cgroups)]
 
     def _chain_rows(self, now_ns: int) -> Batch:
         """The finding with the most behind it is the row; the history counts each time it was found."""
