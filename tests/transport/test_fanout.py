@@ -151,8 +151,11 @@ async def test_f137_client_certificates_to_a_node_known_by_its_fingerprint(tmp_p
 async def test_token_comes_from_the_policy(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db"), token="s3cret") as address:
         (without,) = await ask([address])
+        (wrong,) = await ask([address], token="wrong")
         (with_token,) = await ask([address], token="s3cret")
-    assert without.failure == "HTTP 401: a bearer token is required"
+    places = "$INGERO_FLEET_TOKEN or fleet.token_file of ingero.yaml"
+    assert without.failure == f"HTTP 401: a bearer token is required; put it into {places}"
+    assert wrong.failure == f"HTTP 401: a bearer token is required; not the token in {places}"
     assert with_token.failure is None
 
 

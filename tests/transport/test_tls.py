@@ -81,12 +81,14 @@ def test_a_new_name_makes_a_new_certificate(tmp_path: Path) -> None:
 def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_path: Path) -> None:
     """Two services of one machine must not take the certificate, and clients' trust in it, from each other."""
     first = kept_certificate(tmp_path, ["a"], ["192.0.2.1"]).cert.read_bytes()
-    assert kept_certificate(tmp_path, ["a"], ["192.0.2.2"]).cert.read_bytes() == first
+    assert kept_certificate(tmp_path, ["a"], ["192.0.2.2", "192.0.2.1"]).cert.read_bytes() == first
     both = kept_certificate(tmp_path, ["b"], ["192.0.2.2"]).cert
     assert names_in(both) == ["b", "192.0.2.2", "a", "192.0.2.1"]
     kept = both.read_bytes()
     assert kept_certificate(tmp_path, ["a"]).cert.read_bytes() == kept_certificate(tmp_path, ["b"]).cert.read_bytes()
     assert both.read_bytes() == kept
+    moved = kept_certificate(tmp_path, ["a"], ["192.0.2.9"]).cert
+    assert "192.0.2.9" in names_in(moved), "this machine is nowhere it was before"
 
 
 def test_addresses_of_this_machine_are_those_others_can_use() -> None:

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from ingero.agent.checks import Check
 from ingero.cli.fleet_http import authorization, open_connection
-from ingero.config.ingero import FLEET_TOKEN_VARIABLE
-from ingero.contract.names import CLUSTER_QUERY, METRICS_PATH, PROTOBUF_TYPE, QUORUM_HEADER, THRESHOLD_HEADER
+from ingero.contract.names import (
+    CLUSTER_QUERY,
+    FLEET_TOKEN_VARIABLE,
+    METRICS_PATH,
+    PROTOBUF_TYPE,
+    QUORUM_HEADER,
+    THRESHOLD_HEADER,
+)
 from ingero.transport.connect import failure_text
 
 OTLP_HTTP_PORT = 4318

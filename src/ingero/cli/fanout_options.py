@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ingero.cli.params import Decorator, Duration, stacked
-from ingero.config.ingero import FLEET_TOKEN_VARIABLE, FleetBlockConfig, load_ingero
+from ingero.config.ingero import FleetBlockConfig, load_ingero
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.auth import token_from
 from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 

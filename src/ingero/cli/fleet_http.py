@@ -10,7 +10,8 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero
+from ingero.config.ingero import load_ingero
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.auth import token_from
 from ingero.transport.connect import connection_to, failure_text

@@ -12,7 +12,8 @@ from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investig
 from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
 from ingero.cli.table import print_json, print_summaries
-from ingero.config.ingero import FLEET_TOKEN_VARIABLE, load_ingero, trace_database
+from ingero.config.ingero import load_ingero, trace_database
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.trace_path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal

@@ -17,7 +17,8 @@ from ingero.config.loader import load_text
 from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.storage.trace_path import home
 from ingero.storage.whole_file import replace_file
-from ingero.transport.fanout import NOT_DECODABLE, NodeReply, Question, decode_time, peer_fingerprint
+from ingero.transport.fanout import NodeReply, Question, decode_time, peer_fingerprint
+from ingero.transport.node_failures import NOT_DECODABLE
 from ingero.transport.nodes import split_host_port, split_scheme
 from ingero.transport.tls import fingerprint_bytes
 

@@ -17,7 +17,6 @@ from ingero.storage.trace_path import PATH_VARIABLE, default_path, home
 from ingero.transport.endpoint import Protocol
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
-FLEET_TOKEN_VARIABLE = "INGERO_FLEET_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ CLUSTER_QUERY: Final = "cluster_id"
 NODE_QUERY: Final = "node_id"
 CLUSTER_HEADER: Final = "ingero.cluster.id"
 THRESHOLD_PATH: Final = "/api/v1/threshold"
+FLEET_TOKEN_VARIABLE: Final = "INGERO_FLEET_TOKEN"  # noqa: S105 - the name of a variable, not a token
 NODE_NAME_HEADER: Final = "X-Ingero-Node"
 
 SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the number under which a request is durable

@@ -29,14 +29,14 @@ def kept_certificate(
 ) -> ServerTls:
     """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when a name is missing.
 
-    `addresses` of interfaces come and go: they join whenever one is made, and are no reason to make one. Names that it
-    held before stay, or two services of one machine would take it from each other with every start."""
+    `addresses` of interfaces come and go: they join whenever one is made, and one of them that it holds is enough to
+    keep it. Names that it held before stay, or two services of one machine would take it from each other."""
     cert, key = directory / KEPT_CERTIFICATE, directory / KEPT_KEY
     now = now or datetime.datetime.now(datetime.UTC)
     names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_one(directory / ".lock"):
-        if not _still_good(cert, key, names, now):
+        if not _still_good(cert, key, names, addresses, now):
             every = [*names, *addresses, *_earlier_names(cert)]
             cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)
             _write_private(key, key_pem)
@@ -121,7 +121,7 @@ def _key_usage() -> x509.KeyUsage:
     )  # fmt: skip
 
 
-def _still_good(cert: Path, key: Path, names: Sequence[str], now: datetime.datetime) -> bool:
+def _still_good(cert: Path, key: Path, names: Sequence[str], addresses: Sequence[str], now: datetime.datetime) -> bool:
     if not (cert.exists() and key.exists()):
         return False
     try:
@@ -132,7 +132,8 @@ def _still_good(cert: Path, key: Path, names: Sequence[str], now: datetime.datet
     if own_key != certificate.public_key():
         return False  # the machine went down between writing one and the other
     renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
-    return now < renew_at and set(names) <= set(names_in(cert))
+    held = set(names_in(cert))
+    return now < renew_at and held.issuperset(names) and (not addresses or not held.isdisjoint(addresses))
 
 
 def _write_private(path: Path, data: bytes) -> None:

@@ -5,7 +5,6 @@ A reply is kept as bytes until it is its turn, so that memory holds compact answ
 
 import asyncio
 import errno
-import os
 import ssl
 import time
 from collections import deque
@@ -16,11 +15,12 @@ from typing import Any, Final, Self, TypeVar
 import aiohttp
 import msgspec
 
-from ingero.contract.names import NODE_NAME_HEADER
+from ingero.contract.names import FLEET_TOKEN_VARIABLE, NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
 from ingero.core.rowmerge import RowMerge
 from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.errors import AuthError
+from ingero.transport.node_failures import NOT_DECODABLE, changed_certificate, connection_failure, error_text, one_line
 from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme
 from ingero.transport.tls import (
     ClientTls,
@@ -39,7 +39,6 @@ FRESH_NS: Final = 60_000_000_000  # a clock that was looked at this recently is 
 AT_ONCE: Final = 128  # more at a time only fills memory: replies are printed in order anyway
 BACKLOG_BYTES: Final = 32 << 20  # of replies that wait for a slower node before them
 Answer = TypeVar("Answer")
-NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 decode_time = msgspec.json.Decoder(TimeReply).decode
 
 
@@ -201,11 +200,11 @@ class Fanout:
         except aiohttp.ClientConnectorCertificateError as error:
             return NodeReply(node, node, failure=await self._unknown_certificate(node, error))
         except aiohttp.ServerFingerprintMismatch as error:
-            return NodeReply(node, node, failure=_changed_certificate(node, error))
+            return NodeReply(node, node, failure=changed_certificate(node, error))
         except (UnicodeError, aiohttp.InvalidURL):
             return NodeReply(node, node, failure="cannot connect: that is no host name")
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            return NodeReply(node, node, failure=_connection_failure(error) + self._hint(node, error))
+            return NodeReply(node, node, failure=connection_failure(error) + self._hint(node, error))
 
     async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         pinned = b"" if self._url(node).startswith("http://") else self.policy.pinned(node)
@@ -217,12 +216,33 @@ class Fanout:
                 method, self._url(node) + question.path, json=question.body, allow_redirects=False, headers=leaving,
                 ssl=self._pinned_context if pinned else self._context,
             ) as reply:  # fmt: skip
-                return await _read(node, reply)
+                return await self._read(node, reply)
         except aiohttp.ClientConnectorSSLError as error:
             if was_plain or not self._may_be_plain(node, error):
                 raise
             self._plain.add(node)
             return await self._request(node, question, is_last=is_last)
+
+    async def _read(self, node: str, reply: aiohttp.ClientResponse) -> NodeReply:
+        name = one_line(reply.headers.get(NODE_NAME_HEADER, ""))[:NAME_LENGTH] or node
+        if reply.status != 200:
+            text = error_text((await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace"))
+            failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
+            hint = self._token_hint() if reply.status == 401 else ""
+            return NodeReply(node, name, failure=one_line(failure)[:ERROR_TEXT_LENGTH] + hint)
+        body = bytearray()
+        async for chunk in reply.content.iter_chunked(1 << 16):
+            body += chunk
+            if len(body) > MAX_REPLY_BYTES:
+                reply.close()
+                return NodeReply(
+                    node, name, failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT"
+                )
+        return NodeReply(node, name, bytes(body))
+
+    def _token_hint(self) -> str:
+        places = f"${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
+        return f"; not the token in {places}" if self.policy.token else f"; put it into {places}"
 
     async def _measure(self, node: str) -> None:
         """Three looks at a node's clock; a node that does not tell is left out, the question itself goes on."""
@@ -288,50 +308,3 @@ async def peer_fingerprint(node: str, timeout_s: float) -> str:
         return fingerprint(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     finally:
         writer.close()
-
-
-async def _read(node: str, reply: aiohttp.ClientResponse) -> NodeReply:
-    name = _one_line(reply.headers.get(NODE_NAME_HEADER, ""))[:NAME_LENGTH] or node
-    if reply.status != 200:
-        text = _error_text((await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace"))
-        failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
-        return NodeReply(node, name, failure=_one_line(failure)[:ERROR_TEXT_LENGTH])
-    body = bytearray()
-    async for chunk in reply.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > MAX_REPLY_BYTES:
-            reply.close()
-            return NodeReply(node, name, failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT")
-    return NodeReply(node, name, bytes(body))
-
-
-def _error_text(text: str) -> str:
-    try:
-        return str(msgspec.json.decode(text)["error"])
-    except (*NOT_DECODABLE, KeyError, TypeError):
-        return text
-
-
-def _one_line(text: str) -> str:
-    """What a node says of itself, with nothing in it that a terminal would act on."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
-
-
-def _connection_failure(error: Exception) -> str:
-    if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno or 0  # names that do not resolve have negative ones
-        reason = os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
-        return f"cannot connect: {reason or 'it hung up before TLS was agreed; we want TLS 1.3'}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "it closed the connection without an answer"
-    return f"the answer broke off: {error}" if str(error) else f"the answer broke off ({type(error).__name__})"
-
-
-def _changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) -> str:
-    seen = ":".join(f"{byte:02X}" for byte in error.got)
-    return (
-        f"its certificate is not the trusted one (now {seen}); if the node was reinstalled, run "
-        f"`ingero nodes trust {split_scheme(node)[1]}`"
-    )

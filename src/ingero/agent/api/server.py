@@ -55,26 +55,30 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         raise AuthError(
             f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
         )
+    bound = bind(settings.address)  # first: a name that nobody can listen on has no place in a certificate
     tls = None if settings.plaintext else _certificate(settings, host)
     context = server_context(tls) if tls else None
     names = [*settings.host_names, *local_names(settings.node, [host]), *(names_in(tls.cert) if tls else ())]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     digest = token_digest(settings.token) if settings.token else None
     guarded = NodeGuard(api, settings.node, digest, names)
-    return await _serve(guarded, settings.address, context, tls)
+    return await _serve(guarded, bound, context, tls)
 
 
 async def start_app(app: Any, address: str) -> Serving:
     """Another application of this node over HTTPS, with the node's kept certificate."""
     host, _ = parse_address(address)
+    bound = bind(address)
     own = local_names(None, [host])
     kept = kept_certificate(_certificate_folder(), own, _addresses(host))
     guarded = NodeGuard(app, socket.gethostname(), None, [*own, *names_in(kept.cert)])
-    return await _serve(guarded, address, server_context(kept), kept)
+    return await _serve(guarded, bound, server_context(kept), kept)
 
 
-async def _serve(guarded: NodeGuard, address: str, context: ssl.SSLContext | None, tls: ServerTls | None) -> Serving:
-    listener = HttpListener(guarded, bind(address), context)
+async def _serve(
+    guarded: NodeGuard, bound: socket.socket, context: ssl.SSLContext | None, tls: ServerTls | None
+) -> Serving:
+    listener = HttpListener(guarded, bound, context)
     await listener.start()
     shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
     return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
