@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ingero.cli.echo_ask import to_text
 from ingero.cli.echo_server import effective_config
 from ingero.errors import ConfigError
 
@@ -42,3 +43,7 @@ def test_an_unknown_key_in_the_file_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_file_is_an_error_also_with_flags(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         effective_config(tmp_path / "none.yaml", {"insecure_no_tls": True})
+
+
+def test_an_answer_without_rows_says_so() -> None:
+    assert to_text({"cluster_id": "c", "stragglers": [], "notes": ["n"]}) == "cluster_id  c\nstragglers: none\nnote: n"

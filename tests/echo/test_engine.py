@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -14,6 +16,7 @@ from tests.echo.samples import metrics_body
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp_rows import Signal
+from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
@@ -215,6 +218,27 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
     newer.close()
     with pytest.raises(StoreError, match="schema version 99, this program knows 1; use a newer ingero-echo"):
         await Engine(settings(tmp_path)).start()
+
+
+async def test_no_thread_goes_on_after_the_end(tmp_path: Path) -> None:
+    """A segment that is still being made must not be finished while the next owner uses it."""
+    before = set(threading.enumerate())
+    started = Engine(settings(tmp_path))
+    await started.start()
+    await started.stop()
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert left & {"journal", "segments"} == set()
+
+
+def test_asking_a_running_echo_ends_in_words(tmp_path: Path) -> None:
+    database = tmp_path / "echo.db"
+    assert ask_running(database, {"do": "backup"}, PATIENCE_S) is None
+    assert ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None  # longer than a socket's name
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(control_path(database)))
+        silent.listen()
+        with pytest.raises(StoreError, match=r"echo\.db\.sock: no answer within 0\.05 s; its log says more"):
+            ask_running(database, {"do": "backup"}, 0.05)
 
 
 async def test_a_second_engine_is_turned_away(engine: Engine, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def check_scopes(echo: RunningEcho) -> None:
     assert echo.ask("summary", cluster_id="b").status == 200
     listed = echo.ask("summary", TEAM_A)
     assert (listed.code, "b" in listed.json["error"]["message"].split()) == ("cluster_required", False)
-    assert echo.send(score("b", "intruder", [0.1]), token=TEAM_A).status == 403
+    sent = echo.send(score("b", "intruder", [0.1]), token=TEAM_A)
+    assert (sent.status, sent.body[:2]) == (403, b"\x08\x07")  # a google.rpc.Status that says PERMISSION_DENIED
     assert echo.send(score("a2", "a2-0", [0.7]), token=TEAM_A).status == 200
     assert echo.sql("SELECT count(*) FROM events WHERE node_id = 'intruder'").json["data"]["rows"] == [[0]]
     who = echo.get("/api/v2/whoami", TEAM_A)

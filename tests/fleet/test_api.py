@@ -54,6 +54,8 @@ async def test_diagnostics_show_every_node() -> None:
         }
         assert {node["state"] for node in scores["nodes"]} == {"active"}
         assert (await get(f"{base}/scores?cluster_id=nope"))[0] == 404
+        for page in (f"{base}/nope", f"http://{fleet.addresses['threshold']}/nope"):
+            assert await get(page) == (404, '{"error":"Not Found"}')
 
 
 async def test_health_is_200_while_running_and_503_while_draining() -> None:

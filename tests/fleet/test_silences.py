@@ -92,7 +92,8 @@ async def test_the_api_begins_lists_and_lifts_behind_the_token(tmp_path: Path) -
         url = f"http://{fleet.addresses['threshold']}/api/v1/silences"
         body = msgspec.json.encode(asked())
         async with session.post(url, data=body) as reply:
-            assert reply.status == 401
+            assert (reply.status, await reply.json()) == (401, {"error": "a bearer token is needed"})
+            assert reply.headers["WWW-Authenticate"] == "Bearer"
         session.headers["Authorization"] = "Bearer s3cret-s3cret-s3cret"
         async with session.post(url, data=body) as reply:
             assert (reply.status, (await reply.json())["target"]) == (200, "n5")

@@ -45,6 +45,27 @@ def damage(path: Path, marker: bytes) -> None:
     path.write_bytes(data)
 
 
+def test_a_segment_that_cannot_be_begun_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk in trouble is tried again and again."""
+    writer = write(tmp_path, [[b"x"]])
+
+    def broken(_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("ingero.storage.journal.sync_directory", broken)
+    for _ in range(2):
+        with pytest.raises(StoreFull, match="Input/output error"):
+            writer.append([(1, b"y" * SMALL)], received_us=5)
+        opened = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(StoreFull, match="Input/output error"):
+            writer.append([(1, b"y" * SMALL)], received_us=5)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened
+    monkeypatch.undo()
+    assert writer.append([(1, b"y" * SMALL)], received_us=5) == 2
+    writer.close()
+
+
 @given(st.binary(max_size=50), st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 7), st.integers(0, 3))
 def test_frame_round_trip_and_any_flipped_bit_is_noticed(
     body: bytes, seq: int, synced: int, bit: int, signal: int

@@ -130,7 +130,9 @@ def to_text(answer: dict[str, Any]) -> str:
         lines = [render_table(answer["columns"], answer["rows"])]
     else:
         for name, rows in answer.items():
-            if isinstance(rows, list) and rows and name != "notes":
+            if isinstance(rows, list) and not rows and name != "notes":
+                lines.append(f"{name}: none")
+            elif isinstance(rows, list) and name != "notes":
                 columns = (
                     list(dict.fromkeys(key for row in rows for key in row)) if isinstance(rows[0], dict) else [name]
                 )

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import ssl
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def fleet_json(
     if reply.status == 401:
         raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml")
     if reply.status != 200:
-        raise Unavailable(f"Fleet at {url} answered {reply.status}: {_reason(data)}")
+        hint = f"; {RIGHT_ADDRESS}" if reply.status == HTTPStatus.NOT_FOUND else ""
+        raise Unavailable(f"Fleet at {url} answered {reply.status}: {_reason(data)}{hint}")
     try:
         return json.loads(data)
     except ValueError:
@@ -73,7 +75,7 @@ def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):
-        return f"{body[:200].decode(errors='replace').strip()}; {RIGHT_ADDRESS}"
+        return body[:200].decode(errors="replace").strip()
 
 
 def _advice(error: Exception) -> str:

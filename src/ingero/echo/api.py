@@ -30,6 +30,7 @@ from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
+from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.http import json_response
 from ingero.transport.tools import ToolRefused
 from ingero.transport.tools_http import REQUEST_ID_HEADER, list_tools, refusal, request_id, tool_endpoint
@@ -195,8 +196,8 @@ class Gate:
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
         key = self._api.access.find(request.headers.get("authorization"), now_s)
-        if key is None:  # the same words for missing, malformed and wrong
-            error = ToolRefused("unauthorized", "a bearer token is needed", HTTPStatus.UNAUTHORIZED)
+        if key is None:
+            error = ToolRefused("unauthorized", BEARER_NEEDED, HTTPStatus.UNAUTHORIZED)
             response = refusal(error, entry.request_id)
             response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
             return response

@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,8 +32,9 @@ from ingero.echo.metrics import ingest_families, question_families, store_famili
 from ingero.echo.receive import Receiver
 from ingero.echo.store_api import StoreStats
 from ingero.errors import IngeroError, StoreError
+from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.certificates import kept_certificate, local_names
-from ingero.transport.http import HttpListener, json_response
+from ingero.transport.http import HttpListener, error_response, json_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp_http import otlp_endpoint
@@ -110,10 +112,10 @@ class EchoService:
         tls = self._tls()
         context = self._context = server_context(tls) if tls else None
         health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
+        self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
         await self.questions.start()
         await self._serve("mcp", self.config.mcp_addr, self.questions.app(), context)
-        self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
         await self._serve("http", self.config.otlp_http_addr, self.admission, context)
         self._grpc = grpc_listener(
             self.config.otlp_addr,
@@ -166,7 +168,7 @@ class EchoService:
     async def _metrics(self, request: Request) -> Response:
         key = self._sender(request.headers.get("authorization"))
         if key is None or key.clusters is not None:
-            return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
+            return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
     async def render_metrics(self) -> bytes:

@@ -70,17 +70,23 @@ class Control:
 
 def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
     """Ask the Echo that owns `database`; None when none runs. Raises StoreError with its refusal."""
-    connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(timeout_s)
-    try:
-        connection.connect(str(control_path(database)))
-    except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()
-        return None
-    with connection, connection.makefile("rwb") as stream:
-        stream.write(json.dumps(request).encode() + b"\n")
-        stream.flush()
-        line = stream.readline()
+    path = control_path(database)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(str(path))
+        except OSError as error:
+            if isinstance(error, FileNotFoundError | ConnectionRefusedError) or not error.errno:
+                return None  # nobody is there; without a number, the path is longer than a socket can have
+            raise StoreError(f"cannot ask the Echo behind {path}: {error.strerror}; run this as its user") from None
+        try:
+            with connection.makefile("rwb") as stream:
+                stream.write(json.dumps(request).encode() + b"\n")
+                stream.flush()
+                line = stream.readline()
+        except OSError as error:
+            reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error.strerror
+            raise StoreError(f"the Echo behind {path}: {reason}; its log says more") from None
     answer: dict[str, Any] = json.loads(line) if line else {"error": "Echo stopped before it answered"}
     if "error" in answer:
         raise StoreError(answer["error"])

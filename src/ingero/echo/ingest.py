@@ -66,7 +66,7 @@ class Ingest:
         self._queue: deque[_Waiting] = deque()
         self._queued_bytes = 0
         self._wake = threading.Event()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._full: tuple[float, str] | None = None
         self._thread = threading.Thread(target=self._write_forever, name="journal", daemon=True)
         self._preparer = threading.Thread(target=self._prepare_forever, name="segments", daemon=True)
@@ -131,9 +131,10 @@ class Ingest:
     def stop(self) -> None:
         """Write what is queued and end the threads; later requests are refused."""
         self.draining = True
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
         self._thread.join()
+        self._preparer.join()  # a segment half made must not be finished beside the next owner's
         self._journal.close()
 
     def _admit(self, size: int) -> None:
@@ -156,7 +157,7 @@ class Ingest:
             while self._queue:
                 self._write_group()
             self._journal.recycle(self._applied_seq)
-            if self._stopping:
+            if self._stopping.is_set():
                 return
 
     def _write_group(self) -> None:
@@ -199,11 +200,10 @@ class Ingest:
 
     def _prepare_forever(self) -> None:
         """Have a spare segment ready, and free those that are no longer needed even when nothing arrives."""
-        while not self._stopping:
-            time.sleep(PREPARE_EVERY_S)
+        while not self._stopping.wait(PREPARE_EVERY_S):
             self._wake.set()
             try:
                 self._journal.prepare()
             except StoreError as error:
                 log.warning("no_spare_segment", extra={"reason": str(error)})
-                time.sleep(FULL_RETRY_S)
+                self._stopping.wait(FULL_RETRY_S)

@@ -6,15 +6,10 @@ from typing import Any, Final
 
 from ingero.echo.tools.asker import PREFIX
 from ingero.echo.tools.catalogue import TOOLS
-from ingero.transport.tools_http import REFUSAL_RESPONSE, openapi
+from ingero.transport.tools_http import REFUSAL_RESPONSE, enveloped, openapi
 
 _OBJECT: Final = {"type": "object"}
 _OPEN: Final = (429, 503)
-_META: Final = {
-    "type": "object",
-    "required": ["duration_ms", "request_id"],
-    "properties": {"duration_ms": {"type": "number"}, "request_id": {"type": "string"}},
-}
 _VERSIONS: Final = {
     "type": "object",
     "additionalProperties": False,
@@ -39,10 +34,10 @@ def described() -> dict[str, Any]:
     """Made once; the tools and their types are fixed."""
     extra = {
         "/api/versions": {"get": {**_get("versions", "Versions of this API", _json(_VERSIONS), _OPEN), "security": []}},
-        "/api/v2/tools/list": {"get": _get("list_tools", "Every tool with its schemas", _json(_enveloped(_OBJECT)))},
+        "/api/v2/tools/list": {"get": _get("list_tools", "Every tool with its schemas", _json(enveloped(_OBJECT)))},
         "/api/v2/openapi.json": {"get": _get("openapi", "This document", _json(_OBJECT))},
-        "/api/v2/health": {"get": _get("health", "State and version of the service", _json(_enveloped(_OBJECT)))},
-        "/api/v2/whoami": {"get": _get("whoami", "What this token may see", _json(_enveloped(_OBJECT)))},
+        "/api/v2/health": {"get": _get("health", "State and version of the service", _json(enveloped(_OBJECT)))},
+        "/api/v2/whoami": {"get": _get("whoami", "What this token may see", _json(enveloped(_OBJECT)))},
         "/metrics": {
             "get": _get(
                 "metrics", "Echo's own metrics", {"text/plain": {"schema": {"type": "string"}}}, (401, 403, 429, 503)
@@ -53,10 +48,6 @@ def described() -> dict[str, Any]:
     analysis = document["paths"][f"/api/v2/tools/{PREFIX}run_analysis"]["post"]
     document["paths"]["/api/v2/sql"] = {"post": {**analysis, "operationId": "sql", "summary": "One read-only SELECT"}}
     return document
-
-
-def _enveloped(data: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "required": ["data", "meta"], "properties": {"data": data, "meta": _META}}
 
 
 def _json(schema: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ingero.contract.otlp_rows import Signal, resource_context
 from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
+from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.otlp_http import Inbound, Reply
 
 SIGNALS: Final[dict[Kind, Signal]] = {
@@ -24,7 +25,6 @@ SIGNALS: Final[dict[Kind, Signal]] = {
 WAIT_S: Final = 10.0
 FULL_RETRY_S: Final = 10
 ACK_BOUNDS_MS: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000.0)
-_UNAUTHORIZED: Final = "a bearer token is needed"  # the same words for missing, malformed and wrong
 
 
 class Receiver:
@@ -56,7 +56,7 @@ class Receiver:
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
         sender = self._sender_of(inbound.authorization)
         if sender is None:
-            return Reply(HTTPStatus.UNAUTHORIZED, message=_UNAUTHORIZED)
+            return Reply(HTTPStatus.UNAUTHORIZED, message=BEARER_NEEDED)
         body = inbound.body
         began = time.perf_counter()
         try:

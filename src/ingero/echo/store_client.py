@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable
@@ -35,8 +34,6 @@ COME_BACK_S: Final = 15.0
 TELL_EVERY_S: Final = 0.05
 FIRST_RESTART_S: Final = 0.1
 LONGEST_RESTART_S: Final = 5.0
-# the C library reserves 64 MiB of address space per thread unless told otherwise: a third of the smallest limit
-ONE_HEAP: Final = {"MALLOC_ARENA_MAX": "2"}
 _FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory")
 
 
@@ -166,9 +163,7 @@ class StoreClient:
         settings = msgspec.json.encode(self._settings).decode()
         command = [sys.executable, "-m", "ingero.echo.store", str(theirs.fileno()), settings]
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=[theirs.fileno()], env=os.environ | ONE_HEAP
-            )
+            self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)

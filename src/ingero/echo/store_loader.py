@@ -61,7 +61,7 @@ class Loader:
                     self._settings.threads,
                 )
             except StoreError as error:
-                if "lock" not in str(error).lower() or time.monotonic() > until:
+                if "could not set lock" not in str(error).lower() or time.monotonic() > until:
                     raise
                 time.sleep(0.05)
             else:

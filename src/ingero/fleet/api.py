@@ -4,10 +4,12 @@ import asyncio
 import html
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -23,7 +25,7 @@ from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictDesk
-from ingero.transport.http import json_response
+from ingero.transport.http import error_response, http_error, json_response
 from ingero.transport.otlp_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
@@ -71,7 +73,8 @@ def threshold_app(processor: FleetProcessor, gate: TokenGate, desk: VerdictDesk)
             Route("/api/v1/threshold", guarded(gate, threshold)),
             Route("/api/v1/status", guarded(gate, status)),
             *silence_routes(desk.silences, gate),
-        ]
+        ],
+        exception_handlers={HTTPException: http_error},
     )
 
 
@@ -86,7 +89,7 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
         cluster = processor.clusters.get(name)
         if cluster is None:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
-            return json_response({"error": f"no cluster {name!r}; known: {known}"}, 404)
+            return error_response(f"no cluster {name!r}; known: {known}", HTTPStatus.NOT_FOUND)
         rows = await _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
         return json_response(
             {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
@@ -96,7 +99,8 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
         routes=[
             Route("/debug/clusters", guarded(gate, clusters)),
             Route("/debug/scores", guarded(gate, scores)),
-        ]
+        ],
+        exception_handlers={HTTPException: http_error},
     )
 
 

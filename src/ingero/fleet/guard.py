@@ -1,12 +1,14 @@
 """Bearer tokens: what a listener asks for, and endpoints behind it."""
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ingero.transport.auth import parse_bearer, token_digest, tokens_equal
+from ingero.transport.auth import BEARER_NEEDED, parse_bearer, token_digest, tokens_equal
+from ingero.transport.http import error_response
 
 
 class TokenGate:
@@ -31,6 +33,6 @@ def guarded(gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]])
     async def check(request: Request) -> Response:
         if gate.admits(request.headers.get("authorization")):
             return await endpoint(request)
-        return Response("a bearer token is needed\n", 401, {"WWW-Authenticate": "Bearer"}, "text/plain")
+        return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
 
     return check

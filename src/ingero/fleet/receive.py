@@ -25,6 +25,7 @@ from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum
 from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
+from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.otlp_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
 
 try:
@@ -32,7 +33,6 @@ try:
 except ImportError:  # built without a compiler
     PushLane = None
 
-_UNAUTHORIZED = "a bearer token is needed"  # the same words for missing, malformed and wrong
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
 _MAX_KEPT_QUERIES = 16384
 _MAX_KEPT_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
@@ -189,7 +189,7 @@ class Receiver:
         if self.draining:
             return Reply(503, message="shutting down; push again", retry_after_s=1)
         if not gate.admits(authorization):
-            return Reply(401, message=_UNAUTHORIZED)
+            return Reply(401, message=BEARER_NEEDED)
         if self.max_requests_per_s:
             if self._allowance <= 0:
                 retry_after_s = max(1, round(self.processor.policy.push_interval_s))

@@ -1,6 +1,7 @@
 """Silences over HTTP: list, begin, lift; behind the token of the threshold listener."""
 
 import time
+from http import HTTPStatus
 from typing import TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError
 from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.silences import Silences
-from ingero.transport.http import json_response
+from ingero.transport.http import error_response, json_response
 from ingero.transport.tls import is_loopback
 
 MAX_REQUEST_BYTES = 4096
@@ -32,7 +33,7 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
         try:
             return json_response(silences.put(asked, time.time()))
         except StoreError as error:
-            return json_response({"error": str(error)}, 507)
+            return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     async def lift(request: Request) -> Response:
         asked = await _asked(request, gate, LiftRequest)
@@ -41,7 +42,7 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
         try:
             return json_response({"lifted": silences.lift(asked)})
         except StoreError as error:
-            return json_response({"error": str(error)}, 507)
+            return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     return [
         Route("/api/v1/silences", guarded(gate, listed), methods=["GET"]),
@@ -53,15 +54,15 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
 async def _asked(request: Request, gate: TokenGate, kind: type[T]) -> T | Response:
     """The request as `kind`, or the refusal of it. Without a token only this machine may change anything."""
     if not gate.is_closed and not (request.client and is_loopback(request.client.host)):
-        return json_response(
-            {"error": "silences from other machines need a token: extensions.ingero_threshold.token_file"}, 403
-        )
+        needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
+        return error_response(needed, HTTPStatus.FORBIDDEN)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_REQUEST_BYTES:
-            return json_response({"error": f"the request is larger than {MAX_REQUEST_BYTES} bytes"}, 413)
+            too_large = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
+            return error_response(too_large, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     try:
         return msgspec.json.decode(bytes(body), type=kind)
     except msgspec.DecodeError as error:
-        return json_response({"error": str(error)}, 400)
+        return error_response(str(error), HTTPStatus.BAD_REQUEST)

@@ -306,6 +306,7 @@ class JournalWriter:
         with self._spare_lock:
             if size > self._segment_bytes or not self._spare.exists():
                 _claim(self._spare, size)
+            fd = -1
             try:
                 fd = os.open(self._spare, os.O_RDWR)
                 os.pwrite(fd, _encode_head(number, self.last_seq + 1), 0)
@@ -313,6 +314,8 @@ class JournalWriter:
                 self._spare.rename(path)
                 sync_directory(self._directory)
             except OSError as error:
+                if fd >= 0:
+                    os.close(fd)
                 raise _cannot_write(self._directory, error) from None
         self._fd, self._size, self._offset = fd, size, _SEGMENT_HEAD.size
         self.segments.append(Segment(path, number, self.last_seq + 1))

@@ -10,6 +10,7 @@ from pathlib import Path
 from ingero.errors import AuthError
 
 MAX_TOKEN_FILE_BYTES = 64 * 1024
+BEARER_NEEDED = "a bearer token is needed"  # the same words for missing, malformed and wrong
 _MIN_BEARER_LENGTH = len("Bearer")
 
 

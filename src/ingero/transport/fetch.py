@@ -26,7 +26,7 @@ async def fetch_https(url: str, *, timeout_s: float, max_bytes: int, context: ss
                     if reply.status != 200:
                         raise Unavailable(f"{url} answered {reply.status}")
                     return await _body(reply, max_bytes)
-            except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise Unavailable(f"cannot fetch {url}: {error or 'no answer in time'}") from None
     raise Unavailable(f"{url}: more than {MAX_REDIRECTS} redirects")
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 import uvicorn
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,6 +27,17 @@ _encode = msgspec.json.Encoder().encode
 def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer, encoded once by msgspec."""
     return Response(_encode(content), status, dict(headers or {}), "application/json")
+
+
+def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """A refusal: one sentence under the key `error`."""
+    return json_response({"error": message}, status, headers)
+
+
+async def http_error(_: Request, error: Exception) -> Response:
+    """What Starlette itself refuses (no such page, another method), in the same shape."""
+    assert isinstance(error, HTTPException)
+    return error_response(error.detail, error.status_code, error.headers)
 
 
 class TimedProtocol(HttpToolsProtocol):

@@ -16,7 +16,7 @@ from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_respon
 from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
 from ingero.errors import AuthError, MalformedPush, Unavailable
 from ingero.transport.listen import parse_address, plain_peer, port_holder
-from ingero.transport.otlp_http import Headers, Inbound, Receive, Reply, settled
+from ingero.transport.otlp_http import GRPC_CODES, INTERNAL, Headers, Inbound, Receive, Reply, settled
 from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {
@@ -25,14 +25,7 @@ SERVICES: Final[dict[str, Kind]] = {
     "/opentelemetry.proto.collector.logs.v1.LogsService/Export": LogsRequest,
 }
 PATHS: Final = {kind: path for path, kind in SERVICES.items()}
-_STATUS: Final = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-}
+_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent split of the traffic
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
@@ -58,7 +51,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
     def _export(self, kind: Kind) -> Callable[[bytes, Any], Any]:
         async def export(body: bytes, context: Any) -> bytes:
             reply = await self._answer(kind, body, context)
-            code = _STATUS.get(reply.status, grpc.StatusCode.INTERNAL)
+            code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
             await _send_metadata(context, reply, code)
             if reply.status != 200:
                 await context.abort(code, reply.message)

@@ -32,7 +32,8 @@ from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.http import TimedProtocol
 
 Headers = Iterable[tuple[str, str]]
-GRPC_CODES = {400: 3, 401: 16, 413: 8, 415: 3, 429: 8, 503: 14}
+GRPC_CODES = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 429: 8, 503: 14}
+INTERNAL = 13  # gRPC's code for every other error
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     body = (
         encode_response(kind, encoding, reply.partial)
         if ok
-        else encode_status(encoding, GRPC_CODES.get(reply.status, 13), reply.message, reply.retry_after_s)
+        else encode_status(encoding, GRPC_CODES.get(reply.status, INTERNAL), reply.message, reply.retry_after_s)
     )
     response = Response(body, reply.status, dict(reply.headers), str(encoding))
     if reply.retry_after_s is not None:

@@ -115,15 +115,19 @@ _META_SCHEMA = {
 }
 
 
+def enveloped(data: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an answer whose `data` has this one."""
+    return {"type": "object", "required": ["data", "meta"], "properties": {"data": data, "meta": _META_SCHEMA}}
+
+
 def _operation(tool: Tool[Context], question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
-    envelope = {"type": "object", "required": ["data", "meta"], "properties": {"data": answer, "meta": _META_SCHEMA}}
     return {
         "operationId": tool.name.replace(".", "_"),
         "summary": tool.summary,
         "description": tool.description,
         "requestBody": {"required": False, "content": {"application/json": {"schema": question}}},
         "responses": {
-            "200": {"description": "The answer", "content": {"application/json": {"schema": envelope}}},
+            "200": {"description": "The answer", "content": {"application/json": {"schema": enveloped(answer)}}},
             **{str(status): REFUSAL_RESPONSE for status in (400, 401, 403, 404, 413, 429, 503, 504)},
         },
     }
