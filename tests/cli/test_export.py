@@ -1,12 +1,15 @@
 """`ingero export` on the reference samples and on files of our own."""
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
 from tests.shared_data import shared
-from tests.storage.test_merge import database
+from tests.storage.test_merge import changed, database
+from tests.waiting import PATIENCE_S
 
 from ingero.cli.export import command
 from ingero.storage.merge import merge
@@ -69,8 +72,10 @@ def test_the_database_is_never_written_over(tmp_path: Path) -> None:
 
     path = database(tmp_path / "a.db")
     before = path.read_bytes()
-    (tmp_path / "link.db").symlink_to(path)
-    for source, output in ((path, path), (path, tmp_path / "link.db"), (tmp_path / "link.db", path)):
+    link, same = tmp_path / "link.db", tmp_path / "same.db"
+    link.symlink_to(path)
+    same.hardlink_to(path)
+    for source, output in ((path, path), (path, link), (link, path), (path, same)):
         with pytest.raises(StoreError, match="the trace database itself"):
             CliRunner().invoke(
                 command, ["--format", "perfetto", "-d", str(source), "-o", str(output)], catch_exceptions=False
@@ -86,3 +91,49 @@ def test_without_a_name_the_timeline_lies_here(tmp_path: Path, monkeypatch: Any)
     result = CliRunner().invoke(command, ["--format", "perfetto"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert isinstance(json.loads((tmp_path / "ingero-trace.json").read_text()), list)
+
+
+def test_a_pipe_takes_the_timeline_as_it_comes_and_a_link_stays_one(tmp_path: Path) -> None:
+    db, pipe, link = database(tmp_path / "a.db"), tmp_path / "pipe", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    taken: list[str] = []
+    reader = threading.Thread(target=lambda: taken.append(pipe.read_text()), daemon=True)
+    reader.start()
+    export(db, pipe)
+    reader.join(PATIENCE_S)
+    assert pipe.is_fifo()
+    (tmp_path / "far").mkdir()
+    link.symlink_to(tmp_path / "far" / "trace.json")
+    export(db, link)
+    assert link.is_symlink()
+    assert json.loads(link.read_text()) == json.loads(taken[0])
+    assert sorted(file.name for file in (tmp_path / "far").iterdir()) == ["trace.json"]
+
+
+def test_every_time_is_in_the_timeline_unless_asked_otherwise(tmp_path: Path) -> None:
+    """Before 1970, and beyond what a duration can be added to."""
+    db = changed(
+        database(tmp_path / "a.db"),
+        "UPDATE events SET timestamp = -5000 WHERE rowid = 1",
+        "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807 WHERE rowid = 2",
+    )
+    for kind in ("perfetto", "perfetto-proto"):
+        assert export(db, tmp_path / "out", kind).stderr.startswith("4 events, 0 chains")
+    export(db, tmp_path / "out.json")
+    times = [element["ts"] for element in json.loads((tmp_path / "out.json").read_text()) if element["ph"] != "M"]
+    assert times[0] == -5
+
+
+def test_a_chain_without_events_and_without_words_is_a_marker(tmp_path: Path) -> None:
+    db = changed(
+        database(tmp_path / "a.db", events=0),
+        "DELETE FROM collectives",
+        "DROP TABLE causal_chains",
+        "CREATE TABLE causal_chains (id, detected_at INTEGER, severity, summary, root_cause, recommendations, "
+        "cuda_op, timeline)",
+        "INSERT INTO causal_chains VALUES ('c', 5000, 'HIGH', NULL, NULL, NULL, NULL, NULL)",
+    )
+    export(db, tmp_path / "out.pftrace", "perfetto-proto")
+    export(db, tmp_path / "out.json")
+    name, marker = json.loads((tmp_path / "out.json").read_text())
+    assert (name["pid"], name["args"], marker["pid"], marker["name"]) == (1, {"name": "local"}, 1, "HIGH: ")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 from ingero.contract import perfetto
-from ingero.contract.events import op_name
+from ingero.contract.events import Source, op_name
 from ingero.contract.timeline import (
     JsonTimeline,
     PacketTimeline,
@@ -18,6 +18,7 @@ from ingero.contract.timeline import (
     TimelineChain,
     TimelineCounter,
     TimelineNode,
+    TimelineProcess,
     TimelineWriter,
 )
 
@@ -31,7 +32,7 @@ def chunk(rows: list[tuple[int, ...]]) -> SliceChunk:
 
 
 def events() -> st.SearchStrategy[list[tuple[int, ...]]]:
-    instant = st.integers(0, 2**62)
+    instant = st.integers(2**40, 2**62)
     small = st.integers(0, 5)
     row = st.tuples(
         instant,
@@ -45,6 +46,11 @@ def events() -> st.SearchStrategy[list[tuple[int, ...]]]:
         st.integers(0, 1),
     )
     return st.lists(row, max_size=30).map(sorted)
+
+
+def began(row: tuple[int, ...]) -> int:
+    """The stored time of what happens to a thread is its end, that of a call its begin."""
+    return row[0] - row[1] if row[2] in (Source.HOST, Source.IO, Source.TCP, Source.NET) else row[0]
 
 
 def whole(writer: TimelineWriter, chunks: list[SliceChunk]) -> bytes:
@@ -94,7 +100,7 @@ def test_official_schema_reads_back_every_slice(rows: list[tuple[int, ...]], pie
             found.append((begin, packet.timestamp - begin, name))
         elif event.type == schema.TrackEvent.TYPE_INSTANT:
             found.append((packet.timestamp, 0, names[event.name_iid]))
-    assert sorted(found) == sorted((row[0], row[1], op_name(row[2], row[3])) for row in rows)
+    assert sorted(found) == sorted((began(row), row[1], op_name(row[2], row[3])) for row in rows)
     described = {p.track_descriptor.uuid for p in trace.packet if p.HasField("track_descriptor")}
     assert {p.track_event.track_uuid for p in trace.packet if p.HasField("track_event")} <= described
 
@@ -147,3 +153,16 @@ def test_counters_carry_unit_and_values() -> None:
     trace = schema.Trace.FromString(writer.begin() + writer.counters([counter]))
     assert [p.track_event.double_counter_value for p in trace.packet if p.HasField("track_event")] == [0.5, 99.0]
     assert trace.packet[-3].track_descriptor.counter.unit_name == "%"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "label"), [((), "a (rank 9)"), ((None, None), "a (rank 9)"), ((None, 3), "a (rank 3)"), ((2, 3), "a")]
+)
+def test_a_node_shows_the_one_rank_of_its_processes(ranks: tuple[int | None, ...], label: str) -> None:
+    processes = {(0, pid): TimelineProcess(pid, "python3", rank) for pid, rank in enumerate(ranks)}
+    writer = PacketTimeline([TimelineNode("a", 9)], processes | {(1, 7): TimelineProcess(7, rank=5)})
+    trace = schema.Trace.FromString(writer.begin() + writer.slices(chunk([(5, 1, 1, 1, 1, 1, 0, 0, 0)])))
+    tracks = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
+    assert tracks[0].process.process_name == label
+    known = {(): "process 1", (None, None): "python3 1"}.get(ranks, "python3 1 (rank 3)")
+    assert [track.name for track in tracks[1:]] == [known, "thread 1 cuda"]

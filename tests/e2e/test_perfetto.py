@@ -93,9 +93,10 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, 
     for _, process, count in tracks:
         by_process[process] += count
     stored = "SELECT pid, count(*) FROM (SELECT pid FROM events UNION ALL SELECT pid FROM collectives) GROUP BY 1"
-    assert by_process == {f"process {pid}": count for pid, count in rows(db, stored)}
+    names = {812: "rsync 812", 1880: "python3 1880 (rank 0)"}
+    assert by_process == {names[int(str(pid))]: count for pid, count in rows(db, stored)}
     causes = {cause for cause, end in arrows if end.startswith("HIGH: cuLaunchKernel")}
-    assert {"sched_switch", "block_write", "cuLaunchKernel"} <= causes
+    assert causes == {"sched_switch", "block_write", "cuLaunchKernel"}
     ((measured, lowest, highest),) = rows(db, "SELECT count(*), min(cpu_pct), max(cpu_pct) FROM system_snapshots")
     assert ("CPU busy", measured, lowest, highest) in counters
     assert {name for name, *_ in counters} == {"CPU busy", "memory used", "load average", "GPU calls", "health score"}
@@ -104,6 +105,36 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, 
         "UNION ALL SELECT start_ns, end_ns - start_ns FROM collectives)"
     )
     assert extent == rows(db, whole), "to the nanosecond"
+
+
+def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(samples: Path, tmp_path: Path) -> None:
+    """The stored time of a context switch is its end."""
+    trace = exported(samples / "sample-gpu-node-01.db", tmp_path, "perfetto-proto")
+    within = (
+        "SELECT count(*), sum(EXISTS (SELECT 1 FROM slice call WHERE call.name IN ('cuLaunchKernel', 'cuMemAlloc') "
+        "AND call.ts <= wait.ts AND wait.ts + wait.dur <= call.ts + call.dur)) "
+        "FROM slice wait WHERE wait.name = 'sched_switch'"
+    )
+    assert ask_perfetto(trace, [within])[0] == [(90, 90)]
+
+
+def test_every_node_of_a_merged_file_has_its_counters_and_arrows(samples: Path, tmp_path: Path) -> None:
+    counters = (
+        "SELECT p.name, t.name, count(*), max(value) FROM counter JOIN process_counter_track t ON t.id = track_id "
+        "JOIN process p USING (upid) GROUP BY 1, 2"
+    )
+    ends = (
+        "SELECT DISTINCT p.name FROM flow JOIN slice ON slice.id = slice_in "
+        "JOIN process_track t ON t.id = slice.track_id JOIN process p USING (upid) ORDER BY 1"
+    )
+    merged = exported(samples / "sample-cluster.db", tmp_path, "perfetto-proto")
+    measured, chains = ask_perfetto(merged, [counters, ends])
+    nodes = [f"gpu-node-0{i + 1} (rank {i})" for i in range(3)]
+    assert chains == [(node,) for node in nodes]
+    for number, node in enumerate(nodes, 1):
+        alone = exported(samples / f"sample-gpu-node-0{number}.db", tmp_path, "perfetto-proto")
+        assert [row for row in measured if row[0] == node] == ask_perfetto(alone, [counters])[0]
+        assert len([row for row in measured if row[0] == node]) == 5
 
 
 def test_hostile_names_and_overlapping_calls_survive() -> None:

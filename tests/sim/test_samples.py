@@ -12,7 +12,8 @@ from ingero.core.replay import replay
 from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
 from ingero.storage.chain_table import read_chains
-from ingero.storage.schema import TABLES, table_columns
+from ingero.storage.merge import merge
+from ingero.storage.schema import OWN_TABLES, TABLES, table_columns
 from ingero.storage.trace_reading import connect_readonly
 from ingero.storage.trace_rows import read_events, read_samples
 
@@ -36,6 +37,16 @@ def test_three_nodes_and_the_merged_file(samples: list[Path]) -> None:
     assert counts[3] == sum(int(str(count)) for count in counts[:3])
     assert rows(samples[3], "SELECT DISTINCT node FROM events ORDER BY 1") == [(node,) for node in NODES]
     assert sorted(file.name for file in samples[0].parent.iterdir()) == sorted(path.name for path in samples)
+
+
+def test_the_merged_file_is_what_merge_makes(samples: list[Path], tmp_path: Path) -> None:
+    """F143."""
+    summary = merge(samples[:3], tmp_path / "again.db")
+    assert summary.possible_skew == []
+    for table in TABLES | OWN_TABLES:
+        everything = f"SELECT * FROM {table} ORDER BY 1, 2"
+        assert rows(samples[3], everything) == rows(tmp_path / "again.db", everything), table
+    assert {row[0] for row in rows(samples[3], "SELECT DISTINCT node FROM node_snapshots")} == set(NODES)
 
 
 def test_shape_equals_the_published_samples(samples: list[Path]) -> None:
@@ -94,9 +105,16 @@ def test_aggregates_count_what_was_not_stored(samples: list[Path]) -> None:
     assert int(str(count)) - int(str(stored)) == 160, "one page allocation per step is counted, not kept"
 
 
-def test_nothing_is_overwritten(samples: list[Path]) -> None:
+def test_nothing_is_overwritten_and_nothing_half_written(samples: list[Path], tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="already there"):
         write_samples(samples[0].parent)
+    samples[3].rename(tmp_path / "kept.db")
+    with pytest.raises(StoreError, match="already there"):
+        write_samples(samples[0].parent)
+    assert sorted(file.name for file in samples[0].parent.iterdir()) == [path.name for path in samples[:3]]
+    (tmp_path / "kept.db").rename(samples[3])
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_samples(samples[0] / "folder")
 
 
 def test_traces_start_together() -> None:

@@ -6,17 +6,20 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
-from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineNode, TimelineWriter
+from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineWriter
 from ingero.errors import StoreError
-from ingero.storage.timeline import TimelineReader
+from ingero.storage.timeline import FIRST_NS, TimelineReader
 from ingero.storage.trace_reading import reading
+
+if TYPE_CHECKING:
+    from ingero.cli.export_nodes import NodesTimeline  # what it needs is imported where nodes are asked
 
 FORMATS = {"perfetto": "ingero-trace.json", "perfetto-proto": "ingero-trace.pftrace"}  # and where they go unless said
 PROGRESS_EVERY_S = 0.5
@@ -63,29 +66,25 @@ def command(kind: str, db: Path | None, output: Path | None, since: float | None
         from ingero.cli.export_nodes import NodesTimeline
 
         live = NodesTimeline(options, since or LIVE_SINCE_S, limit)
-        live_writer = _writer(kind, live.nodes)
-        size = write_timeline(output, live.parts(live_writer))
-        _report(live_writer.events, live.chain_count, size, output)
+        writer = _writer(kind, live)
+        _report(writer, write_timeline(output, live.parts(writer)), output)
         return live.close()
     path = trace_database(db)
-    if output.resolve() == path.resolve():
+    if output.exists() and path.exists() and output.samefile(path):
         raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
-    since_ns = 0 if since is None else time.time_ns() - int(since * 1e9)
     with reading(path) as connection:
-        reader = TimelineReader(connection, since_ns)
-        writer = _writer(kind, reader.nodes)
-        size = write_timeline(output, timeline_parts(reader, writer))
-        chains = len(reader.chains())
-    _report(writer.events, chains, size, output)
+        reader = TimelineReader(connection, FIRST_NS if since is None else time.time_ns() - int(since * 1e9))
+        writer = _writer(kind, reader)
+        _report(writer, write_timeline(output, timeline_parts(reader, writer)), output)
     return 0
 
 
-def _writer(kind: str, nodes: list[TimelineNode]) -> JsonTimeline | PacketTimeline:
-    return JsonTimeline(nodes) if kind == "perfetto" else PacketTimeline(nodes)
+def _writer(kind: str, read: "TimelineReader | NodesTimeline") -> TimelineWriter:
+    return JsonTimeline(read.nodes) if kind == "perfetto" else PacketTimeline(read.nodes, read.processes())
 
 
-def _report(events: int, chains: int, size: int, output: Path) -> None:
-    print(f"{events:,} events, {chains:,} chains, {size / 1e6:.3g} MB: {output}", file=sys.stderr)
+def _report(writer: TimelineWriter, size: int, output: Path) -> None:
+    print(f"{writer.events:,} events, {writer.markers:,} chains, {size / 1e6:.3g} MB: {output}", file=sys.stderr)
     print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
 
 
@@ -93,6 +92,7 @@ def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[b
     """The whole timeline, part by part."""
     chains = reader.chains()
     if isinstance(writer, PacketTimeline):
+        chains = reader.linked(chains)
         writer.expect_chains(chains)
     yield writer.begin()
     for chunk in reader.event_chunks():
@@ -100,21 +100,28 @@ def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[b
     for chunk in reader.collective_chunks():
         yield writer.slices(chunk)
     yield writer.chains(chains)
-    yield writer.counters(reader.counters())
+    yield writer.counters(list(reader.counters()))
     yield writer.end()
 
 
 def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
-    """Write atomically: the name appears when the file is complete. Returns bytes written."""
+    """Write atomically: the name appears when the file is complete; a pipe or a device takes it as it comes. Returns
+    bytes written."""
     if str(output) == "-":
         return _write(sys.stdout.buffer, parts)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.part")
+    target = output.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
+        if output.exists() and not output.is_file():
+            with output.open("wb") as special:
+                return _write(special, parts)
         with temporary.open("wb") as file:
             size = _write(file, parts)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(output)
+        temporary.replace(target)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
     finally:

@@ -6,19 +6,22 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-import numpy as np
 
 from ingero.cli.fanout import ask_nodes, closing, refuse_silence, some_of
 from ingero.cli.fanout_options import FanoutOptions
+from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.perfetto import as_columns
 from ingero.contract.timeline import (
+    PacketTimeline,
     SliceChunk,
     TimelineChain,
     TimelineCounter,
     TimelineNode,
+    TimelineProcess,
     TimelineWriter,
 )
+from ingero.core.chain_links import link_events
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
 from ingero.transport.fanout import NodeReply, Question, decode_reply
@@ -62,6 +65,7 @@ class NodesTimeline:
             self.merge.warnings.append(f"{kept}; raise --limit or shorten --since")
         self._rows.sort(key=lambda row: int(row[0]))
         self.nodes = self._read_nodes()
+        self._index = {node.name: position for position, node in enumerate(self.nodes)}
 
     def _take_rows(self, reply: NodeReply) -> None:
         decoded = decode_reply(reply, msgspec.json.Decoder(_Events).decode, self.merge)
@@ -94,28 +98,35 @@ class NodesTimeline:
             ranks.setdefault(chain.node, None)
         return [TimelineNode(name, ranks[name]) for name in sorted(ranks)]
 
+    def processes(self) -> dict[tuple[int, int], TimelineProcess]:
+        """By node and pid, with the rank of the first event that has one."""
+        found: dict[tuple[int, int], TimelineProcess] = {}
+        for row in self._rows:
+            key = self._index[row[8]], row[4]
+            if key not in found or found[key].rank is None:
+                found[key] = TimelineProcess(row[4], rank=row[9])
+        return found
+
     def parts(self, writer: TimelineWriter) -> Iterator[bytes]:
         """The whole timeline."""
-        index = {node.name: position for position, node in enumerate(self.nodes)}
+        columns = [[row[i] for row in self._rows] for i in range(8)]
+        columns += [[self._index[row[8]] for row in self._rows], list(range(len(self._rows)))]
+        events = SliceChunk(*(as_columns(column) for column in columns))
+        chains = [_chain(chain, self._index[chain.node], at_ns) for chain, at_ns in self._chains]
+        if isinstance(writer, PacketTimeline):
+            chains = link_events(chains, [events])
+            writer.expect_chains(chains)
         yield writer.begin()
-        if self._rows:
-            columns = [[row[i] for row in self._rows] for i in range(8)]
-            columns.append([index[row[8]] for row in self._rows])
-            row_numbers = np.arange(len(self._rows))
-            yield writer.slices(SliceChunk(*(as_columns(column) for column in (*columns, row_numbers))))
-        yield writer.chains([_chain(chain, index[chain.node], at_ns) for chain, at_ns in self._chains])
-        yield writer.counters(list(self._clocks(index)))
+        yield writer.slices(events)
+        yield writer.chains(chains)
+        yield writer.counters(list(self._clocks()))
         yield writer.end()
 
-    def _clocks(self, index: dict[str, int]) -> Iterator[TimelineCounter]:
+    def _clocks(self) -> Iterator[TimelineCounter]:
         at = as_columns([self._rows[-1][0] if self._rows else 0])
         for name, offset in self.course.offsets.items():
-            if name in index:
-                yield TimelineCounter(index[name], "clock offset", "ms", at, [offset.offset_ms])
-
-    @property
-    def chain_count(self) -> int:
-        return len(self._chains)
+            if name in self._index:
+                yield TimelineCounter(self._index[name], "clock offset", "ms", at, [offset.offset_ms])
 
     def close(self) -> int:
         """Warnings; returns the exit status."""
@@ -130,4 +141,6 @@ def _chain(chain: ChainRow, node: int, at_ns: int) -> TimelineChain:
         summary=chain.summary,
         root_cause=chain.root_cause,
         recommendations=chain.recommendations,
+        layers=[line.layer for line in chain.timeline],
+        op=find_op(chain.cuda_op),
     )

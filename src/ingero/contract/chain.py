@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from ingero.contract.events import Layer
 
@@ -14,6 +15,7 @@ class Severity(StrEnum):
     LOW = "LOW"
 
 
+CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the events of a chain may lie
 SEVERITIES = ("CRITICAL", *(str(severity) for severity in Severity))  # other agents know one more
 
 

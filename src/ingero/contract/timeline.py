@@ -1,12 +1,12 @@
 """A timeline written chunk by chunk, as Trace Event JSON or as native packets: the caller feeds columns, gets bytes."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 import numpy as np
 
-from ingero.contract.events import op_name
+from ingero.contract.events import OpKey, Source, op_name
 from ingero.contract.perfetto import (
     CATEGORY,
     OTHER_CATEGORY,
@@ -42,8 +42,21 @@ class TimelineNode:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineProcess:
+    """A process; what is not known about it is not shown."""
+
+    pid: int
+    name: str = ""
+    rank: int | None = None
+
+    @property
+    def label(self) -> str:
+        return f"{self.name or 'process'} {self.pid}" + ("" if self.rank is None else f" (rank {self.rank})")
+
+
+@dataclass(frozen=True, slots=True)
 class SliceChunk:
-    """Events in order of time. `node` indexes the list of nodes; `row` lets a chain find its events."""
+    """Events in order of their stored times. `node` indexes the list of nodes; `row` lets a chain find its events."""
 
     ts_ns: Columns
     dur_ns: Columns
@@ -59,7 +72,8 @@ class SliceChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineChain:
-    """A causal chain; `rows` are the events that stand for its cause and its symptom."""
+    """A causal chain: the layers of its causes, the operation that suffered, and the rows of events that stand for
+    them."""
 
     node: int
     at_ns: int
@@ -67,6 +81,8 @@ class TimelineChain:
     summary: str
     root_cause: str
     recommendations: Sequence[str] = ()
+    layers: Sequence[str] = ()
+    op: OpKey | None = None
     rows: Sequence[int] = ()
 
 
@@ -82,7 +98,10 @@ class TimelineCounter:
 
 
 class TimelineWriter(Protocol):
-    """Order of calls: begin, then slices, chains and counters in any order, then end."""
+    """Order of calls: begin, then slices, chains and counters in any order, then end. Counts what was written."""
+
+    events: int
+    markers: int
 
     def begin(self) -> bytes: ...
     def slices(self, chunk: SliceChunk) -> bytes: ...
@@ -104,11 +123,12 @@ def _category(source: int) -> str:
 
 
 class JsonTimeline:
-    """Trace Event JSON: one process track per node, chains as coloured markers. Counters have no place in it."""
+    """Trace Event JSON: one process track per node, chains as coloured markers. Counters have no place in it, and every
+    event begins at its stored time, as other readers expect."""
 
     def __init__(self, nodes: Sequence[TimelineNode]) -> None:
         self.nodes = nodes
-        self.events = 0
+        self.events = self.markers = 0
         self._is_first = True
 
     def begin(self) -> bytes:
@@ -134,6 +154,7 @@ class JsonTimeline:
         return self._joined([text])
 
     def chains(self, chains: Sequence[TimelineChain]) -> bytes:
+        self.markers += len(chains)
         return self._joined(
             [json_chain(c.node + 1, c.at_ns, c.severity, c.summary, c.root_cause, c.recommendations) for c in chains]
         )
@@ -158,6 +179,10 @@ class _Lane:
     ends_ns: int
 
 
+# their stored time is when they ended; that of calls is when they began
+_ENDS_AT_ITS_TIME: Final = as_columns([Source.HOST, Source.IO, Source.TCP, Source.NET])
+
+
 @dataclass(slots=True)
 class PacketTimeline:
     """Native packets: node, process and thread tracks, arrows along causal chains, counters.
@@ -166,8 +191,10 @@ class PacketTimeline:
     """
 
     nodes: Sequence[TimelineNode]
+    processes: Mapping[tuple[int, int], TimelineProcess] = field(default_factory=dict)  # by node and pid
     chain_rows: dict[int, list[int]] = field(default_factory=dict)  # event row -> ids of the arrows through it
     events: int = 0
+    markers: int = 0
     _uuids: dict[tuple[object, ...], int] = field(default_factory=dict)
     _lanes: dict[tuple[int, ...], list[_Lane]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
@@ -176,12 +203,18 @@ class PacketTimeline:
     def begin(self) -> bytes:
         out = [interned_packet({}, {}, first=True)]
         for index, node in enumerate(self.nodes):
-            out.append(process_track(self._uuid("node", index)[0], node.label, index + 1))
+            ranks = {process.rank for (of_node, _), process in self.processes.items() if of_node == index} - {None}
+            rank = (
+                node.rank if not ranks else ranks.pop() if len(ranks) == 1 else None
+            )  # of several, each process its own
+            out.append(process_track(self._uuid("node", index)[0], TimelineNode(node.name, rank).label, index + 1))
         return b"".join(out)
 
     def slices(self, chunk: SliceChunk) -> bytes:
         if not len(chunk.ts_ns):
             return b""
+        before_ns = np.where(np.isin(chunk.source, _ENDS_AT_ITS_TIME), np.maximum(chunk.dur_ns, 0), 0)
+        chunk = replace(chunk, ts_ns=chunk.ts_ns - before_ns)
         kinds, which = _kinds(chunk)
         out = [self._intern(kinds)]
         names = as_columns([self._names[op_name(source, op)] for source, op in kinds])[which]
@@ -204,6 +237,7 @@ class PacketTimeline:
 
     def chains(self, chains: Sequence[TimelineChain]) -> bytes:
         out = []
+        self.markers += len(chains)
         for number, chain in enumerate(chains, 1):
             uuid, is_new = self._uuid("chains", chain.node)
             if is_new:
@@ -288,7 +322,8 @@ class PacketTimeline:
         lanes = self._lanes[key]
         process, is_new = self._uuid("process", node, pid)
         if is_new:
-            yield named_track(process, self._uuid("node", node)[0], f"process {pid}")
+            known = self.processes.get((node, pid), TimelineProcess(pid))
+            yield named_track(process, self._uuid("node", node)[0], known.label)
         uuid, _ = self._uuid("thread", *key, len(lanes))
         lane = f" ({len(lanes) + 1})" if lanes else ""
         yield named_track(uuid, process, f"thread {tid} {_category(source)}{lane}")

@@ -4,6 +4,7 @@ Everything is made from one seed: the same seed gives the same rows. The events 
 and causal chains come from the code that a real recording goes through.
 """
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from ingero.core.replay import replay
 from ingero.core.stacks import Frame, encode_frames, stack_hash
 from ingero.errors import StoreError
 from ingero.storage.chain_table import CHAIN_COLUMNS, UPSERT_HISTORY, chain_row, history_row
-from ingero.storage.schema import AGGREGATE_COLUMNS, FIVE_SECONDS_NS, MINUTE_NS
+from ingero.storage.merge import merge
+from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
 from ingero.storage.trace_db import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
@@ -69,17 +71,22 @@ class NodeTrace:
 
 
 def write_samples(directory: Path, seed: int = 1) -> list[Path]:
-    """Write `sample-gpu-node-0N.db` and `sample-cluster.db`; refuses to overwrite. Returns the paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    traces = make_traces(seed)
-    paths = [directory / f"sample-{trace.node}.db" for trace in traces] + [directory / MERGED_NAME]
-    taken = [path for path in paths if path.exists()]
-    if taken:
-        raise StoreError(f"{taken[0]} is already there; name an empty folder or remove it")
-    for trace, path in zip(traces, paths, strict=False):
-        _write(path, [trace])
-    _write(paths[-1], traces)
-    return paths
+    """Write `sample-gpu-node-0N.db` and `sample-cluster.db`; refuses to overwrite. Returns the paths, which appear when
+    all files are complete."""
+    names = [*(f"sample-{node}.db" for node in NODES), MERGED_NAME]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        taken = [directory / name for name in names if (directory / name).exists()]
+        if taken:
+            raise StoreError(f"{taken[0]} is already there; name an empty folder or remove it")
+        with tempfile.TemporaryDirectory(prefix=".samples-", dir=directory) as folder:
+            written = [Path(folder) / name for name in names]
+            for trace, path in zip(make_traces(seed), written, strict=False):
+                _write(path, trace)
+            merge(written[:-1], written[-1])
+            return [path.rename(directory / path.name) for path in written]
+    except OSError as error:
+        raise StoreError(f"samples cannot be written to {directory}: {error.strerror}") from None
 
 
 def make_traces(seed: int = 1) -> list[NodeTrace]:
@@ -138,7 +145,7 @@ class _Script:
                 "cuLaunchKernel", begins_ns, 840 * US if slow else 13 * US, _LAUNCH_STACKS[launch], arg0=0x7F00 + launch
             )
             if slow:
-                self._preempted(begins_ns + 20 * US, 800 * US)
+                self._preempted(begins_ns + 20 * US, 720 * US)
         if number % 4 == 0:
             slow = is_starved or is_disturbed
             self._call(
@@ -183,17 +190,13 @@ class _Script:
         self.samples.append(SystemSample(at_ns, float(cpu), 41.0, 9300, 0, load))
 
 
-def _write(path: Path, traces: list[NodeTrace]) -> None:
-    batch: list[tuple[str, list[Row]]] = []
-    for trace in traces:
-        batch += _node_batch(trace, is_merged=len(traces) > 1)
-    with TraceDb(path, traces[0].node) as db:
-        if not db.write(batch):
+def _write(path: Path, trace: NodeTrace) -> None:
+    with TraceDb(path, trace.node) as db:
+        if not db.write(_node_batch(trace)):
             raise StoreError(f"{path} could not be written: {db.state}")
-    path.with_name(path.name + ".lock").unlink()
 
 
-def _node_batch(trace: NodeTrace, is_merged: bool) -> list[tuple[str, list[Row]]]:
+def _node_batch(trace: NodeTrace) -> list[tuple[str, list[Row]]]:
     events = trace.events
     keep = ~events.is_op(*PAGE_ALLOC)
     chains = replay(events, trace.samples, Host(8, trace.names))
@@ -222,13 +225,8 @@ def _node_batch(trace: NodeTrace, is_merged: bool) -> list[tuple[str, list[Row]]
             [collective_row(record, trace.pid) for record in trace.collectives],
         ),
     ]
-    minutes, fives = aggregate(events, keep, MINUTE_NS), aggregate(events, keep, FIVE_SECONDS_NS)
-    if is_merged:
-        batch.append(
-            (insert_sql("node_aggregates", ("node", *AGGREGATE_COLUMNS)), [(trace.node, *row) for row in minutes])
-        )
-    batch.append((upsert_aggregates_sql("event_aggregates"), list(minutes)))
-    batch.append((upsert_aggregates_sql("event_aggregates_5s"), list(fives)))
+    for table, bucket_ns in (("event_aggregates", MINUTE_NS), ("event_aggregates_5s", FIVE_SECONDS_NS)):
+        batch.append((upsert_aggregates_sql(table), list(aggregate(events, keep, bucket_ns))))
     return batch
 
 

@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
 from ingero.core.annotated import Note, label_events
-from ingero.storage.chain_table import CHAIN_WINDOW_NS, RecordedChain
+from ingero.storage.chain_table import RecordedChain
 from ingero.storage.json_text import json_object
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_reading import connect_readonly

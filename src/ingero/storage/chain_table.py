@@ -19,7 +19,6 @@ CHAIN_COLUMNS: Final = (
 _WORST_FIRST: Final = (
     "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC, id"
 )
-CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the events of a chain may lie
 NEWEST_FIRST: Final = "detected_at DESC, causal_chains.rowid DESC"
 UPSERT_CHAIN: Final = insert_sql("causal_chains", CHAIN_COLUMNS, "INSERT OR REPLACE")
 UPSERT_HISTORY: Final = """

@@ -2,74 +2,118 @@
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from ingero.contract.events import Layer, Source, find_op
+from ingero.contract.chain import CHAIN_WINDOW_NS
+from ingero.contract.events import Source, find_op
 from ingero.contract.perfetto import as_columns
-from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode
-from ingero.core.recorded_health import recorded_scores
+from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode, TimelineProcess
+from ingero.core.chain_links import link_events
+from ingero.core.recorded_health import Rate, recorded_scores
 from ingero.errors import ForeignFile
-from ingero.storage.chain_table import CHAIN_WINDOW_NS
 from ingero.storage.json_text import json_list
 from ingero.storage.schema import table_columns
 from ingero.storage.trace_rows import NOT_A_NUMBER
 
 CHUNK_ROWS: Final = 10_000
-_Snapshot = tuple[int, float, float, float]  # time, CPU and memory in percent, load
-_LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
-    Layer.HOST: (Source.HOST,),
-    Layer.IO: (Source.IO,),
-    Layer.NET: (Source.TCP, Source.NET),
-    Layer.INFRA: (Source.HOST, Source.IO, Source.TCP),
-    Layer.CUDA: (Source.CUDA, Source.GRAPH),
-    Layer.DRIVER: (Source.DRIVER,),
-}
+FIRST_NS: Final = -(1 << 63)
+LAST_NS: Final = (1 << 63) - 1
+_Name: TypeAlias = str | bytes | None  # a node as it is stored
+_Snapshot: TypeAlias = tuple[int, float, float, float]  # time, CPU and memory in percent, load
 _COLLECTIVE_ROW_BASE: Final = 1 << 62  # rows of collectives never meet rows of events
 
 
 class TimelineReader:
     """Reads one database in the order of time, from `since_ns` on."""
 
-    def __init__(self, connection: sqlite3.Connection, since_ns: int = 0) -> None:
+    def __init__(self, connection: sqlite3.Connection, since_ns: int = FIRST_NS) -> None:
         self.connection = connection
         self.since_ns = since_ns
         self._events = set(table_columns(connection, "events"))
         self._collectives = bool(table_columns(connection, "collectives"))
+        self._ranks: dict[tuple[_Name, int], int | None] = {}  # by node and pid
         found = self._read_nodes()
-        ordered = sorted(found, key=_name)  # so that tracks are numbered the same way every time
-        self.nodes = [TimelineNode(_name(stored), found[stored]) for stored in ordered]
+        ordered = sorted(found, key=_text)  # so that tracks are numbered the same way every time
+        self.nodes = [TimelineNode(_text(stored), found[stored]) for stored in ordered]
         self._index = {stored: index for index, stored in enumerate(ordered)}
 
-    def _read_nodes(self) -> dict[str | bytes | None, int | None]:
-        """Nodes as they are stored, each with the rank of its first event."""
-        if "node" not in self._events:
-            return {"": None}
-        rank = "rank" if "rank" in self._events else "NULL"
-        sql = f"SELECT node, {rank}, min(timestamp) FROM events WHERE timestamp >= ? GROUP BY node"
-        found = {row[0]: row[1] for row in self.connection.execute(sql, (self.since_ns,))}
+    def _read_nodes(self) -> dict[_Name, int | None]:
+        """Nodes, each with the rank of its first event."""
+        found: dict[_Name, int | None] = {}
+        for (name, pid), rank in self._first_ranks():
+            found.setdefault(name, rank)
+            self._ranks[name, pid] = rank
         if self._collectives:
-            sql = "SELECT node, max(global_rank), min(global_rank) FROM collectives WHERE start_ns >= ? GROUP BY 1"
-            for node, highest, lowest in self.connection.execute(sql, (self.since_ns,)):
-                if found.get(node) is None:
-                    found[node] = highest if highest == lowest else None
-        return found
+            self._read_collective_ranks(found)
+        return found or {"": None}
+
+    def _first_ranks(self) -> list[tuple[tuple[_Name, int], int | None]]:
+        """Node and pid of every process in order of its first event, with the rank of that; grouping in SQLite would
+        hold all events in memory."""
+        node, rank = (name if name in self._events else blank for name, blank in (("node", "''"), ("rank", "NULL")))
+        sql = f"SELECT {node}, pid, {rank}, timestamp FROM events WHERE timestamp >= ?"
+        firsts: dict[tuple[_Name, int], tuple[int, int | None]] = {}
+        try:
+            for name, pid, of_event, at_ns in self.connection.execute(sql, (self.since_ns,)):
+                known = firsts.get((name, pid))
+                if known is None or at_ns < known[0]:
+                    firsts[name, pid] = at_ns, of_event
+            return [(key, firsts[key][1]) for key in sorted(firsts, key=lambda key: firsts[key][0])]
+        except TypeError as error:
+            raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
+
+    def _read_collective_ranks(self, found: dict[_Name, int | None]) -> None:
+        sql = f"SELECT DISTINCT node, {_RANK_PID}, global_rank FROM collectives WHERE start_ns >= ?"
+        ranks: dict[_Name, set[int | None]] = {}
+        for name, pid, rank in self.connection.execute(sql, (self.since_ns,)):
+            ranks.setdefault(name, set()).add(rank)
+            if self._ranks.get((name, pid)) is None:
+                self._ranks[name, pid] = rank
+        for name, of_node in ranks.items():
+            if found.get(name) is None:
+                found[name] = of_node.pop() if len(of_node) == 1 else None
+
+    def processes(self) -> dict[tuple[int, int], TimelineProcess]:
+        """Every process of the timeline by node and pid, with its name where the file says it."""
+        names: dict[tuple[int | None, int], str] = {}
+        if len(self.nodes) == 1:
+            names = {(0, pid): _text(name) for pid, name in self._select("process_names", "pid, name", "seen_at")}
+        for node, pid, name in self._select("processes", "node, pid, name", "seen_at"):
+            names[self._index.get(node), pid] = _text(name)
+        return {
+            (self._index[node], pid): TimelineProcess(pid, names.get((self._index[node], pid), ""), rank)
+            for (node, pid), rank in self._ranks.items()
+        }
+
+    def _select(self, table: str, columns: str, order: str) -> list[tuple[Any, ...]]:
+        if not table_columns(self.connection, table):
+            return []
+        return self.connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
 
     def event_chunks(self) -> Iterator[SliceChunk]:
         """All events."""
+        return self._events_between(self.since_ns, LAST_NS)
+
+    def _events_between(self, first_ns: int, last_ns: int) -> Iterator[SliceChunk]:
         node = "node" if "node" in self._events else "''"
         gpu_id, ret_code = (name if name in self._events else "0" for name in ("gpu_id", "ret_code"))
+        until = (
+            "AND timestamp <= ?" if last_ns < LAST_NS else "AND ?"
+        )  # text where a number belongs is above all numbers
         sql = (
             f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, rowid FROM events "
-            "WHERE timestamp >= ? ORDER BY timestamp"
+            f"WHERE timestamp >= ? {until} ORDER BY timestamp"
         )
-        yield from self._chunks(self.connection.execute(sql, (self.since_ns,)))
+        cursor = self.connection.execute(sql, (first_ns, last_ns))
+        while rows := cursor.fetchmany(CHUNK_ROWS):
+            yield self._chunk(rows)
 
     def collective_chunks(self) -> Iterator[SliceChunk]:
         """Collectives of the NCCL layer; a rank without a process id is shown by its number."""
         if not self._collectives:
             return
         sql = (
-            f"SELECT start_ns, max(end_ns - start_ns, 0), {Source.NCCL:d}, op, iif(pid > 0, pid, rank), "
+            f"SELECT start_ns, max(end_ns - start_ns, 0), {Source.NCCL:d}, op, {_RANK_PID}, "
             f"coalesce(stream, 0), 0, 0, node, id + {_COLLECTIVE_ROW_BASE} FROM collectives "
             "WHERE start_ns >= ? ORDER BY start_ns"
         )
@@ -82,7 +126,7 @@ class TimelineReader:
             yield self._chunk([(*row[:3], codes[row[3]], *row[4:]) for row in rows])
 
     def chains(self) -> list[TimelineChain]:
-        """Chains, newest first, each with the slowest events of its layers shortly before it was found."""
+        """Chains, newest first."""
         if not table_columns(self.connection, "causal_chains"):
             return []
         node = "node" if "node" in table_columns(self.connection, "causal_chains") else "''"
@@ -93,46 +137,56 @@ class TimelineReader:
         )
         return [self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()]
 
-    def counters(self) -> list[TimelineCounter]:
-        """GPU calls per second by node; health, CPU, memory and load where the file is of one node, as snapshots name
-        none."""
-        rates = list(self._call_rates())
-        if len(self.nodes) != 1:
-            return rates
-        snapshots = self._read_snapshots()
-        return [*rates, *_health(rates, snapshots), *_snapshots(snapshots)]
+    def linked(self, chains: Sequence[TimelineChain]) -> list[TimelineChain]:
+        """The chains with the events that stand for them."""
+        if not chains:
+            return []
+        times = [chain.at_ns for chain in chains]
+        first_ns = max(self.since_ns, min(times) - CHAIN_WINDOW_NS)
+        return link_events(chains, self._events_between(first_ns, max(times)))
 
-    def _call_rates(self) -> Iterator[TimelineCounter]:
+    def counters(self) -> Iterator[TimelineCounter]:
+        """By node: GPU calls per second, health score, CPU, memory and load. A file of several nodes says whose they
+        are where it was merged by us."""
+        rates, snapshots = self._call_rates(), self._read_snapshots()
+        for index in range(len(self.nodes)):
+            yield from _counters(index, rates.get(index, []), snapshots.get(index, []))
+
+    def _call_rates(self) -> dict[int | None, list[Rate]]:
         """From the minute buckets, which count every call, stored or not."""
-        per_node = bool(table_columns(self.connection, "node_aggregates")) and len(self.nodes) > 1
-        if not per_node and (len(self.nodes) != 1 or not table_columns(self.connection, "event_aggregates")):
-            return
-        table, node = ("node_aggregates", "node") if per_node else ("event_aggregates", "?2")
+        source = self._by_node("node_aggregates", "event_aggregates")
+        if source is None:
+            return {}
+        table, node = source
         sql = (
             f"SELECT {node}, bucket, sum(count) / 60.0 FROM {table} "
-            f"WHERE source IN ({Source.CUDA:d}, {Source.DRIVER:d}) AND bucket >= ?1 AND ?2 IS NOT NULL "
-            "GROUP BY 1, 2 ORDER BY 1, 2"
+            f"WHERE source IN ({Source.CUDA:d}, {Source.DRIVER:d}) AND bucket >= ? GROUP BY 1, 2 ORDER BY 2"
         )
-        rows = self.connection.execute(sql, (self.since_ns, self.nodes[0].name)).fetchall()
-        for index, name in enumerate(node.name for node in self.nodes):
-            own = [row for row in rows if row[0] == name]
-            if own:
-                times, values = as_columns([row[1] for row in own]), [row[2] for row in own]
-                yield TimelineCounter(index, "GPU calls", "1/s", times, values)
+        return self._series(sql, node)
 
-    def _read_snapshots(self) -> list[_Snapshot]:
-        if not table_columns(self.connection, "system_snapshots"):
-            return []
+    def _read_snapshots(self) -> dict[int | None, list[_Snapshot]]:
+        source = self._by_node("node_snapshots", "system_snapshots")
+        if source is None:
+            return {}
+        table, node = source
         numbers = " AND ".join(f"typeof({name}) IN ('integer', 'real')" for name in ("cpu_pct", "mem_pct", "load_avg"))
         sql = (
-            "SELECT timestamp, cpu_pct, mem_pct, load_avg FROM system_snapshots "
+            f"SELECT {node}, timestamp, cpu_pct, mem_pct, load_avg FROM {table} "
             f"WHERE timestamp >= ? AND typeof(timestamp) = 'integer' AND {numbers} ORDER BY timestamp"
         )
-        return self.connection.execute(sql, (self.since_ns,)).fetchall()
+        return self._series(sql, node)
 
-    def _chunks(self, cursor: sqlite3.Cursor) -> Iterator[SliceChunk]:
-        while rows := cursor.fetchmany(CHUNK_ROWS):
-            yield self._chunk(rows)
+    def _by_node(self, of_many: str, of_one: str) -> tuple[str, str] | None:
+        """The table to read and its node; a table without nodes serves only where there is one."""
+        if len(self.nodes) == 1:
+            return (of_one, "NULL") if table_columns(self.connection, of_one) else None
+        return (of_many, "node") if table_columns(self.connection, of_many) else None
+
+    def _series(self, sql: str, node: str) -> dict[int | None, list[Any]]:
+        found: dict[int | None, list[Any]] = {}
+        for name, *values in self.connection.execute(sql, (self.since_ns,)):
+            found.setdefault(self._index.get(name) if node == "node" else 0, []).append(tuple(values))
+        return found
 
     def _chunk(self, rows: list[tuple[Any, ...]]) -> SliceChunk:
         columns = list(zip(*rows, strict=True))
@@ -142,55 +196,37 @@ class TimelineReader:
         except (ValueError, TypeError, OverflowError) as error:
             raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
 
-    def _chain(
-        self, node: str, at_ns: int, severity: str, summary: str, root_cause: str, advice: str, op: str, timeline: str
-    ) -> TimelineChain:
+    def _chain(self, node: _Name, at_ns: int, *said: object) -> TimelineChain:
+        severity, summary, root_cause, advice, op, timeline = said
         return TimelineChain(
             node=self._index.get(node, 0),
             at_ns=at_ns,
-            severity=severity,
-            summary=summary,
-            root_cause=root_cause,
+            severity=_text(severity),
+            summary=_text(summary),
+            root_cause=_text(root_cause),
             recommendations=[str(line) for line in json_list(advice)],
-            rows=self._chain_rows(node, at_ns, op, timeline),
+            layers=[str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)],
+            op=find_op(_text(op)),
         )
 
-    def _chain_rows(self, node: str, at_ns: int, op: str, timeline: str) -> list[int]:
-        """The slowest event of each cause layer, then the slowest call that suffered."""
-        layers = [str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)]
-        symptom = find_op(op)
-        found = [self._slowest(node, at_ns, _LAYER_SOURCES.get(layer, ()), None) for layer in layers[:8]]
-        if symptom is not None:
-            found = [row for row in found if row is not None]
-            found.append(self._slowest(node, at_ns, (symptom[0],), symptom[1]))
-        return list(dict.fromkeys(row for row in found if row is not None))
 
-    def _slowest(self, node: str, at_ns: int, sources: tuple[int, ...], op: int | None) -> int | None:
-        if not sources:
-            return None
-        of_node = "node = ?" if "node" in self._events else "'' = ?"
-        sql = (
-            f"SELECT rowid FROM events WHERE timestamp BETWEEN ? AND ? AND {of_node} "
-            f"AND source IN ({', '.join('?' * len(sources))}) AND op = coalesce(?, op) ORDER BY duration DESC LIMIT 1"
-        )
-        row = self.connection.execute(sql, (at_ns - CHAIN_WINDOW_NS, at_ns, node, *sources, op)).fetchone()
-        return row[0] if row else None
+# a rank without a process id is shown by its number
+_RANK_PID: Final = "iif(pid > 0, pid, rank)"
 
 
-def _name(stored: str | bytes | None) -> str:
-    return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else stored or ""
+def _text(stored: object) -> str:
+    """What a file of anybody holds where text belongs."""
+    return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else str(stored or "")
 
 
-def _health(rates: Sequence[TimelineCounter], snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
-    for counter in rates:
-        measured = list(zip(counter.ts_ns.tolist(), counter.values, strict=True))
-        if scores := recorded_scores(measured, [(at_ns, cpu, memory) for at_ns, cpu, memory, _ in snapshots]):
-            times, values = zip(*scores, strict=True)
-            yield TimelineCounter(counter.node, "health score", "", as_columns(times), values)
-
-
-def _snapshots(snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
+def _counters(node: int, rates: Sequence[Rate], snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
+    if rates:
+        times, values = zip(*rates, strict=True)
+        yield TimelineCounter(node, "GPU calls", "1/s", as_columns(times), values)
+    if scores := recorded_scores(rates, [(at_ns, cpu, memory) for at_ns, cpu, memory, _ in snapshots]):
+        times, values = zip(*scores, strict=True)
+        yield TimelineCounter(node, "health score", "", as_columns(times), values)
     if snapshots:
         ts, cpu, memory, load = zip(*snapshots, strict=True)
-        for name, unit, values in (("CPU busy", "%", cpu), ("memory used", "%", memory), ("load average", "", load)):
-            yield TimelineCounter(0, name, unit, as_columns(ts), values)
+        for name, unit, of_time in (("CPU busy", "%", cpu), ("memory used", "%", memory), ("load average", "", load)):
+            yield TimelineCounter(node, name, unit, as_columns(ts), of_time)
