@@ -73,7 +73,7 @@ class ElfFile:
         except (struct.error, IndexError) as err:
             self.close()
             raise ForeignFile(f"{path} is a damaged ELF file: {err}") from None
-        except ForeignFile:
+        except BaseException:
             self.close()
             raise
 

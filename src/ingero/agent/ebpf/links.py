@@ -83,7 +83,7 @@ def attach_perf(program: int, path: str, probes: Sequence[Probe], pid: int, *, o
             link.descriptors.append(event)
             joined = struct.pack("<4IQ", program, event, ATTACH_PERF, 0, probe.cookie)
             link.descriptors.insert(0, bpf(LINK_CREATE, joined, f"attach to {path}")[0])
-    except Unavailable:
+    except BaseException:
         link.close()
         raise
     return link

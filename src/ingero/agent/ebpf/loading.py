@@ -1,6 +1,7 @@
 """Loaded probes: object, programs, rings, slots and kernel tracepoints, with what is on, what is off and why."""
 
 import contextlib
+import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,17 @@ from ingero.agent.ebpf.slots import SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.errors import Unavailable
 
+_DESCRIPTORS: Final = 1 << 18
 _OBJECTS: Final = Path(__file__).parent / "probes"
+
+
+def allow_descriptors() -> None:
+    """Take as many as we may have: every process under trace holds several, on older kernels two per function, and
+    a shell allows 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class LoadedProbes:
         path = path or _OBJECTS / f"trace.{MACHINE}.o"
         if not path.exists():
             raise Unavailable(f"no probes for {MACHINE}: {path} is missing")
+        allow_descriptors()
         self.capabilities: dict[str, Capability] = {}
         self._layers = policy.layers
         constants, missing = resolve_features(kernel_btf(), policy.layers)

@@ -34,7 +34,7 @@ from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
-_MAX_STACKS: Final = 12_000  # of 16,384 in the kernel: beyond this both sides start afresh
+_MAX_STACKS: Final = 4096  # then both sides start afresh: of the kernel's 16,384 places a new stack has only one
 _SUMMARY_S: Final = 1.0
 _GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
 _PAGE_SUMMARY: Final = 20
