@@ -165,6 +165,8 @@ class ProcessProbes:
                 self.failures["slots"] = f"none is free for {len(self.unwatched)} functions: they are not watched"
                 continue
             self.slots[number] = slot
+            if self.entry_only:  # before the first call comes: a return that is watched for a moment may kill
+                table.rows[slot]["mode"] = MODE_ENTRY
             self.first_bytes[number] = places_of[0].first_bytes
             probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in places_of]
             if FUNCTIONS[number].rate is Rate.HOT:
@@ -172,12 +174,15 @@ class ProcessProbes:
             else:
                 places[0].probes += probes
         for place in places:
+            if self.entry_only:
+                place.entry_only = {number for number, _ in place.probes}
             place.attach(programs, self.pid)
             self._places.append(place)
 
     def set_mode(self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms) -> None:
         """Change how one function is watched, now."""
-        table.rows[self.slots[number]]["mode"] = MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
+        if mode is not ProbeMode.DETACHED:  # until the link is closed its calls go on as they were
+            table.rows[self.slots[number]]["mode"] = MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
         for place in self._places:
             if all(number != own for own, _ in place.probes):
                 continue

@@ -118,6 +118,8 @@ class Follower:
                 self._turned_away.add(pid)
                 return
             process = self.processes[pid] = ProcessProbes(pid, started, entry_only=not returns_are_safe(pid))
+            if process.entry_only:
+                process.failures["returns"] = "a seccomp filter on this kernel could kill the process: entries only"
             self._open_host(process)
         self._attach(process, libraries)
         if {library.library for library in libraries} == set(Library):
@@ -148,15 +150,11 @@ class Follower:
             process.failures["modes"] = str(refused)
 
     def _settle_modes(self, process: ProcessProbes, chosen: set[int]) -> None:
-        """Launches of the runtime give way to a driver library that came later; returns may be out of bounds."""
+        """Launches of the runtime give way to a driver library that came later."""
         for number in process.slots.keys() - chosen - process.retired:
             if FUNCTIONS[number].name in LAUNCHES:
                 process.set_mode(number, ProbeMode.DETACHED, self._probes.table, self._probes.calls)
                 process.retired.add(number)
-        if process.entry_only:
-            process.failures["returns"] = "a seccomp filter on this kernel could kill the process: entries only"
-            for number in process.slots.keys() - process.retired:
-                process.set_mode(number, ProbeMode.ENTRY, self._probes.table, self._probes.calls)
 
     def _open_host(self, process: ProcessProbes) -> None:
         recordings = list(self.policy.host_recordings())
