@@ -5,6 +5,8 @@ import io
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +128,10 @@ def test_rolled_files_and_annotations_go_with_filters(
 def test_they_do_not_go_with_sql(trace: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["query", "-d", str(trace), option, "SELECT 1"]) == 2
     assert "go with filters, not with SQL" in capsys.readouterr().err
+
+
+def test_f152_asking_nodes_does_not_load_numpy() -> None:
+    """A good part of the time a fan-out may take would be gone before the first node is asked."""
+    script = "import sys, ingero.cli.query, ingero.cli.fanout; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -19,6 +19,7 @@ from ingero.core.durations import human_duration
 from ingero.storage.annotation_query import labels_of_chains
 from ingero.storage.chain_replay import Span, derive_chains
 from ingero.storage.chain_table import RecordedChain, read_chains
+from ingero.storage.schema import MAX_TIME_NS
 from ingero.storage.trace_query import (
     RECORDER_SILENT_NS,
     Kept,
@@ -28,7 +29,7 @@ from ingero.storage.trace_query import (
     recorded_until,
 )
 from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import MAX_TIME_NS, read_nodes
+from ingero.storage.trace_rows import read_nodes
 
 DEFAULT_SINCE_S = 300.0
 FANOUT_TIMEOUT_S = 5.0

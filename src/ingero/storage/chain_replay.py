@@ -8,7 +8,8 @@ from ingero.contract.chain import chain_id, severity_order
 from ingero.core.fixes import Host
 from ingero.core.replay import replay
 from ingero.storage.chain_table import RecordedChain
-from ingero.storage.trace_rows import MAX_TIME_NS, read_events, read_nodes, read_samples
+from ingero.storage.schema import MAX_TIME_NS
+from ingero.storage.trace_rows import read_events, read_nodes, read_samples
 
 MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
 

@@ -8,8 +8,8 @@ from ingero.contract.events import Source, op_name
 from ingero.contract.node_api import GraphEvent
 from ingero.contract.timestamps import rfc3339
 from ingero.errors import ForeignFile
-from ingero.storage.schema import table_columns
-from ingero.storage.trace_rows import MAX_TIME_NS, NOT_A_NUMBER
+from ingero.storage.schema import MAX_TIME_NS, table_columns
+from ingero.storage.trace_rows import NOT_A_NUMBER
 
 MAX_GRAPH_EVENTS: Final = 100
 BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH = 1, 2, 3, 4

@@ -10,6 +10,7 @@ from typing import Final
 from ingero.contract.events import OP_TEXT, SOURCE_TEXT
 
 USER_VERSION: Final = 10
+MAX_TIME_NS: Final = 2**62  # the year 2116: later times are damage, and sums of them would wrap around
 FORMAT_VERSION: Final = "0.10"
 OWN_VERSION_KEY: Final = "ingero_python_schema"
 OWN_VERSION: Final = "1"

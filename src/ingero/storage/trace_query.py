@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from ingero.contract.events import Source, find_op, op_name, source_name
 from ingero.errors import MalformedInput
-from ingero.storage.schema import table_columns
-from ingero.storage.trace_rows import MAX_TIME_NS
+from ingero.storage.schema import MAX_TIME_NS, table_columns
 
 RECORDER_SILENT_NS = 30_000_000_000  # a recorder that wrote nothing for this long is not running
 EVENT_VIEW = ("time", "node", "pid", "process", "source", "op", "duration_ns", "arg0", "arg1", "ret_code")

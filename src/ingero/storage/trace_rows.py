@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from ingero.core.event_columns import COLUMN_NAMES, EventColumns, columns_from_table
 from ingero.core.evidence import SystemSample
 from ingero.errors import ForeignFile
-from ingero.storage.schema import table_columns
+from ingero.storage.schema import MAX_TIME_NS, table_columns
 
-MAX_TIME_NS = 2**62  # the year 2116: later times are damage, and sums of them would wrap around
 NOT_A_NUMBER = "an event holds something else where a number belongs"
 
 
