@@ -266,24 +266,3 @@ async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:
 def _target(address: str) -> tuple[str, int]:
     host, port = address.rsplit(":", 1)
     return host, int(port)
-
-
-@pytest.mark.parametrize("action", ["chains", "ops", "overview", "sql"])
-async def test_f154_f155_query_fleet_asks_nodes_and_warns_about_clocks_first(tmp_path: Path, action: str) -> None:
-    from ingero.agent.api.tools.catalogue import AGENT_TOOLS
-    from ingero.agent.api.tools.context import AgentContext, Told
-    from ingero.transport.tools import by_name, call
-
-    db = database(tmp_path / "a.db")
-    async with node(db, "right") as one, node(db, "ahead", now_ns=lambda: time.time_ns() + 2 * 10**12) as two:
-        context = AgentContext(db=db, nodes=(one, two))
-        arguments = {"action": action, "query": "SELECT count(*) AS n FROM events" if action == "sql" else ""}
-        answer = await call(by_name(AGENT_TOOLS, "query_fleet"), context, arguments)
-    assert isinstance(answer, Told)
-    text = answer.text or ""
-    assert re.match(r"Clock warnings:\nclock skew: \[traced-data\]ahead is (19|20)\d{5} ms ahead of right", text)
-    expected = {
-        "chains": "Fleet Chains: 0 chain(s)", "ops": "Fleet Ops: 2 node(s)", "overview": "Fleet Overview: 2 node(s)",
-        "sql": "[traced-data]right[/traced-data]|3\n[traced-data]ahead[/traced-data]|3\n2 row(s)",
-    }  # fmt: skip
-    assert expected[action] in text

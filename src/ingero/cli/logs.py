@@ -1,5 +1,6 @@
 """Log lines of every service: time, level, event name, then its fields as key=value."""
 
+import asyncio
 import json
 import logging
 import sys
@@ -37,3 +38,9 @@ def set_up_logging(level: str = "info", file: Path | None = None) -> None:
     for chatty in ("asyncio", "aiohttp", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # who sends garbage must not fill the log; replies are counted
+    logging.getLogger("uvicorn.error").addFilter(_is_trouble)
+
+
+def _is_trouble(record: logging.LogRecord) -> bool:
+    """A request that our own stop cut off is not."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

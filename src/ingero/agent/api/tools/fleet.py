@@ -12,7 +12,7 @@ from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, traced
-from ingero.core.skew import skew_warnings
+from ingero.core.skew import skew_warnings, unsure_nodes
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS
 from ingero.transport.fanout import Fanout, Question, decode_reply
 from ingero.transport.nodes import check_nodes
@@ -52,7 +52,7 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
     kind, merge = _KINDS[question.action.lower()], RowMerge()
     found: list[Entry] = []
     size_bytes = 0
-    async with Fanout(context.policy) as fanout:
+    async with Fanout(context.policy, context.now_ns) as fanout:
         async for reply in fanout.ask(context.nodes, asked):
             decoded = decode_reply(reply, kind.decode, merge)
             entries = [] if decoded is None else kind.entries(question, merge, reply.name, decoded)
@@ -65,6 +65,9 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
         warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with trouble")
     if merge.is_total_failure:
         raise ToolRefused("unavailable", "no node answered: " + "; ".join(warnings), status=503)
+    unsure = unsure_nodes(offsets, SKEW_THRESHOLD_MS)
+    if unsure:
+        skew.append(f"{len(unsure)} node(s) answer too slowly to compare clocks to {SKEW_THRESHOLD_MS:g} ms")
     head = ["Clock warnings:", *skew[:MAX_WARNINGS], ""] if skew else []
     head += [f"WARNING: {warning}" for warning in warnings]
     text = "\n".join([*head, PREAMBLE, *kind.lines(question, merge, found)])
@@ -105,6 +108,8 @@ class _Kind:
 
 def _chains(question: FleetQuestion, merge: RowMerge, node: str, reply: Chains) -> list[Entry]:
     merge.answered += 1
+    if reply.truncated:
+        merge.warnings.append(f"node {node}: only its newest {len(reply.chains)} chains; shorten since")
     return [(severity_order(chain.severity), _chain(question, chain.node or node, chain)) for chain in reply.chains]
 
 

@@ -1,6 +1,7 @@
 """Questions about the rows of this node's trace: SQL, call stacks."""
 
 import asyncio
+import threading
 import time
 from typing import Annotated, Any
 
@@ -51,13 +52,16 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
         return Told(text=NO_TRACE)
     began = time.perf_counter()
     limits = QueryLimits(timeout_s=READ_TIMEOUT_S, max_rows=question.limit, max_bytes=MAX_SQL_BYTES)
+    has_left = threading.Event()
     try:
-        result = await asyncio.to_thread(run_query, context.db, question.query, limits)
+        result = await asyncio.to_thread(run_query, context.db, question.query, limits, has_left.is_set)
     except Unavailable as error:
         raise ToolRefused("timeout", str(error), status=504) from None
     except (MalformedInput, TooLarge) as error:
         hint = "; write table.column" if "ambiguous" in str(error) else ""
         raise ToolRefused("bad_sql", f"{clean(str(error))}{hint}") from None
+    finally:
+        has_left.set()  # who asked may have left meanwhile: the query ends with the call
     rows = [[traced(cell, LINE_BYTES) if isinstance(cell, str) else cell for cell in row] for row in result.rows]
     meta = {
         "rows": len(rows),
