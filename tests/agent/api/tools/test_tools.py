@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client
 from tests.agent.api.tools.asking import ask
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
@@ -122,21 +122,6 @@ async def test_official_client_in_memory(sample: Path) -> None:
         result = await client.call_tool("get_causal_chains", {})
         assert not result.is_error
         assert json.loads(result.content[0].text) == result.structured_content["data"]
-
-
-async def test_official_client_over_stdio(sample: Path, tmp_path: Path) -> None:
-    server = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "ingero", "mcp", "--db", str(sample)],
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
-    async with Client(server) as client:
-        prompt = await client.get_prompt("investigate")
-        assert prompt.messages[0].content.text.index("get_trace_stats") < prompt.messages[0].content.text.index(
-            "get_causal_chains"
-        )
-        result = await client.call_tool("get_trace_stats", {"since": "soon"})
-        assert result.is_error
 
 
 def test_the_same_tools_from_the_shell(sample: Path, tmp_path: Path) -> None:
