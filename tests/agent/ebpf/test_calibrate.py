@@ -5,7 +5,7 @@ import platform
 import numpy as np
 import pytest
 
-from ingero.agent.ebpf.calibrate import calibrate
+from ingero.agent.ebpf.calibrate import ASSUMED, calibrate
 from ingero.agent.ebpf.layout import SLOT
 from ingero.agent.ebpf.links import Link, Probe
 from ingero.agent.ebpf.slots import Recording
@@ -41,3 +41,10 @@ def test_entry_alone_is_measured_without_a_probe_on_the_return() -> None:
     assert calibrate(programs, table).measured  # type: ignore[arg-type]
     assert programs.asked == [(1, 1), (1, 0), (1, 1), (1, 0)]
     assert table.given_back == [3]
+
+
+def test_nothing_is_tried_on_ourselves_that_a_filter_would_kill_us_for(monkeypatch) -> None:
+    monkeypatch.setattr("ingero.agent.ebpf.calibrate.returns_are_safe", lambda pid: False)
+    programs = Programs()
+    assert calibrate(programs, Table()) is ASSUMED  # type: ignore[arg-type]
+    assert programs.asked == []

@@ -19,6 +19,7 @@ from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL, cookie_of
 from ingero.agent.ebpf.links import Probe
 from ingero.agent.ebpf.slots import Recording, SlotTable
 from ingero.agent.ebpf.syscalls import MACHINE
+from ingero.agent.processes.discover import returns_are_safe
 from ingero.errors import Unavailable
 
 _PUSH_AT, _SUB_AT, _LOOP_AT, _CODE_BYTES = 0, 32, 64, 4096
@@ -63,8 +64,8 @@ def is_emulated(first_bytes: bytes) -> bool:
 
 
 def calibrate(programs: CallPrograms, table: SlotTable) -> ProbeCost:
-    """Measure, in about 30 ms; assumed figures where it cannot be done."""
-    if MACHINE != "x86_64":
+    """Measure, in about 30 ms; assumed figures where it cannot be done, or where it could kill us."""
+    if MACHINE != "x86_64" or not returns_are_safe(os.getpid()):
         return ASSUMED
     try:
         return _measure(programs, table)

@@ -90,12 +90,13 @@ def owner_uid(pid: int) -> int | None:
 
 def returns_are_safe(pid: int) -> bool:
     """Whether return probes may be used: kernels 6.11 to 6.13 return through a system call that seccomp may kill."""
+    if not _RETURN_BY_SYSCALL.match(os.uname().release):
+        return True
     try:
-        with open(f"/proc/{pid}/status") as file:  # noqa: PTH123 - a kernel file, read whole
-            text = file.read()
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file, read whole
+            return not _SECCOMP_FILTER.search(file.read())
     except OSError:
         return True
-    return not (_SECCOMP_FILTER.search(text) and _RETURN_BY_SYSCALL.match(os.uname().release))
 
 
 def mapped_libraries(pid: int) -> list[MappedLibrary]:
