@@ -199,13 +199,12 @@ class ProcessProbes:
         """Functions by number, and whether their probe is in place now."""
         return {number: number not in place.detached for place in self._places for number, _ in place.probes}
 
-    def close(self, table: SlotTable) -> None:
-        for place in self._places:
-            if place.link is not None:
-                place.link.close()
-        host = list(range(self.first_host_slot, self.first_host_slot + self.host_slots))
-        table.give_back([*self.slots.values(), *host])
-        self._places, self.slots = [], {}
+    def leave(self, table: SlotTable) -> tuple[list[Link], list[int]]:
+        """Nothing is counted from now on. Returns the links to close, and the slots that they use until then."""
+        host = range(self.first_host_slot, self.first_host_slot + self.host_slots)
+        slots = [*self.slots.values(), *host]
+        table.silence(slots)
+        return [place.link for place in self._places if place.link is not None], slots
 
 
 def choose_functions(known: set[int], layers: frozenset[str], *, both_launch_layers: bool) -> set[int]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
 from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
+from ingero.agent.ebpf.links import LinkCloser
 from ingero.agent.ebpf.loading import LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.processes.discover import (
@@ -39,6 +40,7 @@ class Follower:
         self.processes: dict[int, ProcessProbes] = {}
         self.refused = 0
         self._sites = SiteCache()
+        self._closer = LinkCloser()
         self._roots = set(policy.pids or ())
         self._next_scan_s = 0.0
         self._pages: dict[int, int | None] = {}  # what each process had mapped when it was last read
@@ -55,6 +57,7 @@ class Follower:
         ended = {pid for pid in self._roots - self.processes.keys() if running_since(pid) is None}
         self._roots -= ended  # numbers come again
         self._sweep_targets()
+        self._probes.table.give_back(self._closer.freed())
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
         self._look_at([pid for pid in candidates if self._wanted(pid)], now_s)
         self._next_scan_s = time.monotonic() + self.policy.rescan_s
@@ -91,6 +94,7 @@ class Follower:
     def close(self) -> None:
         for pid in list(self.processes):
             self._drop(pid)
+        self._closer.close()
 
     def _wanted(self, pid: int) -> bool:
         if pid == os.getpid():
@@ -179,5 +183,6 @@ class Follower:
     def _drop(self, pid: int) -> None:
         process = self.processes.pop(pid)
         self._probes.maps["targets"].delete(struct.pack("<I", pid))
+        links, slots = process.leave(self._probes.table)
         self._on_end(process)
-        process.close(self._probes.table)
+        self._closer.close_later(links, slots)

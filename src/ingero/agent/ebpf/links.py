@@ -8,6 +8,7 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -20,6 +21,7 @@ ATTACH_PERF, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
 _UPROBE_TYPE: Final = "/sys/bus/event_source/devices/uprobe/type"
 _PERF_SIZE: Final = 128
 _ANY_CPU: Final = -1
+_CLOSERS: Final = 8  # those that wait together wait once
 
 
 class ProbeStyle(StrEnum):
@@ -48,6 +50,30 @@ class Link:
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
+
+
+class LinkCloser:
+    """Closes links beside the poll: before a probe is gone the kernel waits for every CPU, tens of milliseconds for
+    each link, and the workers of a data loader end by the dozen."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_CLOSERS, "link-closer")
+        self._closing: list[tuple[list[Future[None]], list[int]]] = []
+
+    def close_later(self, links: Sequence[Link], slots: list[int]) -> None:
+        """The slots are of use to others when all these links are closed."""
+        self._closing.append(([self._pool.submit(link.close) for link in links], slots))
+
+    def freed(self) -> list[int]:
+        """Slots that no link uses any more, each once."""
+        done = [all(future.done() for future in futures) for futures, _ in self._closing]
+        found = [slot for (_, slots), is_done in zip(self._closing, done, strict=True) if is_done for slot in slots]
+        self._closing = [one for one, is_done in zip(self._closing, done, strict=True) if not is_done]
+        return found
+
+    def close(self) -> None:
+        """Wait until everything is closed."""
+        self._pool.shutdown()
 
 
 def attach_multi(

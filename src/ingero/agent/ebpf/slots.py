@@ -69,11 +69,14 @@ class SlotTable:
         self.rows[slot]["tgid"] = pid  # last: from here on the probes may count
         return slot
 
+    def silence(self, slots: list[int]) -> None:
+        """Probes touch them no more; the counts stay until others take them."""
+        self.rows["tgid"][slots] = 0
+
     def give_back(self, slots: list[int]) -> None:
         """Only after every link that uses them is closed."""
-        for slot in slots:
-            self.rows[slot]["tgid"] = 0
-            self._free.append(slot)
+        self.silence(slots)
+        self._free += slots
 
     def close(self) -> None:
         self.rows = np.empty(0, SLOT)
