@@ -188,3 +188,19 @@ def test_transfers_shorter_than_the_clock_can_tell_are_no_slow_links() -> None:
     first = rows.comm == rows.comm[np.flatnonzero(tensor)[0]]
     instant = replace(rows, gpu_duration_ns=np.where(tensor & ~first, 0, rows.gpu_duration_ns))
     assert blame_records(instant, True, "test").cause is not CauseClass.NETWORK
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("exact_ends", [True, False])
+@pytest.mark.parametrize("shape", [(2, 1, 4), (2, 2, 2)])
+def test_a_rank_with_few_records_is_not_blamed_for_that(
+    shape: tuple[int, int, int], exact_ends: bool, is_late: bool
+) -> None:
+    """In the first few records of a rank another collective than the last of a step is the rarest."""
+    tp, pp, dp = shape
+    rows = from_records(record(Job(tp=tp, pp=pp, dp=dp, steps=20, slow_gpu={5: 0.3})))
+    own = np.flatnonzero(rows.who == 3)
+    for kept in range(2, 20):
+        left_out = own[:-kept] if is_late else own[kept:]
+        answer = blame_records(rows.take(np.delete(np.arange(len(rows)), left_out)), exact_ends, "test")
+        assert {c.rank for c in answer.culprits} <= {5}, kept

@@ -38,7 +38,8 @@ class RecordSteps:
 def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     """Own time of every rank in every step. `exact_ends` says that end times are the GPU's, not a poll's."""
     ranks = tuple(int(w) for w in np.unique(collectives.who))
-    cells = _cells(collectives, ranks, exact_ends)
+    cohort = find_roles(collectives, ranks)
+    cells = _cells(collectives, ranks, cohort, exact_ends)
     numbers = np.unique(np.concatenate([step[step >= 0] for _, step, _ in cells])) if cells else np.empty(0, np.int64)
     shape = (len(ranks), len(numbers))
     own, length, inside = (np.full(shape, np.nan) for _ in range(3))
@@ -64,7 +65,6 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     kept = whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())  # steps that at least half of the ranks saw whole
     remap = np.where(kept, np.cumsum(kept) - 1, -1)
     row_step = np.where(row_step >= 0, remap[row_step], -1) if len(remap) else row_step
-    cohort = find_roles(collectives, ranks)
     steps = tuple(int(n) for n in numbers[kept])
     matrix = WorkerSteps(own[:, kept], period[kept], cohort, steps)
     return RecordSteps(matrix, ranks, row_step, row_place, inside[:, kept])
@@ -98,16 +98,16 @@ def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.arange(len(column)) - np.repeat(begins, np.diff(np.r_[begins, len(column)]))
 
 
-def _cells(collectives: Collectives, ranks: tuple[int, ...], exact_ends: bool) -> list[Cell]:
+def _cells(collectives: Collectives, ranks: tuple[int, ...], cohort: NDArray[np.intp], exact_ends: bool) -> list[Cell]:
     """Per rank its rows in time order, the step of each, and which of them close one."""
     clock = collectives.entry_ns if exact_ends else collectives.start_ns
     order = np.lexsort((collectives.seq, clock, collectives.who))
     bounds = np.searchsorted(collectives.who[order], [*ranks, np.iinfo(np.int32).max])
     is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    found = [order[begin:stop] for begin, stop in itertools.pairwise(bounds)]
+    pacers = _agreed(collectives, found, [_pacer(collectives, rows, is_edge[rows]) for rows in found], cohort)
     cells = []
-    for begin, stop in itertools.pairwise(bounds):
-        rows = order[begin:stop]
-        pacer = _pacer(collectives, rows, is_edge[rows])
+    for rows, pacer in zip(found, pacers, strict=True):
         sequence = collectives.seq[rows]
         marks = np.flatnonzero(pacer)
         at = np.searchsorted(marks, np.arange(len(rows)))  # a row belongs to the next pacer, itself included
@@ -148,6 +148,23 @@ def _pacer(collectives: Collectives, rows: NDArray[np.intp], is_edge: NDArray[np
     best = min(candidates, key=lambda i: (counts[i], -width[i], -found[i, 2], found[i, 0]))
     result: NDArray[np.bool_] = inverse == best
     return result
+
+
+def _agreed(
+    collectives: Collectives, found: list[NDArray[np.intp]], pacers: list[NDArray[np.bool_]], cohort: NDArray[np.intp]
+) -> list[NDArray[np.bool_]]:
+    """The pacers, but of a rank with few records the one of its role: in few, another collective may seem rarest."""
+    kinds = np.stack([collectives.op, collectives.nranks, collectives.size_bytes], axis=1)
+    lengths, agreed = np.array([len(rows) for rows in found]), list(pacers)
+    for code in np.unique(cohort):
+        members = np.flatnonzero(cohort == code)
+        longest = members[lengths[members].argmax()]
+        model = found[longest][pacers[longest]][0]
+        for rank in members[lengths[members] * 2 < lengths[longest]].tolist():
+            alike, comm = (kinds[found[rank]] == kinds[model]).all(axis=1), collectives.comm[found[rank]]
+            is_plain = len(np.unique(comm[alike])) == 1
+            agreed[rank] = alike if is_plain else alike & (comm == collectives.comm[model])
+    return agreed
 
 
 def _sums(values: Floats, column: NDArray[np.intp], size: int) -> Floats:
