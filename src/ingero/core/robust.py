@@ -25,3 +25,12 @@ def median_and_mad(values: ArrayLike) -> tuple[float, float]:
     column = np.asarray(values, dtype=np.float64)
     centre = median(column)
     return centre, median(np.abs(column - centre))
+
+
+def known_median(values: Column, axis: int) -> Column:
+    """Median along an axis of what is known, NaN where nothing is."""
+    lines = np.moveaxis(values, axis, 0)
+    some = np.isfinite(lines).any(axis=0)
+    result = np.full(lines.shape[1:], np.nan)
+    result[some] = np.nanmedian(lines[:, some], axis=0)
+    return result

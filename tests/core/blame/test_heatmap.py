@@ -41,3 +41,10 @@ def test_a_large_job_is_drawn_within_bounds_and_keeps_the_culprit() -> None:
 def test_nothing_to_draw_is_said() -> None:
     with pytest.raises(ValueError, match="no steps to draw"):
         draw(Answer(source="test"), "nothing")
+
+
+def test_a_worker_without_steps_is_drawn_as_not_recorded_however_many_there_are() -> None:
+    answer = _answer(MAX_ROWS + 6, 6)
+    assert answer.heat is not None
+    answer.heat.values[5] = np.nan
+    assert draw(answer, "job").height > 0

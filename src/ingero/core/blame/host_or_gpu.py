@@ -14,7 +14,7 @@ from ingero.core.blame.suspects import Suspect
 from ingero.core.collectives import Collectives, Floats
 from ingero.core.owntime import own_segments
 from ingero.core.peerlag import group_medians, match_collectives
-from ingero.core.robust import MAD_TO_SIGMA
+from ingero.core.robust import MAD_TO_SIGMA, known_median
 
 LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
 STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
@@ -32,7 +32,7 @@ def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, 
     peers = _peers(measured, suspect)
     if not peers.any() or not np.isfinite(own[suspect.worker]).any():
         return CauseClass.UNKNOWN
-    excess = own[suspect.worker] - _nan_median(own[peers])
+    excess = own[suspect.worker] - np.nan_to_num(known_median(own[peers], 0))  # a place that no peer has is all excess
     worst = int(np.nanargmax(excess))
     if queue[suspect.worker, worst] <= max(LAUNCH_S, STARVED_SHARE * own[suspect.worker, worst]):
         return CauseClass.HOST
@@ -45,7 +45,7 @@ def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, 
         return CauseClass.COMPUTE
     if later <= CLEAR_SIGMAS * spread:
         return CauseClass.HOST if later >= CERTAIN_SHARE * total else CauseClass.COMPUTE
-    delay = np.nan_to_num(idle[suspect.worker] - _nan_median(idle[peers]))
+    delay = np.nan_to_num(idle[suspect.worker] - np.nan_to_num(known_median(idle[peers], 0)))
     origin = int(delay.argmax())  # where collectives overlap compute, one delay shows at every later place again
     begins_there = delay[origin] >= max(LIKELY_SHARE * excess[origin], ORIGIN_SHARE * total)
     return CauseClass.HOST if begins_there or later >= LIKELY_SHARE * total else CauseClass.COMPUTE
@@ -76,14 +76,6 @@ def _peers(measured: RecordSteps, suspect: Suspect) -> NDArray[np.bool_]:
     peers: NDArray[np.bool_] = cohort == cohort[suspect.worker]
     peers[suspect.worker] = False
     return peers
-
-
-def _nan_median(table: Floats) -> Floats:
-    """Median over workers, zero where nobody has the place."""
-    known = np.isfinite(table).any(axis=0)
-    result = np.zeros(table.shape[1])
-    result[known] = np.nanmedian(table[:, known], axis=0)
-    return result
 
 
 def _by_enqueue_alone(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> CauseClass:

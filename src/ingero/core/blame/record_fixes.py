@@ -11,6 +11,7 @@ from ingero.core.blame.suspects import Suspect, WorkerSteps
 from ingero.core.blame.whatif import build_chain, replay_chain
 from ingero.core.collectives import Collectives, Floats
 from ingero.core.peerlag import match_collectives
+from ingero.core.robust import known_median
 
 NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
 
@@ -56,7 +57,7 @@ class Fixer:
                     peer_rows, at = gaps[peer]
                     inside = (at < table.shape[1:]).all(axis=1)
                     table[i, at[inside, 0], at[inside, 1]] = self._chain.gap_s[peer_rows[inside]]
-                pace = column_median(table)[place[:, 0], place[:, 1]]
+                pace = known_median(table, 0)[place[:, 0], place[:, 1]]
                 gap[rows] = np.fmin(gap[rows], pace)
         end = replay_chain(self._chain, gap).max(initial=0.0)
         steps = max(1, int(np.isfinite(workers.own_s).any(axis=0).sum()))
@@ -97,12 +98,4 @@ def _is_whole(collectives: Collectives) -> bool:
 def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:
     """Median own time per step of the workers with the same role."""
     peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without]
-    return column_median(workers.own_s[peers]) if peers else np.full(workers.own_s.shape[1], np.nan)
-
-
-def column_median(values: Floats) -> Floats:
-    """Median over the first axis, NaN where nothing is known."""
-    known = np.isfinite(values).any(axis=0)
-    result = np.full(values.shape[1:], np.nan)
-    result[known] = np.nanmedian(values[:, known], axis=0)
-    return result
+    return known_median(workers.own_s[peers], 0) if peers else np.full(workers.own_s.shape[1], np.nan)

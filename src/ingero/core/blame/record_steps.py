@@ -67,7 +67,7 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     row_step = np.where(row_step >= 0, remap[row_step], -1) if len(remap) else row_step
     steps = tuple(int(n) for n in numbers[kept])
     matrix = WorkerSteps(own[:, kept], period[kept], cohort, steps)
-    return RecordSteps(matrix, ranks, row_step, row_place, inside[:, kept])
+    return RecordSteps(matrix, ranks, row_step, row_place, np.where(whole, inside, np.nan)[:, kept])
 
 
 def _own_by_waiting(inside: Floats, period: Floats, whole: NDArray[np.bool_]) -> Floats:

@@ -16,6 +16,7 @@ from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives import Collectives, distinct
 from ingero.core.edges import number_edges
 from ingero.core.peerlag import match_collectives, measure_lag
+from ingero.core.robust import known_median
 
 LOSS_FLOOR = 0.03
 DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause
@@ -281,10 +282,10 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
             f"{job.name(s.worker)}: own time {np.nanmedian(workers.own_s[s.worker]) * 1e3:.2f} ms a step, "
             f"{s.excess:+.1%} ±{s.error:.1%} over {s.peers} peers"
         )
-        waits = np.nanmedian(job.measured.waiting_s, axis=1) * 1e3
+        waits = known_median(job.measured.waiting_s, 1) * 1e3
         lines.append(
             f"time inside collectives a step: {waits[s.worker]:.2f} ms here, "
-            f"{np.median(np.delete(waits, s.worker)):.2f} ms at the others, who wait"
+            f"{np.nanmedian(np.delete(waits, s.worker)):.2f} ms at the others, who wait"
         )
     named = {s.worker for s in suspects}
     others = [w for w in range(len(workers.own_s)) if w not in named and np.isfinite(findings.excess[w])]

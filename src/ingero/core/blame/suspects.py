@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import MAD_TO_SIGMA
+from ingero.core.robust import MAD_TO_SIGMA, known_median
 
 Floats = NDArray[np.float64]
 
@@ -77,12 +77,12 @@ def judge(workers: WorkerSteps) -> Findings:
     own = _steady(workers)
     logs = np.log(np.maximum(own, 1e-12))
     residual = logs - _cohort_reference(logs, workers.cohort, np.ones(len(own), bool), low=True)
-    level = _recentred(_row_median(residual), workers.cohort)
+    level = _recentred(known_median(residual, 1), workers.cohort)
     scale = _spread(level)
     over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     for _ in range(2):  # without those over the bar, reference and spread are the healthy ones'
         residual = logs - _cohort_reference(logs, workers.cohort, ~over, low=False)
-        level = _row_median(residual)
+        level = known_median(residual, 1)
         scale = _spread(level[~over])
         over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     error = np.hypot(_median_error(residual), scale)
@@ -129,13 +129,6 @@ def _recentred(level: Floats, cohort: NDArray[np.intp]) -> Floats:
     return result
 
 
-def _row_median(values: Floats) -> Floats:
-    result = np.full(len(values), np.nan)
-    some = np.isfinite(values).any(axis=1)
-    result[some] = np.nanmedian(values[some], axis=1)
-    return result
-
-
 def _spread(level: Floats) -> float:
     known = level[np.isfinite(level)]
     if len(known) < 3:
@@ -153,9 +146,9 @@ def _bar(scale: float, workers: int) -> float:
 
 def _median_error(residual: Floats) -> Floats:
     """Standard error of each row's median, with the autocorrelation of its steps counted."""
-    level = _row_median(residual)
+    level = known_median(residual, 1)
     known = np.isfinite(residual).sum(axis=1)
-    noise = MAD_TO_SIGMA * _row_median(np.abs(residual - level[:, None]))
+    noise = MAD_TO_SIGMA * known_median(np.abs(residual - level[:, None]), 1)
     centred = np.nan_to_num(residual - level[:, None])
     power = (centred**2).sum(axis=1)
     rho = np.clip((centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95)
@@ -178,7 +171,7 @@ def _split_cohorts(over: NDArray[np.bool_], level: Floats, cohort: NDArray[np.in
 
 def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
     """Steps in which a worker is far above its own usual level."""
-    noise = MAD_TO_SIGMA * _row_median(np.abs(residual - level[:, None]))
+    noise = MAD_TO_SIGMA * known_median(np.abs(residual - level[:, None]), 1)
     bar = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
     result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > bar[:, None]
     return result
