@@ -75,7 +75,10 @@ def test_certificate_is_kept_then_renewed_before_it_expires(tmp_path: Path) -> N
 
 def test_a_new_name_makes_a_new_certificate(tmp_path: Path) -> None:
     first = kept_certificate(tmp_path, ["a"]).cert.read_bytes()
-    assert kept_certificate(tmp_path, ["a", "b"]).cert.read_bytes() != first
+    second = kept_certificate(tmp_path, ["a", "b"])
+    assert second.cert.read_bytes() != first
+    assert second.replaced == fingerprint(ssl.PEM_cert_to_DER_cert(first.decode()))
+    assert kept_certificate(tmp_path, ["a", "b"]).replaced is None
 
 
 def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ async def _serve(settings: DashboardSettings) -> None:
     print(f"{settings.node}: {serving.url}", flush=True)
     if serving.fingerprint:
         print(f"certificate fingerprint {serving.fingerprint}", flush=True)
+    if serving.notice:
+        print(serving.notice, file=sys.stderr, flush=True)
     if not is_loopback(settings.address) and not settings.token and settings.client_ca is None:
         print(
             "WARNING: anybody who reaches this port can read the trace; want a token with --token-file or client "

@@ -74,6 +74,8 @@ async def _serve_http(server: Any, address: str) -> None:
     try:
         serving = await start_app(_guarded(mcp.handle, token_digest(token) if token else None), address)
         print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
+        if serving.notice:
+            print(serving.notice, file=sys.stderr, flush=True)
         if not token:
             print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
         await serve_until_signal(serving)

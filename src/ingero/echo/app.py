@@ -138,6 +138,9 @@ class EchoService:
             ]
             kept = kept_certificate(certificate_beside(config.database).parent, local_names(None, bound))
             log.info("certificate", extra={"path": str(kept.cert)})
+            if kept.replaced is not None:
+                next_step = "give those that trust a copy of it the new file"
+                log.warning("certificate_replaced", extra={"was": kept.replaced, "next": next_step})
             return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)
         log.warning("plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"})
         return None

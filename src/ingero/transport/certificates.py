@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ingero.transport.listen import EVERYWHERE
-from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls
+from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls, fingerprint_of_file
 
 KEPT_CERTIFICATE_DAYS = 365
 RENEW_BEFORE_DAYS = 30
@@ -24,9 +25,16 @@ MAX_NAMES = 100
 _SIOCGIFADDR = 0x8915
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptTls(ServerTls):
+    """A certificate of our own; `replaced` is the fingerprint of the one that it has just taken the place of."""
+
+    replaced: str | None = None
+
+
 def kept_certificate(
     directory: Path, names: Sequence[str], addresses: Sequence[str] = (), now: datetime.datetime | None = None
-) -> ServerTls:
+) -> KeptTls:
     """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when a name is missing.
 
     `addresses` of interfaces come and go: they join whenever one is made, and one of them that it holds is enough to
@@ -35,13 +43,16 @@ def kept_certificate(
     now = now or datetime.datetime.now(datetime.UTC)
     names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replaced = None
     with _only_one(directory / ".lock"):
         if not _still_good(cert, key, names, addresses, now):
+            with contextlib.suppress(OSError, ValueError):  # there was none, or it was none
+                replaced = fingerprint_of_file(cert)
             every = [*names, *addresses, *_earlier_names(cert)]
             cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)
             _write_private(key, key_pem)
             _write_private(cert, cert_pem)
-    return ServerTls(cert=cert, key=key)
+    return KeptTls(cert=cert, key=key, replaced=replaced)
 
 
 def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_CERTIFICATE_DAYS) -> tuple[bytes, bytes]:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from ingero.errors import AuthError
 from ingero.storage.node_view import NodeView
 from ingero.storage.trace_path import home
 from ingero.transport.auth import token_digest
-from ingero.transport.certificates import kept_certificate, local_names, machine_addresses, names_in
+from ingero.transport.certificates import KeptTls, kept_certificate, local_names, machine_addresses, names_in
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
-from ingero.transport.tls import ServerTls, fingerprint_of_file, is_loopback, server_context
+from ingero.transport.tls import KEPT_CERTIFICATE, ServerTls, fingerprint_of_file, is_loopback, server_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,18 @@ class Serving:
     listener: HttpListener
     url: str
     fingerprint: str | None
+    replaced: str | None = None  # the certificate before, when this one is new
+
+    @property
+    def notice(self) -> str:
+        """What a new certificate asks of those who trusted the old one; empty where it is not new."""
+        if self.replaced is None:
+            return ""
+        return (
+            f"NOTICE: the certificate is a new one (before: {self.replaced}); where it was trusted, compare the "
+            f"fingerprint and run `ingero nodes trust {self.url.partition('://')[2]}` again; where a copy of it is "
+            f"`ca_cert`, copy {_certificate_folder() / KEPT_CERTIFICATE} there"
+        )
 
     async def stop(self) -> None:
         await self.listener.stop()
@@ -81,7 +93,8 @@ async def _serve(
     listener = HttpListener(guarded, bound, context)
     await listener.start()
     shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
-    return Serving(listener, f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None)
+    url, own = f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None
+    return Serving(listener, url, own, tls.replaced if isinstance(tls, KeptTls) else None)
 
 
 async def serve_until_signal(serving: Serving) -> None:
@@ -99,7 +112,7 @@ def _certificate(settings: DashboardSettings, host: str) -> ServerTls:
         return ServerTls(cert=settings.tls.cert, key=settings.tls.key, client_ca=settings.client_ca)
     names = list(dict.fromkeys([*local_names(settings.node, [host]), *settings.host_names]))
     kept = kept_certificate(_certificate_folder(), names, _addresses(host))
-    return ServerTls(cert=kept.cert, key=kept.key, client_ca=settings.client_ca)
+    return replace(kept, client_ca=settings.client_ca)
 
 
 def _certificate_folder() -> Path:
