@@ -4,6 +4,7 @@ A reply is kept as bytes until it is its turn, so that memory holds compact answ
 """
 
 import asyncio
+import contextlib
 import errno
 import ssl
 import time
@@ -307,4 +308,6 @@ async def peer_fingerprint(node: str, timeout_s: float) -> str:
     try:
         return fingerprint(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     finally:
-        writer.close()
+        writer.transport.abort()  # all is said: no farewell to wait for
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
