@@ -172,6 +172,21 @@ def test_imported_records_give_the_same_answer(dumps: Path, tmp_path: Path, caps
     assert after["step_time"] == before["step_time"]
 
 
+def test_importing_into_what_is_no_database_names_the_flag_that_was_used(
+    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes.db"
+    notes.write_text("not a database, but long enough to be taken for one by its name alone\n" * 20)
+    before = notes.read_bytes()
+    for target, problem in ((notes, "is not a SQLite database"), (notes / "inside.db", "cannot be written")):
+        assert run(["import", str(dumps), "--to", str(target)]) == 1
+        said = capsys.readouterr().err
+        assert problem in said
+        assert said.rstrip().endswith("with --to")
+        assert "--db" not in said
+    assert notes.read_bytes() == before
+
+
 def test_a_picture_that_cannot_be_written_is_an_error_in_words(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("there/is/none.svg", "there/is/none.png"):
         assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 1

@@ -58,7 +58,7 @@ def command(
     if is_file:
         from ingero.storage.collective_table import add_collectives
 
-        added = add_collectives(Path(target), node, records)
+        added = add_collectives(Path(target), node, records, flag="--to")
         line = f"{added} of {len(records)} records added to {target}; the rest were there"
         line = line if added < len(records) else f"{added} records added to {target}"
     else:

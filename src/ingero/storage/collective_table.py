@@ -19,9 +19,9 @@ _INSERT = (
 _KEY = tuple(COLLECTIVE_COLUMNS.index(name) for name in ("comm", "seq", "rank", "op", "start_ns"))
 
 
-def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord]) -> int:
+def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord], *, flag: str = "--db") -> int:
     """Add records that are not there yet, creating the database where it is missing; returns how many were added."""
-    with TraceDb(path, node) as db:
+    with TraceDb(path, node, flag=flag) as db:
         before = _count(db.connection)
         batch: list[tuple[object, ...]] = []
         for record in records:

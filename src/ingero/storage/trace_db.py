@@ -68,15 +68,16 @@ def upsert_aggregates_sql(table: str) -> str:
 
 
 class TraceDb:
-    """The one writer of a trace database."""
+    """The one writer of a trace database; `flag` is how its place was named, for errors."""
 
-    def __init__(self, path: Path, node: str) -> None:
+    def __init__(self, path: Path, node: str, *, flag: str = "--db") -> None:
         self.path = path
         self.node = node
+        self._flag = flag
         self.state = RecordingState.RECORDING
-        self._lock = _take_lock(path)
+        self._lock = _take_lock(path, flag)
         try:
-            self._connection = _open_for_writing(path, node)
+            self._connection = _open_for_writing(path, node, flag)
         except BaseException:
             self._release_lock()
             raise
@@ -137,7 +138,7 @@ class TraceDb:
         """Open the path again, after a rollover moved the file away. What fails now, the next write tries again."""
         self._connection.close()
         self._is_open = False
-        self._connection = _open_for_writing(self.path, self.node)
+        self._connection = _open_for_writing(self.path, self.node, self._flag)
         self._is_open = True
 
     def checkpoint(self, mode: str = "PASSIVE") -> None:
@@ -168,7 +169,7 @@ def sibling_files(path: Path) -> tuple[Path, Path, Path]:
     return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
-def _take_lock(path: Path) -> int:
+def _take_lock(path: Path, flag: str) -> int:
     """One recorder per file. The lock is a file beside it, because closing a second handle of the database itself
     would drop SQLite's own locks."""
     lock = path.with_name(path.name + ".lock")
@@ -178,7 +179,7 @@ def _take_lock(path: Path) -> int:
             give_to_caller(path.parent)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with --db") from error
+        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -192,7 +193,7 @@ def _take_lock(path: Path) -> int:
     return handle
 
 
-def _open_for_writing(path: Path, node: str) -> sqlite3.Connection:
+def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
     is_new = not path.exists()
     try:
         if is_new:
@@ -210,11 +211,11 @@ def _open_for_writing(path: Path, node: str) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         upgrade(connection, node)
     except sqlite3.OperationalError as error:
-        raise StoreError(f"{path} cannot be written: {error}; make room or name another place with --db") from error
+        raise StoreError(f"{path} cannot be written: {error}; make room or name another place with {flag}") from error
     except sqlite3.DatabaseError as error:
-        raise ForeignFile(f"{path} is not a SQLite database: {error}; name another file with --db") from error
+        raise ForeignFile(f"{path} is not a SQLite database: {error}; name another file with {flag}") from error
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with --db") from error
+        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
     connection.isolation_level = "IMMEDIATE"
     for file in sibling_files(path):
         give_to_caller(file)
