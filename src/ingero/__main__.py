@@ -45,9 +45,12 @@ def _main(args: list[str]) -> int:
 
         print(f"ingero {version('ingero')}", flush=True)
         return 0
-    from ingero.cli.dispatch import run
+    try:
+        from ingero.cli.dispatch import run
 
-    return run(args)
+        return run(args)
+    except KeyboardInterrupt:  # before the command could say how it ends
+        return 130
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import sys
 from collections.abc import Iterator
 
 import click
+import pytest
 
+from ingero.__main__ import main
 from ingero.cli.grammar import COMMANDS
 
 ROUNDS = 9
@@ -71,3 +73,11 @@ def test_no_option_takes_a_secret_must_48() -> None:
 def test_no_command_is_listed_twice() -> None:
     names = [name for name, *_ in COMMANDS]
     assert len(set(names)) == len(names)
+
+
+def test_ctrl_c_while_a_command_is_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert main(["export"]) == 130

@@ -316,3 +316,10 @@ def test_one_strange_event_among_many_is_seen(tmp_path: Path) -> None:
     assert (summary.events, sorted(summary.nodes)) == (500, ["n1", "n2"])
     assert rows(tmp_path / "all.db", "SELECT id, node FROM events WHERE node = '' OR instr(id, ':') = 0") == []
     assert rows(tmp_path / "all.db", "SELECT count(*) FROM events WHERE node = 'n1'") == [(499,)]
+
+
+def test_a_recording_without_events_is_of_the_node_of_its_session(tmp_path: Path) -> None:
+    source = database(tmp_path / "a.db", "quiet", events=0)
+    assert merge([source], tmp_path / "out.db").events == 0
+    for table in ("node_aggregates", "processes", "sessions"):
+        assert rows(tmp_path / "out.db", f"SELECT node FROM {table}") == [("quiet",)], table

@@ -86,7 +86,7 @@ def test_when_no_file_is_good_nothing_is_written(tmp_path: Path) -> None:
     output.write_text("earlier")
     (tmp_path / "empty.db").touch()
     (tmp_path / "notes.db").write_text("no database" * 100)
-    with pytest.raises(StoreError, match=r"none of the files can be merged:\n.*empty\.db.*\n.*notes\.db"):
+    with pytest.raises(StoreError, match=r"none of the files can be merged:\n.*empty\.db is empty.*\n.*notes\.db"):
         merge([tmp_path / "empty.db", tmp_path / "notes.db"], output, skip_bad=True)
     assert output.read_text() == "earlier"
 

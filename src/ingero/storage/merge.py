@@ -29,6 +29,7 @@ from ingero.storage.merge_sql import (
     count_incomplete_events,
     count_oversized_stacks,
     highest_number,
+    node_of_sessions,
     nodes_of_source,
 )
 from ingero.storage.schema import OWN_TABLES, TABLES, create_schema
@@ -202,7 +203,8 @@ class _Merger:
 
     def _copy_attached(self, path: Path) -> MergedFile:
         found = nodes_of_source(self.connection)
-        node = self.force_node or next((name for name, _, _ in found if name), UNNAMED_NODE)
+        named = next((name for name, _, _ in found if name), None) or node_of_sessions(self.connection)
+        node = self.force_node or named or UNNAMED_NODE
         names = {name or node for name, _, _ in found}
         copied: Counter[str] = Counter()
         renumbered, incomplete, known = self._copy_events(node, names, sum(count for *_, count in found), copied)

@@ -59,6 +59,14 @@ def _only_node(connection: sqlite3.Connection, node: str) -> tuple[str, int, int
     return first[0], earliest.fetchone()[0] or 0, 0
 
 
+def node_of_sessions(connection: sqlite3.Connection) -> str | None:
+    """The node of a recording without events."""
+    if "node" not in _columns(connection, "sessions"):
+        return None
+    named = connection.execute("SELECT node FROM src.sessions WHERE node <> '' ORDER BY started_at DESC LIMIT 1")
+    return next((str(row[0]) for row in named), None)
+
+
 def count_events(connection: sqlite3.Connection) -> int:
     """Events of the attached source."""
     return int(connection.execute("SELECT count(*) FROM src.events").fetchone()[0])

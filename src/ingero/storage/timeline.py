@@ -1,5 +1,6 @@
 """A trace database as a timeline: nodes, events and collectives in chunks, chains with their events, host counters."""
 
+import math
 import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
@@ -17,10 +18,10 @@ from ingero.storage.trace_rows import NOT_A_NUMBER
 
 CHUNK_ROWS: Final = 10_000
 FIRST_NS: Final = -(1 << 63)
-LAST_NS: Final = (1 << 63) - 1
 _Name: TypeAlias = str | bytes | None  # a node as it is stored
 _Snapshot: TypeAlias = tuple[int, float, float, float]  # time, CPU and memory in percent, load
 _COLLECTIVE_ROW_BASE: Final = 1 << 62  # rows of collectives never meet rows of events
+_RANK_PID: Final = "iif(pid > 0, pid, rank)"  # a rank without a process id is shown by its number
 
 
 class TimelineReader:
@@ -92,24 +93,21 @@ class TimelineReader:
 
     def event_chunks(self) -> Iterator[SliceChunk]:
         """All events."""
-        return self._events_between(self.since_ns, LAST_NS)
+        return self._events_between(self.since_ns, math.inf)
 
-    def _events_between(self, first_ns: int, last_ns: int) -> Iterator[SliceChunk]:
+    def _events_between(self, first_ns: int, last_ns: float) -> Iterator[SliceChunk]:
         node = "node" if "node" in self._events else "''"
         gpu_id, ret_code = (name if name in self._events else "0" for name in ("gpu_id", "ret_code"))
-        until = (
-            "AND timestamp <= ?" if last_ns < LAST_NS else "AND ?"
-        )  # text where a number belongs is above all numbers
         sql = (
             f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, rowid FROM events "
-            f"WHERE timestamp >= ? {until} ORDER BY timestamp"
+            "WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp"
         )
         cursor = self.connection.execute(sql, (first_ns, last_ns))
         while rows := cursor.fetchmany(CHUNK_ROWS):
             yield self._chunk(rows)
 
     def collective_chunks(self) -> Iterator[SliceChunk]:
-        """Collectives of the NCCL layer; a rank without a process id is shown by its number."""
+        """Collectives of the NCCL layer."""
         if not self._collectives:
             return
         sql = (
@@ -208,10 +206,6 @@ class TimelineReader:
             layers=[str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)],
             op=find_op(_text(op)),
         )
-
-
-# a rank without a process id is shown by its number
-_RANK_PID: Final = "iif(pid > 0, pid, rank)"
 
 
 def _text(stored: object) -> str:

@@ -65,7 +65,7 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         posing = connection.execute(_POSING_SQL).fetchone()
         columns = set(table_columns(connection, "events"))
-        problem = _problem(version, posing, columns)
+        problem = _problem(version, posing, columns) if path.stat().st_size else "is empty: its copy was cut short"
         if problem:
             connection.close()
             raise ForeignFile(f"{path} {problem}")
