@@ -2,16 +2,20 @@
 
 import json
 import os
+import shutil
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
-from ingero.agent.processes.discover import start_time
+from ingero.agent.processes.discover import parent_of, start_time
 from ingero.agent.recording.annotate import MAX_CONNECTIONS, AnnotationServer, check_owner, send_annotation
 from ingero.cli.dispatch import run
 from ingero.contract.annotations import Annotation
@@ -80,6 +84,43 @@ def test_the_end_of_a_line_that_is_too_long_is_no_line(server: AnnotationServer)
         while server._connections:
             assert server.poll(NOW) == []
     assert server.rejected == {"too_long": 1}
+
+
+INSIDE = """
+import os, socket, subprocess, sys
+def tell(pid, step):
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(sys.argv[1])
+    peer.sendall(b'{"labels":{"step":"%d"},"pid":%d}' % (step, pid))
+    peer.shutdown(socket.SHUT_WR)
+    return peer.recv(4096)
+if len(sys.argv) > 2:
+    tell(os.getppid(), 2)
+else:
+    tell(os.getpid(), 1)
+    subprocess.run([sys.executable, "-c", sys.orig_argv[2], sys.argv[1], "child"], check=True)
+    print(tell(os.getpid() + 100, 3).decode(), end="")
+"""
+
+
+def test_a_process_in_a_container_speaks_of_itself_by_its_own_number(server: AnnotationServer) -> None:
+    """Under that number the host has another process, or none."""
+    if shutil.which("unshare") is None or os.geteuid():
+        pytest.skip("needs unshare and root")
+    separate = ["unshare", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*separate, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no namespace of processes can be made here")
+    command = [*separate, sys.executable, "-c", INSIDE, str(server.path)]
+    found: list[tuple[object, int | None]] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+
+        def is_over() -> bool:
+            found.extend((row[1], parent_of(int(str(row[2])))) for row in server.poll(NOW))
+            return process.poll() is not None
+
+        until(is_over)
+        assert process.stdout and "neither you nor one that started you" in process.stdout.read()
+    assert found == [('{"step":"1"}', process.pid), ('{"step":"2"}', process.pid)]
 
 
 def test_a_thousand_lines_a_second(server: AnnotationServer) -> None:

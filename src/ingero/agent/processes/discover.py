@@ -72,6 +72,12 @@ def _stat(pid: int) -> list[bytes]:
         return []
 
 
+def parent_of(pid: int) -> int | None:
+    """The process that started it, or took it over; None when it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else None
+
+
 def mapped_pages(pid: int) -> int | None:
     """How much a process has mapped; another number after a library was loaded. None when it is gone."""
     try:

@@ -6,11 +6,12 @@ import os
 import socket
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from ingero.agent.processes.discover import owner_uid, start_time
+from ingero.agent.processes.namespaces import find_ancestor, is_elsewhere
 from ingero.contract.annotations import (
     MAX_LINE_BYTES,
     MAX_LINES_PER_S,
@@ -40,6 +41,7 @@ class _Connection:
     buffer: bytes = b""
     second: int = 0
     lines: int = 0
+    is_inside: bool = False  # a container with process numbers of its own
     is_skipping: bool = False  # inside a line that is too long
     errors: list[str] = field(default_factory=list)
 
@@ -80,7 +82,7 @@ class AnnotationServer:
                 self.rejected["connections"] += 1
                 peer.close()
                 continue
-            self._connections.append(_Connection(peer, *who))
+            self._connections.append(_Connection(peer, *who, is_inside=is_elsewhere(who[0])))
 
     def _read(self, connection: _Connection, now_ns: int) -> list[Row]:
         try:
@@ -120,6 +122,8 @@ class AnnotationServer:
             return None
         try:
             note = decode_annotation(line)
+            if connection.is_inside and note.pid:
+                note = replace(note, pid=outer_pid(note.pid, connection.pid))
             started = check_owner(note, connection.uid)
         except AuthError as error:
             self._reject(connection, "owner", str(error))
@@ -150,6 +154,14 @@ class AnnotationServer:
         self._connections.clear()
         self._listener.close()
         self.path.unlink(missing_ok=True)
+
+
+def outer_pid(pid: int, writer: int) -> int:
+    """The number here of a process that a writer in a container calls `pid`: the writer, or one that started it."""
+    found = find_ancestor(writer, pid)
+    if found is None:
+        raise AuthError(f"process {pid} of your container is neither you nor one that started you")
+    return found
 
 
 def check_owner(note: Annotation, uid: int) -> int:

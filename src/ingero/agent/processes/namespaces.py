@@ -1,0 +1,43 @@
+"""Process numbers of containers: a process calls itself by another number than we do."""
+
+import os
+import re
+from typing import Final
+
+from ingero.agent.processes.discover import parent_of
+
+_NUMBERS: Final = re.compile(r"^NSpid:.*?(\d+)$", re.MULTILINE)
+_GENERATIONS: Final = 8
+
+
+def is_elsewhere(pid: int) -> bool:
+    """Whether a process counts processes otherwise than we do; False when it is gone."""
+    return _namespace(pid) not in (None, _namespace("self"))
+
+
+def find_ancestor(pid: int, inner: int) -> int | None:
+    """Our number of the process that calls itself `inner`: `pid` itself, or one in its namespace that started it."""
+    namespace, current = _namespace(pid), pid
+    for _ in range(_GENERATIONS):
+        if namespace is None or _namespace(current) != namespace:
+            return None
+        if _inner_pid(current) == inner:
+            return current
+        current = parent_of(current) or 0
+    return None
+
+
+def _namespace(pid: int | str) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino  # noqa: PTH116 - one call
+    except OSError:
+        return None
+
+
+def _inner_pid(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file, read whole
+            found = _NUMBERS.search(file.read())
+    except OSError:
+        return None
+    return int(found[1]) if found else None
