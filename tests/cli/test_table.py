@@ -5,7 +5,7 @@ import io
 import pytest
 
 from ingero.cli.rows import RowPrinter
-from ingero.cli.table import coloured, columns_of, render_table
+from ingero.cli.table import coloured, columns_of, printable, render_table
 
 
 class Terminal(io.StringIO):
@@ -35,3 +35,18 @@ def test_a_pipe_gets_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("sys.stdout", io.StringIO())
     assert coloured("slow", "31") == "slow"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (5.2, "5.2"),
+        (999_999.4, "999999"),
+        (1_185_507.3, "1185507"),
+        (-5.00612e7, "-50061200"),
+        (1e15, "1e+15"),
+        (1e-7, "1e-07"),
+    ],
+)
+def test_numbers_can_be_compared_by_eye(value: float, shown: str) -> None:
+    assert printable(value) == shown

@@ -135,6 +135,14 @@ async def test_unknown_certificate_stops_and_shows_its_fingerprint(tmp_path: Pat
     assert "not the trusted one" in (changed.failure or "")
 
 
+async def test_a_node_known_by_its_certificate_is_not_asked_without_one(tmp_path: Path) -> None:
+    async with node(database(tmp_path / "a.db")) as address:
+        (downgraded,) = await ask([address], trusted={address: "00" * 32})
+        (plain,) = await ask([address])
+    assert (downgraded.failure or "").startswith("TLS failed: ")
+    assert plain.failure is None, "a server on this machine may speak plaintext"
+
+
 async def test_f137_client_certificates_to_a_node_known_by_its_fingerprint(tmp_path: Path) -> None:
     mine = kept_certificate(tmp_path / "server", ["gpu-node-01"])
     authority = Authority.make(tmp_path / "clients")

@@ -59,6 +59,8 @@ async def _ask(options: FanoutOptions, asked: tuple[tuple[Question, Take], ...],
                     course.heard.add(reply.address)
                     take(reply)
         except asyncio.CancelledError:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # below the ^C of the terminal
             for reply in fanout.unread():
                 course.heard.add(reply.address)
                 take(reply)

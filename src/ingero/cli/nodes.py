@@ -84,7 +84,7 @@ def check(as_json: bool, **fanout: object) -> int:
     replies: list[NodeReply] = []
     course = ask_nodes(options, (Question("/api/v1/time"), replies.append))
     rows = [_checked(reply, course, options.skew_threshold_ms) for reply in replies]
-    rows += [(node, None, "not asked", None, None, None) for node in options.nodes if node not in course.heard]
+    rows += [(node, None, "waiting", None, None, None) for node in options.nodes if node not in course.heard]
     good = sum(row[2] == "ok" for row in rows)
     if as_json:
         keys = ("address", "name", "state", "clock_offset_ms", "round_trip_ms", "problem")

@@ -14,8 +14,13 @@ def printable(value: object) -> str:
     """Text of any origin without control characters: a traced process may call itself an escape sequence."""
     if value is None:
         return ""
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = _number(value) if isinstance(value, float) else str(value)
     return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _number(value: float) -> str:
+    """Six digits, and large ones whole: nobody compares nanoseconds as 1.18551e+06."""
+    return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -266,8 +266,10 @@ class Fanout:
         return f"{scheme}://{host}"
 
     def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
-        """A server on this machine may speak plaintext; elsewhere only when that was allowed."""
+        """A server on this machine may speak plaintext, elsewhere only when that was allowed; never a pinned one."""
         scheme, host = split_scheme(node)
+        if self.policy.pinned(node):
+            return False
         speaks_plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
         return not scheme and speaks_plain and (is_loopback(host) or not self.policy.require_tls)
 
