@@ -1,6 +1,7 @@
 """Processes beside a command: without root, over a sample database."""
 
 import asyncio
+import gc
 import socket
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def test_the_dashboard_beside_serves_and_leaves(tmp_path: Path, monkeypatch: pyt
     with dashboard_beside("127.0.0.1:0", write_samples(tmp_path)[0], "gpu-1") as (where, certificate):
         name, address = where.split(": https://")
         shown = asyncio.run(peer_fingerprint(address, PATIENCE_S))
+        gc.collect()  # a connection left open would be an error here
         assert (name, certificate) == ("gpu-1", f"certificate fingerprint {shown}")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), PATIENCE_S)
