@@ -25,7 +25,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({"tls_cert": "a.pem"}, "come together"),
         ({"insecure_no_tls": True, "retention": "yesterday"}, "retention: 'yesterday' is not a duration"),
         ({"insecure_no_tls": True, "store_memory": "10m"}, "store_memory: .* out of range"),
-        ({"insecure_no_tls": True, "otlp_addr": "nowhere"}, "'nowhere' is not an address"),
+        ({"insecure_no_tls": True, "otlp_addr": "nowhere"}, "^otlp_addr: 'nowhere' is not an address"),
     ],
 )
 def test_wrong_settings_are_named(flags: dict[str, str | bool | None], complaint: str) -> None:

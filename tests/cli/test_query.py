@@ -87,7 +87,8 @@ def test_nothing_found_is_said(trace: Path, capsys: pytest.CaptureFixture[str]) 
     ("args", "message"),
     [
         (["DELETE FROM events"], "only questions are allowed"),
-        (["SELECT * FROM nowhere"], "no such table: nowhere"),
+        (["SELECT * FROM nowhere"], "no such table: nowhere; there are: annotations, causal_chains,"),
+        (["SELECT colour FROM events"], "no such column: colour; `SELECT name FROM pragma_table_info('events')`"),
         (["--op", "cudaNothing"], "no operation is called 'cudaNothing'"),
         (["--pid", "1", "SELECT 1"], "write them into the SQL"),
         (["--limit", "20000", "SELECT 1"], "20000"),

@@ -73,6 +73,14 @@ def test_http_refusals_have_one_envelope(body: bytes, status: int, code: str) ->
     assert (reply.status_code, reply.json()["error"]["code"]) == (status, code)
 
 
+def test_a_refusal_says_what_to_write_instead() -> None:
+    client = http_client()
+    wrong = client.post("/t/tools/fleet.nodes", json={"cluster_id": "a", "limit": 99}).json()["error"]["message"]
+    assert wrong == "fleet.nodes: Expected `int` <= 10 - at `$.limit`; limit: rows"
+    typo = client.post("/t/tools/fleet.node").json()["error"]["message"]
+    assert typo == "no tool 'fleet.node'; did you mean fleet.nodes?"
+
+
 def test_unknown_tool_lists_what_there_is() -> None:
     reply = http_client().post("/t/tools/nope", json={})
     assert reply.status_code == 404

@@ -74,7 +74,7 @@ Examples:
 @AS_JSON
 @_connection_options
 def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -> int:
-    """Ask a running Echo; the same questions that HTTP and MCP offer. Without a name: list them."""
+    """Ask a running Echo. The same questions that HTTP and MCP offer; without a name, list them."""
     from ingero.echo.tools.catalogue import TOOLS
 
     if name is None:
@@ -93,7 +93,7 @@ def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -
 @click.command(epilog="\b\nExample, for a desktop assistant:\n  ingero-echo mcp --url https://echo.internal:8081")
 @_connection_options
 def mcp(**where: Any) -> int:
-    """Serve the questions of a running Echo over MCP on standard input and output."""
+    """Serve a running Echo to an assistant. Its questions over MCP, on standard input and output."""
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion

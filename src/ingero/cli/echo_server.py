@@ -72,7 +72,7 @@ _serve_options = stacked(
 def serve_command(
     path: Path | None, auth_token: str | None, log_level: str, as_json: bool, **flags: str | bool | None
 ) -> int:
-    """Receive OTLP (gRPC and HTTP), keep it, serve health and metrics. SIGTERM drains, SIGHUP reads tokens
+    """Receive OTLP, keep it, answer questions. SIGTERM drains, SIGHUP reads tokens
     and certificates again."""
     if auth_token is not None:
         raise ConfigError(
@@ -121,7 +121,7 @@ def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
 @AS_JSON
 @click.argument("target", type=click.Path(path_type=Path))
 def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
-    """Copy the database to TARGET while Echo runs or when it does not; all that was acknowledged is in the copy."""
+    """Copy the database to TARGET. Echo may run or not; all that was acknowledged is in the copy."""
     from ingero.echo.maintenance import backup
 
     applied = backup(db_path.expanduser(), target)
@@ -140,7 +140,7 @@ def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
 @click.option("--force", is_flag=True, help="Set an existing database aside.")
 @click.argument("source", type=click.Path(path_type=Path))
 def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> int:
-    """Put the backup SOURCE in place; stop Echo first. A journal that continues the backup is kept and loaded."""
+    """Put the backup SOURCE in place. Stop Echo first; a journal that continues the backup is kept and loaded."""
     from ingero.echo.maintenance import restore
 
     applied, journal = restore(source, db_path.expanduser(), force=force)
@@ -178,7 +178,7 @@ def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
 @AS_JSON
 @click.argument("target", type=click.Path(path_type=Path))
 def demo_command(target: Path, as_json: bool) -> int:
-    """Write a small database to try questions on: eight nodes, 80 causal chains, two planted stragglers."""
+    """Write a small database to try questions on. Eight nodes, 80 causal chains, two planted stragglers."""
     from ingero.echo.maintenance import write_demo
 
     events = write_demo(target)

@@ -131,7 +131,7 @@ def _play(name: str) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("name", required=False, metavar="TOOL")
+@click.argument("name", required=False, metavar="[TOOL]")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @TRACE_DB
 @AS_JSON

@@ -40,7 +40,7 @@ def command() -> None:
 @command.command("list")
 @AS_JSON
 def list_nodes(as_json: bool) -> None:
-    """Nodes of ingero.yaml, and whether their certificate is trusted by fingerprint."""
+    """Nodes of ingero.yaml. With the certificates that are trusted by fingerprint."""
     fleet = load_ingero().fleet
     rows = [(node, fleet.trusted.get(node, "")) for node in dict.fromkeys([*fleet.nodes, *fleet.trusted])]
     if as_json:
@@ -79,7 +79,7 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
 def check(as_json: bool, **fanout: object) -> int:
-    """Ask every node for the time: who answers, under which name, how far its clock is off."""
+    """Ask every node for the time. Who answers, under which name, how far its clock is off."""
     options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
     course = ask_nodes(options, (Question("/api/v1/time"), replies.append))

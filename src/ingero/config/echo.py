@@ -4,9 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingero.config.loader import setting
+from ingero.config.loader import check_address, setting
 from ingero.errors import ConfigError
-from ingero.transport.listen import parse_address
 from ingero.transport.tls import KEPT_CERTIFICATE
 
 DEFAULT_DATABASE = Path("~/.ingero/echo.db")
@@ -45,8 +44,8 @@ class EchoConfig:
     store_threads: int = setting(0, range=(0, 256))
 
     def __post_init__(self) -> None:
-        for address in (self.otlp_addr, self.otlp_http_addr, self.mcp_addr, self.health_addr):
-            parse_address(address)
+        for name in ("otlp_addr", "otlp_http_addr", "mcp_addr", "health_addr"):
+            check_address(name, getattr(self, name))
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key come together; give both or none")
         has_tls = self.tls_cert is not None or self.create_certificate

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingero.config.loader import setting
+from ingero.config.loader import check_address, setting
 from ingero.core.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.transport.listen import EVERYWHERE, parse_address
@@ -35,14 +35,7 @@ class _ListenerConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_address("endpoint", self.endpoint)
-
-
-def _check_address(key: str, address: str) -> None:
-    try:
-        parse_address(address)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from None
+        check_address("endpoint", self.endpoint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +150,8 @@ class ThresholdExtensionConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_address("agent_endpoint", self.agent_endpoint)
-        _check_address("admin_endpoint", self.admin_endpoint)
+        check_address("agent_endpoint", self.agent_endpoint)
+        check_address("admin_endpoint", self.admin_endpoint)
         if not is_loopback(self.admin_endpoint):
             raise ConfigError(
                 f"admin_endpoint: {self.admin_endpoint} is not a loopback address; "
@@ -273,7 +266,7 @@ class TelemetryMetricsConfig:
     token_file: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_address("address", self.address)
+        check_address("address", self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

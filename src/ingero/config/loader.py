@@ -21,6 +21,7 @@ import yaml
 
 from ingero.errors import ConfigError
 from ingero.storage.trace_path import home
+from ingero.transport.listen import parse_address
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 1 << 20
@@ -108,6 +109,14 @@ def parse_size_bytes(text: str) -> int:
     if not match:
         raise ValueError(f"{text!r} is not a size such as 512m or 10g")
     return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
+
+
+def check_address(key: str, address: str) -> None:
+    """Raises ConfigError that names the setting."""
+    try:
+        parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def to_mapping(config: Any) -> dict[str, Any]:

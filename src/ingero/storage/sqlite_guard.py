@@ -148,12 +148,22 @@ def _run(
             raise Unavailable(
                 f"the query was stopped: {watch.reason}; narrow it with WHERE timestamp > … or LIMIT"
             ) from None
-        raise MalformedInput(f"the query failed: {text.refusal or error}") from None
+        raise MalformedInput(f"the query failed: {text.refusal or error}{_way_on(connection, str(error))}") from None
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
             raise MalformedInput(f"refused: {error}; only reading of tables is allowed here") from None
         raise MalformedInput(f"the query failed: {error}") from None
     return QueryResult(columns, rows, truncated)
+
+
+def _way_on(connection: sqlite3.Connection, complaint: str) -> str:
+    """What helps with a name that is not there."""
+    if complaint.startswith("no such column"):
+        return "; `SELECT name FROM pragma_table_info('events')` lists those of a table"
+    if not complaint.startswith("no such table"):
+        return ""
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 50").fetchall()
+    return f"; there are: {', '.join(str(name) for (name,) in tables)}"
 
 
 def _collect(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> tuple[list[list[Value]], bool]:

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -72,8 +73,16 @@ async def call(
     try:
         question = msgspec.convert(_from_text(given, asked.input) if lax else given, asked.input, strict=not lax)
     except msgspec.ValidationError as error:
-        raise ToolRefused("bad_argument", f"{asked.name}: {error}") from None
+        raise ToolRefused("bad_argument", f"{asked.name}: {error}{_meaning(asked, str(error))}") from None
     return typing.cast(msgspec.Struct, await asked.answer(context, question))
+
+
+def _meaning(asked: Tool[Any], complaint: str) -> str:
+    """How the argument a complaint of msgspec is about describes itself: a pattern alone says little to a person."""
+    name = re.search(r" - at `\$\.(\w+)", complaint)
+    field = self_contained_schema(asked.input).get("properties", {}).get(name[1], {}) if name else {}
+    texts = [part["description"] for part in (field, *field.get("anyOf", ())) if "description" in part]
+    return f"; {name[1]}: {' or '.join(texts)}" if name and texts else ""
 
 
 def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
