@@ -14,6 +14,7 @@ BOOTSTRAP_NS = 10_000_000_000
 SLOW_IO_NS = 10_000_000
 SECOND_NS = 1_000_000_000
 MAX_SAMPLED = 8192
+LATE_S = 10  # batches come out of order by less; a second further back means that the clock was set back
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ def choose_rows(
         | sampled
         | unusual
     )
-    in_bootstrap = events.timestamp < policy.since_ns + BOOTSTRAP_NS
+    # not simply "before": a clock that is set back would make everything worth a row until it has caught up
+    in_bootstrap = np.abs(events.timestamp - policy.since_ns) < BOOTSTRAP_NS
     keep: NDArray[np.bool_] = wanted | in_bootstrap | policy.record_all
     keep &= ~events.is_op(*PAGE_ALLOC)
     keep &= ~familiar | unusual | failed
@@ -77,7 +79,8 @@ class SampleBook:
         _, first = np.unique(packed, return_index=True)
         found = zip(events.pid[calls[first]], code[calls[first]], second_of[first], first, strict=True)
         for pid, op, second, index in ((int(p), int(o), int(s), int(i)) for p, o, s, i in found):
-            if self._seconds.get((pid, op), 0) < second:
+            last = self._seconds.get((pid, op))
+            if last is None or not 0 <= last - second <= LATE_S:
                 self._seconds[pid, op] = second
                 chosen[calls[index]] = True
         while len(self._seconds) > MAX_SAMPLED:

@@ -59,6 +59,8 @@ class ThroughputWatch:
             return None
         self._rates.move_to_end(key)
         elapsed_ns = now_ns - rate.at_ns
+        if elapsed_ns < 0:  # the clock was set back: begin here, not when it has caught up
+            rate.count, rate.at_ns = op.count, now_ns
         if elapsed_ns < MIN_ELAPSED_NS:
             return None
         delta = op.count - rate.count
