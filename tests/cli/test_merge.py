@@ -24,6 +24,14 @@ def test_each_file_the_total_and_what_to_know_are_printed(tmp_path: Path, capsys
     ]
 
 
+def test_what_was_there_already_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    older, newer = database(tmp_path / "a.db", "a", events=2), database(tmp_path / "b.db", "a")
+    assert run(["merge", str(newer), str(older), "-o", str(tmp_path / "out.db")]) == 0
+    assert f"  {older}          0 events      0 chains      0 stacks  (2 events of it were there already)" in (
+        capsys.readouterr().err.splitlines()
+    )
+
+
 def test_json_has_the_whole_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = database(tmp_path / "a.db", "a")
     assert run(["merge", str(source), "-o", str(tmp_path / "out.db"), "--json"]) == 0

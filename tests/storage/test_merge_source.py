@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,8 @@ def test_the_output_may_be_a_link_but_no_source_and_nothing_but_a_file(tmp_path:
     for same in ("a.db", "soft.db", "hard.db"):
         with pytest.raises(StoreError, match="is also a source"):
             merge([source], tmp_path / same)
+    (tmp_path / "loop.db").symlink_to(tmp_path / "loop.db")
+    assert merge([source], tmp_path / "loop.db").events == 3
     os.mkfifo(tmp_path / "pipe")
     for special in (tmp_path / "pipe", tmp_path):
         with pytest.raises(StoreError, match="something else than a file"):
@@ -79,6 +82,28 @@ def test_the_output_may_be_a_link_but_no_source_and_nothing_but_a_file(tmp_path:
         with pytest.raises(StoreError, match="is not a file"):
             merge([special], tmp_path / "out.db")
     assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_may_not_be_looked_at_is_a_sentence() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become somebody who may not look")
+    folder = Path(tempfile.mkdtemp())  # not below `tmp_path`, which is closed to others as a whole
+    try:
+        for name, mode in ((".", 0o755), ("closed", 0o700), ("open", 0o777)):
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name).chmod(mode)
+        source = database(folder / "a.db")
+        source.chmod(0o600)
+        os.seteuid(65534)
+        with pytest.raises(StoreError, match=r"closed/out\.db cannot be looked at: Permission denied"):
+            merge([source], folder / "closed" / "out.db")
+        with pytest.raises(StoreError, match=r"closed/a\.db cannot be looked at: Permission denied"):
+            merge([folder / "closed" / "a.db"], folder / "open" / "out.db")
+        with pytest.raises(StoreError, match=r"a\.db cannot be read: .*Permission denied"):
+            merge([source], folder / "open" / "out.db")
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(folder)
 
 
 def test_when_no_file_is_good_nothing_is_written(tmp_path: Path) -> None:

@@ -70,8 +70,9 @@ def command(kind: str, db: Path | None, output: Path | None, since: float | None
         _report(writer, write_timeline(output, live.parts(writer)), output)
         return live.close()
     path = trace_database(db)
-    if output.exists() and path.exists() and output.samefile(path):
-        raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
+    with contextlib.suppress(OSError):  # neither need be there
+        if output.samefile(path):
+            raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
     with reading(path) as connection:
         reader = TimelineReader(connection, FIRST_NS if since is None else time.time_ns() - int(since * 1e9))
         writer = _writer(kind, reader)
@@ -109,7 +110,7 @@ def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
     bytes written."""
     if str(output) == "-":
         return _write(sys.stdout.buffer, parts)
-    target = output.resolve()
+    target = Path(os.path.realpath(output))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if output.exists() and not output.is_file():

@@ -76,10 +76,9 @@ def _report(summary: MergeSummary, output: Path) -> None:
         if file.skipped:
             print(f"  {file.path!s:<{width}}  skipped: {file.skipped}", file=sys.stderr)
             continue
-        print(
-            f"  {file.path!s:<{width}}  {file.events:>9,} events  {file.chains:>5,} chains  {file.stacks:>5,} stacks",
-            file=sys.stderr,
-        )
+        counts = f"{file.events:>9,} events  {file.chains:>5,} chains  {file.stacks:>5,} stacks"
+        known = f"  ({file.known_events:,} events of it were there already)" if file.known_events else ""
+        print(f"  {file.path!s:<{width}}  {counts}{known}", file=sys.stderr)
         for count, what in (
             (file.oversized_stacks, "stacks larger than 64 KiB were left out"),
             (file.incomplete_events, "events without a time, process, kind or duration were left out"),

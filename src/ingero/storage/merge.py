@@ -52,6 +52,7 @@ class MergedFile:
     oversized_stacks: int = 0
     renumbered_events: int = 0  # whose ids other events had already
     incomplete_events: int = 0  # left out: no time, process, kind or duration
+    known_events: int = 0  # left out: another file had them already
     skipped: str | None = None
 
 
@@ -80,7 +81,10 @@ def merge(
     progress: Progress = lambda done, total, path: None,
 ) -> MergeSummary:
     """Merge `sources` into `output`; raises naming the file that is in the way."""
-    _check_paths(sources, output)
+    try:
+        _check_paths(sources, output)
+    except OSError as error:
+        raise StoreError(f"{error.filename} cannot be looked at: {error.strerror}") from None
     if force_node is not None and (":" in force_node or not force_node.strip()):
         raise MalformedInput(f"--force-node {force_node!r}: a node name is not empty and has no colon")
     with _private_folder(output) as folder:
@@ -115,7 +119,7 @@ def _check_paths(sources: Sequence[Path], output: Path) -> None:
 def _private_folder(output: Path) -> Iterator[Path]:
     """A folder beside the output, so that the last step is a rename on one file system."""
     try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.resolve().parent))
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=_real(output).parent))
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
     try:
@@ -224,6 +228,7 @@ class _Merger:
             oversized_stacks=count_oversized_stacks(self.connection),
             renumbered_events=renumbered,
             incomplete_events=incomplete,
+            known_events=known,
         )
 
     def _copy_events(self, node: str, names: set[str], unnamed: int, copied: Counter[str]) -> tuple[int, int, int]:
@@ -269,11 +274,16 @@ def _summarise(files: list[MergedFile], first_ns: Mapping[str, int], skew_thresh
     return MergeSummary(files, events, chains, stacks, [node for node, _ in first], skew)
 
 
+def _real(output: Path) -> Path:
+    """What a link leads to is replaced, not the link."""
+    return Path(os.path.realpath(output))
+
+
 def _publish(target: Path, output: Path) -> None:
     try:
         with target.open("rb+") as file:
             os.fsync(file.fileno())
-        target.replace(output.resolve())
-        sync_directory(output.resolve().parent)
+        target.replace(_real(output))
+        sync_directory(_real(output).parent)
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None
