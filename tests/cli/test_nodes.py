@@ -1,11 +1,12 @@
-"""`ingero nodes trust` edits ingero.yaml: it stays loadable, and everything else in it stays as it was."""
+"""`ingero nodes`: trusting edits ingero.yaml and leaves everything else in it as it was; checking says what to do."""
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingero.cli.nodes import add_trusted
+from ingero.cli.nodes import add_trusted, clock_problem
+from ingero.core.skew import ClockOffset
 from ingero.errors import ConfigError
 
 PRINT = ":".join(["AB"] * 32)
@@ -77,3 +78,18 @@ def test_any_file_is_extended_or_left_alone(content: dict[str, object], indent: 
     expected = {key: value for key, value in content.items() if key != "fleet"}
     fleet = {key: value for key, value in (content.get("fleet") or {}).items() if key != "trusted"}  # type: ignore[attr-defined]
     assert after == expected | {"fleet": fleet}
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "rtt_ms", "problem"),
+    [
+        (9.0, 2.0, None),
+        (11.0, 2.0, "its clock differs"),
+        (0.0, 40.0, "the round trip is too long to compare clocks closer than 20 ms"),
+        (29.0, 40.0, "the round trip is too long"),
+        (7_200_000.0, 40.0, "its clock differs"),
+    ],
+)
+def test_a_wrong_clock_is_not_hidden_by_a_long_way(offset_ms: float, rtt_ms: float, problem: str | None) -> None:
+    told = clock_problem(ClockOffset(offset_ms, rtt_ms), 10.0)
+    assert told is None if problem is None else (told or "").startswith(problem)

@@ -14,6 +14,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.table import print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
+from ingero.core.skew import ClockOffset
 from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.storage.trace_path import home
 from ingero.storage.whole_file import replace_file
@@ -69,7 +70,8 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
         print(f"{node} shows the certificate\n  {seen}")
         if not sys.stdin.isatty():
             raise AuthError("nobody is here to compare it: nothing was trusted; give --fingerprint, or --yes")
-        click.confirm("Is that what the node printed?", abort=True)
+        if not click.confirm("Is that what the node printed?"):
+            raise AuthError("nothing was trusted")
     path = find_config() or home() / ".config" / "ingero" / "ingero.yaml"
     _remember(path, node, seen)
     print(f"trusted {node}: {seen}\nsaved in {path}")
@@ -107,12 +109,18 @@ def _checked(reply: NodeReply, course: Course, skew_threshold_ms: float) -> tupl
     offset = course.offsets.get(reply.name)
     if offset is None:
         return reply.address, reply.name, "ok", None, None, "it did not tell its time three times; ask again"
-    problem = None
-    if abs(offset.offset_ms) > skew_threshold_ms:
-        problem = "its clock differs from ours; is NTP or PTP running on both?"
-    if offset.rtt_ms / 2 > skew_threshold_ms:
-        problem = f"the round trip is too long to compare clocks closer than {offset.rtt_ms / 2:.0f} ms"
-    return reply.address, reply.name, "ok", round(offset.offset_ms, 1) + 0.0, round(offset.rtt_ms, 1), problem
+    numbers = round(offset.offset_ms, 1) + 0.0, round(offset.rtt_ms, 1)
+    return reply.address, reply.name, "ok", *numbers, clock_problem(offset, skew_threshold_ms)
+
+
+def clock_problem(offset: ClockOffset, threshold_ms: float) -> str | None:
+    """What to do about a clock, if anything: half a round trip is the error of its offset."""
+    error_ms = offset.rtt_ms / 2
+    if error_ms > threshold_ms >= abs(offset.offset_ms) - error_ms:
+        return f"the round trip is too long to compare clocks closer than {error_ms:.0f} ms"
+    if abs(offset.offset_ms) > threshold_ms:
+        return "its clock differs from ours; is NTP or PTP running on both?"
+    return None
 
 
 def _remember(path: Path, node: str, fingerprint: str) -> None:
