@@ -204,3 +204,32 @@ def test_a_rank_with_few_records_is_not_blamed_for_that(
         left_out = own[:-kept] if is_late else own[kept:]
         answer = blame_records(rows.take(np.delete(np.arange(len(rows)), left_out)), exact_ends, "test")
         assert {c.rank for c in answer.culprits} <= {5}, kept
+
+
+def test_where_collectives_overlap_compute_the_loss_is_said_to_be_less() -> None:
+    """Ten gradient buckets: while the others wait for rank 3 in one, they compute the next."""
+    rng, began_s, records = np.random.default_rng(1), 1.0, []
+    base = record(Job(tp=1, dp=8, steps=1))[0]
+    for step in range(30):
+        work_s = 0.02 * np.exp(rng.normal(0, 0.004, (10, 8)))
+        work_s[0] += 0.1
+        work_s[:, 3] *= 1.3
+        free_s = np.full(8, began_s)
+        for bucket, ready_s in enumerate(began_s + np.cumsum(work_s, axis=0)):
+            entry_s = np.maximum(ready_s, free_s)
+            end_s = entry_s.max() + 0.01
+            records += [
+                replace(
+                    base, global_rank=rank, rank=rank, comm=7, seq=10 * step + bucket, size_bytes=1000 + bucket,
+                    start_ns=int((began_s + 0.3 * (entry_s[rank] - began_s)) * 1e9), end_ns=int(end_s * 1e9),
+                    gpu_duration_ns=int((end_s - entry_s[rank]) * 1e9),
+                )
+                for rank in range(8)
+            ]  # fmt: skip
+            free_s[:] = end_s
+        began_s = float(free_s[0])
+    answer = blame_records(from_records(records), True, "test")
+    assert [(c.rank, c.cause) for c in answer.culprits] == [(3, CauseClass.COMPUTE)]
+    assert answer.notes[-1].startswith("collectives overlap compute")
+    serial = blame_records(from_records(record(Job(slow_gpu={5: 4.0}))), True, "test")
+    assert serial.notes == ()

@@ -16,6 +16,7 @@ from ingero.core.robust import known_median
 NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
 
 
+NEXT_TO_NONE = 0.02  # of its own gap: no GPU is fifty times slower
 MAX_SUSPECTS = 16  # weighed one by one, the slowest first
 WHOLE_SHARE = 0.98  # of the records must belong to collectives that all members recorded, or waits cannot be replayed
 
@@ -46,22 +47,36 @@ class Fixer:
         """Every gap of these ranks becomes the peers' gap at the same place of the same step."""
         assert self._chain is not None
         workers, chosen = self._measured.workers, {s.worker for s in suspects}
-        gaps = self._gaps()
         gap = self._chain.gap_s.copy()
         for worker in chosen:
-            peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in chosen]
-            rows, place = gaps[worker]
-            if peers:
-                table = np.full((len(peers), *place.max(axis=0, initial=0) + 1), np.nan)
-                for i, peer in enumerate(peers):
-                    peer_rows, at = gaps[peer]
-                    inside = (at < table.shape[1:]).all(axis=1)
-                    table[i, at[inside, 0], at[inside, 1]] = self._chain.gap_s[peer_rows[inside]]
-                pace = known_median(table, 0)[place[:, 0], place[:, 1]]
-                gap[rows] = np.fmin(gap[rows], pace)
+            rows, pace = self._pace(worker, chosen)
+            gap[rows] = np.fmin(gap[rows], pace)
         end = replay_chain(self._chain, gap).max(initial=0.0)
         steps = max(1, int(np.isfinite(workers.own_s).any(axis=0).sum()))
         return max(0.0, float(self._base - end) / steps)
+
+    def hidden_share(self, suspect: Suspect) -> float:
+        """Share of its gaps where its peers have next to none; of a slow GPU: their work is hidden in the wait."""
+        if self._chain is None:
+            return 0.0
+        rows, pace = self._pace(suspect.worker, {suspect.worker})
+        gap = np.maximum(self._chain.gap_s[rows], 0.0)
+        return float(gap[pace < NEXT_TO_NONE * gap].sum() / max(gap.sum(), 1e-9))
+
+    def _pace(self, worker: int, without: set[int]) -> tuple[NDArray[np.intp], Floats]:
+        """Its rows of the chain, and the gap of its peers at the same place of the same step."""
+        assert self._chain is not None
+        workers, gaps = self._measured.workers, self._gaps()
+        rows, place = gaps[worker]
+        peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without]
+        if not peers:
+            return rows, np.full(len(rows), np.nan)
+        table = np.full((len(peers), *place.max(axis=0, initial=0) + 1), np.nan)
+        for i, peer in enumerate(peers):
+            peer_rows, at = gaps[peer]
+            inside = (at < table.shape[1:]).all(axis=1)
+            table[i, at[inside, 0], at[inside, 1]] = self._chain.gap_s[peer_rows[inside]]
+        return rows, known_median(table, 0)[place[:, 0], place[:, 1]]
 
     def _gaps(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Per worker its rows of the chain and the (step, place in the step) of each."""

@@ -20,6 +20,7 @@ from ingero.core.robust import known_median
 
 LOSS_FLOOR = 0.03
 DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause
+OVERLAP_SHARE = 0.1  # of a slow GPU's gaps at which its peers have none
 EVEN = 0.6  # how evenly the slowest place must rotate, 1 being perfectly
 
 
@@ -89,7 +90,7 @@ def blame_records(
         cause=cause,
         not_sure=_not_sure(job, suspects, culprits, links if cause is CauseClass.NETWORK else []),
         evidence=tuple(_evidence(job, suspects, links, stages_s)),
-        notes=_notes(job, given - len(collectives)),
+        notes=(*_notes(job, given - len(collectives)), *_overlap_note(fixer, suspects, culprits)),
         step_time_s=job.step_s,
         ideal_step_time_s=job.step_s - loss_s,
         loss_s=loss_s,
@@ -314,6 +315,14 @@ def _notes(job: _Job, repeated: int) -> tuple[str, ...]:
     if repeated:
         notes.append(f"{repeated} records were there before, in this file or another, and count once")
     return tuple(notes)
+
+
+def _overlap_note(fixer: Fixer, suspects: Sequence[Suspect], culprits: Sequence[Culprit]) -> list[str]:
+    """Said where it is plain: no rank alone has GPU work between two collectives."""
+    slow = [s for s, c in zip(suspects, culprits, strict=False) if c.cause is CauseClass.COMPUTE]
+    if not any(fixer.hidden_share(suspect) > OVERLAP_SHARE for suspect in slow):
+        return []
+    return ["collectives overlap compute: peers work while they wait, so the loss is less than excess and price say"]
 
 
 def _heat(job: _Job) -> Heat:
