@@ -79,3 +79,31 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
         for rank in ranks:
             rank.kill()
             rank.communicate()
+
+
+REPLACE = """
+import os, sys
+def {}():
+    print("ready", flush=True)
+    sys.stdin.readline()
+{}()
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+
+
+def test_program_that_replaced_another_is_read_anew() -> None:
+    """exec keeps pid and start time, and puts the interpreter elsewhere."""
+    code = REPLACE.format("first", "first")
+    command = [sys.executable, "-c", code, REPLACE.format("second", "second")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        resolver, seen = StackResolver(), []
+        for _ in range(2):
+            assert process.stdout and process.stdin and process.stdout.readline()
+            seen.append([frame.py_func for frame in resolver(process.pid, process.pid, ()) if frame.py_func])
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert seen == [["first", "<module>"], ["second", "<module>"]]
+    finally:
+        process.kill()
+        process.communicate()

@@ -19,7 +19,7 @@ _LIBRARIES: Final = re.compile(
 )
 _SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
-_START_TIME_FIELD: Final = 19  # of /proc/PID/stat, counted after the closing parenthesis of the name
+_START_TIME_FIELD, _STACK_FIELD = 19, 25  # of /proc/PID/stat, counted after the closing parenthesis of the name
 
 
 class Library(StrEnum):
@@ -62,6 +62,12 @@ def running_since(pid: int) -> int | None:
     """The same, None for zombies too: they run nothing any more."""
     fields = _stat(pid)
     return int(fields[_START_TIME_FIELD]) if fields and fields[0] not in (b"Z", b"X") else None
+
+
+def program_of(pid: int) -> tuple[int, int] | None:
+    """With the pid it names one program: exec changes where the stack begins, not when the process did."""
+    fields = _stat(pid)
+    return (int(fields[_START_TIME_FIELD]), int(fields[_STACK_FIELD])) if fields else None
 
 
 def _stat(pid: int) -> list[bytes]:

@@ -7,7 +7,7 @@ they show where it is now.
 from collections.abc import Sequence
 from typing import Final
 
-from ingero.agent.processes.discover import start_time
+from ingero.agent.processes.discover import program_of
 from ingero.agent.stacks.python import PythonFrame, PythonProcess, find_python
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
 from ingero.core.stacks import Frame
@@ -21,7 +21,7 @@ class StackResolver:
 
     def __init__(self) -> None:
         self._symbols = Symbolizer()
-        self._interpreters: dict[tuple[int, int | None], PythonProcess | None] = {}
+        self._interpreters: dict[tuple[int, tuple[int, int] | None], PythonProcess | None] = {}
         self._skipped_before = 0  # names, by interpreters forgotten since
 
     @property
@@ -31,12 +31,12 @@ class StackResolver:
         return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
-        native = self._symbols.resolve(pid, addresses)
         interpreter = self._interpreter(pid)
+        native = self._symbols.resolve(pid, addresses)
         return merge_frames(native, interpreter.stack(tid) if interpreter else [])
 
     def _interpreter(self, pid: int) -> PythonProcess | None:
-        key = pid, start_time(pid)  # a pid alone may be another process by now
+        key = pid, program_of(pid)  # a pid alone may be another process by now, or run another program
         if key not in self._interpreters:
             if len(self._interpreters) >= _KNOWN_PROCESSES:
                 self._skipped_before = self.skipped_names
