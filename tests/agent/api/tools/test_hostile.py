@@ -103,7 +103,7 @@ async def test_a_file_that_is_no_database_and_one_that_vanishes(tmp_path: Path) 
     async with Client(surface.server()) as client:
         for content, words in (
             (b"garbage" * 1000, "is not a SQLite database"),
-            (b"", "not a trace"),
+            (b"", "is empty"),
             (None, "no trace"),
         ):
             db.unlink(missing_ok=True)
