@@ -56,6 +56,7 @@ def test_pids() -> None:
     [
         (["--pid", "x"], "not a process id"),
         (["--pid", "0"], "not a process id"),
+        (["--pid", "4194305"], "--pid: process 4194305 is not running"),  # no kernel gives out a larger one
         (["--max-db", "much"], "not a size"),
         (["--duration", "soon"], "not a duration"),
         (["--deadband", "150"], "150"),

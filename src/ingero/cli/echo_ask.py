@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from ingero.cli.params import AS_JSON, stacked
+from ingero.cli.service import run_stdio
 from ingero.cli.table import print_json, print_summaries, render_table
 from ingero.config.echo import (
     CA_VARIABLE,
@@ -97,7 +98,7 @@ def mcp(**where: Any) -> int:
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion
-    from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface, serve_stdio
+    from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface
 
     client = connect(**where)
     tools = [remote(tool) for tool in TOOLS]
@@ -114,8 +115,7 @@ def mcp(**where: Any) -> int:
         resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
         instructions=INSTRUCTIONS,
     )
-    asyncio.run(serve_stdio(surface.server()))
-    return 0
+    return run_stdio(surface.server())
 
 
 def to_text(answer: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
 from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
+from ingero.cli.service import run_stdio
 from ingero.cli.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
@@ -43,10 +44,10 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
     from ingero.cli.logs import set_up_logging
 
     set_up_logging("info", log_file)
-    from ingero.transport.tools_mcp import serve_stdio
-
     server = _server(trace_database(db), is_local=address is None)
-    asyncio.run(serve_stdio(server) if address is None else _serve_http(server, address))
+    if address is None:
+        return run_stdio(server)
+    asyncio.run(_serve_http(server, address))
     return 0
 
 

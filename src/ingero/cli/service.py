@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import click
 
@@ -35,4 +37,18 @@ def run_service(
     set_up_logging(log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(whole())
+    return 0
+
+
+def run_stdio(server: Any) -> int:
+    """Serve MCP on standard input and output until the client leaves, or until Ctrl-C ends the process at once.
+
+    The SDK reads in a thread that no exception reaches, and there is nothing to be saved.
+    """
+    from ingero.transport.tools_mcp import serve_stdio
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if sys.stdin.isatty():
+        click.echo("speaking MCP on standard input and output, which is for an assistant; Ctrl-C ends", err=True)
+    asyncio.run(serve_stdio(server))
     return 0

@@ -99,6 +99,9 @@ def command(
     """
     if dashboard and not record:
         raise click.UsageError("--dashboard shows what is recorded: remove --no-record")
+    gone = [pid for pid in pids or () if not Path(f"/proc/{pid}").exists()]
+    if gone:
+        raise click.UsageError(f"--pid: process {gone[0]} is not running")
     _require_capabilities()
     config = load_ingero()
     options = TraceOptions(

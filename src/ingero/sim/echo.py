@@ -41,7 +41,7 @@ class DemoEcho:
         if not line:
             said = (self.folder / "echo.log").read_text().strip()[-500:]
             self.__exit__()
-            raise Unavailable(f"Echo did not start: {said}; is it installed? `pip install 'ingero[echo]'`")
+            raise Unavailable(f"Echo did not start: {said}")
         self.addresses = json.loads(line)["addresses"]
         return self
 
