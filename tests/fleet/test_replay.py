@@ -82,3 +82,15 @@ def test_files_are_bounded_and_a_cut_file_ends_with_its_last_whole_frame(tmp_pat
 def test_a_folder_without_recordings_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(ForeignFile, match="--record-inputs"):
         list(read_inputs(tmp_path))
+
+
+def test_a_damaged_recording_is_told_by_file_and_byte(tmp_path: Path) -> None:
+    log = InputLog(tmp_path)
+    log.write(TICK, START_S)
+    log.close()
+    [file] = list_files(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[13] = 0xC1  # MessagePack never uses it
+    file.write_bytes(data)
+    with pytest.raises(ForeignFile, match=r"inputs-00000001\.rec is damaged at byte 13: .*; move it away"):
+        list(read_inputs(tmp_path))

@@ -94,5 +94,11 @@ def read_inputs(folder: Path) -> Iterator[Entry]:
             place += _LENGTH.size
             if length > MAX_FRAME or place + length > len(data):
                 break
-            yield Entry(*msgspec.msgpack.decode(data[place : place + length], type=tuple[str, float, str, bytes]))
+            try:
+                frame = msgspec.msgpack.decode(data[place : place + length], type=tuple[str, float, str, bytes])
+            except msgspec.DecodeError as error:
+                raise ForeignFile(
+                    f"{path} is damaged at byte {place}: {error}; move it away to replay the rest"
+                ) from None
+            yield Entry(*frame)
             place += length
