@@ -2,16 +2,20 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from tests.shared_data import shared
 from tests.storage.test_merge import changed, database
 from tests.waiting import PATIENCE_S
 
 from ingero.cli.export import command
+from ingero.errors import StoreError
 from ingero.storage.merge import merge
 
 
@@ -54,10 +58,6 @@ def test_native_export_has_every_event(tmp_path: Path) -> None:
 
 
 def test_unwritable_output_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    import pytest
-
-    from ingero.errors import StoreError
-
     with pytest.raises(StoreError, match="cannot write"):
         CliRunner().invoke(
             command, ["--format", "perfetto", "-d", str(database(tmp_path / "a.db")), "-o", str(tmp_path / "no" / "x")],
@@ -66,10 +66,6 @@ def test_unwritable_output_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> N
 
 
 def test_the_database_is_never_written_over(tmp_path: Path) -> None:
-    import pytest
-
-    from ingero.errors import StoreError
-
     path = database(tmp_path / "a.db")
     before = path.read_bytes()
     link, same = tmp_path / "link.db", tmp_path / "same.db"
@@ -137,3 +133,36 @@ def test_a_chain_without_events_and_without_words_is_a_marker(tmp_path: Path) ->
     export(db, tmp_path / "out.json")
     name, marker = json.loads((tmp_path / "out.json").read_text())
     assert (name["pid"], name["args"], marker["pid"], marker["name"]) == (1, {"name": "local"}, 1, "HIGH: ")
+
+
+MEASURED = """
+import re, sys
+from pathlib import Path
+from ingero.__main__ import main
+main(sys.argv[1:])
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+"""
+MORE = """
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)
+    INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node)
+    SELECT 'n1:' || (i + 9), 1000000000000000000 + i * 1000, i % 5, i % 7, 1 + i % 5, 1, i % 900, 'n1' FROM n"""
+
+
+def test_memory_does_not_grow_with_the_number_of_events(tmp_path: Path) -> None:
+    """A million must stay below 150 MB."""
+    chain = (
+        "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, cuda_op, timeline, "
+        "node) VALUES ('n1:c', 1000000000200000000, 'HIGH', '', '', '', 'cudaMalloc', '[{\"layer\": \"HOST\"}]', 'n1')"
+    )
+    few, many = database(tmp_path / "few.db"), changed(database(tmp_path / "many.db"), MORE, chain)
+    for kind in ("perfetto", "perfetto-proto"):
+        peaks_kib = []
+        for db in (few, many):
+            arguments = ["export", "--format", kind, "-d", str(db), "-o", str(tmp_path / "out")]
+            done = subprocess.run(
+                [sys.executable, "-c", MEASURED, *arguments], check=True, capture_output=True, text=True,
+                timeout=2 * PATIENCE_S,
+            )  # fmt: skip
+            peaks_kib.append(int(done.stdout))
+        assert (tmp_path / "out").stat().st_size > 8_000_000
+        assert peaks_kib[1] - peaks_kib[0] < 24 * 1024, peaks_kib

@@ -184,6 +184,19 @@ def test_export_of_nodes_equals_export_of_the_merged_file(nodes: list[str], home
     assert sorted(ours, key=key) == sorted(reference, key=key)
 
 
+def test_native_export_of_nodes_has_arrows_and_clocks(nodes: list[str], home: Path) -> None:
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
+
+    out = home / "live.pftrace"
+    arguments = ["export", "--nodes", ",".join(nodes), "--format", "perfetto-proto", "--since", "100000h"]
+    ingero(*arguments, "-o", str(out), home=home)
+    packets = schema.Trace.FromString(out.read_bytes()).packet
+    ends = [packet.track_event.name for packet in packets if packet.track_event.flow_ids and packet.track_event.name]
+    assert any(name.startswith("HIGH: cuMemAlloc p99=1.052216ms") for name in ends)
+    clocks = [packet for packet in packets if packet.track_descriptor.name == "clock offset"]
+    assert len(clocks) == len(nodes)
+
+
 def test_unknown_certificate_then_trust_then_answer(tmp_path: Path, home: Path) -> None:
     """F136, decisions on certificates: stop, show the fingerprint, say the command; then the printed line runs."""
     write_samples(tmp_path / "samples", seed=1)

@@ -3,6 +3,7 @@
 import datetime
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -26,6 +27,7 @@ from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
 from ingero.transport.fanout import NodeReply, Question, decode_reply
 
+TOLD_TO_NS = 999_999_999  # nodes tell the second in which a chain was found; its events lie before the end of that
 _COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")
 _SQL = (
     "SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, node, rank FROM events "
@@ -114,7 +116,7 @@ class NodesTimeline:
         events = SliceChunk(*(as_columns(column) for column in columns))
         chains = [_chain(chain, self._index[chain.node], at_ns) for chain, at_ns in self._chains]
         if isinstance(writer, PacketTimeline):
-            chains = link_events(chains, [events])
+            chains = link_events([replace(chain, at_ns=chain.at_ns + TOLD_TO_NS) for chain in chains], [events])
             writer.expect_chains(chains)
         yield writer.begin()
         yield writer.slices(events)
