@@ -15,14 +15,14 @@ HALF = (0.2, 0.02, 5, 0.01)
 
 
 def one_step(
-    rng: np.random.Generator, shape: tuple[float, float, int, float], slower: float
+    rng: np.random.Generator, shape: tuple[float, float, int, float], slower: float, slow: tuple[int, ...]
 ) -> tuple[np.ndarray, float]:
     """Own time of every rank and the length of the step. Bucket n is reduced beside the backward of bucket n + 1."""
     forward, backward, buckets, transfer = shape
     compute = np.full((buckets + 1, RANKS), backward) * np.exp(rng.normal(0, 0.004, (buckets + 1, RANKS)))
     compute[0] *= forward / backward if backward else 0.0
     compute[0] += 0.0 if backward else forward * np.exp(rng.normal(0, 0.004, RANKS))
-    compute[:, SLOW] *= 1 + slower
+    compute[:, slow] *= 1 + slower
     ready = np.cumsum(compute, axis=0)[1:]
     own, free = np.zeros(RANKS), np.zeros(RANKS)
     for bucket in ready:
@@ -31,26 +31,27 @@ def one_step(
     return own, float(free[0])
 
 
-def priced(shape: tuple[float, float, int, float], slower: float, seconds: int = 60) -> tuple[Verdict, float]:
-    """The open verdict on the slow rank, and what it really costs."""
+def priced(
+    shape: tuple[float, float, int, float], slower: float, slow: tuple[int, ...] = (SLOW,)
+) -> tuple[list[Verdict], float]:
+    """The open verdicts on the slow ranks, and what they really cost together."""
     rng, engine = np.random.default_rng(4), VerdictEngine()
     members = np.array([engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)])
     lengths: tuple[list[float], list[float]] = ([], [])
-    for second in range(HEALTHY_S + seconds):
+    for second in range(HEALTHY_S + 60):
         is_slow = second >= HEALTHY_S
-        own, length = one_step(rng, shape, slower if is_slow else 0.0)
+        own, length = one_step(rng, shape, slower if is_slow else 0.0, slow)
         lengths[is_slow].append(length)
         batch = make_batch(members, own, np.full(RANKS, second), span_s=np.full(RANKS, length))
         engine.observe(batch, START_S + second)
         engine.tick(START_S + second)
-    (verdict,) = engine.current()
-    healthy, slow = np.mean(lengths[0]), np.mean(lengths[1])
-    return verdict, float((slow - healthy) / slow * RANKS * USD)
+    before_s, after_s = np.mean(lengths[0]), np.mean(lengths[1])
+    return engine.current(), float((after_s - before_s) / after_s * RANKS * USD)
 
 
 @pytest.mark.parametrize("slower", [0.1, 0.3, 1.0])
 def test_without_overlap_the_price_is_the_loss(slower: float) -> None:
-    verdict, truth = priced(SERIAL, slower)
+    (verdict,), truth = priced(SERIAL, slower)
     assert verdict.usd_per_hour == pytest.approx(truth, rel=0.05)
     assert verdict.excess == pytest.approx(slower, rel=0.05)
 
@@ -59,10 +60,17 @@ def test_without_overlap_the_price_is_the_loss(slower: float) -> None:
 @pytest.mark.parametrize("shape", [OVERLAPPED, HALF])
 def test_compute_hidden_in_the_wait_is_not_charged(shape: tuple[float, float, int, float], slower: float) -> None:
     """Compared with what peers show while they wait, the price was 1.1 to 6 times the loss."""
-    verdict, truth = priced(shape, slower)
+    (verdict,), truth = priced(shape, slower)
     assert verdict.rank == SLOW
     assert verdict.usd_per_hour == pytest.approx(truth, rel=0.35)
     assert "whose compute is hidden while they wait for it" in verdict.evidence
+
+
+@pytest.mark.parametrize("shape", [SERIAL, OVERLAPPED, HALF])
+def test_two_slow_ranks_share_one_loss(shape: tuple[float, float, int, float]) -> None:
+    verdicts, truth = priced(shape, 0.3, (2, 6))
+    assert {v.rank for v in verdicts} == {2, 6}
+    assert sum(v.usd_per_hour or 0.0 for v in verdicts) == pytest.approx(truth, rel=0.35)
 
 
 def test_shorter_batches_hide_nothing() -> None:

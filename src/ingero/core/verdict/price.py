@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ingero.core.cost import loss_per_hour
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import Column, Index
-from ingero.core.verdict.table import ALARM_FRAMES, FRAMES, STALL, STRAGGLER, SUSPECT, MemberRows, State
+from ingero.core.verdict.table import ALARM_FRAMES, FRAMES, HEALTHY, STALL, STRAGGLER, SUSPECT, MemberRows, State
 
 HIDDEN_MIN = 0.07  # batches make own times wander by this much
 
@@ -39,9 +39,9 @@ def find_hidden(state: State, index: int, policy: VerdictPolicy) -> float:
 
 
 def own_shown(rows: MemberRows, index: int, peers: Index, window: Index) -> NDArray[np.float64]:
-    """Own times of the peers and, last, of the member, as [member, step]: with what is hidden of the peers' added."""
+    """Own times of the peers and, last, of the member, as [member, step]; of those who wait, with what is hidden."""
     own: NDArray[np.float64] = rows.own[np.append(peers, index)][:, window]
-    own[:-1] *= math.exp(rows.hidden[index])
+    own[:-1][rows.state[peers] == HEALTHY] *= math.exp(rows.hidden[index])
     return own
 
 
