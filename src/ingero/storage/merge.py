@@ -13,7 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -21,6 +21,7 @@ from urllib.parse import quote
 from ingero.errors import ForeignFile, MalformedInput, StoreError
 from ingero.storage.merge_source import check_content, damaged, ending, readable_copy, same_content
 from ingero.storage.merge_sql import (
+    Statement,
     add_up_aggregates,
     copy_displaced_events,
     copy_events,
@@ -210,41 +211,46 @@ class _Merger:
         named = next((name for name, _, _ in found if name), None) or node_of_sessions(self.connection)
         node = self.force_node or named or UNNAMED_NODE
         names = {name or node for name, _, _ in found}
-        copied: Counter[str] = Counter()
-        renumbered, incomplete, known = self._copy_events(node, names, sum(count for *_, count in found), copied)
+        merged = self._copy_events(path, node, names, unnamed=sum(count for *_, count in found))
         statements = copy_statements(
-            self.connection, node, is_only_node=len(names) <= 1, node_is_new=not names & self.nodes, is_copy=known > 0
+            self.connection,
+            node,
+            is_only_node=len(names) <= 1,
+            node_is_new=not names & self.nodes,
+            is_copy=merged.known_events > 0,
         )
+        copied: Counter[str] = Counter()
         for statement in statements:
-            copied[statement.table] += self.connection.execute(statement.sql, statement.parameters).rowcount
+            copied[statement.table] += self._run(statement)
         self.nodes |= names
         for name, first_ns, _ in found:
             self.first_ns[name or node] = min(first_ns, self.first_ns.get(name or node, first_ns))
-        return MergedFile(
-            path,
-            events=copied["events"],
+        return replace(
+            merged,
             chains=copied["causal_chains"],
             stacks=copied["stack_traces"],
             oversized_stacks=count_oversized_stacks(self.connection),
-            renumbered_events=renumbered,
-            incomplete_events=incomplete,
-            known_events=known,
         )
 
-    def _copy_events(self, node: str, names: set[str], unnamed: int, copied: Counter[str]) -> tuple[int, int, int]:
-        """Copy the events; how many got new numbers, were incomplete, were there already."""
+    def _copy_events(self, path: Path, node: str, names: set[str], unnamed: int) -> MergedFile:
         after = self._used_numbers(names) if unnamed else None
-        statement = copy_events(self.connection, node, after)
-        copied["events"] = self.connection.execute(statement.sql, statement.parameters).rowcount
+        copied = self._run(copy_events(self.connection, node, after))
         self.used_numbers = (after or self.used_numbers) + unnamed
-        missing = count_events(self.connection) - copied["events"]
-        if not missing:
-            return 0, 0, 0
-        statement = copy_displaced_events(self.connection, node, self._used_numbers(names))
-        renumbered = self.connection.execute(statement.sql, statement.parameters).rowcount
-        copied["events"] += renumbered
+        left = count_events(self.connection) - copied
+        if not left:
+            return MergedFile(path, copied)
+        renumbered = self._run(copy_displaced_events(self.connection, node, self._used_numbers(names)))
         incomplete = count_incomplete_events(self.connection)
-        return renumbered, incomplete, missing - renumbered - incomplete
+        return MergedFile(
+            path,
+            copied + renumbered,
+            renumbered_events=renumbered,
+            incomplete_events=incomplete,
+            known_events=left - renumbered - incomplete,
+        )
+
+    def _run(self, statement: Statement) -> int:
+        return self.connection.execute(statement.sql, statement.parameters).rowcount
 
     def _used_numbers(self, names: set[str]) -> int:
         return max([self.used_numbers, *(highest_number(self.connection, name) for name in names)])
