@@ -87,9 +87,11 @@ class OpWindow:
     tids: set[int] = field(default_factory=set)
     _durations: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _last: OpSummary | None = None  # until the next call
 
     def add(self, durations: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Count calls; says which of them are anomalies: far above the median of the last summary."""
+        self._last = None
         counts = self.count + 1 + np.arange(len(durations))
         unusual = durations > ANOMALY_RATIO * self.cached_p50_ns if self.cached_p50_ns else np.zeros(len(counts), bool)
         unusual &= counts > ANOMALY_MIN_COUNT
@@ -107,15 +109,18 @@ class OpWindow:
 
     def summary(self, key: OpKey, pid: int = 0) -> OpSummary:
         """Percentiles now; the median found here is what the next calls are compared with."""
+        if self._last is not None:
+            return self._last
         ordered = np.sort(self._durations)
         p50, p95, p99 = (percentile(ordered, share) for share in (0.50, 0.95, 0.99))
         self.cached_p50_ns = p50
         is_slow = self._durations >= ANOMALY_RATIO * p50 if p50 else np.zeros(len(ordered), bool)
         starts = self._starts[is_slow]
-        return OpSummary(
+        self._last = OpSummary(
             key, self.count, p50, p99, p95, self.min_ns, self.max_ns, self.total_ns, pid, self.anomalies,
             spike_period(self.spikes), SlowCalls(starts, starts + self._durations[is_slow]), frozenset(self.tids),
         )  # fmt: skip
+        return self._last
 
 
 class TraceStats:

@@ -220,7 +220,7 @@ def counted_ops(connection: sqlite3.Connection, since_ns: int, pid: int | None =
     if not rows:  # a recorder without buckets keeps every event
         rows = connection.execute(
             "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
-            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' GROUP BY source, op "
+            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' GROUP BY +source, +op "
             "ORDER BY total(duration) DESC",
             (since_ns, pid),
         ).fetchall()
