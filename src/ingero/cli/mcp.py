@@ -13,7 +13,7 @@ from ingero.agent.api.tools.context import AgentContext, Told, to_text
 from ingero.cli.params import AS_JSON, TRACE_DB
 from ingero.cli.service import run_stdio
 from ingero.cli.table import print_json, print_summaries
-from ingero.config.ingero import load_ingero, trace_database
+from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.trace_path import home
@@ -121,6 +121,7 @@ def agent_context(db: Path, *, may_page: bool) -> AgentContext:
         policy=policy,
         play_scenario=_play,
         may_page=may_page,
+        pagerduty_key=pagerduty_key,
         report=report if report.exists() else home() / ".ingero" / "test-report.json",
     )
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
+
 from ingero.config.loader import LOG_LEVELS, load_file, setting
 from ingero.contract.push import problem_with_id
 from ingero.contract.types import DetectionMode
@@ -14,9 +16,11 @@ from ingero.core.lifecycle import LifecyclePolicy
 from ingero.core.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
 from ingero.storage.trace_path import PATH_VARIABLE, default_path, home
+from ingero.transport.auth import check_private_file
 from ingero.transport.endpoint import Protocol
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
+PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +200,32 @@ def load_ingero(path: Path | None = None) -> IngeroConfig:
     """The file at `path`, or the one `find_config` finds; defaults when there is none. Raises ConfigError."""
     found = path or find_config()
     return IngeroConfig() if found is None else load_file(IngeroConfig, found)
+
+
+class _PagerDuty(msgspec.Struct):
+    routing_key: str = ""
+
+
+class _Alerter(msgspec.Struct):
+    """What we read of a block that other agents define."""
+
+    pagerduty: _PagerDuty = msgspec.field(default_factory=_PagerDuty)
+
+
+def pagerduty_key() -> str | None:
+    """By environment, else by `alerter.pagerduty.routing_key` of a file that only its owner can read."""
+    given = os.environ.get(PAGERDUTY_VARIABLE)
+    found = find_config()
+    if given or found is None:
+        return given or None
+    alerter = load_ingero(found).alerter
+    try:
+        key = msgspec.convert(alerter, _Alerter).pagerduty.routing_key if alerter is not None else ""
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{found}: alerter: {error}") from None
+    if key:
+        check_private_file(found, "PagerDuty key in")
+    return key or None
 
 
 def trace_database(given: Path | None = None, config: IngeroConfig | None = None) -> Path:

@@ -10,9 +10,11 @@ import pytest
 from aiohttp import web
 from tests.agent.api.tools.asking import ask
 
-from ingero.agent.api.tools.actions import PAGERDUTY_VARIABLE, SCENARIOS
+from ingero.agent.api.tools.actions import SCENARIOS
 from ingero.agent.api.tools.context import AgentContext
 from ingero.agent.checks import Check
+from ingero.config.ingero import CONFIG_VARIABLE, PAGERDUTY_VARIABLE, pagerduty_key
+from ingero.errors import AuthError, ConfigError
 from ingero.sim.incidents import INCIDENTS
 from ingero.transport.tools import ToolRefused
 
@@ -22,7 +24,7 @@ PAGE = {"summary": "rank 3 is slow", "severity": "warning"}
 
 @pytest.fixture
 def here(tmp_path: Path) -> AgentContext:
-    return AgentContext(db=tmp_path / "none.db", report=tmp_path / "report.json")
+    return AgentContext(db=tmp_path / "none.db", report=tmp_path / "report.json", pagerduty_key=pagerduty_key)
 
 
 async def test_checks_are_one_line_each_and_what_processes_load_is_data(
@@ -129,3 +131,26 @@ async def test_paging_needs_a_known_caller_a_key_and_a_server(
         await ask(here, "pagerduty_trigger", summary="x", severity="loud")
     with pytest.raises(ToolRefused, match="256 KiB"):
         await ask(here, "pagerduty_trigger", **PAGE, custom_details={"a": "x" * (1 << 18)})
+
+
+def test_the_key_is_of_the_environment_or_of_a_file_nobody_else_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ingero.yaml"
+    file.write_text(f"alerter: {{slack: {{url: x}}, pagerduty: {{routing_key: {KEY}}}}}\n")
+    file.chmod(0o600)
+    monkeypatch.setenv(CONFIG_VARIABLE, str(file))
+    monkeypatch.delenv(PAGERDUTY_VARIABLE, raising=False)
+    assert pagerduty_key() == KEY
+    monkeypatch.setenv(PAGERDUTY_VARIABLE, "other")
+    assert pagerduty_key() == "other"
+    monkeypatch.delenv(PAGERDUTY_VARIABLE)
+    file.chmod(0o644)
+    with pytest.raises(AuthError, match="can be read by others") as refused:
+        pagerduty_key()
+    assert KEY not in str(refused.value)
+    file.write_text("alerter: {pagerduty: 7}\n")
+    with pytest.raises(ConfigError, match="alerter: Expected `object`"):
+        pagerduty_key()
+    file.write_text("alerter: {slack: {}}\n")
+    assert pagerduty_key() is None

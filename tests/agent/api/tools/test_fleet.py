@@ -30,12 +30,12 @@ async def lines(context: AgentContext, **arguments: Any) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def saying(reply: Any) -> AsyncIterator[str]:
+async def saying(reply: Any, status: int = 200) -> AsyncIterator[str]:
     """A node that answers everything with this, whatever it was asked."""
 
     async def answer(request: web.Request) -> web.Response:
         is_time = request.path.endswith("/time")
-        return web.json_response({"timestamp_ns": START_NS} if is_time else reply)
+        return web.json_response({"timestamp_ns": START_NS} if is_time else reply, status=status)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -57,7 +57,7 @@ async def saying(reply: Any) -> AsyncIterator[str]:
         ("sql", ["node|n", "[traced-data]right[/traced-data]|3", "[traced-data]ahead[/traced-data]|3", "2 row(s)"]),
     ],
 )
-async def test_f154_f155_four_actions_and_clocks_50_ms_apart_said_first(
+async def test_f131_f154_f155_four_actions_and_clocks_50_ms_apart_said_first(
     tmp_path: Path, action: str, answer: list[str]
 ) -> None:
     db = database(tmp_path / "a.db")
@@ -117,12 +117,17 @@ async def test_chains_worst_first_with_their_node_and_how_to_see_older_ones(tmp_
         assert "Fleet Chains: 3 chain(s)" in await lines(here(one), action="chains", since="")
 
 
-async def test_rows_that_a_node_cut_and_nodes_that_are_silent_are_warnings(tmp_path: Path) -> None:
-    async with node(database(tmp_path / "a.db"), "n1", now_ns=lambda: START_NS) as one, saying(None) as odd:
-        said = await lines(here(one, NOBODY, odd), action="sql", query="SELECT pid FROM events", limit=2)
+async def test_f149_rows_that_a_node_cut_and_nodes_in_trouble_are_warnings(tmp_path: Path) -> None:
+    async with (
+        node(database(tmp_path / "a.db"), "n1", now_ns=lambda: START_NS) as one,
+        saying(None) as odd,
+        saying({"error": "disk on fire"}, status=500) as broken,
+    ):
+        said = await lines(here(one, NOBODY, odd, broken), action="sql", query="SELECT pid FROM events", limit=2)
     assert said[0].startswith("WARNING: [traced-data]node n1: only the first 2 rows")
     assert said[1].startswith(f"WARNING: [traced-data]node {NOBODY}: cannot connect")
     assert said[2].startswith(f"WARNING: [traced-data]node {odd}: its answer cannot be read")
+    assert said[3] == f"WARNING: [traced-data]node {broken}: HTTP 500: disk on fire[/traced-data]"
     assert said[-1] == "2 row(s)"
 
 

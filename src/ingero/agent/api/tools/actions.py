@@ -1,7 +1,6 @@
 """Tools that look at the machine or act: readiness, demo scenarios, the hardware test report, paging a person."""
 
 import asyncio
-import os
 import uuid
 from typing import Annotated, Any
 
@@ -10,10 +9,10 @@ import msgspec
 
 from ingero.agent.api.tools.context import AgentContext, Compact, Told, told
 from ingero.agent.checks import run_checks
+from ingero.config.ingero import PAGERDUTY_VARIABLE
 from ingero.core.sanitise import PREAMBLE, traced
 from ingero.transport.tools import ToolRefused
 
-PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 MAX_DETAIL_BYTES = 256 * 1024
 MAX_REPLY_BYTES = 64 * 1024
@@ -84,7 +83,7 @@ async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> To
         raise ToolRefused("bad_argument", f"severity must be one of {', '.join(SEVERITIES)}")
     if not context.may_page:
         raise ToolRefused("not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403)
-    key = os.environ.get(PAGERDUTY_VARIABLE)
+    key = context.pagerduty_key()
     if not key:
         raise ToolRefused(
             "not_configured", f"no PagerDuty key; set ${PAGERDUTY_VARIABLE} where the server runs", status=503

@@ -42,6 +42,7 @@ class AgentContext:
     play_scenario: Callable[[str], dict[str, Any]] | None = None
     report: Path = Path("logs/test-report.json")
     may_page: bool = True
+    pagerduty_key: Callable[[], str | None] = lambda: None
     now_ns: Callable[[], int] = time.time_ns
 
     @contextlib.contextmanager
