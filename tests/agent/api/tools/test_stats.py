@@ -70,6 +70,15 @@ async def test_what_was_counted_but_not_kept_is_told(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+async def test_a_minute_that_began_before_the_window_is_not_counted_into_it(tmp_path: Path) -> None:
+    bucket = START_NS - START_NS % (60 * 10**9)
+    everything = f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 200, 200, 200000000, 1000000, 1000000, 0)"
+    db = trace(tmp_path / "t.db", calls(200), everything)
+    data = await data_of(AgentContext(db=db, now_ns=lambda: START_NS + 2 * 10**9), "get_trace_stats", since="1s")
+    assert data["events"] == {"counted": 100, "kept": 100}
+    assert "totals" not in data
+
+
 async def test_above_the_limit_totals_stand_in_for_percentiles_also_without_buckets(
     tmp_path: Path, monkeypatch
 ) -> None:

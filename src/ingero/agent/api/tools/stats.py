@@ -28,7 +28,7 @@ async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> Tol
 
     Start here: it shows which operation of which process and rank is slow, how often, and whether slow calls come every
     so many calls (spike_every). Most time first. Times are microseconds; anomalies are calls above three times the
-    median. Where only some events were kept as rows, `totals` counts them all.
+    median. Where only some events were kept as rows, `totals` counts them all, in whole minutes.
     """
     return await from_trace(context, question, _stats)
 
@@ -41,6 +41,7 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
         if not rows or covered is None:
             return nothing_since(connection, question.since)
         kept = kept_events(connection, max(since_ns, covered[0]), covered[1])
+        is_selective = kept.counted > kept.stored
         system = system_now(connection, context.now_ns())
         is_measured = rows <= AGGREGATE_ABOVE_EVENTS
         ops = _measured(connection, since_ns) if is_measured else _counted(connection, since_ns)
@@ -49,12 +50,12 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
             "nodes": [traced(node) for node in read_nodes(connection) if node],
             "from": rfc3339(max(since_ns, covered[0])),
             "until": rfc3339(covered[1]),
-            "events": {"counted": kept.counted, "kept": rows},
+            "events": {"counted": kept.counted if is_selective else rows, "kept": rows},
             **({"system": msgspec.to_builtins(system)} if system is not None else {}),
             "ops": ops[:MAX_OPS],
             **({"more": f"{len(ops) - MAX_OPS} more took less time; run_sql has them"} if len(ops) > MAX_OPS else {}),
         }
-        if is_measured and kept.counted > rows:
+        if is_measured and is_selective:
             data["totals"] = _counted(connection, since_ns)[:MAX_OPS]
     data["descriptions"] = _descriptions(data["ops"])
     return told(data, question.tsc, has_traced=True)
