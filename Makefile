@@ -17,8 +17,9 @@ $(READY): requirements.lock pyproject.toml setup.py $(NATIVE)
 	@echo "setting up $(VENV) (once; about a minute)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python3 cannot make virtual environments: install python3-venv" >&2; exit 1; }
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.13"
-	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --require-hashes requirements.lock
+	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip sync --quiet --compile-bytecode --require-hashes requirements.lock
 	@VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q src  # commands start in half the time, also where nobody may write bytecode later
 	@touch $@
 
 .PHONY: setup
