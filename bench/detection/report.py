@@ -71,8 +71,8 @@ def _asked_gate(name: str, rows: list[Row]) -> list[Gate]:
 def _healthy_gate(rows: list[Row]) -> list[Gate]:
     if not rows:
         return []
-    rate = sum(r.figures["false_alarms"] for r in rows) / sum(r.figures["node_hours"] for r in rows) * 1000
-    count, hours = rows[0].figures["false_alarms"], rows[0].figures["node_hours"]
+    count, hours = (sum(r.figures[key] for r in rows) for key in ("false_alarms", "node_hours"))
+    rate = count / hours * 1000
     return [("#1 at most 1 false alarm per 1000 node-hours", rate <= 1.0, f"{rate:.2f} ({count} in {hours:,.0f} h)")]
 
 
@@ -80,8 +80,9 @@ def _delay_gate(rows: list[Row], name: str, limit_s: int) -> list[Gate]:
     if not rows:
         return []
     found, culprits = (sum(r.figures[key] for r in rows) for key in ("found", "culprits"))
-    p50 = float(np.median([delay for r in rows for delay in r.figures["delays"]]))
-    sizes = ", ".join(f"{r.size}: {r.figures['delay_p50_s']:.0f} s" for r in rows)
+    p50 = _median_delay(rows)
+    by_size = {size: [r for r in rows if r.size == size] for size in sorted({r.size for r in rows})}
+    sizes = ", ".join(f"{size}: {_median_delay(of_size):.0f} s" for size, of_size in by_size.items())
     return [
         (
             f"#2 recall at least 0.99 at 5% with {name}",
@@ -90,6 +91,10 @@ def _delay_gate(rows: list[Row], name: str, limit_s: int) -> list[Gate]:
         ),
         (f"#2 median delay at most {limit_s} s at 5% with {name}", p50 <= limit_s, f"{p50:.1f} s (by size {sizes})"),
     ]
+
+
+def _median_delay(rows: list[Row]) -> float:
+    return float(np.median([delay for r in rows for delay in r.figures["delays"]]))
 
 
 def _nobody_gate(rows: list[Row]) -> list[Gate]:

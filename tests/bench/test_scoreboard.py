@@ -135,3 +135,15 @@ def test_many_seeds_make_one_table_of_how_often_each_gate_held(
 def test_ranges_of_seeds_that_make_no_sense_are_usage_errors(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_seeds(text)
+
+
+def test_gates_of_several_seeds_are_pooled() -> None:
+    """Counts add up over the seeds, and each size has one median."""
+    healthy = [Row(1, "a healthy day", 0, "verdict", {"false_alarms": n, "node_hours": 1000.0}) for n in (0, 1)]
+    slowed = [
+        Row(2, "5%, 1 s pushes", size, "verdict", {"found": 2, "culprits": 2, "delays": delays})
+        for size, delays in ((3, [8.0, 10.0]), (8, [7.0, 7.0]), (3, [12.0, 10.0]), (8, [9.0, 9.0]))
+    ]
+    measured = {name: said for name, _, said in check_gates([*healthy, *slowed])}
+    assert measured["#1 at most 1 false alarm per 1000 node-hours"] == "0.50 (1 in 2,000 h)"
+    assert measured["#2 median delay at most 10 s at 5% with 1 s pushes"] == "9.0 s (by size 3: 10 s, 8: 8 s)"
