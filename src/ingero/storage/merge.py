@@ -109,7 +109,8 @@ def _check_paths(sources: Sequence[Path], output: Path) -> None:
         raise MalformedInput("name at least one trace database to merge")
     for source in sources:
         if not source.is_file():
-            raise StoreError(f"{source} is {'not a file' if source.exists() else 'not there'}")
+            trouble = "is not a file" if source.exists() else "is not there"
+            raise StoreError(f"{source} {trouble}; name trace databases, as `ingero trace --record` writes them")
         if output.exists() and source.samefile(output):
             raise StoreError(f"{output} is also a source; write to another file")
     if not output.parent.is_dir() or (output.exists() and not output.is_file()):
