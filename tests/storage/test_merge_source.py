@@ -6,14 +6,16 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.storage.test_merge import changed, database, rows
 
-from ingero.errors import StoreError
+from ingero.errors import ForeignFile, StoreError
 from ingero.storage import merge_source
 from ingero.storage.merge import merge
+from ingero.storage.merge_sql import Statement, copy_statements
 
 NEW = "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, 1, 1, 1, 1, 1, 1, 'n1')"
 
@@ -154,3 +156,18 @@ def test_one_bad_row_does_not_cost_the_file(tmp_path: Path) -> None:
     summary = merge([source], tmp_path / "out.db")
     assert (summary.events, summary.nodes) == (3, ["n\ufffd"])
     assert rows(tmp_path / "out.db", "SELECT count(*) FROM annotations WHERE labels = '{oops'") == [(1,)]
+
+
+def test_a_source_that_fails_half_way_is_never_half_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F143: `--skip-bad` leaves out what its check finds; damage met later refuses the merge and writes nothing."""
+    good, bad = database(tmp_path / "good.db", "n1"), database(tmp_path / "bad.db", "n2", events=5)
+
+    def fail_on_the_second(connection: sqlite3.Connection, node: str, **options: bool) -> Iterator[Statement]:
+        yield from (
+            copy_statements(connection, node, **options) if node == "n1" else [Statement("SELECT * FROM src.torn")]
+        )
+
+    monkeypatch.setattr("ingero.storage.merge.copy_statements", fail_on_the_second)
+    with pytest.raises(ForeignFile, match=r"bad\.db is damaged.*without it"):
+        merge([good, bad], tmp_path / "out.db", skip_bad=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.db", "good.db"]

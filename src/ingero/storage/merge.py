@@ -137,7 +137,7 @@ def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> 
         try:
             files.append(merger.add(path))
         except (ForeignFile, StoreError) as error:
-            if not merger.skip_bad:
+            if not merger.skip_bad or isinstance(error, _HalfCopied):
                 raise
             files.append(MergedFile(path, skipped=str(error)))
     if all(file.skipped for file in files):
@@ -164,6 +164,10 @@ def _build_indexes(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA cache_size = -4096")  # the sort is cut into parts of this size, one a thread
     create_schema(connection)
     connection.commit()
+
+
+class _HalfCopied(ForeignFile):
+    """A source failed when some of its rows were in the output already."""
 
 
 class _Merger:
@@ -194,12 +198,15 @@ class _Merger:
         check_content(path, readable, self.force_node, to_the_end=self.skip_bad)
         alike[path] = readable
         self.connection.execute("ATTACH ? AS src", (_uri(readable, immutable=readable == path),))
+        rows_before = self.connection.total_changes
         try:
             merged = self._copy_attached(path)
             self.connection.commit()
         except sqlite3.DatabaseError as error:
             if _is_full(error):
                 raise
+            if self.connection.total_changes > rows_before:
+                raise _HalfCopied(f"{path} is damaged: {error}; merge the others without it") from error
             raise damaged(path, error) from error
         finally:
             with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
