@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ingero.contract import otlp
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 
 OPS = ("cudaLaunchKernel", "cudaMemcpy", "ncclAllReduce", "cudaStreamSync")
 START_NS = 1_763_168_400_000_000_000

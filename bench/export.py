@@ -13,8 +13,8 @@ import numpy as np
 from bench.merge import make
 from bench.table import finish, judge, print_table
 from ingero.contract.events import op_name
-from ingero.contract.perfetto import CATEGORY, json_slices, packet_slices
-from ingero.contract.timeline import JsonTimeline, PacketTimeline, SliceChunk, TimelineNode
+from ingero.contract.timeline.perfetto import CATEGORY, json_slices, packet_slices
+from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineNode
 
 EVENTS = 1_000_000
 PIECE = 25_000
@@ -76,7 +76,8 @@ def main() -> None:
     whole = end_to_end()
     print_table("the whole command, from the database", ("format", "seconds", "MB", "peak RSS MB"), whole)
     compiled = (
-        json_slices.__module__ != "ingero.contract.perfetto" and packet_slices.__module__ != "ingero.contract.perfetto"
+        json_slices.__module__ != "ingero.contract.timeline.perfetto"
+        and packet_slices.__module__ != "ingero.contract.timeline.perfetto"
     )
     bars = [
         ("compiled encoders in use", compiled, str(compiled)),

@@ -18,7 +18,7 @@ from measure import HERE, cpu_s, free_port, load, python, rss_mb, server, write_
 from push_bodies import bodies
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
-from ingero.contract.push import NodeReport
+from ingero.contract.push.decode import NodeReport
 from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.roster import Roster

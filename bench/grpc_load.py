@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.transport.otlp_grpc import PATHS
 
 CHANNELS = 8

@@ -1,7 +1,8 @@
 """Pushes for the benchmarks: the nine metrics a reference agent sends, one node each."""
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 
 T0_NS = 1_800_000_000 * 10**9
 

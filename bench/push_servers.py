@@ -8,7 +8,7 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
 from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor
 from ingero.fleet.receive import Receiver

@@ -5,7 +5,8 @@ Feeds five nodes and one slow one, then asks for the line and who is below it. R
 
 import time
 
-from ingero.contract import names, otlp
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
 from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor
 

@@ -13,7 +13,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"__main__"},
     {"cli"},
     {"sim"},
-    {"agent", "fleet", "echo"},
+    {"agent", "fleet", "echo", "sink"},
     {"config"},
     {"storage", "transport", "importers", "web"},
     {"core"},

@@ -9,9 +9,9 @@ from tests.waiting import PATIENCE_S
 
 HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
 FLEET = """
-from ingero.contract.push_request import read_request
+from ingero.contract.push.segment import read_request
 from ingero.core.threshold import ThresholdPolicy
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
 from ingero.fleet.processor import FleetProcessor
 from tests.fleet.pushes import as_json, protobuf
 fleet = FleetProcessor(ThresholdPolicy())
@@ -25,9 +25,9 @@ print(fleet.served("train"), fleet.counters, tuple(read_request(head)))
 print([fleet.clusters["train"].roster.row(node, 1.0) for node in sorted(fleet.clusters["train"].roster.rows)])
 """
 COLUMNS = """
-from ingero.contract.otlp_columns import PureColumns, new_columns
-from ingero.contract.otlp_rows import Signal
-from tests.contract.test_otlp_columns import rows_of
+from ingero.contract.otlp.columns import PureColumns, new_columns
+from ingero.contract.otlp.rows import Signal
+from tests.contract.otlp.test_columns import rows_of
 from tests.fleet.pushes import protobuf
 columns = new_columns()
 for i in range(6):

@@ -15,8 +15,8 @@ from tests.step_jobs import StepJob, trace_rows, write_parquet
 
 from ingero.cli.dispatch import run
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest, plain_attributes
-from ingero.contract.otlp_codec import decode_protobuf
+from ingero.contract.otlp.codec import decode_protobuf
+from ingero.contract.otlp.values import MetricsRequest, plain_attributes
 
 KEYS = {
     "culprits", "class", "not_sure", "evidence", "step_time", "ideal_step_time", "loss_gpu_hours", "usd_per_hour",

@@ -5,7 +5,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 from hypothesis import strategies as st
 
-from ingero.contract import otlp
+from ingero.contract.otlp import values as otlp
 
 texts = st.text(st.characters(codec="utf-8"), max_size=4)
 times = st.integers(0, 2**64 - 1)

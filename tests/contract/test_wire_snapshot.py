@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.push import Reject
+from ingero.contract.push.decode import Reject
 from ingero.contract.threshold import Delivery
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState

@@ -14,8 +14,9 @@ from tests.e2e.echo_process import BIN, TOKEN, EchoProcess
 from tests.echo.samples import START_NS, metrics_body
 from tests.waiting import PATIENCE_S
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 
 pytestmark = pytest.mark.e2e
 

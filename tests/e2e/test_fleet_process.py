@@ -21,7 +21,7 @@ from tests.fleet.pushes import protobuf
 from tests.waiting import PATIENCE_S, until
 
 from ingero.contract.names import PROTOBUF_TYPE
-from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.transport.otlp_grpc import PATHS
 
 ANY = ("--grpc", "0", "--http", "0", "--agent", "0", "--admin", "0", "--health", "0", "--metrics", "0")

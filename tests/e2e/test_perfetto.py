@@ -12,7 +12,7 @@ from tests.shared_data import shared
 from ingero.cli.dispatch import run
 from ingero.cli.export import command
 from ingero.contract.events import op_name
-from ingero.contract.timeline import JsonTimeline, PacketTimeline, SliceChunk, TimelineChain, TimelineNode
+from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineChain, TimelineNode
 from ingero.storage.trace_reading import connect_readonly
 
 pytestmark = pytest.mark.e2e

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from ingero.contract import names, otlp
+from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.collective_otlp import encode_batches
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.measurements.collectives import encode_batches
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 
 START_NS = 1_763_168_400_000_000_000
 SECOND = 1_000_000_000

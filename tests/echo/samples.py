@@ -1,7 +1,7 @@
 """OTLP requests for Echo's tests."""
 
-from ingero.contract import otlp
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 
 START_NS = 1_763_168_400_000_000_000
 

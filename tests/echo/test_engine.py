@@ -15,7 +15,7 @@ import pytest
 from tests.echo.samples import metrics_body
 from tests.waiting import PATIENCE_S, until_async
 
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.otlp.rows import Signal
 from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting

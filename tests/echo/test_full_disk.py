@@ -10,7 +10,7 @@ import pytest
 from tests.echo.samples import metrics_body
 from tests.waiting import PATIENCE_S
 
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.otlp.rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryLimits
 from ingero.errors import Overloaded, StoreFull

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.recorded_jobs import Job, record
 
-from ingero.contract.collective_otlp import encode_batches
-from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.measurements.collectives import encode_batches
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.rows import Signal
 
 pytest.importorskip("duckdb", reason="Echo's store needs the echo extra")
 

@@ -9,8 +9,8 @@ import pytest
 from tests.echo.samples import metrics_body
 
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.echo.access import Key
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.receive import Receiver

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.echo.samples import metrics_body
 
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.otlp.rows import Signal
 from ingero.echo import retention
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.storage.event_store import EventStore

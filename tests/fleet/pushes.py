@@ -7,8 +7,9 @@ from typing import Any
 
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_text
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.fleet.app import FleetService
 
 ANY_PORT = "127.0.0.1:0"

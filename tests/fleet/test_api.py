@@ -8,8 +8,9 @@ from tests.fleet.pushes import health, loopback_config, protobuf, request, runni
 from tests.fleet.test_receive import PB, post
 from tests.waiting import until_async
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import Unavailable
 from ingero.fleet import api, app
 from ingero.fleet.app import FleetService

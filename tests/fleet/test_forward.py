@@ -7,9 +7,9 @@ from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
 from tests.waiting import PATIENCE_S, until_async
 
-from ingero.contract import otlp
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.otlp_codec import decode_protobuf
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import decode_protobuf
 from ingero.errors import AuthError
 from ingero.fleet.forward import Busy, DebugSink, Forwarder, ForwardPolicy, Refused, forward_families
 from ingero.fleet.processor import Taken

@@ -7,8 +7,8 @@ from tests.fleet.pushes import as_json, health, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
 
 from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
-from ingero.contract import otlp
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 from ingero.core.modes import PushOutcome
 from ingero.fleet.backends import GrpcBackend
 from ingero.fleet.forward import Busy, Refused

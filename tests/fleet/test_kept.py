@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
 from ingero.fleet.kept import KeptBodies, KeptBodiesPurely
 
 keys = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(["", "score"]))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.fleet.pushes import as_json, protobuf, running
 
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.push_request import read_request_purely
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.segment import read_request_purely
 from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet import receive
 from ingero.fleet.guard import TokenGate

@@ -3,10 +3,11 @@ import math
 import pytest
 from tests.fleet.pushes import health, request
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
-from ingero.contract.push import Reject
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
+from ingero.contract.push.decode import Reject
 from ingero.contract.threshold import COLD_START
 from ingero.core.threshold import PanicReason, ThresholdPolicy
 from ingero.errors import MalformedPush

@@ -10,8 +10,9 @@ from tests.fleet.test_receive import PB, post
 from tests.fleet.test_verdicts import own_time_push
 
 from ingero.config.providers import ProviderLookup, ProviderRules
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.fleet.providers import with_provider
 from ingero.transport.otlp_grpc import PATHS, peer_address
 

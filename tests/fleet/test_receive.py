@@ -10,9 +10,9 @@ from tests.shared_data import shared
 from tests.waiting import PATIENCE_S
 
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_body import Encoding, PartialSuccess, decode_response, encode_response
-from ingero.contract.push_request import PlainRequest
+from ingero.contract.otlp.body import Encoding, PartialSuccess, decode_response, encode_response
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.segment import PlainRequest
 from ingero.core.threshold import ThresholdPolicy
 from ingero.fleet import series
 from ingero.fleet.processor import FleetProcessor, Taken

@@ -10,7 +10,7 @@ from tests.fleet.test_verdicts import START_S, own_time_push
 from ingero.cli.dispatch import run
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import render
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ForeignFile
 from ingero.fleet.metrics import recording_families
 from ingero.fleet.replay import encode_one, replay

@@ -1,6 +1,6 @@
 import numpy as np
 
-from ingero.contract.push import NodeReport
+from ingero.contract.push.decode import NodeReport
 from ingero.fleet.roster import Put, Roster
 
 

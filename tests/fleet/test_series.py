@@ -7,9 +7,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fleet.pushes import health, request
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.fleet import series
 from ingero.fleet.processor import Taken
 from ingero.fleet.series import ReceivedSeries

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from ingero.config.rates import parse_rates
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.collective_otlp import encode_collectives
 from ingero.contract.exposition import render
-from ingero.contract.measurement import read_measurements
-from ingero.contract.otlp import (
+from ingero.contract.measurements.collectives import encode_collectives
+from ingero.contract.measurements.decode import read_measurements
+from ingero.contract.otlp.values import (
     Gauge,
     Metric,
     MetricsRequest,

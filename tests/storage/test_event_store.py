@@ -7,9 +7,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.otlp_rows import Signal
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreError
 from ingero.storage.event_store import EventStore
 from ingero.storage.journal import Frame

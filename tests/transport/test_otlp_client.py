@@ -12,9 +12,9 @@ from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted
 from tests.waiting import PATIENCE_S
 
 from ingero.contract import names
-from ingero.contract.otlp import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
-from ingero.contract.otlp_body import Encoding, PartialSuccess, encode_response
-from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response
+from ingero.contract.otlp.codec import decode_json, decode_protobuf
+from ingero.contract.otlp.values import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
 from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.modes import PushOutcome

@@ -13,7 +13,7 @@ import click
 from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
-from ingero.contract.timeline import JsonTimeline, PacketTimeline, TimelineWriter
+from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
 from ingero.errors import StoreError
 from ingero.storage.timeline import FIRST_NS, TimelineReader
 from ingero.storage.trace_reading import reading

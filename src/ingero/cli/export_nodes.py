@@ -12,8 +12,8 @@ from ingero.cli.fanout import ask_nodes, closing, refuse_silence, some_of
 from ingero.cli.fanout_options import FanoutOptions
 from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
-from ingero.contract.perfetto import as_columns
-from ingero.contract.timeline import (
+from ingero.contract.timeline.perfetto import as_columns
+from ingero.contract.timeline.writer import (
     PacketTimeline,
     SliceChunk,
     TimelineChain,

@@ -89,7 +89,7 @@ async def _push(
     *,
     insecure: bool,
 ) -> int:
-    from ingero.contract.collective_otlp import encode_batches
+    from ingero.contract.measurements.collectives import encode_batches
     from ingero.core.modes import PushOutcome
     from ingero.transport.auth import read_token_file
     from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ingero.config.loader import LOG_LEVELS, load_file, setting
-from ingero.contract.push import problem_with_id
+from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import DetectionMode
 from ingero.core.baseline import BaselinePolicy
 from ingero.core.classifier import ClassifierPolicy

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.otlp import AnyValue, LogRecord, LogsRequest, Resource, ResourceLogs, ScopeLogs, attributes
+from ingero.contract.otlp.values import AnyValue, LogRecord, LogsRequest, Resource, ResourceLogs, ScopeLogs, attributes
 from ingero.contract.verdict import Verdict, VerdictState
 
 

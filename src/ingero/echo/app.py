@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from ingero.config.echo import EchoConfig, certificate_beside
 from ingero.config.rates import load_rates
 from ingero.contract.exposition import CONTENT_TYPE, render
-from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.echo.access import Access, Key, read_keys
 from ingero.echo.admission import Admission
 from ingero.echo.api import QuestionApi

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.contract.otlp_columns import Columns, new_columns
+from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, Overloaded, StoreError, StoreFull, TooLarge
 from ingero.storage.journal import MAX_BODY_BYTES, JournalWriter, frame_bytes
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ingero.contract.otlp_rows import Signal
+from ingero.contract.otlp.rows import Signal
 from ingero.echo.control import ask_running
 from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body

@@ -7,10 +7,10 @@ from http import HTTPStatus
 from typing import Final
 
 from ingero.contract.names import SEQUENCE_HEADER, SEQUENCE_METADATA
-from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import Encoding, decode
-from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.otlp_rows import Signal, resource_context
+from ingero.contract.otlp.body import Encoding, decode
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.rows import Signal, resource_context
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable

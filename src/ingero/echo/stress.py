@@ -12,8 +12,9 @@ from typing import Any, Final
 import aiohttp
 import grpc
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
 from ingero.transport.otlp_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context

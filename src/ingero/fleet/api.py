@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
-from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
 from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.processor import Cluster, FleetProcessor

@@ -27,9 +27,9 @@ from ingero.config.providers import load_providers
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import Family, render
 from ingero.contract.names import DEFAULT_CLUSTER
-from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app

@@ -11,8 +11,8 @@ import grpc
 
 from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.names import LOGS_PATH, METRICS_PATH, PROTOBUF_TYPE, TRACES_PATH
-from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import Encoding, decode_response
+from ingero.contract.otlp.body import Encoding, decode_response
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.auth import read_token_file

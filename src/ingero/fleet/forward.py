@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from ingero.contract.exposition import Family, counter, gauge
-from ingero.contract.otlp import Kind, count_items
-from ingero.contract.otlp_body import Encoding, decode
-from ingero.contract.otlp_codec import encode_protobuf
+from ingero.contract.otlp.body import Encoding, decode
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.values import Kind, count_items
 from ingero.errors import IngeroError, MalformedPush, Unavailable
 from ingero.fleet.processor import Taken
 

@@ -1,6 +1,6 @@
 """The last body of each kind of push per node, within bounds: what a scrape will read."""
 
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
 
 Key = tuple[str, str, str]  # cluster, node, name of the first metric
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from ingero.contract import otlp
 from ingero.contract.exposition import Family, counter, gauge
 from ingero.contract.names import CLUSTER_ID
+from ingero.contract.otlp import values as otlp
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import Put

@@ -13,10 +13,10 @@ from enum import IntEnum
 import msgspec
 
 from ingero.contract.names import DEFAULT_CLUSTER
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_body import Encoding, PartialSuccess
-from ingero.contract.otlp_codec import decode_json, decode_protobuf
-from ingero.contract.push import NodeReport, Push, Reject, problem_with_id, read_plain_push, read_push
+from ingero.contract.otlp.body import Encoding, PartialSuccess
+from ingero.contract.otlp.codec import decode_json, decode_protobuf
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import NodeReport, Push, Reject, problem_with_id, read_plain_push, read_push
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.core.threshold import ClusterThreshold, ThresholdPolicy, advance
 from ingero.fleet.roster import Put, Roster

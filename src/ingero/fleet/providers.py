@@ -4,7 +4,7 @@ import msgspec
 
 from ingero.config.providers import ProviderLookup
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest, ResourceMetrics, attributes, plain_attributes
+from ingero.contract.otlp.values import MetricsRequest, ResourceMetrics, attributes, plain_attributes
 
 
 def with_provider(request: MetricsRequest, providers: ProviderLookup, address: str | None) -> MetricsRequest:

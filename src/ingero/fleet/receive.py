@@ -16,11 +16,11 @@ from ingero.contract.names import (
     VERDICT_HEADER,
     VERDICT_METADATA,
 )
-from ingero.contract.otlp import Kind, MetricsRequest, count_items
-from ingero.contract.otlp_body import Encoding, decode, encode_response
-from ingero.contract.push import NodeReport, problem_with_id
-from ingero.contract.push_request import PlainRequest
-from ingero.contract.rpc_status import encode_status
+from ingero.contract.otlp.body import Encoding, decode, encode_response
+from ingero.contract.otlp.rpc_status import encode_status
+from ingero.contract.otlp.values import Kind, MetricsRequest, count_items
+from ingero.contract.push.decode import NodeReport, problem_with_id
+from ingero.contract.push.segment import PlainRequest
 from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate

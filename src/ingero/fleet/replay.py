@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from ingero.config.rates import parse_rates
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_codec import decode_protobuf
+from ingero.contract.otlp.codec import decode_protobuf
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict.engine import Standing
 from ingero.fleet.verdicts import VerdictDesk

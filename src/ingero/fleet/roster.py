@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ingero.contract.push import STATES, NodeReport
+from ingero.contract.push.decode import STATES, NodeReport
 from ingero.contract.types import NodeState
 from ingero.core.robust import Column
 

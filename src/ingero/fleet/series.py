@@ -12,10 +12,10 @@ from itertools import accumulate, islice
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.exponential import cumulative_buckets
 from ingero.contract.exposition import Family, counter, gauge, metric_name, render_labels, render_value
-from ingero.contract.otlp import HistogramPoint, KeyValue, Kind, Metric, MetricsRequest, Plain, plain_attributes
-from ingero.contract.otlp_body import Encoding, decode
+from ingero.contract.otlp.body import Encoding, decode
+from ingero.contract.otlp.exponential import cumulative_buckets
+from ingero.contract.otlp.values import HistogramPoint, KeyValue, Kind, Metric, MetricsRequest, Plain, plain_attributes
 from ingero.errors import MalformedPush
 from ingero.fleet.kept import KeptBodies
 from ingero.fleet.processor import Taken

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord
-from ingero.contract.measurement import Measured, read_measurements
-from ingero.contract.otlp import MetricsRequest
+from ingero.contract.measurements.decode import Measured, read_measurements
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives import from_records
 from ingero.core.matcher import CollectiveMatcher

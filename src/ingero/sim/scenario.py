@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.agent.push.brain import Brain, BrainPolicy
-from ingero.contract.health import HealthReport, health_request
+from ingero.contract.push.encode import HealthReport, health_request
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity
 from ingero.core.baseline import BaselinePolicy

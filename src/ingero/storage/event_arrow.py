@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ingero.contract.otlp_columns import Batch, Numbers, Texts
+from ingero.contract.otlp.columns import Batch, Numbers, Texts
 
 _NS = pa.timestamp("ns")
 _US = pa.timestamp("us")

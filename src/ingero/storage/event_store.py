@@ -17,7 +17,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from ingero.contract.otlp_columns import Columns, new_columns
+from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, StoreError, TooLarge
 from ingero.storage.event_arrow import batch_table
 from ingero.storage.event_projections import ROLL_UP, projections

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeAlias
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import Source, find_op
-from ingero.contract.perfetto import as_columns
-from ingero.contract.timeline import SliceChunk, TimelineChain, TimelineCounter, TimelineNode, TimelineProcess
+from ingero.contract.timeline.perfetto import as_columns
+from ingero.contract.timeline.writer import SliceChunk, TimelineChain, TimelineCounter, TimelineNode, TimelineProcess
 from ingero.core.chain_links import link_events
 from ingero.core.recorded_health import Rate, recorded_scores
 from ingero.errors import ForeignFile

@@ -15,9 +15,9 @@ import msgspec
 from yarl import URL
 
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import Encoding, decode_response
-from ingero.contract.otlp_codec import encode_json, encode_protobuf
+from ingero.contract.otlp.body import Encoding, decode_response
+from ingero.contract.otlp.codec import encode_json, encode_protobuf
+from ingero.contract.otlp.values import MetricsRequest, TracesRequest
 from ingero.contract.threshold import Delivery, ServedThreshold, decode_headers
 from ingero.contract.verdict import Verdict, decode_verdicts
 from ingero.core.modes import PushOutcome

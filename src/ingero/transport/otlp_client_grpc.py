@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.rpc_status import STATUS_METADATA, decode_retry_after_s
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.rpc_status import STATUS_METADATA, decode_retry_after_s
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.core.modes import PushOutcome
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.otlp_client import (

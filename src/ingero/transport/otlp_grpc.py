@@ -11,9 +11,9 @@ from urllib.parse import unquote
 import grpc
 
 from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
-from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import MAX_DECODED_BYTES, Encoding, encode_response
-from ingero.contract.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
+from ingero.contract.otlp.body import MAX_DECODED_BYTES, Encoding, encode_response
+from ingero.contract.otlp.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import AuthError, MalformedPush, Unavailable
 from ingero.transport.listen import parse_address, plain_peer, port_holder
 from ingero.transport.otlp_http import GRPC_CODES, INTERNAL, Headers, Inbound, Receive, Reply, settled

@@ -17,8 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, WAIT_HEADER
-from ingero.contract.otlp import Kind
-from ingero.contract.otlp_body import (
+from ingero.contract.otlp.body import (
     MAX_BODY_BYTES,
     Encoding,
     PartialSuccess,
@@ -26,8 +25,9 @@ from ingero.contract.otlp_body import (
     encode_response,
     encoding_of,
 )
-from ingero.contract.push_request import PlainRequest, read_request
-from ingero.contract.rpc_status import encode_status
+from ingero.contract.otlp.rpc_status import encode_status
+from ingero.contract.otlp.values import Kind
+from ingero.contract.push.segment import PlainRequest, read_request
 from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.http import TimedProtocol
 

@@ -21,8 +21,8 @@ from ingero.agent.push.app import Agent, AgentOptions, default_baseline
 from ingero.cli.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import metric_name
-from ingero.contract.otlp import MetricsRequest, TracesRequest
-from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.contract.otlp.codec import decode_json, decode_protobuf
+from ingero.contract.otlp.values import MetricsRequest, TracesRequest
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.errors import AuthError, ConfigError
 

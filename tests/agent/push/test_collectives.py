@@ -16,8 +16,8 @@ from ingero.agent.push.collectives import LiveCollectives, choose_rows
 from ingero.agent.push.metrics import _collective_families
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.measurement import Measured, read_measurements
-from ingero.contract.otlp import MetricsRequest
+from ingero.contract.measurements.decode import Measured, read_measurements
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives import from_records

@@ -17,8 +17,8 @@ from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.agent.push.loop import MIN_POLL_WAIT_S, LoopSettings, PushLoop, jittered
 from ingero.agent.push.signals import Observation, SignalSource, StubSource
 from ingero.contract import names
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_codec import decode_json
+from ingero.contract.otlp.codec import decode_json
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.straggler import Straggle, decode_line
 from ingero.contract.types import DetectionMode, Identity
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, encode_verdicts

@@ -9,7 +9,7 @@ from ingero.agent.host import identity, proc
 from ingero.agent.host.gpu import GpuInfo, GpuMemory, parse_memory, parse_names, parse_throttle
 from ingero.agent.push.counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.push.signals import ReplaySource, StubSource, TraceSource
-from ingero.contract.health import CgroupTotals
+from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
 from ingero.core.score import Signals
 from ingero.core.throttle import ThrottleReason

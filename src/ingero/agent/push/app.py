@@ -23,8 +23,8 @@ from ingero.agent.push.signals import ReplaySource, SignalSource, StubSource, Tr
 from ingero.agent.push.spans import EpisodeSpans
 from ingero.agent.push.step_feed import StepFeed
 from ingero.config.ingero import CollectivesFrom, IngeroConfig, trace_database
-from ingero.contract.health import StragglerEvent
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
+from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
 from ingero.core.lifecycle import Lifecycle

@@ -5,7 +5,7 @@ from typing import Any
 
 from ingero.agent.push.messages import Emission, over, still_slow
 from ingero.agent.push.signals import Observation
-from ingero.contract.health import HealthReport
+from ingero.contract.push.encode import HealthReport
 from ingero.contract.straggler import Heartbeat
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.contract.threshold import Delivery as HeaderDelivery

@@ -19,9 +19,9 @@ import numpy as np
 
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, Rows
 from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.push import problem_with_id
-from ingero.contract.rank_otlp import OwnTimePoint, RankReport, encode_rank
+from ingero.contract.measurements.encode import OwnTimePoint, RankReport, encode_rank
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives import Collectives

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ingero.contract.events import MemcpyKind
-from ingero.contract.health import CgroupTotals
+from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
 from ingero.core.straggle import Activity, StraggleWatch, check_straggle
 from ingero.storage.aggregates import SHORT_BUCKET_NS, ProcessTotals, TraceReader

@@ -15,8 +15,8 @@ import msgspec
 from ingero.agent.push.brain import Brain, Thought
 from ingero.agent.push.messages import Emission, verdict_facts
 from ingero.agent.push.signals import Observation, SignalSource
-from ingero.contract.health import HealthReport, StragglerEvent, event_request, health_request
-from ingero.contract.otlp import MetricsRequest
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.encode import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState

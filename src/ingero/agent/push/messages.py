@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ingero.contract.health import StragglerEvent
+from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import StragglerResolved, StragglerState
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import Identity

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import PushLoop
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, metric_name, render
-from ingero.contract.otlp import MetricsRequest, NumberPoint, plain_attributes
+from ingero.contract.otlp.values import MetricsRequest, NumberPoint, plain_attributes
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.core.lifecycle import recent_launches
 from ingero.core.score import SIGNAL_NAMES

@@ -11,7 +11,7 @@ import msgspec
 from ingero.agent.host import proc
 from ingero.agent.host.gpu import GpuInfo, Gpus
 from ingero.agent.push.counters import CgroupCounters
-from ingero.contract.health import CgroupTotals
+from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
 from ingero.core.score import NO_SIGNALS, Signals
 from ingero.core.throttle import ThrottleReason, decode_throttle

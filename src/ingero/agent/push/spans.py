@@ -1,8 +1,7 @@
 """One span per episode, from the moment a node is named to the moment the episode ends, for any tracing backend."""
 
 from ingero.contract import names
-from ingero.contract.health import StragglerEvent
-from ingero.contract.otlp import (
+from ingero.contract.otlp.values import (
     Plain,
     Resource,
     ResourceSpans,
@@ -14,6 +13,7 @@ from ingero.contract.otlp import (
     TracesRequest,
     attributes,
 )
+from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.types import Identity
 
 SPAN_NAME = "ingero.detection.straggler"

@@ -1,4 +1,4 @@
-# The common push in one walk over its bytes. Twin of `contract/push.py`: for every body, None or the same answer.
+# The common push in one walk over its bytes. Twin of `contract/push/decode.py`: for every body, None or the same answer.
 # Bails out (-1) on anything unusual: several resources or scopes' worth of odd fields, other metric kinds, text that is
 # not plain ASCII, measurements, values that must be refused. The full decoder then judges, and counts.
 

@@ -9,7 +9,7 @@ cdef enum:  # what became of a report, as `fleet/roster.py` numbers them
 
 
 cdef inline int8_t _state_code(Slice state) noexcept nogil:
-    """Index into `contract/push.py`'s STATES; a plain push has one of the three."""
+    """Index into `contract/push/decode.py`'s STATES; a plain push has one of the three."""
     return 0 if state.size == 6 else 1 if state.size == 11 else 2
 
 

@@ -1,4 +1,4 @@
-# One whole plain push in one segment. Twin of `contract/push_request.py`: for every segment, None or the same answer.
+# One whole plain push in one segment. Twin of `contract/push/segment.py`: for every segment, None or the same answer.
 
 cdef enum HeaderCode:
     OTHER

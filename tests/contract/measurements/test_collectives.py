@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.collective_otlp import POINTS_PER_REQUEST, encode_batches, encode_collectives
-from ingero.contract.otlp import plain_attributes
+from ingero.contract.measurements.collectives import POINTS_PER_REQUEST, encode_batches, encode_collectives
+from ingero.contract.otlp.values import plain_attributes
 
 
 def _record(rank: int, seq: int, gpu_duration_ns: int | None = None) -> CollectiveRecord:

@@ -3,8 +3,7 @@ import zlib
 
 import pytest
 
-from ingero.contract.otlp import LogsRequest, MetricsRequest, TracesRequest
-from ingero.contract.otlp_body import (
+from ingero.contract.otlp.body import (
     Encoding,
     PartialSuccess,
     decode_response,
@@ -12,6 +11,7 @@ from ingero.contract.otlp_body import (
     encode_response,
     encoding_of,
 )
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import MalformedPush, TooLarge
 
 

@@ -6,9 +6,18 @@ from dataclasses import dataclass
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.collective_otlp import SCOPE, collective_metrics
-from ingero.contract.health import identity_resource
-from ingero.contract.otlp import Gauge, Metric, NumberPoint, Plain, ResourceMetrics, Scope, ScopeMetrics, attributes
+from ingero.contract.measurements.collectives import SCOPE, collective_metrics
+from ingero.contract.otlp.values import (
+    Gauge,
+    Metric,
+    NumberPoint,
+    Plain,
+    ResourceMetrics,
+    Scope,
+    ScopeMetrics,
+    attributes,
+)
+from ingero.contract.push.encode import identity_resource
 from ingero.contract.types import Identity
 
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
-from ingero.contract import perfetto
 from ingero.contract.events import Source, op_name
-from ingero.contract.timeline import (
+from ingero.contract.timeline.writer import (
     JsonTimeline,
     PacketTimeline,
     SliceChunk,
@@ -20,6 +19,7 @@ from ingero.contract.timeline import (
     TimelineNode,
     TimelineProcess,
     TimelineWriter,
+    perfetto,
 )
 
 NODES = [TimelineNode("gpu-node-01", 0), TimelineNode("")]
@@ -61,7 +61,7 @@ def whole(writer: TimelineWriter, chunks: list[SliceChunk]) -> bytes:
 @settings(max_examples=60)
 def test_compiled_text_equals_plain_text_and_is_json(rows: list[tuple[int, ...]]) -> None:
     compiled = whole(JsonTimeline(NODES), [chunk(rows)])
-    saved, perfetto_module = perfetto.json_slices, __import__("ingero.contract.timeline", fromlist=["x"])
+    saved, perfetto_module = perfetto.json_slices, __import__("ingero.contract.timeline.writer", fromlist=["x"])
     perfetto_module.json_slices = perfetto._json_slices
     try:
         assert whole(JsonTimeline(NODES), [chunk(rows)]) == compiled

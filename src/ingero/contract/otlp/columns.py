@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.otlp_rows import MAX_ROWS, Context, Row, decode_resource, decode_rows, sum_kind, too_many_rows
+from ingero.contract.otlp.rows import MAX_ROWS, Context, Row, decode_resource, decode_rows, sum_kind, too_many_rows
 
 try:
     from ingero.contract._native import NativeColumns

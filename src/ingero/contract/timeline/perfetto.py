@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import Source
-from ingero.contract.varint import varint
+from ingero.contract.timeline.varint import varint
 
 Columns = NDArray[np.int64]
 

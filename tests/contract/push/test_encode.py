@@ -7,10 +7,10 @@ import pytest
 from tests.recorded_wire import is_event, recorded, shape
 
 from ingero.contract import names
-from ingero.contract.health import CgroupTotals, HealthReport, StragglerEvent, event_request, health_request
-from ingero.contract.otlp import MetricsRequest
-from ingero.contract.otlp_codec import decode_json, decode_protobuf, encode_json, encode_protobuf
-from ingero.contract.push import read_push
+from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
+from ingero.contract.otlp.values import MetricsRequest
+from ingero.contract.push.decode import read_push
+from ingero.contract.push.encode import CgroupTotals, HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.types import DetectionMode, Identity, NodeState
 
 IDENTITY = Identity(node="gpu-node-01", cluster="train-a", world_size=8, rank=3)

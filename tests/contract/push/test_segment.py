@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingero.contract.push_request import PlainRequest, read_request, read_request_purely
+from ingero.contract.push.segment import PlainRequest, read_request, read_request_purely
 
 compiled = pytest.mark.skipif(
     importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Iterable
 
-from ingero.contract.otlp import AnyValue, KeyValue
+from ingero.contract.otlp.values import AnyValue, KeyValue
 
 _encode_string = json.JSONEncoder(ensure_ascii=False).encode
 

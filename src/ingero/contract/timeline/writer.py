@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from ingero.contract.events import OpKey, Source, op_name
-from ingero.contract.perfetto import (
+from ingero.contract.timeline.perfetto import (
     CATEGORY,
     OTHER_CATEGORY,
     Columns,

@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
-from ingero.contract.otlp import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
-from ingero.contract.otlp_codec import decode_json, decode_protobuf
+from ingero.contract.otlp.codec import decode_json, decode_protobuf
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
 from ingero.errors import MalformedPush, TooLarge
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB

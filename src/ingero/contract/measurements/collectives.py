@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, encode_comm
-from ingero.contract.otlp import (
+from ingero.contract.otlp.values import (
     Gauge,
     KeyValue,
     Metric,

@@ -7,7 +7,7 @@ from typing import Final
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, checked, decode_comm
-from ingero.contract.otlp import Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
+from ingero.contract.otlp.values import Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
 
 _MAX_STEP: Final = 2**63 - 1
 _SOURCES: Final = {str(source): source for source in CollectiveSource}

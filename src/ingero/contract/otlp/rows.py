@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import decode_protobuf
-from ingero.contract.otlp_detail import (
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import decode_protobuf
+from ingero.contract.otlp.detail import (
     exponential_detail,
     histogram_detail,
     log_detail,
@@ -18,8 +19,8 @@ from ingero.contract.otlp_detail import (
     span_detail,
     summary_detail,
 )
-from ingero.contract.otlp_text import attributes_json
-from ingero.contract.varint import varint
+from ingero.contract.otlp.text import attributes_json
+from ingero.contract.timeline.varint import varint
 from ingero.errors import MalformedPush, TooLarge
 
 MAX_ROWS: Final = 200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.otlp_strategies import values
 
-from ingero.contract import otlp, otlp_rows
-from ingero.contract.otlp_codec import encode_protobuf
-from ingero.contract.otlp_columns import Batch, Columns, Numbers, PureColumns, Texts, new_columns
-from ingero.contract.otlp_rows import Signal, decode_rows, resource_context
+from ingero.contract.otlp import rows as otlp_rows
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import encode_protobuf
+from ingero.contract.otlp.columns import Batch, Columns, Numbers, PureColumns, Texts, new_columns
+from ingero.contract.otlp.rows import Signal, decode_rows, resource_context
 from ingero.errors import IngeroError, MalformedPush, TooLarge
 
 SIGNALS = {Signal.METRICS: otlp.MetricsRequest, Signal.TRACES: otlp.TracesRequest, Signal.LOGS: otlp.LogsRequest}

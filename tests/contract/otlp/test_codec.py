@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.contract.otlp_strategies import values
 
-from ingero.contract import otlp
-from ingero.contract.otlp_codec import decode_json, decode_protobuf, encode_json, encode_protobuf
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
 from ingero.errors import MalformedPush
 
 KINDS = [otlp.MetricsRequest, otlp.TracesRequest, otlp.LogsRequest]

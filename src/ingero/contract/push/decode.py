@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.otlp import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
+from ingero.contract.otlp.values import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
 from ingero.contract.types import NodeState
 
 try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ingero.contract import names
-from ingero.contract.otlp import (
+from ingero.contract.otlp.values import (
     CUMULATIVE,
     Gauge,
     Metric,

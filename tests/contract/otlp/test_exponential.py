@@ -3,8 +3,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.contract.exponential import MAX_BUCKETS, cumulative_buckets
-from ingero.contract.otlp import Buckets, ExponentialHistogramPoint
+from ingero.contract.otlp.exponential import MAX_BUCKETS, cumulative_buckets
+from ingero.contract.otlp.values import Buckets, ExponentialHistogramPoint
 
 
 def test_buckets_of_the_specification() -> None:

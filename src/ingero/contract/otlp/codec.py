@@ -18,7 +18,7 @@ from opentelemetry.proto.logs.v1 import logs_pb2
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from ingero.contract.otlp import (
+from ingero.contract.otlp.values import (
     KeyValue,
     LogsRequest,
     MetricsRequest,

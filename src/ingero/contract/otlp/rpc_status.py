@@ -13,7 +13,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from ingero.contract.otlp_body import Encoding
+from ingero.contract.otlp.body import Encoding
 
 STATUS_METADATA: Final = "grpc-status-details-bin"
 RETRY_METADATA: Final = "google.rpc.retryinfo-bin"  # where the Python SDK looks

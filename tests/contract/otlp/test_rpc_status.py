@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.contract.otlp_body import Encoding
-from ingero.contract.rpc_status import decode_retry_after_s, encode_retry_info, encode_status
+from ingero.contract.otlp.body import Encoding
+from ingero.contract.otlp.rpc_status import decode_retry_after_s, encode_retry_info, encode_status
 
 
 def test_errors_are_a_status_message() -> None:

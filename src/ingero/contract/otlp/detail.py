@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from ingero.contract import otlp
-from ingero.contract.otlp_text import array_json, attributes_json, number, object_json, quote, value_json
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.text import array_json, attributes_json, number, object_json, quote, value_json
 
 _SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = ("unset", "ok", "error")

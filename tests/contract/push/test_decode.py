@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from tests.contract.otlp_strategies import values
 from tests.shared_data import shared
 
-from ingero.contract import names, otlp
-from ingero.contract.otlp_codec import decode_json, decode_protobuf, encode_json, encode_protobuf
-from ingero.contract.push import NodeReport, Push, Reject, plain_push, plain_push_json, read_push
-from ingero.contract.push import read_plain_push as read_short_cut
+from ingero.contract import names
+from ingero.contract.otlp import values as otlp
+from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
+from ingero.contract.push.decode import NodeReport, Push, Reject, plain_push, plain_push_json, read_push
+from ingero.contract.push.decode import read_plain_push as read_short_cut
 from ingero.errors import MalformedPush
 
 compiled = pytest.mark.skipif(

@@ -4,7 +4,7 @@ import math
 from itertools import accumulate
 from typing import Final
 
-from ingero.contract.otlp import Buckets, ExponentialHistogramPoint
+from ingero.contract.otlp.values import Buckets, ExponentialHistogramPoint
 
 MAX_SCALE: Final = 1  # two buckets per doubling: bounds stay the same however fine a sender measures
 MAX_BUCKETS: Final = 64
