@@ -19,7 +19,7 @@ from push_bodies import bodies
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
 from ingero.contract.push.decode import NodeReport
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.roster import Roster
 

@@ -9,7 +9,7 @@ import uvicorn
 import uvloop
 
 from ingero.contract.otlp.body import Encoding
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor
 from ingero.fleet.receive import Receiver
 

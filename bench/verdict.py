@@ -10,8 +10,8 @@ import numpy as np
 
 from bench.table import judge, print_table
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.core.collectives import Collectives, Recorder, from_columns
-from ingero.core.peerlag import match_collectives, measure_lag
+from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.lag import match_collectives, measure_lag
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.samples import make_batch
 from ingero.core.verdict.table import Member

@@ -7,7 +7,7 @@ import time
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet.processor import FleetProcessor
 
 

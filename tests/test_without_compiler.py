@@ -10,7 +10,7 @@ from tests.waiting import PATIENCE_S
 HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
 FLEET = """
 from ingero.contract.push.segment import read_request
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.contract.otlp.body import Encoding
 from ingero.fleet.processor import FleetProcessor
 from tests.fleet.pushes import as_json, protobuf

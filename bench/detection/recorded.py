@@ -10,7 +10,7 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer
 from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress, blame_hang
 from ingero.core.blame.records import blame_records
-from ingero.core.collectives import from_records
+from ingero.core.collectives.columns import from_records
 
 Truth = tuple[set[int], bool]  # ranks to blame; whether "not sure" belongs to the answer
 Ask = Callable[[int, np.random.Generator], tuple[Answer | None, Truth, CauseClass]]

@@ -19,7 +19,7 @@ from bench.detection.seeds import parse_seeds, run_seeds
 from bench.detection.traces import DATA, trace_rows
 from bench.detection.world import World
 
-from ingero.core.threshold import ThresholdPolicy, compute_threshold
+from ingero.core.health.threshold import ThresholdPolicy, compute_threshold
 
 SMALL = {
     "5%, 1 s pushes",

@@ -4,8 +4,8 @@ import pytest
 
 from ingero.cli.fanout import Course, closing
 from ingero.cli.fanout_options import FanoutOptions
+from ingero.core.clocks.skew import ClockOffset
 from ingero.core.rowmerge import RowMerge
-from ingero.core.skew import ClockOffset
 from ingero.transport.nodes import FanoutPolicy
 
 

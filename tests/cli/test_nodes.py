@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingero.cli.nodes import add_trusted, clock_problem
-from ingero.core.skew import ClockOffset
+from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import ConfigError
 
 PRINT = ":".join(["AB"] * 32)

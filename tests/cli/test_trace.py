@@ -18,9 +18,9 @@ from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import AgentConfig, IngeroConfig
 from ingero.config.loader import load_text
 from ingero.contract.timestamps import rfc3339_ns
-from ingero.core.evidence import SystemSample
-from ingero.core.op_stats import OpSummary
-from ingero.core.stacks import Frame
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.stacks import Frame
 from ingero.errors import ConfigError
 from ingero.storage.trace_db import RecordingState
 

@@ -7,7 +7,7 @@ from tests.shared_data import SHARED, shared
 
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file, load_text, to_mapping
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "fleet-config.yaml"

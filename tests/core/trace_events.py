@@ -1,8 +1,8 @@
 """Small builders of event columns for the tests of statistics and causal chains."""
 
 from ingero.contract.events import find_op
-from ingero.core.event_columns import EventColumns, columns_from_rows, concatenate
-from ingero.core.op_stats import OpSummary
+from ingero.core.recording.event_columns import EventColumns, columns_from_rows, concatenate
+from ingero.core.recording.op_stats import OpSummary
 
 MS = 1_000_000
 US = 1_000

@@ -18,8 +18,8 @@ from tests.waiting import PATIENCE_S
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.cli.logs import set_up_logging
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig, PersistenceConfig, RemediateConfig
-from ingero.core.baseline import BaselinePolicy
-from ingero.core.classifier import ClassifierPolicy
+from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.classifier import ClassifierPolicy
 
 ROOT = Path(__file__).parents[2]
 

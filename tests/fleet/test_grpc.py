@@ -9,7 +9,7 @@ from tests.fleet.test_receive import JSON, PB, post
 from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
-from ingero.core.modes import PushOutcome
+from ingero.core.health.modes import PushOutcome
 from ingero.fleet.backends import GrpcBackend
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.endpoint import Protocol, parse_endpoint

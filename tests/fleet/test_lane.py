@@ -17,7 +17,7 @@ from tests.fleet.pushes import as_json, protobuf, running
 from ingero.contract import names
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.segment import read_request_purely
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet import receive
 from ingero.fleet.guard import TokenGate
 from ingero.fleet.kept import KeptBodiesPurely

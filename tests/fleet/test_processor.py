@@ -9,7 +9,7 @@ from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.contract.push.decode import Reject
 from ingero.contract.threshold import COLD_START
-from ingero.core.threshold import PanicReason, ThresholdPolicy
+from ingero.core.health.threshold import PanicReason, ThresholdPolicy
 from ingero.errors import MalformedPush
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.roster import Put

@@ -13,7 +13,7 @@ from ingero.contract import names
 from ingero.contract.otlp.body import Encoding, PartialSuccess, decode_response, encode_response
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.segment import PlainRequest
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet import series
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver

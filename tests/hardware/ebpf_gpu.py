@@ -17,7 +17,7 @@ import numpy as np
 
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
-from ingero.core.governor import Step
+from ingero.core.recording.governor import Step
 
 HERE = Path(__file__).parent
 PAIRS = int(os.environ.get("PAIRS", "20"))

@@ -25,7 +25,7 @@ import numpy as np
 
 from ingero.agent.nccl.rings import Rings, ring_files
 from ingero.contract.nccl_ring import FLAG_CLOSED, FLAG_GPU_TIMED, FLAG_PARTIAL
-from ingero.core.collectives import Collectives, concat
+from ingero.core.collectives.columns import Collectives, concat
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "src" / "ingero" / "agent" / "nccl" / platform.machine() / "libnccl-profiler-ingero.so"

@@ -9,7 +9,7 @@ from tests.shared_data import shared
 
 from ingero.core.blame.records import blame_records
 from ingero.core.blame.whatif import build_chain, replay_chain
-from ingero.core.collectives import Collectives, from_records
+from ingero.core.collectives.columns import Collectives, from_records
 from ingero.importers.collectives_csv import read_csv
 
 PER_STEP = 3  # two tensor-parallel collectives, then the data-parallel one

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.shared_data import shared
 
-from ingero.core.fixes import Host
-from ingero.core.replay import replay
+from ingero.core.chains.fixes import Host
+from ingero.core.chains.replay import replay
 from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
 from ingero.storage.chain_table import read_chains

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.shared_data import shared
 
-from ingero.core.baseline import Baseline, BaselinePolicy, fold
-from ingero.core.score import Signals
+from ingero.core.health.baseline import Baseline, BaselinePolicy, fold
+from ingero.core.health.score import Signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline, save_baseline
 
 POLICY = BaselinePolicy()

@@ -14,7 +14,7 @@ from tests.tls_files import Authority
 from tests.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
-from ingero.core.skew import skew_warnings
+from ingero.core.clocks.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
 from ingero.storage.node_view import NodeView
 from ingero.transport.auth import token_digest

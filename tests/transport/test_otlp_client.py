@@ -17,7 +17,7 @@ from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import Metric, MetricsRequest, ResourceMetrics, ScopeMetrics
 from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
-from ingero.core.modes import PushOutcome
+from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError
 from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Protocol, parse_endpoint

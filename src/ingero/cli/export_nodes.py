@@ -22,7 +22,7 @@ from ingero.contract.timeline.writer import (
     TimelineProcess,
     TimelineWriter,
 )
-from ingero.core.chain_links import link_events
+from ingero.core.chains.links import link_events
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
 from ingero.transport.fanout import NodeReply, Question, decode_reply

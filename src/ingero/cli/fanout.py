@@ -13,8 +13,8 @@ from ingero.cli.rows import RowPrinter
 from ingero.cli.table import print_json, printable, severity_tag
 from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
+from ingero.core.clocks.skew import ClockOffset, skew_warnings, unsure_nodes
 from ingero.core.rowmerge import RowMerge
-from ingero.core.skew import ClockOffset, skew_warnings, unsure_nodes
 from ingero.errors import Unavailable
 from ingero.transport.fanout import Fanout, NodeReply, Question, decode_reply
 

@@ -90,7 +90,7 @@ async def _push(
     insecure: bool,
 ) -> int:
     from ingero.contract.measurements.collectives import encode_batches
-    from ingero.core.modes import PushOutcome
+    from ingero.core.health.modes import PushOutcome
     from ingero.transport.auth import read_token_file
     from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
     from ingero.transport.otlp_client import ClientOptions, HttpPush

@@ -14,7 +14,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.table import print_json, render_table
 from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
-from ingero.core.skew import ClockOffset
+from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.storage.trace_path import home
 from ingero.storage.whole_file import replace_file

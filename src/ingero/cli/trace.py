@@ -26,7 +26,7 @@ from ingero.cli.table import printable
 from ingero.cli.trace_view import event_lines, heartbeat_line, render_view
 from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
 from ingero.contract.annotations import SOCKET_NAME
-from ingero.core.stacks import Frame
+from ingero.core.recording.stacks import Frame
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.trace_writer import SizePolicy
 from ingero.transport.tls import is_loopback

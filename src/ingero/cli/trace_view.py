@@ -12,10 +12,10 @@ from ingero.agent.recording.recorder import MAX_LOOKUPS, Resolver, TracedEvents,
 from ingero.cli.table import coloured, printable, severity_tag
 from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.timestamps import rfc3339_ns
+from ingero.core.chains.evidence import SystemSample
 from ingero.core.durations import human_duration
-from ingero.core.evidence import SystemSample
-from ingero.core.op_stats import OpSummary
-from ingero.core.stacks import Frame
+from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.stacks import Frame
 from ingero.storage.trace_db import RecordingState
 
 BAR_CELLS = 20

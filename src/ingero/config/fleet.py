@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.config.loader import check_address, setting
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.transport.listen import EVERYWHERE, parse_address
 from ingero.transport.tls import ServerTls, is_loopback

@@ -10,10 +10,10 @@ import msgspec
 from ingero.config.loader import LOG_LEVELS, load_file, setting
 from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import DetectionMode
-from ingero.core.baseline import BaselinePolicy
-from ingero.core.classifier import ClassifierPolicy
-from ingero.core.lifecycle import LifecyclePolicy
-from ingero.core.score import ScorePolicy, Weights
+from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.classifier import ClassifierPolicy
+from ingero.core.health.lifecycle import LifecyclePolicy
+from ingero.core.health.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
 from ingero.storage.trace_path import PATH_VARIABLE, default_path, home
 from ingero.transport.auth import check_private_file

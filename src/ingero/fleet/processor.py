@@ -18,7 +18,7 @@ from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import NodeReport, Push, Reject, problem_with_id, read_plain_push, read_push
 from ingero.contract.threshold import COLD_START, ServedThreshold
-from ingero.core.threshold import ClusterThreshold, ThresholdPolicy, advance
+from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, advance
 from ingero.fleet.roster import Put, Roster
 
 CLOCK_SKEW_NS = 60 * 10**9  # a sender further off than this is counted; its push counts at the time we received it

@@ -14,10 +14,10 @@ from ingero.contract.collective import CollectiveRecord
 from ingero.contract.measurements.decode import Measured, read_measurements
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
-from ingero.core.collectives import from_records
-from ingero.core.matcher import CollectiveMatcher
-from ingero.core.peerlag import measure_lag
-from ingero.core.rankstream import RankStream
+from ingero.core.collectives.columns import from_records
+from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.matcher import CollectiveMatcher
+from ingero.core.collectives.rank_stream import RankStream
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch

@@ -7,7 +7,7 @@ from ingero.core.blame.answer import Answer
 from ingero.core.blame.hang import blame_hang
 from ingero.core.blame.records import blame_records
 from ingero.core.blame.steps import blame_steps
-from ingero.core.collectives import from_records
+from ingero.core.collectives.columns import from_records
 from ingero.errors import MalformedInput
 from ingero.importers.detect import Inputs
 from ingero.importers.flight_recorder import comm_hash

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ingero.contract.collective import CollectiveRecord
 from ingero.contract.nccl_ring import MAGIC, RingCopy, decode_ring
-from ingero.core.collectives import Collectives, Recorder
-from ingero.core.plugin_records import SAME_CLOCK, fit_gpu_clock, to_collectives, to_records
+from ingero.core.collectives.columns import Collectives, Recorder
+from ingero.core.collectives.plugin_records import SAME_CLOCK, fit_gpu_clock, to_collectives, to_records
 from ingero.errors import TooLarge
 
 MAX_FILE_BYTES = 256 * 1024 * 1024

@@ -15,11 +15,11 @@ from ingero.agent.processes.info import ProcessBook, ProcessInfo
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.contract.chain import Chain
 from ingero.contract.events import OFF_CPU_PREEMPTED, Source, find_op, op_name
-from ingero.core.chain_finder import weight
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.chains.finder import weight
 from ingero.core.durations import human_duration
-from ingero.core.event_columns import EventColumns, columns_from_rows
-from ingero.core.evidence import SystemSample
-from ingero.core.op_stats import OpSummary
+from ingero.core.recording.event_columns import EventColumns, columns_from_rows
+from ingero.core.recording.op_stats import OpSummary
 from ingero.errors import ConfigError
 from ingero.storage.trace_db import TraceDb
 from ingero.storage.trace_writer import TraceWriter

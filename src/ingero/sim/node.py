@@ -16,7 +16,7 @@ import msgspec
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.agent.push.signals import Observation
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
-from ingero.core.baseline import BaselinePolicy
+from ingero.core.health.baseline import BaselinePolicy
 from ingero.sim.script import LAUNCHES, Script, signals_at
 
 

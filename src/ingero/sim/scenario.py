@@ -12,11 +12,11 @@ from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.contract.push.encode import HealthReport, health_request
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity
-from ingero.core.baseline import BaselinePolicy
-from ingero.core.classifier import ClassifierPolicy
-from ingero.core.lifecycle import LifecyclePolicy
-from ingero.core.modes import ModePolicy, PushOutcome
-from ingero.core.threshold import ThresholdPolicy
+from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.classifier import ClassifierPolicy
+from ingero.core.health.lifecycle import LifecyclePolicy
+from ingero.core.health.modes import ModePolicy, PushOutcome
+from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor
 from ingero.sim.script import Change, Script, ScriptedSource, Wobble

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
-from ingero.core.annotated import Note, label_events
+from ingero.core.recording.annotated import Note, label_events
 from ingero.storage.chain_table import RecordedChain
 from ingero.storage.json_text import json_object
 from ingero.storage.schema import table_columns

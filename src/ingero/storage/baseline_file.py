@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from ingero.contract.timestamps import rfc3339_ns
-from ingero.core.baseline import Baseline, BaselinePolicy, same_alphas
-from ingero.core.score import Signals
+from ingero.core.health.baseline import Baseline, BaselinePolicy, same_alphas
+from ingero.core.health.score import Signals
 from ingero.storage.whole_file import sync_directory
 
 SCHEMA_VERSION = 1

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ingero.contract.chain import chain_id, severity_order
-from ingero.core.fixes import Host
-from ingero.core.replay import replay
+from ingero.core.chains.fixes import Host
+from ingero.core.chains.replay import replay
 from ingero.storage.chain_table import RecordedChain
 from ingero.storage.schema import MAX_TIME_NS
 from ingero.storage.trace_rows import read_events, read_nodes, read_samples

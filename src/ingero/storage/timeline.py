@@ -9,8 +9,8 @@ from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import Source, find_op
 from ingero.contract.timeline.perfetto import as_columns
 from ingero.contract.timeline.writer import SliceChunk, TimelineChain, TimelineCounter, TimelineNode, TimelineProcess
-from ingero.core.chain_links import link_events
-from ingero.core.recorded_health import Rate, recorded_scores
+from ingero.core.chains.links import link_events
+from ingero.core.health.recorded import Rate, recorded_scores
 from ingero.errors import ForeignFile
 from ingero.storage.json_text import json_list
 from ingero.storage.schema import table_columns

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.event_columns import COLUMN_NAMES, EventColumns, columns_from_table
-from ingero.core.evidence import SystemSample
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.recording.event_columns import COLUMN_NAMES, EventColumns, columns_from_table
 from ingero.errors import ForeignFile
 from ingero.storage.schema import MAX_TIME_NS, table_columns
 

@@ -18,8 +18,8 @@ import msgspec
 
 from ingero.contract.names import FLEET_TOKEN_VARIABLE, NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
+from ingero.core.clocks.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.core.rowmerge import RowMerge
-from ingero.core.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.errors import AuthError
 from ingero.transport.node_failures import NOT_DECODABLE, changed_certificate, connection_failure, error_text, one_line
 from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme

@@ -20,7 +20,7 @@ from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, TracesRequest
 from ingero.contract.threshold import Delivery, ServedThreshold, decode_headers
 from ingero.contract.verdict import Verdict, decode_verdicts
-from ingero.core.modes import PushOutcome
+from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire

@@ -12,7 +12,7 @@ from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rpc_status import STATUS_METADATA, decode_retry_after_s
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.core.modes import PushOutcome
+from ingero.core.health.modes import PushOutcome
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.otlp_client import (
     MAX_REPLY_BYTES,

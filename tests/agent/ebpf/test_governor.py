@@ -9,7 +9,7 @@ from ingero.agent.ebpf.calibrate import ASSUMED
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.governor import Governor, ProcessCost
 from ingero.agent.ebpf.layout import SLOT
-from ingero.core.governor import GovernorPolicy, Step
+from ingero.core.recording.governor import GovernorPolicy, Step
 
 
 def until_told(stop: Path, code: str) -> str:

@@ -6,7 +6,7 @@ from ingero.agent.ebpf.links import Probe
 from ingero.agent.ebpf.loading import Capability
 from ingero.agent.ebpf.metrics import tracer_families
 from ingero.contract.exposition import render
-from ingero.core.governor import Step, Watch
+from ingero.core.recording.governor import Step, Watch
 
 
 class Traced:

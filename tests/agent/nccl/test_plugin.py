@@ -24,8 +24,8 @@ from ingero.contract.nccl_ring import (
     KIND_COPY_ENGINE,
     KIND_P2P,
 )
-from ingero.core.collectives import Recorder
-from ingero.core.plugin_records import SAME_CLOCK, to_collectives
+from ingero.core.collectives.columns import Recorder
+from ingero.core.collectives.plugin_records import SAME_CLOCK, to_collectives
 
 GPU_BASE = 10**12
 SLOTS, OPS = 16384, 8192

@@ -9,11 +9,11 @@ from ingero.agent.push.signals import Observation
 from ingero.contract.straggler import StragglerResolved, StragglerState
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold
 from ingero.contract.types import DetectionMode, Identity, NodeState
-from ingero.core.baseline import BaselinePolicy
-from ingero.core.classifier import ClassifierPolicy, Closing
-from ingero.core.lifecycle import LifecyclePolicy
-from ingero.core.modes import ModePolicy, PushOutcome
-from ingero.core.score import Signals
+from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.classifier import ClassifierPolicy, Closing
+from ingero.core.health.lifecycle import LifecyclePolicy
+from ingero.core.health.modes import ModePolicy, PushOutcome
+from ingero.core.health.score import Signals
 
 HEALTHY = (100.0, 0.95, 0.95, 0.95)
 SLOW = (30.0, 0.95, 0.95, 0.95)

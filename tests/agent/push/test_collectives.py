@@ -20,8 +20,8 @@ from ingero.contract.measurements.decode import Measured, read_measurements
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.collectives import from_records
-from ingero.core.modes import PushOutcome
+from ingero.core.collectives.columns import from_records
+from ingero.core.health.modes import PushOutcome
 from ingero.storage.collective_table import add_collectives, read_waits
 from ingero.storage.trace_db import TraceDb
 from ingero.transport.otlp_client import PushReply

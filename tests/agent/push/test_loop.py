@@ -22,11 +22,11 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.straggler import Straggle, decode_line
 from ingero.contract.types import DetectionMode, Identity
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState, encode_verdicts
-from ingero.core.baseline import BaselinePolicy
-from ingero.core.classifier import ClassifierPolicy
-from ingero.core.lifecycle import LifecyclePolicy
-from ingero.core.modes import ModePolicy
-from ingero.core.score import Signals
+from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.classifier import ClassifierPolicy
+from ingero.core.health.lifecycle import LifecyclePolicy
+from ingero.core.health.modes import ModePolicy
+from ingero.core.health.score import Signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.transport.endpoint import parse_endpoint, threshold_url
 from ingero.transport.otlp_client import ClientOptions, HttpPush

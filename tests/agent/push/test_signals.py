@@ -11,8 +11,8 @@ from ingero.agent.push.counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.push.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
-from ingero.core.score import Signals
-from ingero.core.throttle import ThrottleReason
+from ingero.core.health.score import Signals
+from ingero.core.health.throttle import ThrottleReason
 from ingero.errors import MalformedInput, StoreError, Unavailable
 from ingero.storage.aggregates import TraceReader
 from ingero.storage.trace_db import TraceDb

@@ -8,9 +8,9 @@ from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.processes.info import ProcessBook, ProcessInfo
 from ingero.agent.recording.aggregator import Aggregator, CountedRow
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
-from ingero.core.event_columns import EventColumns
-from ingero.core.evidence import SystemSample
-from ingero.core.keep import BOOTSTRAP_NS
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.recording.event_columns import EventColumns
+from ingero.core.recording.keep import BOOTSTRAP_NS
 from ingero.storage.trace_db import EVENT_COLUMNS, Batch
 
 SECOND = 1000 * MS

@@ -8,7 +8,7 @@ from ingero.agent.stacks import symbols
 from ingero.agent.stacks.python import PythonFrame
 from ingero.agent.stacks.resolver import StackResolver, merge_frames
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
-from ingero.core.stacks import Frame
+from ingero.core.recording.stacks import Frame
 
 PRINT = """
 import ctypes, sys

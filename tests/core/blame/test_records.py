@@ -10,7 +10,7 @@ from tests.recorded_jobs import Job, record
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer
 from ingero.core.blame.records import blame_records
-from ingero.core.collectives import from_records
+from ingero.core.collectives.columns import from_records
 
 
 def _ask(job: Job, *, exact_ends: bool = True, without: Collection[int] = (), shuffled: bool = False) -> Answer:

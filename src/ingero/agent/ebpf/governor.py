@@ -14,7 +14,7 @@ from ingero.agent.ebpf.calibrate import ProbeCost
 from ingero.agent.ebpf.functions import FUNCTIONS, Kind, Rate
 from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.processes.discover import Library
-from ingero.core.governor import GovernorPolicy, Load, Step, Watch, decide
+from ingero.core.recording.governor import GovernorPolicy, Load, Step, Watch, decide
 
 log = logging.getLogger(__name__)
 

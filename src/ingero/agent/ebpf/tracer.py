@@ -29,7 +29,7 @@ from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.contract.events import Source
-from ingero.core.governor import GovernorPolicy, Step
+from ingero.core.recording.governor import GovernorPolicy, Step
 from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.proc import PROC, CpuTimes, read_cpu_times, read_meminfo
-from ingero.core.evidence import SystemSample
+from ingero.core.chains.evidence import SystemSample
 from ingero.errors import Unavailable
 
 

@@ -23,8 +23,8 @@ from ingero.contract.nccl_ring import (
     decode_header,
     whole_records,
 )
-from ingero.core.collectives import Collectives, Recorder
-from ingero.core.plugin_records import SAME_CLOCK, GpuClock, fit_gpu_clock, to_collectives
+from ingero.core.collectives.columns import Collectives, Recorder
+from ingero.core.collectives.plugin_records import SAME_CLOCK, GpuClock, fit_gpu_clock, to_collectives
 from ingero.errors import AuthError, ForeignFile
 
 PATIENCE_S = 1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between

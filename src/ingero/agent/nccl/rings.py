@@ -11,7 +11,7 @@ from ingero.agent.nccl.reader import RingReader
 from ingero.agent.processes.discover import process_ids, running_since
 from ingero.contract.names import RING_FOLDER
 from ingero.contract.nccl_ring import NAME_PATTERN, Records, RingHeader
-from ingero.core.collectives import Collectives
+from ingero.core.collectives.columns import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0

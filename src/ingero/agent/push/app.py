@@ -27,8 +27,8 @@ from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
-from ingero.core.lifecycle import Lifecycle
-from ingero.core.modes import ModePolicy
+from ingero.core.health.lifecycle import Lifecycle
+from ingero.core.health.modes import ModePolicy
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace_path import home

@@ -11,7 +11,7 @@ from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.contract.threshold import Delivery as HeaderDelivery
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import DetectionMode, Identity, NodeState
-from ingero.core.baseline import (
+from ingero.core.health.baseline import (
     Baseline,
     BaselinePolicy,
     fold,
@@ -20,9 +20,9 @@ from ingero.core.baseline import (
     relative_signals,
     usual,
 )
-from ingero.core.classifier import EPSILON, Classification, ClassifierPolicy, Closing, classify, close
-from ingero.core.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow
-from ingero.core.modes import (
+from ingero.core.health.classifier import EPSILON, Classification, ClassifierPolicy, Closing, classify, close
+from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow
+from ingero.core.health.modes import (
     UNREACHABLE_AFTER,
     Delivery,
     FleetThreshold,
@@ -35,7 +35,7 @@ from ingero.core.modes import (
     decide_mode,
     without_header,
 )
-from ingero.core.score import Score, ScorePolicy, compute_score, dominant_signal, work_score
+from ingero.core.health.score import Score, ScorePolicy, compute_score, dominant_signal, work_score
 
 BASELINE_HOLD_S = 1800.0  # a slow node must not become its own normal; after this long it may
 USUAL_SCORE_ALPHA = 0.1

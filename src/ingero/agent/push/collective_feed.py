@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from ingero.agent.nccl.rings import RingBatch, Rings
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
-from ingero.core.barrier import barrier_waits
-from ingero.core.collectives import SOURCES, Collectives, from_records
-from ingero.core.plugin_records import to_records
-from ingero.core.rankstream import StepTimes
+from ingero.core.collectives.barrier import barrier_waits
+from ingero.core.collectives.columns import SOURCES, Collectives, from_records
+from ingero.core.collectives.plugin_records import to_records
+from ingero.core.collectives.rank_stream import StepTimes
 from ingero.errors import IngeroError
 from ingero.storage.collective_table import follow_collectives, read_waits
 

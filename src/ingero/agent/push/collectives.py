@@ -24,10 +24,10 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
-from ingero.core.collectives import Collectives
-from ingero.core.modes import PushOutcome
-from ingero.core.rankstream import RankStream
-from ingero.core.steppoints import JOB_POINTS_PER_S, POINTS_PER_S, StepGroups, StepPoints, share_of_rank
+from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.rank_stream import RankStream
+from ingero.core.collectives.step_points import JOB_POINTS_PER_S, POINTS_PER_S, StepGroups, StepPoints, share_of_rank
+from ingero.core.health.modes import PushOutcome
 from ingero.transport.otlp_client import PushReply
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from ingero.contract.push.encode import HealthReport, StragglerEvent, event_requ
 from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.baseline import is_warm
-from ingero.core.modes import PushOutcome, should_poll
-from ingero.core.throttle import ThrottleEdges
+from ingero.core.health.baseline import is_warm
+from ingero.core.health.modes import PushOutcome, should_poll
+from ingero.core.health.throttle import ThrottleEdges
 from ingero.storage.baseline_file import save_baseline
 from ingero.transport.otlp_client import PushClient, PushReply
 from ingero.transport.threshold_poll import ThresholdPoll

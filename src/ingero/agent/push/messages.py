@@ -7,8 +7,8 @@ from ingero.contract.straggler import StragglerResolved, StragglerState
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
-from ingero.core.classifier import Classification, Closing
-from ingero.core.modes import ModeDecision
+from ingero.core.health.classifier import Classification, Closing
+from ingero.core.health.modes import ModeDecision
 
 
 @dataclass(frozen=True, slots=True)

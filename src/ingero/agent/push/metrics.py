@@ -14,9 +14,9 @@ from ingero.agent.push.loop import PushLoop
 from ingero.contract.exposition import CONTENT_TYPE, Family, Labels, counter, gauge, metric_name, render
 from ingero.contract.otlp.values import MetricsRequest, NumberPoint, plain_attributes
 from ingero.contract.types import DetectionMode, NodeState
-from ingero.core.lifecycle import recent_launches
-from ingero.core.score import SIGNAL_NAMES
-from ingero.core.throttle import ThrottleReason
+from ingero.core.health.lifecycle import recent_launches
+from ingero.core.health.score import SIGNAL_NAMES
+from ingero.core.health.throttle import ThrottleReason
 from ingero.transport.uds import LineServer
 
 

@@ -13,8 +13,8 @@ from ingero.agent.host.gpu import GpuInfo, Gpus
 from ingero.agent.push.counters import CgroupCounters
 from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
-from ingero.core.score import NO_SIGNALS, Signals
-from ingero.core.throttle import ThrottleReason, decode_throttle
+from ingero.core.health.score import NO_SIGNALS, Signals
+from ingero.core.health.throttle import ThrottleReason, decode_throttle
 from ingero.errors import MalformedInput, StoreError, Unavailable
 from ingero.storage.aggregates import TraceReader
 

@@ -10,8 +10,8 @@ from typing import Final
 from ingero.agent.processes.info import ProcessBook
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch
 from ingero.contract.collective import CollectiveSource
-from ingero.core.collectives import from_records
-from ingero.core.markedsteps import MarkedSteps
+from ingero.core.collectives.columns import from_records
+from ingero.core.collectives.marked_steps import MarkedSteps
 from ingero.errors import IngeroError
 from ingero.storage.annotation_query import follow_steps
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.events import PAGE_ALLOC, PAGE_ALLOC_SUMMARY, Source
-from ingero.core.aggregate import AggregateRow, aggregate
-from ingero.core.event_columns import EventColumns
-from ingero.core.histogram import BucketWindow, histogram_percentile
-from ingero.core.op_stats import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
+from ingero.core.recording.aggregate import AggregateRow, aggregate
+from ingero.core.recording.event_columns import EventColumns
+from ingero.core.recording.histogram import BucketWindow, histogram_percentile
+from ingero.core.recording.op_stats import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
 from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
 from ingero.storage.trace_db import Batch, upsert_aggregates_sql
 

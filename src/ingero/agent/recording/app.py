@@ -22,9 +22,9 @@ from ingero.agent.recording.feed import FLOORS_NS
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.agent.stacks.resolver import StackResolver
 from ingero.contract.chain import Chain
-from ingero.core.chains import window_for
-from ingero.core.evidence import SystemSample
-from ingero.core.op_stats import OpSummary
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.chains.rules import window_for
+from ingero.core.recording.op_stats import OpSummary
 from ingero.storage.trace_db import Batch, RecordingState, Row, TraceDb, insert_sql
 from ingero.storage.trace_writer import SizePolicy, TraceWriter
 

@@ -17,14 +17,14 @@ from ingero.agent.recording.aggregator import Aggregator, CountedRow
 from ingero.agent.recording.schedstat import INSERT_SCHEDSTAT, CgroupWaits
 from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, PROCESS_EXEC, PROCESS_EXIT, Source
-from ingero.core.chain_finder import CgroupWaitTimes, ChainFinder, weight
-from ingero.core.chains import TRAINING_WINDOW_NS
-from ingero.core.event_columns import EventColumns, source_table
-from ingero.core.evidence import SystemSample, contended
-from ingero.core.fixes import Host
-from ingero.core.keep import KeepPolicy, SampleBook, choose_rows
-from ingero.core.op_stats import OpSummary, TraceStats
-from ingero.core.stacks import Frame, encode_frames, stack_hash
+from ingero.core.chains.evidence import SystemSample, contended
+from ingero.core.chains.finder import CgroupWaitTimes, ChainFinder, weight
+from ingero.core.chains.fixes import Host
+from ingero.core.chains.rules import TRAINING_WINDOW_NS
+from ingero.core.recording.event_columns import EventColumns, source_table
+from ingero.core.recording.keep import KeepPolicy, SampleBook, choose_rows
+from ingero.core.recording.op_stats import OpSummary, TraceStats
+from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
 from ingero.storage.chain_table import UPSERT_CHAIN, UPSERT_HISTORY, chain_row, history_row
 from ingero.storage.trace_db import (
     COLLECTIVE_COLUMNS,

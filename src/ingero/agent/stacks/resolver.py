@@ -10,7 +10,7 @@ from typing import Final
 from ingero.agent.processes.discover import program_of
 from ingero.agent.stacks.python import PythonFrame, PythonProcess, find_python
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
-from ingero.core.stacks import Frame
+from ingero.core.recording.stacks import Frame
 
 _KNOWN_PROCESSES: Final = 256
 _INTERPRETER: Final = ("libpython", "python3.")

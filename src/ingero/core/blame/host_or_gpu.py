@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import Suspect
-from ingero.core.collectives import Collectives, Floats
-from ingero.core.owntime import own_segments
-from ingero.core.peerlag import group_medians, match_collectives
+from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.lag import group_medians, match_collectives
+from ingero.core.collectives.own_time import own_segments
 from ingero.core.robust import MAD_TO_SIGMA, known_median
 
 LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by

@@ -9,8 +9,8 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import Suspect, WorkerSteps
 from ingero.core.blame.whatif import build_chain, replay_chain
-from ingero.core.collectives import Collectives, Floats
-from ingero.core.peerlag import match_collectives
+from ingero.core.collectives.columns import Collectives, Floats
+from ingero.core.collectives.lag import match_collectives
 from ingero.core.robust import known_median
 
 NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs

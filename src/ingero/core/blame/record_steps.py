@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.blame.roles import find_roles
 from ingero.core.blame.suspects import WorkerSteps
-from ingero.core.collectives import Collectives, Floats, Ints
-from ingero.core.owntime import own_segments
+from ingero.core.collectives.columns import Collectives, Floats, Ints
+from ingero.core.collectives.own_time import own_segments
 
 MIN_OWN_SHARE = 0.1  # of a step: own time is at least this, also where collectives overlap compute
 REGULAR_SHARE = 0.6  # of a rank's steps that must hold the same number of records before others count as incomplete

@@ -13,9 +13,9 @@ from ingero.core.blame.record_fixes import Fixer, pace_of
 from ingero.core.blame.record_steps import RecordSteps, measure_steps
 from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
 from ingero.core.blame.transfer import SlowLink, find_slow_links
-from ingero.core.collectives import Collectives, distinct
-from ingero.core.edges import number_edges
-from ingero.core.peerlag import match_collectives, measure_lag
+from ingero.core.collectives.columns import Collectives, distinct
+from ingero.core.collectives.edges import number_edges
+from ingero.core.collectives.lag import match_collectives, measure_lag
 from ingero.core.robust import known_median
 
 LOSS_FLOOR = 0.03

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.collective import POINT_TO_POINT_OPS
-from ingero.core.collectives import Collectives
+from ingero.core.collectives.columns import Collectives
 
 
 def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.intp]:

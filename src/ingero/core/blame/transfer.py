@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.collectives import Collectives, Recorder
-from ingero.core.peerlag import match_collectives
+from ingero.core.collectives.columns import Collectives, Recorder
+from ingero.core.collectives.lag import match_collectives
 from ingero.core.robust import MAD_TO_SIGMA
 
 RATIO_FLOOR = 1.3

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ingero.core.collectives import Floats
+from ingero.core.collectives.columns import Floats
 from ingero.core.cost import idle_cost
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records

@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ingero.core.collectives import Collectives, Floats, Ints
-from ingero.core.waiting import find_late
+from ingero.core.collectives.columns import Collectives, Floats, Ints
+from ingero.core.collectives.waiting import find_late
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ingero.core.collectives import Collectives, Floats, Ints, Recorder, from_columns
-from ingero.core.waiting import Waiting, measure_waiting
+from ingero.core.collectives.columns import Collectives, Floats, Ints, Recorder, from_columns
+from ingero.core.collectives.waiting import Waiting, measure_waiting
 from ingero.echo.tools.asker import Asker, Column
 
 MAX_RECORDS: Final = 200_000

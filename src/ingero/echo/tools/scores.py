@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.contract import names
-from ingero.core.threshold import SERVED_MAX, ThresholdPolicy, clamp_raw, compute_threshold
+from ingero.core.health.threshold import SERVED_MAX, ThresholdPolicy, clamp_raw, compute_threshold
 from ingero.echo.tools.asker import Asker, records
 
 MAX_NODES: Final = 20_000

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from ingero.contract import names
-from ingero.core.waiting import find_late
+from ingero.core.collectives.waiting import find_late
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, iso, question, records
 from ingero.echo.tools.records import load_records
 from ingero.echo.tools.scores import Scores, load_scores

@@ -10,9 +10,9 @@ from ingero.agent.api.tools.context import MAX_ANSWER_BYTES, AgentContext, Compa
 from ingero.agent.api.tools.trace import column_name
 from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
+from ingero.core.clocks.skew import skew_warnings, unsure_nodes
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, traced
-from ingero.core.skew import skew_warnings, unsure_nodes
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS
 from ingero.transport.fanout import Fanout, Question, decode_reply
 from ingero.transport.nodes import check_nodes

@@ -9,7 +9,7 @@ from ingero.agent.api.tools.context import AgentContext, Compact, Since, Told, f
 from ingero.contract.events import OP_TEXT, find_op, op_name, source_name
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
-from ingero.core.op_stats import OpSummary, summarise
+from ingero.core.recording.op_stats import OpSummary, summarise
 from ingero.core.sanitise import traced
 from ingero.storage.node_view import counted_ops, system_now
 from ingero.storage.trace_query import Process, count_events, covered_ns, kept_events, read_processes

@@ -19,8 +19,8 @@ from ingero.agent.api.tools.context import (
     told,
 )
 from ingero.contract.events import SUMMED_ARG0_OPS, find_op, find_source, op_name, source_name
+from ingero.core.recording.stacks import decode_frames
 from ingero.core.sanitise import LINE_BYTES, clean, traced, traced_list
-from ingero.core.stacks import decode_frames
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 from ingero.storage.node_view import READ_TIMEOUT_S
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query

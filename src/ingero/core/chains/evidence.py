@@ -1,0 +1,227 @@
+"""What happened around slow calls: host, disk and network events of a window, attributed to a process."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.events import (
+    BLOCK_READ,
+    BLOCK_WRITE,
+    OFF_CPU_IO,
+    OFF_CPU_PREEMPTED,
+    OFF_CPU_SLEPT,
+    OFF_CPU_UNKNOWN,
+    PAGE_ALLOC,
+    PAGE_ALLOC_SUMMARY,
+    SCHED_SWITCH,
+    SWITCH_SUMMARY,
+    TCP_RETRANSMIT,
+    Source,
+)
+from ingero.core.recording.event_columns import EventColumns, columns_from_rows, concatenate, source_table
+from ingero.core.recording.op_stats import SlowCalls
+
+OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
+SNAPSHOT_REACH_NS = 1_500_000_000  # a system sample speaks for the second before it
+MIN_QUEUE_NS = 500_000  # shorter waits for the CPU happen on every healthy host
+SECTOR_BYTES = 512
+_IS_EVIDENCE = source_table((Source.HOST, Source.IO, Source.TCP, Source.NET))
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSample:
+    """The host at one moment."""
+
+    timestamp_ns: int
+    cpu_pct: float
+    mem_pct: float
+    mem_avail_mb: int
+    swap_mb: int
+    load_avg: float
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Whose evidence is asked for; pid 0 asks for everything. Some recorders put thread ids where pids belong."""
+
+    pid: int = 0
+    tids: frozenset[int] = frozenset()
+    cgroup_id: int = 0
+
+    def owns(self, events: EventColumns) -> NDArray[np.bool_]:
+        """Which events are of this process."""
+        if not self.pid:
+            return np.ones(len(events), bool)
+        ids = np.fromiter({self.pid, *self.tids}, np.int64)
+        return np.isin(events.pid, ids) | np.isin(events.tid, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIo:
+    """Disk requests that count."""
+
+    count: int = 0
+    reads: int = 0
+    writes: int = 0
+    total_ns: int = 0
+    peak_ns: int = 0
+    sectors: int = 0
+    busiest_pid: int = 0
+
+    @property
+    def megabytes(self) -> float:
+        return self.sectors * SECTOR_BYTES / 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Counts for one process over the slow calls of one operation, or over a window."""
+
+    switches: int = 0
+    off_cpu_ns: int = 0
+    preemptors: tuple[int, ...] = ()
+    page_bytes: int = 0
+    io: BlockIo = BlockIo()
+    other_io: BlockIo = BlockIo()  # requests of other processes meanwhile
+    retransmits: int = 0
+    socket_calls: int = 0
+    socket_bytes: int = 0
+    system: SystemSample | None = None
+    covered: float | None = None  # share of the slow calls that any of this overlaps
+
+
+@dataclass(slots=True)
+class EvidenceWindow:
+    """Host, disk and network events of the last `max_age_ns`; 0 keeps everything."""
+
+    max_age_ns: int
+    _parts: list[EventColumns] = field(default_factory=list)
+
+    def add(self, events: EventColumns) -> None:
+        """Keep what can be evidence: calls into CUDA are symptoms and live elsewhere."""
+        is_useful = _IS_EVIDENCE[events.code]
+        if is_useful.any():
+            self._parts.append(events.take(is_useful))
+
+    def at(self, now_ns: int) -> EventColumns:
+        """Everything still inside the window."""
+        events = concatenate(self._parts)
+        if self.max_age_ns:
+            events = events.take(events.timestamp >= now_ns - self.max_age_ns)
+        self._parts = [events]
+        return events
+
+
+def gather(
+    events: EventColumns, process: Process, slow: SlowCalls | None, samples: Mapping[int, SystemSample] | None = None
+) -> Evidence:
+    """What of the window belongs to this process and, where the slow calls are known, overlaps them in time."""
+    near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
+    own = near.take(process.owns(near))
+    host_wide = near if process.pid else own
+    switched = own.take(contended(own))
+    summed = host_wide.take(host_wide.is_op(*SWITCH_SUMMARY)) if not process.pid else columns_from_rows([])
+    pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum())
+    own_io = near.take((near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process)))
+    other_io = near.take((near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process)))
+    sockets = own.take(own.source == Source.NET)
+    causes = concatenate([switched, own_io, other_io, near.take(near.source == Source.TCP), sockets])
+    return Evidence(
+        switches=len(switched) + int(summed.arg0.sum()),
+        off_cpu_ns=int(off_cpu_ns(switched).sum()) + int(summed.arg1.sum()),
+        preemptors=_heaviest(switched.arg1, off_cpu_ns(switched), {0, process.pid, *process.tids}),
+        page_bytes=pages,
+        io=_block_io(own_io),
+        other_io=_block_io(other_io),
+        retransmits=int(near.is_op(*TCP_RETRANSMIT).sum()),
+        socket_calls=len(sockets),
+        socket_bytes=int(sockets.arg1.sum()),
+        system=worst_sample(samples or {}, slow),
+        covered=None if slow is None or not len(slow.start_ns) else _covered(slow, causes),
+    )
+
+
+def contended(events: EventColumns) -> NDArray[np.bool_]:
+    """Switches where the thread could have run and had no CPU: preempted, or kept waiting after it woke. A recorder
+    that does not know why a thread left says 0 in both columns, and is believed."""
+    why, waited_ns = events.ret_code, events.arg0
+    lost_cpu = (why == OFF_CPU_UNKNOWN) | (why == OFF_CPU_PREEMPTED) | (waited_ns >= MIN_QUEUE_NS)
+    found: NDArray[np.bool_] = events.is_op(*SCHED_SWITCH) & lost_cpu
+    return found
+
+
+def off_cpu_ns(switches: EventColumns) -> NDArray[np.int64]:
+    """How long each switch kept the thread from running; sleep before it is not counted."""
+    slept = (switches.ret_code == OFF_CPU_SLEPT) | (switches.ret_code == OFF_CPU_IO)
+    return np.where(slept, switches.arg0, switches.duration)
+
+
+def overlaps(start: NDArray[np.int64], end: NDArray[np.int64], slow: SlowCalls) -> NDArray[np.bool_]:
+    """Which intervals touch a slow call."""
+    if not len(slow.start_ns):
+        return np.zeros(len(start), bool)
+    order = np.argsort(slow.start_ns, kind="stable")
+    first = slow.start_ns[order]
+    last = np.maximum.accumulate(slow.end_ns[order])  # calls of several threads overlap: reach of all before
+    position = np.searchsorted(first, end + OVERLAP_SLACK_NS, side="right") - 1
+    reachable = np.maximum(position, 0)
+    touches: NDArray[np.bool_] = (position >= 0) & (last[reachable] >= start - OVERLAP_SLACK_NS)
+    return touches
+
+
+def worst_sample(samples: Mapping[int, SystemSample], slow: SlowCalls | None) -> SystemSample | None:
+    """The worst of every number near the slow calls: pressure that was over before they began explains nothing."""
+    chosen = list(samples.values())
+    if slow is not None and chosen:
+        times = np.array([sample.timestamp_ns for sample in chosen], np.int64)
+        is_near = overlaps(times - SNAPSHOT_REACH_NS, times, slow)
+        chosen = [sample for sample, near in zip(chosen, is_near, strict=True) if near]
+    if not chosen:
+        return None
+    return SystemSample(
+        max(sample.timestamp_ns for sample in chosen),
+        max(sample.cpu_pct for sample in chosen),
+        max(sample.mem_pct for sample in chosen),
+        min(sample.mem_avail_mb for sample in chosen),
+        max(sample.swap_mb for sample in chosen),
+        max(sample.load_avg for sample in chosen),
+    )
+
+
+def _same_cgroup(events: EventColumns, process: Process) -> NDArray[np.bool_]:
+    if process.cgroup_id <= 1:
+        return np.zeros(len(events), bool)
+    same: NDArray[np.bool_] = events.cgroup_id == process.cgroup_id
+    return same
+
+
+def _block_io(io: EventColumns) -> BlockIo:
+    if not len(io):
+        return BlockIo()
+    busiest = _heaviest(io.pid, io.duration, {0})
+    return BlockIo(
+        len(io),
+        int(io.is_op(*BLOCK_READ).sum()),
+        int(io.is_op(*BLOCK_WRITE).sum()),
+        int(io.duration.sum()),
+        int(io.duration.max()),
+        int(io.arg0.sum()),
+        busiest[0] if busiest else 0,
+    )
+
+
+def _heaviest(
+    values: NDArray[np.int64], weights: NDArray[np.int64], without: set[int], limit: int = 3
+) -> tuple[int, ...]:
+    """The values with the most weight behind them, most first."""
+    found, codes = np.unique(values, return_inverse=True)
+    totals = np.bincount(codes, weights, len(found))
+    ranked = [int(found[index]) for index in np.argsort(-totals, kind="stable")]
+    return tuple(value for value in ranked if value not in without)[:limit]
+
+
+def _covered(slow: SlowCalls, causes: EventColumns) -> float:
+    start, end = causes.intervals()
+    return float(overlaps(slow.start_ns, slow.end_ns, SlowCalls(start, end)).mean())

@@ -1,0 +1,185 @@
+"""Finds the causal chains of a moment: keeps the window, asks every rule, keeps the worst finding per operation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ingero.contract.chain import Chain, severity_order
+from ingero.contract.events import OOM_KILL, POD_EVICTION, POD_OOM_KILL, POD_RESTART, TCP_RETRANSMIT, OpKey, Source
+from ingero.core.chains import rules as chains
+from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
+from ingero.core.chains.fixes import Host
+from ingero.core.chains.graphs import GraphWatch
+from ingero.core.chains.throughput import ThroughputWatch, drop_chain, is_watched
+from ingero.core.recording.event_columns import EventColumns
+from ingero.core.recording.op_stats import OpSummary
+
+MIN_CGROUP_SAMPLES = 10
+OFF_CPU_CAP_NS = 1_000_000_000
+NEIGHBOUR_RATIO = 2.0
+NEIGHBOUR_MIN_NS = 1_000_000  # shorter waits hurt nobody, whatever others have
+MAX_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupWaitTimes:
+    """99th percentile and number of the waits for a CPU, by cgroup, and the cgroups that use the GPU. A recorder that
+    counts every wait gives this; without it, recorded switches have to do."""
+
+    by_cgroup: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    own: frozenset[int] = frozenset()
+
+
+NO_WAITS = CgroupWaitTimes()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    now_ns: int
+    events: EventColumns
+    samples: Mapping[int, SystemSample]
+    pid: int
+    cgroup_id: int
+
+
+@dataclass(slots=True)
+class ChainFinder:
+    """One finder per trace. Event time only: `find` is told what time it is."""
+
+    window_ns: int = chains.TRAINING_WINDOW_NS
+    host: Host = field(default_factory=Host)
+    _window: EvidenceWindow = field(init=False)
+    _graphs: GraphWatch = field(default_factory=GraphWatch)
+    _throughput: ThroughputWatch = field(default_factory=ThroughputWatch)
+    _samples: dict[int, SystemSample] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._window = EvidenceWindow(self.window_ns)
+
+    def add(self, events: EventColumns) -> None:
+        """Take in a batch, whatever it holds."""
+        self._window.add(events)
+        self._graphs.add(events)
+
+    def add_sample(self, sample: SystemSample) -> None:
+        """Take in a system sample; one per second is enough."""
+        self._samples[sample.timestamp_ns] = sample
+        if len(self._samples) > MAX_SAMPLES:
+            del self._samples[next(iter(self._samples))]
+
+    def find(
+        self,
+        now_ns: int,
+        ops: Sequence[OpSummary],
+        pid: int = 0,
+        cgroup_id: int = 0,
+        waits: CgroupWaitTimes = NO_WAITS,
+    ) -> list[Chain]:
+        """Every chain of this moment, worst first. `pid` narrows to one process."""
+        events = self._window.at(now_ns)
+        samples = self._samples_at(now_ns)
+        chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
+        scene = _Scene(now_ns, events, samples, pid, cgroup_id)
+        found = self._about_operations(scene, chosen)
+        found += self._standalone(events, pid, cgroup_id, waits)
+        memory = max((sample.mem_pct for sample in samples.values()), default=None)
+        found += self._graphs.find(now_ns, pid, memory, self.host)
+        return sorted(worst_per_name(found), key=weight, reverse=True)
+
+    def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
+        if not self.window_ns:
+            return self._samples
+        return {at: sample for at, sample in self._samples.items() if now_ns - self.window_ns <= at <= now_ns}
+
+    def _about_operations(self, scene: _Scene, ops: Sequence[OpSummary]) -> list[Chain]:
+        tails: dict[OpKey, Chain] = {}
+        drops: list[tuple[OpKey, Chain]] = []
+        threads = _threads(ops)
+        for op in ops:
+            process = Process(op.pid or scene.pid, threads.get(op.pid, frozenset()), scene.cgroup_id)
+            drop = self._throughput.observe(scene.now_ns, op) if is_watched(op) else None
+            if chains.has_tail(op):
+                chain = chains.tail_chain(op, gather(scene.events, process, op.slow, scene.samples), self.host)
+                if chain and (op.key not in tails or weight(chain) > weight(tails[op.key])):
+                    tails[op.key] = chain
+            if drop:
+                fallen = drop_chain(op, drop, gather(scene.events, process, None, scene.samples), self.host)
+                if fallen:
+                    drops.append((op.key, fallen))
+        return [*tails.values(), *(chain for key, chain in drops if key not in tails)]
+
+    def _standalone(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> list[Chain]:
+        found = []
+        kills = events.take(events.is_op(*OOM_KILL) | events.is_op(*POD_OOM_KILL))
+        if len(kills):
+            victims = sorted({int(victim) for victim in kills.arg1 if victim})
+            found.append(chains.oom_chain(len(kills), victims, self.host))
+        retransmits = chains.retransmit_chain(int(events.is_op(*TCP_RETRANSMIT).sum()))
+        if retransmits:
+            found.append(retransmits)
+        found += chains.pod_chains(int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum()))
+        neighbour = self._neighbour(events, pid, cgroup_id, counted)
+        return [*found, neighbour] if neighbour else found
+
+    def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> Chain | None:
+        switches = events.take(contended(events) & (events.cgroup_id > 1))
+        if counted.own:
+            enough = {group: wait for group, (wait, count) in counted.by_cgroup.items() if count >= MIN_CGROUP_SAMPLES}
+            waits, least_ns, targets = enough, NEIGHBOUR_MIN_NS, counted.own & enough.keys()
+        else:
+            waits, least_ns = _recorded_waits(switches), 0
+            targets = frozenset({cgroup_id or _cgroup_of(switches, pid)}) & waits.keys()
+        if not targets:
+            return None
+        target = max(targets, key=lambda group: waits[group])
+        peers = sorted(wait for group, wait in waits.items() if group != target)
+        ratio = waits[target] / max(peers[len(peers) // 2], 1) if peers else 0.0
+        if ratio < NEIGHBOUR_RATIO or waits[target] < least_ns:
+            return None
+        own_rows = switches.take(switches.cgroup_id == target)
+        others = (
+            {int(other) for other in np.unique(own_rows.arg1)} - {0, pid} - {int(p) for p in np.unique(own_rows.pid)}
+        )
+        return chains.neighbour_chain(ratio, waits[target], len(peers), sorted(others)[:3], self.host)
+
+
+def _recorded_waits(switches: EventColumns) -> dict[int, int]:
+    return {
+        int(group): _p99(switches.duration[switches.cgroup_id == group])
+        for group in np.unique(switches.cgroup_id)
+        if (switches.cgroup_id == group).sum() >= MIN_CGROUP_SAMPLES
+    }
+
+
+def _cgroup_of(switches: EventColumns, pid: int) -> int:
+    own = switches.cgroup_id[switches.pid == pid]
+    return int(own[-1]) if pid and len(own) else 0
+
+
+def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
+    """One chain per name: of several processes the worst."""
+    kept: dict[str, Chain] = {}
+    for chain in found:
+        if chain.name not in kept or weight(chain) > weight(kept[chain.name]):
+            kept[chain.name] = chain
+    return list(kept.values())
+
+
+def weight(chain: Chain) -> tuple[int, int, float]:
+    """Orders chains: how bad, how much evidence, how long the tail."""
+    return -severity_order(chain.severity), len(chain.timeline), chain.tail_ratio
+
+
+def _p99(durations: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+    ordered = np.sort(np.minimum(durations, OFF_CPU_CAP_NS))
+    index = min(max(int(0.99 * len(ordered) + 0.5) - 1, 0), len(ordered) - 1)
+    return int(ordered[index])
+
+
+def _threads(ops: Sequence[OpSummary]) -> dict[int, frozenset[int]]:
+    threads: dict[int, frozenset[int]] = {}
+    for op in ops:
+        if op.key[0] in (Source.CUDA, Source.DRIVER, Source.GRAPH):
+            threads[op.pid] = threads.get(op.pid, frozenset()) | op.tids
+    return threads

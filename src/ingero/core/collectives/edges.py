@@ -1,0 +1,35 @@
+"""Sequence numbers for sends and receives, which NCCL does not number: the n-th send meets the n-th receive."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.collectives.columns import Collectives
+
+
+def number_edges(collectives: Collectives) -> Collectives:
+    """The same rows, where sends and receives without a number get one per directed pair.
+
+    Both ends count from the first one; where one end lost some, from the last, since rings keep the newest.
+    """
+    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    rows = np.flatnonzero(is_edge & (collectives.seq < 0) & (collectives.peer >= 0))
+    if not len(rows):
+        return collectives
+    is_send = np.isin(collectives.op[rows], [i for i, op in enumerate(collectives.ops) if op == "Send"])
+    source = np.where(is_send, collectives.rank[rows], collectives.peer[rows])
+    target = np.where(is_send, collectives.peer[rows], collectives.rank[rows])
+    edge = np.stack([collectives.comm[rows].view(np.int64), source, target], axis=1)
+    edge = np.unique(edge, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((collectives.start_ns[rows], is_send, edge))
+    side = edge[order] * 2 + is_send[order]
+    begins = np.flatnonzero(np.r_[True, side[1:] != side[:-1]])
+    counts = np.diff(np.r_[begins, len(side)])
+    ordinal = np.arange(len(side)) - np.repeat(begins, counts)
+    longest = np.zeros(int(edge.max()) + 1, np.int64)
+    np.maximum.at(longest, edge[order][begins], counts)
+    missing = longest[edge[order]] - np.repeat(counts, counts)
+    sequence = collectives.seq.copy()
+    sequence[rows[order]] = ordinal + missing
+    return replace(collectives, seq=sequence)

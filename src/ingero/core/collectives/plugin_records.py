@@ -1,0 +1,128 @@
+"""Records of the NCCL plugin as collectives: names, sizes, and the GPU's clock related to the host's."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.collective import (
+    DATATYPE_BYTES,
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_datatype,
+    canonical_op,
+)
+from ingero.contract.nccl_ring import FLAG_GPU_TIMED, FLAG_STREAM, KIND_P2P, Records, decode_text
+from ingero.core.collectives.columns import SOURCES, UNKNOWN, Collectives, Ints, Recorder, from_columns
+
+ROOTED_OPS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClock:
+    """The host's time minus the GPU's: `offset_ns`, true within `error_ns`."""
+
+    offset_ns: int
+    error_ns: int
+
+
+HEARD_NS = 50_000  # from a stop on the GPU to the proxy's record of it, the quickest of many
+SAME_CLOCK = GpuClock(0, 0)
+
+
+def fit_gpu_clock(records: Records) -> GpuClock | None:
+    """Bounds from causality: the GPU starts after the host enqueued and stops before the host hears of it.
+
+    The offset is the middle of the tightest bounds, also when drift made them cross. Where everything is enqueued long
+    before it runs, the first bound is loose; the second never is, as NCCL's proxy hears of a stop within microseconds
+    at its best. The error reaches to the further bound. None without a timed record.
+    """
+    timed = records[_has(records, FLAG_GPU_TIMED)]
+    if not len(timed):
+        return None
+    low = int((timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)).max())
+    high = int((timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min())
+    offset = max((low + high) // 2, high - HEARD_NS)
+    return GpuClock(offset, max(abs(high - offset), abs(offset - low)))
+
+
+def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Collectives:
+    """Columns of the records, in their order, all written by one rank."""
+    ops, op = _codes(records["op"])
+    names = tuple(canonical_op(name) for name in ops)
+    sizes = _element_sizes(records["datatype"])
+    is_p2p = records["kind"] == KIND_P2P
+    is_timed = _has(records, FLAG_GPU_TIMED)
+    gpu_start, gpu_stop = records["gpu_start_ns"].astype(np.int64), records["gpu_stop_ns"].astype(np.int64)
+    enqueue = records["enqueue_ns"].astype(np.int64)
+    end = np.where(is_timed, gpu_stop + clock.offset_ns, records["host_stop_ns"].astype(np.int64))
+    rooted = np.array([name in ROOTED_OPS for name in names] or [False])[op]
+    columns = {
+        "who": np.zeros(len(records), np.int32),
+        "comm": records["comm"],
+        "seq": np.where(is_p2p, UNKNOWN, records["seq"].astype(np.int64)),
+        "op": op,
+        "rank": records["rank"],
+        "nranks": records["nranks"],
+        "peer": np.where(is_p2p | rooted, records["peer"], UNKNOWN),
+        "size_bytes": np.where(sizes > 0, records["count"].astype(np.int64) * sizes, UNKNOWN),
+        "start_ns": enqueue,
+        "end_ns": np.maximum(end, enqueue),
+        "gpu_duration_ns": np.where(is_timed, gpu_stop - gpu_start, UNKNOWN),
+        "stream": np.where(_has(records, FLAG_STREAM), records["stream"].astype(np.int64), UNKNOWN),
+        "source": np.full(len(records), SOURCES.index(CollectiveSource.PLUGIN), np.int8),
+    }
+    return from_columns(columns, names, (recorder,))
+
+
+def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]:
+    """The same rows once more as objects: for the few that are sent on or compared one by one."""
+    who = columns.recorders[0]
+    datatypes = [canonical_datatype(decode_text(raw)) for raw in records["datatype"].tolist()]
+    known = {name: _none_below_zero(getattr(columns, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
+    return [
+        CollectiveRecord(
+            job=who.job,
+            node=who.node,
+            global_rank=who.global_rank,
+            comm=int(columns.comm[row]),
+            seq=known["seq"][row],
+            op=columns.ops[int(columns.op[row])],
+            rank=int(columns.rank[row]),
+            nranks=int(columns.nranks[row]),
+            peer=known["peer"][row],
+            datatype=datatype,
+            reduce_op=None,
+            size_bytes=max(int(columns.size_bytes[row]), 0),
+            start_ns=int(columns.start_ns[row]),
+            end_ns=int(columns.end_ns[row]),
+            gpu_duration_ns=known["gpu_duration_ns"][row],
+            stream=known["stream"][row],
+            source=CollectiveSource.PLUGIN,
+        )
+        for row, datatype in enumerate(datatypes)
+    ]
+
+
+def _none_below_zero(column: NDArray[np.signedinteger]) -> list[int | None]:
+    return [None if value < 0 else value for value in column.tolist()]
+
+
+def _has(records: Records, flag: int) -> NDArray[np.bool_]:
+    has: NDArray[np.bool_] = (records["flags"] & np.uint32(flag)) != 0
+    return has
+
+
+def _codes(names: NDArray[np.bytes_]) -> tuple[list[str], NDArray[np.int16]]:
+    distinct, codes = np.unique(names, return_inverse=True)
+    return [decode_text(name) for name in distinct.tolist()], codes.astype(np.int16)
+
+
+def _element_sizes(datatypes: NDArray[np.bytes_]) -> Ints:
+    names, codes = _codes(datatypes)
+    return np.array(_sizes_of(names), np.int64)[codes]
+
+
+def _sizes_of(names: Iterable[str]) -> list[int]:
+    return [DATATYPE_BYTES.get(canonical_datatype(name), 0) for name in names] or [0]

@@ -1,0 +1,101 @@
+"""What of a rank's steps travels: every step at a normal pace, means of equal groups of steps at a fast one.
+
+A group is 2ⁿ steps and begins at a multiple of that, whatever rank counts, so that the groups of all ranks meet: where
+two ranks chose different sizes, every second group of the finer one still does.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.core.collectives.columns import UNKNOWN, Ints
+from ingero.core.collectives.rank_stream import NO_STEPS, StepTimes
+
+POINTS_PER_S = 16.0  # of one rank at most
+JOB_POINTS_PER_S = 16_384.0  # of all ranks of a job: a large job sends fewer per rank, but never less than one
+WATCHED_STEPS = 8  # before the pace is believed
+MAX_GROUP = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoints:
+    """Means over groups of `count` steps each; `times.step` is the first step of a group."""
+
+    times: StepTimes
+    count: int
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+
+def share_of_rank(most: float, of_job: float, world_size: int | None) -> float:
+    """What one rank may send a second, so that all of them together stay within `of_job`."""
+    return most if not world_size else min(most, max(of_job / world_size, 1.0))
+
+
+class StepGroups:
+    """Groups the steps of one rank. `incomplete` counts steps of groups that were not seen whole."""
+
+    def __init__(self) -> None:
+        self.size = 1
+        self.incomplete = 0
+        self.points_per_s = POINTS_PER_S
+        self._span_s = math.nan
+        self._watched = 0
+        self._open = NO_STEPS
+
+    def take(self, steps: StepTimes) -> StepPoints:
+        """The points these steps complete."""
+        if not len(steps):
+            return StepPoints(NO_STEPS, self.size)
+        self._follow_pace(steps)
+        if self.size == 1:
+            return StepPoints(steps, 1)
+        if (steps.step == UNKNOWN).any():  # nothing to line up by: one mean of what there is
+            return StepPoints(_means(steps, np.zeros(len(steps), np.int64), UNKNOWN), len(steps))
+        return StepPoints(self._group(steps), self.size)
+
+    def _follow_pace(self, steps: StepTimes) -> None:
+        known = steps.span_s[np.isfinite(steps.span_s)]
+        if not len(known):
+            return
+        span_s = float(np.median(known))
+        self._span_s = span_s if math.isnan(self._span_s) else 0.5 * (self._span_s + span_s)
+        self._watched += len(known)
+        if self._watched < WATCHED_STEPS or self._span_s <= 0:
+            return
+        wanted = 1.0 / (self._span_s * self.points_per_s)
+        if not self.size / 4 < wanted <= self.size:  # sizes change seldom: only where they are clearly wrong
+            size = 2 ** max(0, math.ceil(math.log2(wanted)))
+            if size != self.size:
+                self.size = min(size, MAX_GROUP)
+                self.incomplete += len(self._open)
+                self._open = NO_STEPS
+
+    def _group(self, steps: StepTimes) -> StepTimes:
+        waiting = _joined(self._open, steps)
+        group = waiting.step // self.size
+        is_open = group == group[-1]
+        if (waiting.step[-1] + 1) % self.size == 0:
+            is_open[:] = False
+        self._open, done, group = waiting.take(is_open), waiting.take(~is_open), group[~is_open]
+        _, which, counts = np.unique(group, return_inverse=True, return_counts=True)
+        whole = counts[which] == self.size
+        self.incomplete += int((~whole).sum())
+        return _means(done.take(whole), group[whole], self.size)
+
+
+def _joined(first: StepTimes, second: StepTimes) -> StepTimes:
+    names = ("step", "own_s", "idle_s", "span_s", "end_ns")
+    return StepTimes(*(np.concatenate((getattr(first, name), getattr(second, name))) for name in names))
+
+
+def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
+    if not len(steps):
+        return NO_STEPS
+    starts = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+    counts = np.diff(starts, append=len(group))
+    own, idle, span = (np.add.reduceat(column, starts) / counts for column in (steps.own_s, steps.idle_s, steps.span_s))
+    number = np.full(len(starts), UNKNOWN) if size == UNKNOWN else group[starts] * size
+    return StepTimes(number, own, idle, span, np.maximum.reduceat(steps.end_ns, starts))

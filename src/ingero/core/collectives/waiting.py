@@ -1,0 +1,128 @@
+"""Waiting at collectives: who came last, who waited for it how long, and whether that repeats.
+
+Lateness comes from `peerlag`; a figure that Fleet worked out itself wins over ours. An operation counts as waited for
+when its last rank came later than jitter explains; the rank that cost most of that waiting is named only when it stands
+out, because somebody is always last.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.contract.collective import POINT_TO_POINT_OPS
+from ingero.core.blame.suspects import stall_period
+from ingero.core.clocks.offsets import ClockFit, align_clocks
+from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
+from ingero.core.collectives.edges import number_edges
+from ingero.core.collectives.lag import SYNCHRONISING_OPS, Groups, PeerLag, match_collectives, measure_lag
+
+CLEAR_MS = 1.0  # less than this is not worth a name
+CLEAR_TIMES = 5.0  # how far above the group's usual lateness the last rank must be
+NAMED_SHARE = 0.6  # of all waiting that one rank must have caused to be named
+MIN_WAITED = 3
+EXITS = 256  # operations from which clocks are aligned; more would only take longer
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One row per record; NaN where nothing can be said."""
+
+    groups: Groups
+    lag: PeerLag
+    lateness_ms: Floats
+    wait_ms: Floats
+    is_last: Mask  # the one rank of its group that the others clearly waited for
+    ordinal: Ints  # number of the operation on its communicator, counted from the first one seen
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The recorder that the others wait for: how often, how long, and every how many operations."""
+
+    who: int
+    times: int
+    share: float
+    lateness_ms: float
+    period: int | None
+
+
+def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Waiting:
+    """Lateness and waiting of every record; `given_lateness_ms` is NaN where the sender did not say."""
+    numbered = number_edges(collectives)
+    groups = match_collectives(numbered)
+    lag = measure_lag(numbered, groups, _clocks(numbered, groups))
+    lateness = np.where(np.isnan(given_lateness_ms), lag.shown_lateness_ms, given_lateness_ms)
+    size = int(groups.max(initial=-1)) + 1
+    known = ~np.isnan(lateness)
+    highest = np.full(size, -np.inf)
+    np.maximum.at(highest, groups[known], lateness[known])
+    wait = np.where(known, highest[groups] - lateness, np.nan)
+    usual = _medians(groups[known], lateness[known], size)
+    clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * usual)
+    last = known & clear[groups] & (lateness == highest[groups])
+    return Waiting(groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups))
+
+
+def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
+    """The recorder behind most of the waiting; None when nobody stands out."""
+    rows = np.flatnonzero(waiting.is_last)
+    if len(rows) < MIN_WAITED:
+        return None
+    size = len(collectives.recorders)
+    caused = np.bincount(collectives.who[rows], waiting.lateness_ms[rows], size)
+    who = int(caused.argmax())
+    share = float(caused[who] / caused.sum())
+    own = rows[collectives.who[rows] == who]
+    if share < NAMED_SHARE or len(own) < MIN_WAITED:
+        return None
+    steps = np.unique(waiting.ordinal[own]).tolist()
+    return Late(who, len(own), share, float(np.median(waiting.lateness_ms[own])), stall_period(steps))
+
+
+def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | None:
+    """Fits of all recorders from common exits; None when one host wrote everything, none where GPUs timed it all."""
+    if len({recorder.node for recorder in collectives.recorders}) <= 1:
+        return None
+    synchronising = np.array([op in SYNCHRONISING_OPS for op in collectives.ops] or [False])
+    if (collectives.is_gpu_timed & synchronising[collectives.op]).all():
+        return {}
+    meeting = np.array([op in SYNCHRONISING_OPS - POINT_TO_POINT_OPS for op in collectives.ops] or [False])
+    rows = np.flatnonzero(meeting[collectives.op])
+    every = max(1, len(np.unique(groups[rows])) // EXITS)
+    rows = rows[groups[rows] % every == 0]
+    return align_clocks(collectives.who[rows], groups[rows], collectives.end_ns[rows])
+
+
+def _medians(groups: Groups, values: Floats, size: int) -> Floats:
+    """Lower median of every group, NaN where it has no values."""
+    ordered = values[np.lexsort((values, groups))]
+    counts = np.bincount(groups, minlength=size)
+    middle, some = np.cumsum(counts) - counts + (counts - 1) // 2, counts > 0
+    medians = np.full(size, np.nan)
+    medians[some] = ordered[middle[some]]
+    return medians
+
+
+def _first_of_each(groups: Groups, chosen: Mask) -> Mask:
+    rows = np.flatnonzero(chosen)
+    _, first = np.unique(groups[rows], return_index=True)
+    result = np.zeros(len(groups), bool)
+    result[rows[first]] = True
+    return result
+
+
+def _ordinals(collectives: Collectives, groups: Groups) -> Ints:
+    """Position of every row's operation among those of the same kind on its communicator, in order of first entry."""
+    size = int(groups.max(initial=-1)) + 1
+    began = np.full(size, np.iinfo(np.int64).max)
+    np.minimum.at(began, groups, collectives.entry_ns)
+    lane = np.zeros(size, np.int64)
+    _, codes = np.unique(collectives.comm, return_inverse=True)
+    lane[groups] = codes * (len(collectives.ops) + 1) + collectives.op
+    order = np.lexsort((began, lane))
+    ordered = lane[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if size else np.zeros(0, np.intp)
+    position = np.arange(size) - np.repeat(starts, np.diff(np.r_[starts, size]))
+    result = np.zeros(size, np.int64)
+    result[order] = position
+    return result[groups]

@@ -1,0 +1,36 @@
+"""Counts and sums of events per time bucket: every event is counted here, whether or not its row is kept."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.events import SUMMED_ARG0_OPS
+from ingero.core.recording.event_columns import EventColumns, op_table
+
+# bucket, source, op, pid, count, stored, sum_dur, min_dur, max_dur, sum_arg0
+AggregateRow = tuple[int, int, int, int, int, int, int, int, int, int]
+_IS_SUMMED = op_table(SUMMED_ARG0_OPS)
+
+
+def aggregate(events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int) -> list[AggregateRow]:
+    """One row per (bucket, source, op, pid), in that order. Pointers in arg0 are never summed."""
+    if not len(events):
+        return []
+    bucket = events.timestamp // bucket_ns * bucket_ns
+    order = np.lexsort((events.pid, events.op, events.source, bucket))
+    keys = np.stack([bucket, events.source, events.op, events.pid])[:, order]
+    first = np.flatnonzero(np.concatenate([[True], (keys[:, 1:] != keys[:, :-1]).any(axis=0)]))
+    duration = events.duration[order]
+    amounts = np.where(_IS_SUMMED[events.code], events.arg0, 0)[order]
+    table = np.stack(
+        [
+            *keys[:, first],
+            np.diff(np.append(first, len(order))),
+            np.add.reduceat(stored[order].astype(np.int64), first),
+            np.add.reduceat(duration, first),
+            np.minimum.reduceat(duration, first),
+            np.maximum.reduceat(duration, first),
+            np.add.reduceat(amounts, first),
+        ],
+        axis=1,
+    )
+    return [tuple(row) for row in table.tolist()]

@@ -1,0 +1,183 @@
+"""Latency of each operation: a bounded window for percentiles, exact totals for everything else."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.contract.events import OpKey
+from ingero.core.recording.event_columns import EventColumns
+
+WINDOW = 1000
+ANOMALY_RATIO = 3.0
+ANOMALY_MIN_COUNT = 10
+MAX_SPIKES = 1000
+MAX_KEYS = 4096  # (pid, source, op): the least recently used goes first
+
+StatKey = tuple[int, int, int]  # (pid, source, op)
+
+
+def percentile(ordered: NDArray[np.int64], share: float) -> int:
+    """Nearest rank of a sorted array; 0 when it is empty."""
+    if not len(ordered):
+        return 0
+    rank = int(np.ceil(share * len(ordered))) - 1
+    return int(ordered[min(max(rank, 0), len(ordered) - 1)])
+
+
+def spike_period(positions: list[int]) -> int | None:
+    """Every how many events a spike comes, when at least 60 % of the distances agree within 30 %.
+
+    One slow call after the other is no pattern.
+    """
+    if len(positions) < 3:
+        return None
+    distances = np.diff(np.array(positions))
+    typical = int(np.sort(distances)[len(distances) // 2])
+    close = np.abs(distances - typical) <= 0.3 * typical
+    return typical if typical > 1 and close.mean() >= 0.6 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCalls:
+    """Where the slow calls of an operation lie in time."""
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OpSummary:
+    """An operation of one process at one moment; `pid` 0 is all processes together."""
+
+    key: OpKey
+    count: int
+    p50_ns: int
+    p99_ns: int
+    p95_ns: int = 0
+    min_ns: int = 0
+    max_ns: int = 0
+    total_ns: int = 0
+    pid: int = 0
+    anomalies: int = 0
+    period: int | None = None
+    slow: SlowCalls | None = None
+    tids: frozenset[int] = frozenset()
+
+    @property
+    def tail_ratio(self) -> float:
+        """How far the slowest percent is from the typical call."""
+        return self.p99_ns / self.p50_ns if self.p50_ns else 0.0
+
+
+@dataclass(slots=True)
+class OpWindow:
+    """The last durations of one operation, and its totals since the start."""
+
+    size: int = WINDOW
+    count: int = 0
+    total_ns: int = 0
+    min_ns: int = 0
+    max_ns: int = 0
+    anomalies: int = 0
+    cached_p50_ns: int = 0
+    spikes: list[int] = field(default_factory=list)
+    tids: set[int] = field(default_factory=set)
+    _durations: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _last: OpSummary | None = None  # until the next call
+
+    def add(self, durations: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Count calls; says which of them are anomalies: far above the median of the last summary."""
+        self._last = None
+        counts = self.count + 1 + np.arange(len(durations))
+        unusual = durations > ANOMALY_RATIO * self.cached_p50_ns if self.cached_p50_ns else np.zeros(len(counts), bool)
+        unusual &= counts > ANOMALY_MIN_COUNT
+        self.anomalies += int(unusual.sum())
+        room = MAX_SPIKES - len(self.spikes)
+        self.spikes += [int(position) for position in counts[unusual][:room]]
+        low, high = int(durations.min()), int(durations.max())
+        self.min_ns = low if not self.count else min(self.min_ns, low)
+        self.max_ns = max(self.max_ns, high)
+        self.count += len(durations)
+        self.total_ns += int(durations.sum())
+        self._durations = np.concatenate([self._durations, durations])[-self.size :]
+        self._starts = np.concatenate([self._starts, starts])[-self.size :]
+        return unusual
+
+    def summary(self, key: OpKey, pid: int = 0) -> OpSummary:
+        """Percentiles now; the median found here is what the next calls are compared with."""
+        if self._last is not None:
+            return self._last
+        ordered = np.sort(self._durations)
+        p50, p95, p99 = (percentile(ordered, share) for share in (0.50, 0.95, 0.99))
+        self.cached_p50_ns = p50
+        is_slow = self._durations >= ANOMALY_RATIO * p50 if p50 else np.zeros(len(ordered), bool)
+        starts = self._starts[is_slow]
+        self._last = OpSummary(
+            key, self.count, p50, p99, p95, self.min_ns, self.max_ns, self.total_ns, pid, self.anomalies,
+            spike_period(self.spikes), SlowCalls(starts, starts + self._durations[is_slow]), frozenset(self.tids),
+        )  # fmt: skip
+        return self._last
+
+
+class TraceStats:
+    """Windows of every (process, operation) seen, the least recently used forgotten first."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._ops: OrderedDict[StatKey, OpWindow] = OrderedDict()
+        self.forgotten = 0
+
+    def add(self, events: EventColumns) -> NDArray[np.bool_]:
+        """Count a batch; says which rows are anomalies."""
+        unusual = np.zeros(len(events), bool)
+        if not len(events):
+            return unusual
+        start, _ = events.intervals()
+        keys = (events.pid << 16) | events.code
+        distinct = np.unique(keys)
+        for key in distinct:
+            rows = np.flatnonzero(keys == key) if len(distinct) > 1 else np.arange(len(keys))
+            pid, source, op = int(key) >> 16, (int(key) >> 8) & 0xFF, int(key) & 0xFF
+            window = self._window_of((pid, source, op))
+            unusual[rows] = window.add(events.duration[rows], start[rows])
+            if len(window.tids) < 256:
+                window.tids.update(int(tid) for tid in np.unique(events.tid[rows]))
+        return unusual
+
+    def expect(self, medians: Mapping[StatKey, int]) -> None:
+        """What is usual, before the first call is counted."""
+        for key, median_ns in medians.items():
+            self._window_of(key).cached_p50_ns = median_ns
+
+    def _window_of(self, key: StatKey) -> OpWindow:
+        window = self._ops.get(key)
+        if window is None:
+            window = self._ops[key] = OpWindow(self._window)
+            if len(self._ops) > MAX_KEYS:
+                self._ops.popitem(last=False)
+                self.forgotten += 1
+        self._ops.move_to_end(key)
+        return window
+
+    def summaries(self) -> list[OpSummary]:
+        """One per process and operation, most time first."""
+        found = [window.summary((source, op), pid) for (pid, source, op), window in self._ops.items()]
+        return sorted(found, key=lambda summary: -summary.total_ns)
+
+    def __len__(self) -> int:
+        return len(self._ops)
+
+
+def summarise(events: EventColumns) -> list[OpSummary]:
+    """A finished recording: every call is compared with the median of its operation, the first ones too."""
+    stats = TraceStats()
+    stats.add(events)
+    medians = {(summary.pid, *summary.key): summary.p50_ns for summary in stats.summaries()}
+    again = TraceStats()
+    again.expect(medians)
+    again.add(events)
+    return again.summaries()

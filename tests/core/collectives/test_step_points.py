@@ -1,0 +1,59 @@
+"""Steps on their way to Fleet: each one, or means of groups that all ranks cut alike."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingero.core.collectives.rank_stream import StepTimes
+from ingero.core.collectives.step_points import POINTS_PER_S, StepGroups, share_of_rank
+
+
+def steps(first: int, count: int, span_s: float, own_s: float = 0.5) -> StepTimes:
+    number = np.arange(first, first + count)
+    own = np.full(count, own_s) + number * 1e-3
+    return StepTimes(number, own, own / 2, np.full(count, span_s), number * 10)
+
+
+def test_slow_steps_travel_one_by_one() -> None:
+    groups = StepGroups()
+    found = groups.take(steps(3, 4, 0.25))
+    assert (found.times.step.tolist(), found.count) == ([3, 4, 5, 6], 1)
+
+
+def test_fast_steps_travel_as_means_of_aligned_groups() -> None:
+    groups = StepGroups()
+    first = groups.take(steps(5, 27, 0.01))
+    assert first.count == 8
+    assert first.times.step.tolist() == [8, 16, 24]
+    assert first.times.own_s.tolist() == pytest.approx([0.5 + 11.5e-3, 0.5 + 19.5e-3, 0.5 + 27.5e-3])
+    assert groups.incomplete == 3  # the group that began before we looked
+    rest = groups.take(steps(32, 10, 0.01))
+    assert rest.times.step.tolist() == [32]
+    assert rest.times.end_ns.tolist() == [390]
+
+
+@given(st.floats(1e-4, 1.0), st.lists(st.integers(1, 200), min_size=1, max_size=20))
+def test_a_rank_never_sends_more_than_its_share(span_s: float, batches: list[int]) -> None:
+    groups, at, sent = StepGroups(), 0, 0
+    groups.take(steps(0, 8, span_s))
+    for count in batches:
+        sent += len(groups.take(steps(8 + at, count, span_s)))
+        at += count
+    assert sent <= at * span_s * POINTS_PER_S + 1
+
+
+def test_unnumbered_fast_steps_become_one_mean() -> None:
+    groups = StepGroups()
+    found = groups.take(
+        StepTimes(np.full(20, -1), np.full(20, 2.0), np.full(20, np.nan), np.full(20, 0.01), np.arange(20))
+    )
+    assert (found.times.step.tolist(), found.times.own_s.tolist(), found.count) == ([-1], [2.0], 20)
+    assert np.isnan(found.times.idle_s).all()
+
+
+def test_a_large_job_shares_what_fleet_takes() -> None:
+    assert share_of_rank(16, 16_384, None) == 16
+    assert share_of_rank(16, 16_384, 8) == 16
+    assert share_of_rank(16, 16_384, 4096) == 4
+    assert share_of_rank(16, 16_384, 10**6) == 1
