@@ -23,8 +23,8 @@ from tests.e2e.echo_process import TOKEN, EchoProcess
 from bench.echo_load import Measured, body, load
 from bench.table import finish, judge, print_table
 from ingero.contract.otlp.columns import new_columns
-from ingero.storage.event_arrow import batch_table
-from ingero.storage.event_schema import migrate
+from ingero.storage.events.arrow import batch_table
+from ingero.storage.events.schema import migrate
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
 OFFERED = 100_000

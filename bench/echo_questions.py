@@ -18,7 +18,7 @@ import numpy as np
 from tests.e2e.echo_process import TOKEN, EchoProcess
 
 from bench.table import finish, judge, print_table
-from ingero.storage.event_schema import migrate
+from ingero.storage.events.schema import migrate
 
 EVENTS = int(os.environ.get("BENCH_EVENTS", "10000000"))
 RATE = int(os.environ.get("BENCH_RATE", "20000"))

@@ -10,9 +10,9 @@ from tests.shared_data import shared
 
 from ingero.cli.dispatch import run
 from ingero.sim.samples import write_samples
-from ingero.storage.chain_table import UPSERT_CHAIN, chain_row, read_chains
-from ingero.storage.trace_db import TraceDb, insert_sql
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.chains import UPSERT_CHAIN, chain_row, read_chains
+from ingero.storage.trace.database import TraceDb, insert_sql
+from ingero.storage.trace.reading import connect_readonly
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from tests.shared_data import shared
-from tests.storage.test_merge import changed, database
+from tests.storage.merge.test_databases import changed, database
 from tests.waiting import PATIENCE_S
 
 from ingero.cli.export import command
 from ingero.errors import StoreError
-from ingero.storage.merge import merge
+from ingero.storage.merge.databases import merge
 
 
 def export(db: Path, output: Path, kind: str = "perfetto") -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingero.__main__ import main as run
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.database import TraceDb
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ingero.core.chains.evidence import SystemSample
 from ingero.core.recording.op_stats import OpSummary
 from ingero.core.recording.stacks import Frame
 from ingero.errors import ConfigError
-from ingero.storage.trace_db import RecordingState
+from ingero.storage.trace.database import RecordingState
 
 CONFIG = load_text(IngeroConfig, "agent: {node: from-config}", "ingero.yaml")
 

@@ -13,7 +13,7 @@ from ingero.cli.dispatch import run
 from ingero.cli.export import command
 from ingero.contract.events import op_name
 from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineChain, TimelineNode
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.reading import connect_readonly
 
 pytestmark = pytest.mark.e2e
 NAMES = "SELECT name, count(*) FROM slice GROUP BY name"

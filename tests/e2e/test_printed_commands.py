@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.storage.test_merge import database
+from tests.storage.merge.test_databases import database
 from tests.waiting import PATIENCE_S
 
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.database import TraceDb
 
 pytestmark = pytest.mark.e2e
 COUNTS = {  # per node: (source, count, mean nanoseconds)

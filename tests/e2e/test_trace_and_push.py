@@ -13,7 +13,7 @@ from tests.transport.scripted import scripted_fleet
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.reading import connect_readonly
 from ingero.transport.fanout import Fanout, Question
 from ingero.transport.nodes import FanoutPolicy
 

@@ -20,7 +20,7 @@ from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
-from ingero.storage.event_schema import migrate
+from ingero.storage.events.schema import migrate
 from ingero.storage.journal import JournalWriter, list_segments
 
 SEGMENT = 1 << 20

@@ -9,7 +9,7 @@ from tests.echo.samples import metrics_body
 from ingero.contract.otlp.rows import Signal
 from ingero.echo import retention
 from ingero.echo.retention import RetentionPolicy, retain
-from ingero.storage.event_store import EventStore
+from ingero.storage.events.store import EventStore
 from ingero.storage.journal import Frame
 
 DAY_US = 86_400 * 1_000_000

@@ -14,7 +14,7 @@ from tests.echo.questions_data import score
 from tests.echo.service import TOKEN, RunningEcho
 from tests.waiting import PATIENCE_S
 
-from ingero.storage.event_schema import READABLE
+from ingero.storage.events.schema import READABLE
 
 NAMED_IN_THE_SEED = {"event_history", "find_outlier_nodes", "run_analysis", "get_cost"}
 

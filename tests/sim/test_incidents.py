@@ -6,8 +6,8 @@ import pytest
 
 from ingero.errors import ConfigError
 from ingero.sim.incidents import INCIDENTS, Tick, run_incident
-from ingero.storage.chain_table import read_chains
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.chains import read_chains
+from ingero.storage.trace.reading import connect_readonly
 
 
 @pytest.mark.parametrize("name", INCIDENTS)

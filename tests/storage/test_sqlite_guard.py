@@ -9,7 +9,7 @@ from tests.waiting import PATIENCE_S
 from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
 from ingero.sim.samples import write_samples
 from ingero.storage.sqlite_guard import QueryLimits, check_statement, run_query
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.database import TraceDb
 
 LONG = "replace(printf('%.1000c', 'a'), 'a', printf('%.200c', 'b'))"  # 200,000 characters
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 from tests.fault_proxy import FaultProxy
-from tests.storage.test_merge import database
+from tests.storage.merge.test_databases import database
 from tests.tls_files import Authority
 from tests.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.core.clocks.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
-from ingero.storage.node_view import NodeView
+from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout import Fanout, NodeReply, Question

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.fault_proxy import FaultProxy
-from tests.storage.test_merge import database
+from tests.storage.merge.test_databases import database
 from tests.tls_files import Authority
 from tests.transport.test_fanout import SQL, _target, ask, node
 from tests.waiting import PATIENCE_S, until_async
@@ -230,7 +230,7 @@ async def test_f152_sixty_nodes_in_under_five_seconds(tmp_path: Path) -> None:
 @contextlib.asynccontextmanager
 async def guarded_node(db: Path) -> AsyncIterator[HttpListener]:
     from ingero.agent.api.routes import NodeApi, NodeGuard
-    from ingero.storage.node_view import NodeView
+    from ingero.storage.trace.node_view import NodeView
 
     listener = HttpListener(NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0"))
     await listener.start()

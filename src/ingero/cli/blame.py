@@ -113,7 +113,7 @@ def load_traces(paths: Sequence[Path]) -> Inputs:
     others = [path for path in paths if path not in databases]
     inputs = load(others) if others else Inputs()
     for path in databases:
-        from ingero.storage.collective_table import read_collectives
+        from ingero.storage.trace.collectives import read_collectives
 
         by_source: dict[CollectiveSource, list[CollectiveRecord]] = {}
         for record in read_collectives(path):

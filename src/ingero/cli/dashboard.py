@@ -15,8 +15,8 @@ from ingero.cli.params import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError, IngeroError, Unavailable
-from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import read_nodes
+from ingero.storage.trace.reading import reading
+from ingero.storage.trace.rows import read_nodes
 from ingero.transport.auth import token_from
 from ingero.transport.tls import ServerTls, is_loopback
 

@@ -7,7 +7,7 @@ from ingero.cli.table import coloured, print_json, print_summaries, render_table
 from ingero.contract.events import op_name
 from ingero.core.durations import human_duration
 from ingero.sim.incidents import INCIDENTS, IncidentResult, run_incident
-from ingero.storage.chain_table import RecordedChain
+from ingero.storage.trace.chains import RecordedChain
 
 
 def play(name: str, as_json: bool, seed: int) -> int:

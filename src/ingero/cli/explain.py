@@ -16,11 +16,10 @@ from ingero.cli.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
 from ingero.contract.chain import Severity
 from ingero.core.durations import human_duration
-from ingero.storage.annotation_query import labels_of_chains
-from ingero.storage.chain_replay import Span, derive_chains
-from ingero.storage.chain_table import RecordedChain, read_chains
-from ingero.storage.schema import MAX_TIME_NS
-from ingero.storage.trace_query import (
+from ingero.storage.trace.annotations import labels_of_chains
+from ingero.storage.trace.chain_replay import Span, derive_chains
+from ingero.storage.trace.chains import RecordedChain, read_chains
+from ingero.storage.trace.query import (
     RECORDER_SILENT_NS,
     Kept,
     ProcessTime,
@@ -28,8 +27,9 @@ from ingero.storage.trace_query import (
     process_times,
     recorded_until,
 )
-from ingero.storage.trace_reading import reading
-from ingero.storage.trace_rows import read_nodes
+from ingero.storage.trace.reading import reading
+from ingero.storage.trace.rows import read_nodes
+from ingero.storage.trace.schema import MAX_TIME_NS
 
 DEFAULT_SINCE_S = 300.0
 FANOUT_TIMEOUT_S = 5.0

@@ -15,8 +15,8 @@ from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
 from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
 from ingero.errors import StoreError
-from ingero.storage.timeline import FIRST_NS, TimelineReader
-from ingero.storage.trace_reading import reading
+from ingero.storage.trace.reading import reading
+from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
 
 if TYPE_CHECKING:
     from ingero.cli.export_nodes import NodesTimeline  # what it needs is imported where nodes are asked

@@ -56,7 +56,7 @@ def command(
     records = _records(inputs, job)
     is_file = "://" not in target and (target.endswith((".db", ".sqlite")) or "/" in target or ":" not in target)
     if is_file:
-        from ingero.storage.collective_table import add_collectives
+        from ingero.storage.trace.collectives import add_collectives
 
         added = add_collectives(Path(target), node, records, flag="--to")
         line = f"{added} of {len(records)} records added to {target}; the rest were there"

@@ -14,11 +14,11 @@ from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_f
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.cli.rows import RowPrinter
 from ingero.config.ingero import trace_database
-from ingero.storage.annotation_query import labels_of
-from ingero.storage.prune import rolled_files
 from ingero.storage.sqlite_guard import MAX_ROWS, QueryLimits, run_query
-from ingero.storage.trace_query import EVENT_VIEW, EventFilter, find_events
-from ingero.storage.trace_reading import reading
+from ingero.storage.trace.annotations import labels_of
+from ingero.storage.trace.prune import rolled_files
+from ingero.storage.trace.query import EVENT_VIEW, EventFilter, find_events
+from ingero.storage.trace.reading import reading
 
 FANOUT_TIMEOUT_S, LOCAL_TIMEOUT_S = 5.0, 10.0
 LOCAL_ROWS = 10_000

@@ -28,7 +28,7 @@ from ingero.config.ingero import IngeroConfig, load_ingero, trace_database
 from ingero.contract.annotations import SOCKET_NAME
 from ingero.core.recording.stacks import Frame
 from ingero.errors import ConfigError, Unavailable
-from ingero.storage.trace_writer import SizePolicy
+from ingero.storage.trace.writer import SizePolicy
 from ingero.transport.tls import is_loopback
 
 SLOW_LAUNCH_NS = 250_000  # a launch is microseconds: a quarter of a millisecond is worth a record

@@ -16,7 +16,7 @@ from ingero.core.chains.evidence import SystemSample
 from ingero.core.durations import human_duration
 from ingero.core.recording.op_stats import OpSummary
 from ingero.core.recording.stacks import Frame
-from ingero.storage.trace_db import RecordingState
+from ingero.storage.trace.database import RecordingState
 
 BAR_CELLS = 20
 MAX_ROWS = 12  # per section: a terminal is not endless

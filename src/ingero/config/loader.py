@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import yaml
 
 from ingero.errors import ConfigError
-from ingero.storage.trace_path import home
+from ingero.storage.trace.path import home
 from ingero.transport.listen import parse_address
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ingero.echo.tools.stragglers import StragglersAnswer
 from ingero.errors import IngeroError
-from ingero.storage.event_schema import READABLE
+from ingero.storage.events.schema import READABLE
 
 SCHEMA_RESOURCE: Final = ("echo://schema", "schema", "Tables and columns of Echo", "text/markdown")
 INSTRUCTIONS: Final = """Ingero Echo holds what the GPU nodes of a cluster reported. It answers which node, which rank,

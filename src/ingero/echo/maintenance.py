@@ -14,8 +14,8 @@ from ingero.echo.control import ask_running
 from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
-from ingero.storage.event_schema import SCHEMA_VERSION
-from ingero.storage.event_store import EventStore
+from ingero.storage.events.schema import SCHEMA_VERSION
+from ingero.storage.events.store import EventStore
 from ingero.storage.journal import Frame, JournalReader, inspect_journal, recoverable_frames
 from ingero.storage.ownership import Ownership
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.storage.event_store import EventStore
+from ingero.storage.events.store import EventStore
 
 STEP_ROWS: Final = 50_000
 _SHORT_LIVED: Final = ("events", "nccl_ops")

@@ -18,7 +18,7 @@ from ingero.echo.store_query import is_out_of_memory, run_columns, run_query
 from ingero.echo.store_sql import run_user_sql
 from ingero.echo.store_wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
-from ingero.storage.event_store import EventStore
+from ingero.storage.events.store import EventStore
 from ingero.storage.journal import JournalReader
 
 log = logging.getLogger(__name__)

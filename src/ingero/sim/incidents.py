@@ -21,8 +21,8 @@ from ingero.core.durations import human_duration
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.op_stats import OpSummary
 from ingero.errors import ConfigError
-from ingero.storage.trace_db import TraceDb
-from ingero.storage.trace_writer import TraceWriter
+from ingero.storage.trace.database import TraceDb
+from ingero.storage.trace.writer import TraceWriter
 
 PID, OTHER_PID, RIVAL_PID = 12345, 12346, 812
 US, MS, SECOND_NS = 1_000, 1_000_000, 1_000_000_000

@@ -20,10 +20,9 @@ from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.op_stats import percentile
 from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
 from ingero.errors import StoreError
-from ingero.storage.chain_table import CHAIN_COLUMNS, UPSERT_HISTORY, chain_row, history_row
-from ingero.storage.merge import merge
-from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
-from ingero.storage.trace_db import (
+from ingero.storage.merge.databases import merge
+from ingero.storage.trace.chains import CHAIN_COLUMNS, UPSERT_HISTORY, chain_row, history_row
+from ingero.storage.trace.database import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
     Row,
@@ -32,6 +31,7 @@ from ingero.storage.trace_db import (
     insert_sql,
     upsert_aggregates_sql,
 )
+from ingero.storage.trace.schema import FIVE_SECONDS_NS, MINUTE_NS
 
 START_NS = 1_768_478_400_000_000_000  # 2026-01-15 12:00:00 UTC
 NODES = ("gpu-node-01", "gpu-node-02", "gpu-node-03")

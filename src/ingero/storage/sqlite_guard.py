@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from ingero.errors import MalformedInput, TooLarge, Unavailable
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.reading import connect_readonly
 
 DEFAULT_ROWS: Final = 1000
 MAX_ROWS: Final = 10_000

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from tests.shared_data import shared
-from tests.storage.test_merge import database
+from tests.storage.merge.test_databases import database
 from tests.storage.test_sqlite_guard import ENDLESS
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.sim.samples import write_samples
-from ingero.storage.node_view import NodeView
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.database import TraceDb
+from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import token_digest
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
@@ -132,7 +132,7 @@ def test_operations_of_one_process_and_of_many_events(tmp_path: Path, monkeypatc
     path = database(tmp_path / "a.db")
     assert client(path).get("/api/v1/ops?pid=7").json()["ops"][0]["count"] == 3
     assert client(path).get("/api/v1/ops?pid=8").json()["mode"] == "empty"
-    monkeypatch.setattr("ingero.storage.node_view.AGGREGATE_ABOVE_EVENTS", 2)
+    monkeypatch.setattr("ingero.storage.trace.node_view.AGGREGATE_ABOVE_EVENTS", 2)
     answer = client(path).get("/api/v1/ops").json()
     assert answer["mode"] == "aggregate"
     assert answer["ops"][0] | {"avg_us": 0} == {
@@ -195,7 +195,7 @@ def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert newest == {
         "timestamp": "2001-09-09T01:46:40Z", "pid": 7, "op": "graphBeginCapture", "duration_us": 3, "ret_code": None
     }  # fmt: skip
-    monkeypatch.setattr("ingero.storage.node_view.AGGREGATE_ABOVE_EVENTS", 2)
+    monkeypatch.setattr("ingero.storage.trace.node_view.AGGREGATE_ABOVE_EVENTS", 2)
     assert client(path).get("/api/v1/ops").json() == {
         "mode": "aggregate",
         "ops": [
@@ -219,7 +219,7 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(tmp_path: Path, m
             "INSERT INTO system_snapshots (timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg) "
             "VALUES (?, ?, 0, 0, 0, 0)", rows
         )  # fmt: skip
-    monkeypatch.setattr("ingero.storage.node_view.MAX_SNAPSHOTS", 2)
+    monkeypatch.setattr("ingero.storage.trace.node_view.MAX_SNAPSHOTS", 2)
     shown = client(path, now_ns=10 * 10**9).get("/api/v1/snapshots").json()["snapshots"]
     assert [row["cpu_percent"] for row in shown] == [3, 4]
 
@@ -227,7 +227,7 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(tmp_path: Path, m
 def test_chains_that_are_left_out_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_samples(tmp_path)[0]
     assert set(client(path).get("/api/v1/chains").json()) == {"chains"}
-    monkeypatch.setattr("ingero.storage.node_view.MAX_CHAINS", 1)
+    monkeypatch.setattr("ingero.storage.trace.node_view.MAX_CHAINS", 1)
     answer = client(path).get("/api/v1/chains").json()
     assert (len(answer["chains"]), answer["truncated"]) == (1, True)
 

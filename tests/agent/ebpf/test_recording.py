@@ -23,8 +23,8 @@ from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.push.collective_feed import TableFeed
 from ingero.agent.recording.app import TraceApp, TraceOptions
 from ingero.agent.recording.live_feed import LiveFeed
-from ingero.storage.chain_table import RecordedChain, read_chains
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.chains import RecordedChain, read_chains
+from ingero.storage.trace.reading import connect_readonly
 
 CPU_BOUND = """
 import ctypes, os, sys, time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.waiting import PATIENCE_S
 
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.reading import connect_readonly
 
 
 def test_recorded_slow_call_names_function_and_python_line(job, trace, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.agent.nccl.jobs import Job
 from tests.waiting import PATIENCE_S
 
 from ingero.contract.names import RING_FOLDER
-from ingero.storage.trace_reading import connect_readonly
+from ingero.storage.trace.reading import connect_readonly
 
 
 def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives.columns import from_records
 from ingero.core.health.modes import PushOutcome
-from ingero.storage.collective_table import add_collectives, read_waits
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.collectives import add_collectives, read_waits
+from ingero.storage.trace.database import TraceDb
 from ingero.transport.otlp_client import PushReply
 
 MS = 1_000_000

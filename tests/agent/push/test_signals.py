@@ -14,8 +14,8 @@ from ingero.contract.straggler import Straggle
 from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason
 from ingero.errors import MalformedInput, StoreError, Unavailable
-from ingero.storage.aggregates import TraceReader
-from ingero.storage.trace_db import TraceDb
+from ingero.storage.trace.aggregates import TraceReader
+from ingero.storage.trace.database import TraceDb
 
 NOW_NS = 1_794_709_940 * 10**9  # on a five-second edge
 MINUTE_NS = 60 * 10**9

@@ -14,7 +14,7 @@ from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.step_feed import FORGET_NS, HOLD_NS, StepFeed
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.types import Identity
-from ingero.storage.trace_db import COLLECTIVE_COLUMNS, TraceDb, collective_row
+from ingero.storage.trace.database import COLLECTIVE_COLUMNS, TraceDb, collective_row
 
 START_NS = 10**18
 PID = 4711

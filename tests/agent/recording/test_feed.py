@@ -9,7 +9,7 @@ from ingero.agent.recording.feed import ring_rows, to_counted
 from ingero.contract.nccl_ring import FLAG_GPU_TIMED, FLAG_STREAM, RECORD, RingHeader
 from ingero.core.collectives.columns import Recorder
 from ingero.core.collectives.plugin_records import SAME_CLOCK, to_collectives
-from ingero.storage.trace_db import COLLECTIVE_COLUMNS
+from ingero.storage.trace.database import COLLECTIVE_COLUMNS
 
 
 def header() -> RingHeader:

@@ -11,7 +11,7 @@ from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEven
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.keep import BOOTSTRAP_NS
-from ingero.storage.trace_db import EVENT_COLUMNS, Batch
+from ingero.storage.trace.database import EVENT_COLUMNS, Batch
 
 SECOND = 1000 * MS
 LATER = T0 // SECOND * SECOND + 2 * BOOTSTRAP_NS

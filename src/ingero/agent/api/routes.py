@@ -34,8 +34,8 @@ from ingero.contract.node_api import (
     capabilities,
 )
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, StoreError, TooLarge, Unavailable
-from ingero.storage.node_view import NodeView
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
+from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import parse_bearer, tokens_equal
 from ingero.transport.http import json_response
 

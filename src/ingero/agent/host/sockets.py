@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ingero.storage.trace_path import home
+from ingero.storage.trace.path import home
 
 SYSTEM = Path("/run/ingero")  # of root's agent
 

@@ -31,7 +31,7 @@ from ingero.core.health.lifecycle import Lifecycle
 from ingero.core.health.modes import ModePolicy
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
-from ingero.storage.trace_path import home
+from ingero.storage.trace.path import home
 from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
 from ingero.transport.listen import bind

@@ -26,7 +26,7 @@ from ingero.core.collectives.columns import SOURCES, Collectives, from_records
 from ingero.core.collectives.plugin_records import to_records
 from ingero.core.collectives.rank_stream import StepTimes
 from ingero.errors import IngeroError
-from ingero.storage.collective_table import follow_collectives, read_waits
+from ingero.storage.trace.collectives import follow_collectives, read_waits
 
 REMOVE_AFTER_S: Final = 60.0
 MAX_ROWS_PER_ROUND: Final = 10_000

@@ -9,7 +9,7 @@ from ingero.contract.events import MemcpyKind
 from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
 from ingero.core.health.starvation import Activity, StraggleWatch, check_straggle
-from ingero.storage.aggregates import SHORT_BUCKET_NS, ProcessTotals, TraceReader
+from ingero.storage.trace.aggregates import SHORT_BUCKET_NS, ProcessTotals, TraceReader
 
 SETTLE_NS = 2 * SHORT_BUCKET_NS  # the writer flushes a bucket after it is over
 MAX_CGROUPS = 256

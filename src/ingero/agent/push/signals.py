@@ -16,7 +16,7 @@ from ingero.contract.straggler import Straggle
 from ingero.core.health.score import NO_SIGNALS, Signals
 from ingero.core.health.throttle import ThrottleReason, decode_throttle
 from ingero.errors import MalformedInput, StoreError, Unavailable
-from ingero.storage.aggregates import TraceReader
+from ingero.storage.trace.aggregates import TraceReader
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from ingero.contract.collective import CollectiveSource
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.marked_steps import MarkedSteps
 from ingero.errors import IngeroError
-from ingero.storage.annotation_query import follow_steps
+from ingero.storage.trace.annotations import follow_steps
 
 MAX_MARKS_PER_ROUND: Final = 20_000
 MAX_PROCESSES: Final = 1024

@@ -13,8 +13,8 @@ from ingero.core.recording.aggregate import AggregateRow, aggregate
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.histogram import BucketWindow, histogram_percentile
 from ingero.core.recording.op_stats import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
-from ingero.storage.schema import FIVE_SECONDS_NS, MINUTE_NS
-from ingero.storage.trace_db import Batch, upsert_aggregates_sql
+from ingero.storage.trace.database import Batch, upsert_aggregates_sql
+from ingero.storage.trace.schema import FIVE_SECONDS_NS, MINUTE_NS
 
 MAX_KEYS: Final = 8192
 _TABLES: Final = ((FIVE_SECONDS_NS, "event_aggregates_5s"), (MINUTE_NS, "event_aggregates"))

@@ -25,8 +25,8 @@ from ingero.contract.chain import Chain
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.rules import window_for
 from ingero.core.recording.op_stats import OpSummary
-from ingero.storage.trace_db import Batch, RecordingState, Row, TraceDb, insert_sql
-from ingero.storage.trace_writer import SizePolicy, TraceWriter
+from ingero.storage.trace.database import Batch, RecordingState, Row, TraceDb, insert_sql
+from ingero.storage.trace.writer import SizePolicy, TraceWriter
 
 TICK_S: Final = 1.0
 _SESSION_COLUMNS: Final = (

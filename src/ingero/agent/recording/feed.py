@@ -20,7 +20,7 @@ from ingero.contract.collective import CollectiveSource, canonical_datatype
 from ingero.contract.events import Source
 from ingero.contract.nccl_ring import decode_text
 from ingero.core.recording.event_columns import EventColumns
-from ingero.storage.trace_db import Row, collective_row
+from ingero.storage.trace.database import Row, collective_row
 
 FLOORS_NS: Final = np.array([bucket_floor_ns(bucket) for bucket in range(BUCKETS)], np.int64)
 HOT_OPS: Final = frozenset((int(one.source), one.op) for one in FUNCTIONS if one.rate is Rate.HOT)

@@ -16,7 +16,7 @@ from ingero.agent.recording.feed import HOT_OPS, probe_rows, ring_rows, to_count
 from ingero.agent.recording.recorder import TracedEvents
 from ingero.contract.events import Source
 from ingero.core.recording.op_stats import OpSummary
-from ingero.storage.trace_db import Row
+from ingero.storage.trace.database import Row
 
 SLOW_RATIO: Final = 3
 MIN_SLOW_NS: Final = 100_000  # shorter calls are not worth a stack

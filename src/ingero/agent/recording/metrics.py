@@ -13,7 +13,7 @@ from starlette.routing import Route
 from ingero.agent.ebpf.metrics import Traced, tracer_families
 from ingero.agent.recording.app import TraceApp
 from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
-from ingero.storage.trace_db import RecordingState, sibling_files
+from ingero.storage.trace.database import RecordingState, sibling_files
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 

@@ -25,8 +25,8 @@ from ingero.core.recording.event_columns import EventColumns, source_table
 from ingero.core.recording.keep import KeepPolicy, SampleBook, choose_rows
 from ingero.core.recording.op_stats import OpSummary, TraceStats
 from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
-from ingero.storage.chain_table import UPSERT_CHAIN, UPSERT_HISTORY, chain_row, history_row
-from ingero.storage.trace_db import (
+from ingero.storage.trace.chains import UPSERT_CHAIN, UPSERT_HISTORY, chain_row, history_row
+from ingero.storage.trace.database import (
     COLLECTIVE_COLUMNS,
     EVENT_COLUMNS,
     Batch,

@@ -15,7 +15,7 @@ from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.contract.events import SCHED_SWITCH
 from ingero.core.recording.histogram import histogram_percentile
-from ingero.storage.trace_db import Row, insert_sql, signed64
+from ingero.storage.trace.database import Row, insert_sql, signed64
 
 WINDOW_NS: Final = 10_000_000_000
 INSERT_SCHEDSTAT: Final = insert_sql(

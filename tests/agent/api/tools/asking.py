@@ -7,7 +7,7 @@ from typing import Any
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.agent.api.tools.context import AgentContext, Told
-from ingero.storage.schema import create_schema
+from ingero.storage.trace.schema import create_schema
 from ingero.transport.tools import by_name, call
 
 START_NS = 10**18

@@ -6,7 +6,7 @@ from tests.agent.api.tools.asking import START_NS, ask, calls, data_of, trace
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.sim.samples import NODES, write_samples
-from ingero.storage.chain_table import CHAIN_COLUMNS
+from ingero.storage.trace.chains import CHAIN_COLUMNS
 
 CHAIN = f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES "
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from tests.agent.api.tools.asking import START_NS, ask
 from tests.agent.api.tools.test_chains import CHAIN
-from tests.storage.test_merge import database, rows
+from tests.storage.merge.test_databases import database, rows
 from tests.transport.test_fanout import node
 
 from ingero.agent.api.tools.context import AgentContext

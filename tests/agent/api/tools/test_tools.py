@@ -17,7 +17,7 @@ from ingero.agent.api.tools.chains import best_chains
 from ingero.agent.api.tools.context import AgentContext
 from ingero.contract.chain import Chain, Severity
 from ingero.sim.samples import write_samples
-from ingero.storage.chain_table import RecordedChain
+from ingero.storage.trace.chains import RecordedChain
 from ingero.transport.tools import ToolRefused
 from ingero.transport.tools_mcp import McpSurface
 

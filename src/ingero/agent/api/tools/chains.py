@@ -11,9 +11,9 @@ from ingero.contract.events import find_op
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.sanitise import LINE_BYTES, traced
-from ingero.storage.chain_replay import Span, derive_chains
-from ingero.storage.chain_table import RecordedChain, read_chains
-from ingero.storage.trace_query import Process, count_events, has_events, read_processes
+from ingero.storage.trace.chain_replay import Span, derive_chains
+from ingero.storage.trace.chains import RecordedChain, read_chains
+from ingero.storage.trace.query import Process, count_events, has_events, read_processes
 
 DEFAULT_SHOWN = 10
 

@@ -16,9 +16,9 @@ from ingero.config.loader import parse_since_ns
 from ingero.contract.timestamps import rfc3339
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, count_canaries, traced
 from ingero.errors import ForeignFile
-from ingero.storage.node_view import READ_TIMEOUT_S
-from ingero.storage.trace_query import covered_ns
-from ingero.storage.trace_reading import reading
+from ingero.storage.trace.node_view import READ_TIMEOUT_S
+from ingero.storage.trace.query import covered_ns
+from ingero.storage.trace.reading import reading
 from ingero.transport.nodes import FanoutPolicy
 from ingero.transport.tools import ToolRefused
 

@@ -12,7 +12,7 @@ from ingero.agent.api.tools.context import AgentContext, Compact, Since, Told, f
 from ingero.contract.events import Source, op_name
 from ingero.contract.node_api import GraphEvent
 from ingero.contract.timestamps import rfc3339
-from ingero.storage.graph_query import (
+from ingero.storage.trace.graphs import (
     BEGIN_CAPTURE,
     LAUNCH,
     GraphUse,
@@ -21,7 +21,7 @@ from ingero.storage.graph_query import (
     read_graph_events,
     read_graph_use,
 )
-from ingero.storage.trace_query import count_events
+from ingero.storage.trace.query import count_events
 
 MAX_EVENTS = 20_000
 MAX_LINES = 200

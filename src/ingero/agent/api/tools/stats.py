@@ -11,9 +11,9 @@ from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.recording.op_stats import OpSummary, summarise
 from ingero.core.sanitise import traced
-from ingero.storage.node_view import counted_ops, system_now
-from ingero.storage.trace_query import Process, count_events, covered_ns, kept_events, read_processes
-from ingero.storage.trace_rows import read_events, read_nodes
+from ingero.storage.trace.node_view import counted_ops, system_now
+from ingero.storage.trace.query import Process, count_events, covered_ns, kept_events, read_processes
+from ingero.storage.trace.rows import read_events, read_nodes
 
 MAX_OPS = 100
 

@@ -22,10 +22,10 @@ from ingero.contract.events import SUMMED_ARG0_OPS, find_op, find_source, op_nam
 from ingero.core.recording.stacks import decode_frames
 from ingero.core.sanitise import LINE_BYTES, clean, traced, traced_list
 from ingero.errors import MalformedInput, TooLarge, Unavailable
-from ingero.storage.node_view import READ_TIMEOUT_S
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
-from ingero.storage.stack_query import StackUse, read_stacks
-from ingero.storage.trace_query import count_events
+from ingero.storage.trace.node_view import READ_TIMEOUT_S
+from ingero.storage.trace.query import count_events
+from ingero.storage.trace.stacks import StackUse, read_stacks
 from ingero.transport.tools import ToolRefused
 
 MAX_SQL_BYTES = 1 << 20

@@ -1,0 +1,270 @@
+"""The event database: one process opens it, one thread writes it.
+
+A load is one transaction: rows, what is projected from them, the digests of their requests and the applied sequence.
+So after any crash the database says exactly which requests it holds, and the journal has the rest.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+
+from ingero.contract.otlp.columns import Columns, new_columns
+from ingero.errors import MalformedInput, StoreError, TooLarge
+from ingero.storage.events.arrow import batch_table
+from ingero.storage.events.projections import ROLL_UP, projections
+from ingero.storage.events.schema import AUDIT_LOG, TABLES, migrate
+from ingero.storage.journal import Frame
+
+log = logging.getLogger(__name__)
+
+DIGEST_BYTES: Final = 16
+MAX_DIGESTS: Final = 500_000  # retries come within minutes; this is the bound when requests are tiny and many
+DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
+ROLL_UP_STEP: Final = 1_000_000  # requests per roll-up, so that catching up after a long stop stays small
+_MAGIC: Final = (8, b"DUCK")  # where in the file, and what
+_SAFE_SETTINGS: Final = (
+    "SET enable_external_access = false",
+    "SET allow_community_extensions = false",
+    "SET TimeZone = 'UTC'",
+    "SET lock_configuration = true",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one load did."""
+
+    events: int
+    requests: int
+    duplicates: int
+    unreadable: int
+
+
+def request_digest(signal: int, body: bytes) -> bytes:
+    """Names a request by content: a retry has the same."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES, salt=bytes([signal])).digest()
+
+
+class EventStore:
+    """Echo's DuckDB file."""
+
+    def __init__(self, path: Path, memory_bytes: int, threads: int) -> None:
+        self.path = path
+        _refuse_foreign(path)
+        try:
+            self._connection = duckdb.connect(
+                str(path),
+                config={
+                    "memory_limit": f"{memory_bytes // 1024}KiB",
+                    "threads": threads,
+                    "autoinstall_known_extensions": False,
+                    "autoload_known_extensions": False,
+                },
+            )
+        except duckdb.Error as error:
+            raise StoreError(f"cannot open {path}: {_first_line(error)}") from None
+        try:
+            migrate(self._connection)
+        except StoreError:
+            self._connection.close()
+            raise
+        for statement in _SAFE_SETTINGS:
+            self._connection.execute(statement)
+        self._columns: Columns = new_columns()
+        self.applied_seq = self._meta("applied_seq")
+        self._digests = {
+            bytes(digest): received
+            for digest, received in self._connection.execute(
+                "SELECT digest, epoch_us(received_ts) FROM applied_requests ORDER BY seq"
+            ).fetchall()
+        }
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the same database, for one reader."""
+        return self._connection.cursor()
+
+    def load(self, frames: Sequence[Frame]) -> Loaded:
+        """Apply requests in one transaction; on an error nothing of them is in the database."""
+        fresh: dict[bytes, Frame] = {}
+        duplicates = unreadable = 0
+        self._columns.clear()
+        for frame in frames:
+            digest = request_digest(frame.signal, frame.body)
+            if digest in self._digests or digest in fresh:
+                duplicates += 1
+                continue
+            fresh[digest] = frame
+            try:
+                self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
+            except (MalformedInput, TooLarge):  # it was checked before it was acknowledged: another version wrote it
+                unreadable += 1
+                log.exception("request_unreadable", extra={"seq": frame.seq})
+        events = len(self._columns)
+        self._insert(fresh, frames[-1].seq)
+        self.applied_seq = frames[-1].seq
+        self._digests |= {digest: frame.received_us for digest, frame in fresh.items()}
+        return Loaded(events, len(frames), duplicates, unreadable)
+
+    def _insert(self, fresh: dict[bytes, Frame], last_seq: int) -> None:
+        batch = self._columns.take()
+        metric_names = {context.metric_name for context in batch.contexts}
+        with self._transaction() as connection:
+            if len(batch.seq):
+                with self._registered("batch", batch_table(batch)):
+                    connection.execute("INSERT INTO events SELECT * FROM batch")
+                    for statement in projections(metric_names):
+                        connection.execute(statement)
+            if fresh:
+                with self._registered("digests", _digest_table(fresh)):
+                    connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
+            connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", [last_seq])
+
+    def roll_up(self, now_us: int) -> int:
+        """Add what arrived since the last call to the minutes; returns the requests covered."""
+        rolled = self._meta("rolled_seq")
+        until = min(self.applied_seq, rolled + ROLL_UP_STEP)
+        if until > rolled:
+            with self._transaction() as connection:
+                connection.execute(ROLL_UP, {"rolled": rolled, "applied": until, "now_us": now_us})
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'rolled_seq'", [until])
+        return until - rolled
+
+    def forget_digests(self, now_us: int) -> int:
+        """Drop digests too old for a retry; returns how many."""
+        excess = len(self._digests) - MAX_DIGESTS
+        old = [
+            digest
+            for position, (digest, received) in enumerate(self._digests.items())
+            if position < excess or received < now_us - DIGEST_AGE_US
+        ]
+        if old:
+            table = pa.table({"digest": pa.array(old, pa.binary())})
+            with self._transaction() as connection, self._registered("old", table):
+                connection.execute("DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)")
+            for digest in old:
+                del self._digests[digest]
+        return len(old)
+
+    def delete_step(self, table: str, keep_from_us: int | None, max_rows: int) -> int:
+        """Delete up to about `max_rows` of the oldest rows of `table`, all or those received before `keep_from_us`."""
+        order = {"events": "seq", "nccl_ops": "seq", "verdicts": "seq"}.get(table, _time_column(table))
+        limit = "" if keep_from_us is None else f"WHERE {_time_column(table)} < make_timestamp({keep_from_us})"
+        row = self._connection.execute(
+            f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} LIMIT {max_rows})"
+        ).fetchone()
+        if row is None or row[0] is None:
+            return 0
+        with self._transaction() as connection:
+            found = connection.execute(f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]).fetchone()
+            deleted = int(found[0]) if found else 0
+            connection.execute("UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted])
+        return deleted
+
+    def append_audit(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows to the audit log, in the order of its columns."""
+        marks = ", ".join("?" * len(AUDIT_LOG.columns))
+        with self._transaction() as connection:
+            connection.executemany(f"INSERT INTO audit_log VALUES ({marks})", [list(row) for row in rows])
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the file; frees the space of deleted rows for new ones."""
+        self._connection.execute("CHECKPOINT")
+
+    def copy_to(self, target: Path) -> int:
+        """A consistent copy, complete or absent; the caller keeps writers away. Returns the applied sequence in it."""
+        self.checkpoint()
+        temporary = target.with_name(target.name + ".partial")
+        try:
+            shutil.copyfile(self.path, temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.rename(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None
+        return self.applied_seq
+
+    def used_bytes(self) -> int:
+        """Space of live blocks and of the write-ahead log; free blocks inside the file do not count."""
+        row = self._connection.execute("SELECT used_blocks * block_size FROM pragma_database_size()").fetchone()
+        wal = self.path.with_name(self.path.name + ".wal")
+        return (int(row[0]) if row else 0) + (wal.stat().st_size if wal.exists() else 0)
+
+    def row_counts(self) -> dict[str, int]:
+        """Rows by table."""
+        counts = {}
+        for table in TABLES:
+            row = self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
+            counts[table.name] = int(row[0]) if row else 0
+        return counts
+
+    def scalar(self, sql: str) -> Any:
+        """The single value of a query of ours."""
+        row = self._connection.execute(sql).fetchone()
+        return row[0] if row else None
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _meta(self, key: str) -> int:
+        return int(self.scalar(f"SELECT value FROM meta WHERE key = '{key}'"))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        self._connection.execute("BEGIN")
+        try:
+            yield self._connection
+        except BaseException:
+            with contextlib.suppress(duckdb.Error):  # a fatal error has ended the transaction already
+                self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _registered(self, name: str, table: pa.Table) -> Iterator[None]:
+        self._connection.register(name, table)
+        try:
+            yield
+        finally:
+            self._connection.unregister(name)
+
+
+def _digest_table(fresh: dict[bytes, Frame]) -> pa.Table:
+    return pa.table(
+        {
+            "digest": pa.array(list(fresh), pa.binary()),
+            "seq": pa.array([frame.seq for frame in fresh.values()], pa.int64()),
+            "received_ts": pa.array([frame.received_us for frame in fresh.values()], pa.timestamp("us")),
+        }
+    )
+
+
+def _time_column(table: str) -> str:
+    return {"audit_log": "ts", "causal_chains": "detected_at"}.get(table, "received_ts")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """DuckDB would look for an extension that reads a file of another kind; such a file is a wrong path."""
+    offset, magic = _MAGIC
+    try:
+        with path.open("rb") as file:
+            is_ours = file.read(offset + len(magic))[offset:] == magic
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from None
+    if not is_ours:
+        raise StoreError(f"cannot open {path}: it is not a database of Echo; name another with --db-path")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,46 @@
+"""Causal chains derived again from the events of a trace database."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ingero.contract.chain import chain_id, severity_order
+from ingero.core.chains.fixes import Host
+from ingero.core.chains.replay import replay
+from ingero.storage.trace.chains import RecordedChain
+from ingero.storage.trace.rows import read_events, read_nodes, read_samples
+from ingero.storage.trace.schema import MAX_TIME_NS
+
+MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Which part of the trace; `last` keeps only its newest events."""
+
+    from_ns: int = 0
+    to_ns: int = MAX_TIME_NS
+    last: int = 0
+
+
+def derive_chains(connection: sqlite3.Connection, span: Span, pids: Sequence[int] = ()) -> list[RecordedChain]:
+    """Worst first, node by node: a cause on one host is no cause on another.
+
+    System samples of a merged file do not say whose they are and are left out.
+    """
+    names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
+    cpus = connection.execute("SELECT max(cpu_cores) FROM sessions").fetchone()[0] or 0
+    found = []
+    nodes = read_nodes(connection)
+    for node in nodes:
+        events = read_events(connection, span.from_ns, span.to_ns, span.last, node)
+        if not len(events):
+            continue
+        first, final = int(events.timestamp.min()), int(events.timestamp.max())
+        samples = (
+            read_samples(connection, first - MARGIN_NS, min(final + MARGIN_NS, MAX_TIME_NS)) if len(nodes) == 1 else []
+        )
+        for pid in pids or (0,):
+            for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):
+                found.append(RecordedChain(chain_id(node, chain.name), node, at_ns, chain))
+    return sorted(found, key=lambda item: severity_order(item.chain.severity))

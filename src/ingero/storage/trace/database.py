@@ -1,0 +1,222 @@
+"""The trace database of one node: opening for writing, writing in batches.
+
+One process writes (`TraceDb`), any number read (`trace_reading`). A full disk is a state, not an exception: writes
+fail, say so, and succeed again when there is room.
+"""
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Self, TypeAlias
+
+from ingero.contract.collective import CollectiveRecord
+from ingero.errors import ForeignFile, StoreError, StoreLocked
+from ingero.storage.trace.migrate import upgrade
+from ingero.storage.trace.path import give_to_caller
+from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_VERSION
+
+WRITER_TIMEOUT_MS: Final = 5000
+Row: TypeAlias = Sequence[object]
+Batch: TypeAlias = list[tuple[str, list[Row]]]  # statements with their rows: one transaction
+NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+EVENT_COLUMNS: Final = (
+    "id", "timestamp", "pid", "tid", "source", "op", "duration", "gpu_id", "arg0", "arg1", "ret_code", "stack_hash",
+    "node", "rank", "local_rank", "world_size", "comm", "cgroup_id",
+)  # fmt: skip
+COLLECTIVE_COLUMNS: Final = (
+    "job", "node", "global_rank", "comm", "seq", "op", "rank", "nranks", "peer", "datatype", "reduce_op", "size_bytes",
+    "start_ns", "end_ns", "gpu_duration_ns", "stream", "source", "pid",
+)  # fmt: skip
+
+
+class RecordingState(StrEnum):
+    """Whether rows reach the disk."""
+
+    RECORDING = "recording"
+    DISK_FULL = "disk-full"
+    FAILED = "failed"
+
+
+def signed64(value: int) -> int:
+    """SQLite integers are signed: pointers and hashes above 2**63 wrap."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def collective_row(record: CollectiveRecord, pid: int = 0) -> Row:
+    """A record in the order of `COLLECTIVE_COLUMNS`."""
+    stream = None if record.stream is None else signed64(record.stream)
+    return (
+        record.job, record.node or "", record.global_rank, signed64(record.comm), record.seq, record.op, record.rank,
+        record.nranks, record.peer, record.datatype, record.reduce_op, record.size_bytes, record.start_ns,
+        record.end_ns, record.gpu_duration_ns, stream, str(record.source), pid,
+    )  # fmt: skip
+
+
+def insert_sql(table: str, columns: Sequence[str], verb: str = "INSERT OR IGNORE") -> str:
+    """`verb INTO table (columns) VALUES (?, …)`."""
+    return f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+
+
+def upsert_aggregates_sql(table: str) -> str:
+    """Adds to what is there: late events and restarts inside one bucket never erase counts."""
+    return f"{insert_sql(table, AGGREGATE_COLUMNS, 'INSERT')} ON CONFLICT (bucket, source, op, pid) {ADD_AGGREGATES}"
+
+
+class TraceDb:
+    """The one writer of a trace database; `flag` is how its place was named, for errors."""
+
+    def __init__(self, path: Path, node: str, *, flag: str = "--db") -> None:
+        self.path = path
+        self.node = node
+        self._flag = flag
+        self.state = RecordingState.RECORDING
+        self._lock = _take_lock(path, flag)
+        try:
+            self._connection = _open_for_writing(path, node, flag)
+        except BaseException:
+            self._release_lock()
+            raise
+        self._is_open = True
+        self._next_seq = self._highest_seq() + 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _highest_seq(self) -> int:
+        """The highest number used by this node; `%` and `_` in its name are only characters."""
+        pattern = self.node.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + ":%"
+        row = self._connection.execute(
+            "SELECT max(CAST(substr(id, ?) AS INTEGER)) FROM events WHERE id LIKE ? ESCAPE '\\'",
+            (len(self.node) + 2, pattern),
+        ).fetchone()
+        return int(row[0] or 0)
+
+    def next_ids(self, count: int) -> list[str]:
+        """Ids for new events of this node."""
+        first = self._next_seq
+        self._next_seq += count
+        return [f"{self.node}:{number}" for number in range(first, first + count)]
+
+    def write(self, batch: Iterable[tuple[str, Sequence[Row]]]) -> bool:
+        """Run statements over rows in one transaction: all or nothing. False when the disk refused; see `state`."""
+        statements = list(batch)
+        try:
+            if not self._is_open:
+                self.reopen()
+            with self._connection:
+                for statement, rows in statements:
+                    self._connection.executemany(statement, rows)
+        except sqlite3.OperationalError as error:
+            full = error.sqlite_errorcode in NO_ROOM
+            self.state = RecordingState.DISK_FULL if full else RecordingState.FAILED
+            return False
+        except StoreError:
+            self.state = RecordingState.FAILED
+            return False
+        self.state = RecordingState.RECORDING
+        return True
+
+    def execute(self, statement: str, parameters: Row = ()) -> sqlite3.Cursor:
+        """One statement in its own transaction, for the rare things that are not a batch."""
+        with self._connection:
+            return self._connection.execute(statement, parameters)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For maintenance that needs the writer's own connection."""
+        return self._connection
+
+    def reopen(self) -> None:
+        """Open the path again, after a rollover moved the file away. What fails now, the next write tries again."""
+        self._connection.close()
+        self._is_open = False
+        self._connection = _open_for_writing(self.path, self.node, self._flag)
+        self._is_open = True
+
+    def checkpoint(self, mode: str = "PASSIVE") -> None:
+        """Move the log into the file, so that a plain copy of the file has the data."""
+        if not self._is_open:
+            return
+        with contextlib.suppress(sqlite3.OperationalError):  # a reader is in the way, or the disk is full: next time
+            self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+
+    def size_bytes(self) -> int:
+        """What the database takes on disk, its log included."""
+        return sum(file.stat().st_size for file in sibling_files(self.path) if file.exists())
+
+    def close(self) -> None:
+        """Fold the log into the file and let go."""
+        self.checkpoint("TRUNCATE")
+        self._connection.close()
+        for file in sibling_files(self.path):
+            give_to_caller(file)
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        os.close(self._lock)
+
+
+def sibling_files(path: Path) -> tuple[Path, Path, Path]:
+    """The file and what SQLite keeps beside it."""
+    return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
+
+
+def _take_lock(path: Path, flag: str) -> int:
+    """One recorder per file. The lock is a file beside it, because closing a second handle of the database itself
+    would drop SQLite's own locks."""
+    lock = path.with_name(path.name + ".lock")
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True)
+            give_to_caller(path.parent)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.read(handle, 32).decode("ascii", "replace").strip()
+        os.close(handle)
+        raise StoreLocked(path, int(owner) if owner.isdigit() else None) from None
+    os.truncate(handle, 0)
+    with contextlib.suppress(OSError):  # the number is only for the message: a full disk must not stop us here
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+    give_to_caller(lock)
+    return handle
+
+
+def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
+    is_new = not path.exists()
+    try:
+        if is_new:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_WRONLY, 0o600))
+            give_to_caller(path)
+        connection = sqlite3.connect(
+            path, timeout=WRITER_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
+        )
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > USER_VERSION:
+            connection.close()
+            raise ForeignFile(f"{path} has format {version}, this version writes {USER_VERSION}; upgrade ingero")
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only takes effect before the first table
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        upgrade(connection, node)
+    except sqlite3.OperationalError as error:
+        raise StoreError(f"{path} cannot be written: {error}; make room or name another place with {flag}") from error
+    except sqlite3.DatabaseError as error:
+        raise ForeignFile(f"{path} is not a SQLite database: {error}; name another file with {flag}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
+    connection.isolation_level = "IMMEDIATE"
+    for file in sibling_files(path):
+        give_to_caller(file)
+    return connection

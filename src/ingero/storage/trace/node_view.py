@@ -1,0 +1,233 @@
+"""What a node can tell about its trace database: overview, operations, chains, snapshots, CUDA graphs."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ingero.contract.events import Source, op_name, source_name
+from ingero.contract.node_api import (
+    AGGREGATE_ABOVE_EVENTS,
+    ChainLine,
+    ChainRow,
+    Chains,
+    GraphEvent,
+    GraphMetrics,
+    OpRow,
+    Ops,
+    Overview,
+    SnapshotRow,
+    Snapshots,
+    SystemNow,
+    TopChain,
+)
+from ingero.contract.timestamps import rfc3339
+from ingero.core.recording.op_stats import WINDOW, percentile
+from ingero.errors import ForeignFile
+from ingero.storage.trace.chains import NEWEST_FIRST, RecordedChain, read_chains
+from ingero.storage.trace.graphs import (
+    BEGIN_CAPTURE,
+    END_CAPTURE,
+    INSTANTIATE,
+    LAUNCH,
+    MAX_GRAPH_EVENTS,
+    read_graph_events,
+)
+from ingero.storage.trace.query import RECORDER_SILENT_NS, recorded_until
+from ingero.storage.trace.reading import reading
+from ingero.storage.trace.rows import NOT_A_NUMBER, int_table
+from ingero.storage.trace.schema import table_columns
+
+READ_TIMEOUT_S: Final = 30.0
+RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
+BUCKET_NS: Final = 60_000_000_000  # of `event_aggregates`
+MAX_CHAINS: Final = 10_000
+MAX_SNAPSHOTS: Final = 100_000  # a day of them
+
+
+class NodeView:
+    """One trace database as its node's API shows it. A file that is not there yet is an empty one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection | None]:
+        if not self.path.exists():
+            yield None
+            return
+        with reading(self.path, READ_TIMEOUT_S) as connection:
+            yield connection
+
+    def overview(self, now_ns: int) -> Overview:
+        """Counts, the newest chain, the machine now."""
+        with self._reading() as connection:
+            if connection is None:
+                return Overview(0, 0, 0)
+            events, chains, sessions = (_count(connection, table) for table in ("events", "causal_chains", "sessions"))
+            newest = read_chains(connection, limit=1, order=NEWEST_FIRST)
+            until_ns = recorded_until(connection)
+            ended = until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS
+            return Overview(
+                events,
+                chains,
+                sessions,
+                system_now(connection, now_ns),
+                _top(newest),
+                recorded_until=rfc3339(until_ns) if ended and until_ns is not None else None,
+            )
+
+    def ops(self, now_ns: int, since_ns: int = 0, pid: int | None = None) -> Ops:
+        """Latency per operation, most time first."""
+        with self._reading() as connection:
+            if connection is None:
+                return Ops("empty", [])
+            system = system_now(connection, now_ns)
+            where, values = "timestamp >= ?", [since_ns]
+            if pid is not None:
+                where, values = f"{where} AND pid = ?", [*values, pid]
+            total = connection.execute(f"SELECT count(*) FROM events WHERE {where}", values).fetchone()[0]
+            if not total:
+                return Ops("empty", [], system)
+            if total > AGGREGATE_ABOVE_EVENTS:
+                return Ops("aggregate", counted_ops(connection, since_ns, pid), system)
+            sql = f"SELECT source, op, duration FROM events WHERE {where} ORDER BY timestamp"
+            return Ops("percentile", _percentiles(connection.execute(sql, values)), system)
+
+    def chains(self, since_ns: int = 0) -> Chains:
+        """Chains as recorded, newest first."""
+        with self._reading() as connection:
+            if connection is None:
+                return Chains([])
+            newest = read_chains(connection, since_ns, limit=MAX_CHAINS + 1, order=NEWEST_FIRST)
+        return Chains([chain_row(chain) for chain in newest[:MAX_CHAINS]], len(newest) > MAX_CHAINS)
+
+    def snapshots(self, since_ns: int) -> Snapshots:
+        """The machine over time."""
+        with self._reading() as connection:
+            if connection is None or not table_columns(connection, "system_snapshots"):
+                return Snapshots([])
+            newest = connection.execute(
+                "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
+                "WHERE timestamp >= ? ORDER BY timestamp DESC LIMIT ?",
+                (since_ns, MAX_SNAPSHOTS),
+            ).fetchall()
+            return Snapshots([SnapshotRow(rfc3339(at), *values) for at, *values in reversed(newest)])
+
+    def graph_metrics(self, since_ns: int) -> GraphMetrics:
+        """CUDA graphs: how often captured, instantiated, launched."""
+        with self._reading() as connection:
+            if connection is None:
+                return GraphMetrics(0, 0, 0, 0)
+            rows = connection.execute(
+                "SELECT op, count(*), avg(duration), min(timestamp), max(timestamp) FROM events "
+                "WHERE source = ? AND timestamp >= ? GROUP BY op",
+                (int(Source.GRAPH), since_ns),
+            ).fetchall()
+        by_op = {op: (count, average, first, last) for op, count, average, first, last in rows}
+        nothing = (0, None, 0, 0)
+        launches, _, first, last = by_op.get(LAUNCH, nothing)
+        return GraphMetrics(
+            captures=by_op.get(BEGIN_CAPTURE, nothing)[0],
+            instantiations=by_op.get(INSTANTIATE, nothing)[0],
+            launches=launches,
+            total_events=sum(row[1] for row in rows),
+            avg_capture_dur_us=_us(by_op.get(END_CAPTURE, nothing)[1]),
+            avg_instantiate_dur_us=_us(by_op.get(INSTANTIATE, nothing)[1]),
+            launch_rate_per_sec=launches / ((last - first) / 1e9) if last > first else None,
+        )
+
+    def graph_events(self, since_ns: int, pid: int | None = None, limit: int = MAX_GRAPH_EVENTS) -> list[GraphEvent]:
+        """The newest CUDA graph calls."""
+        with self._reading() as connection:
+            return [] if connection is None else read_graph_events(connection, since_ns, pid, limit)
+
+
+def chain_row(recorded: RecordedChain) -> ChainRow:
+    """A chain as the API and the fan-out show it."""
+    chain = recorded.chain
+    return ChainRow(
+        id=recorded.id,
+        detected_at=rfc3339(recorded.detected_at_ns),
+        severity=str(chain.severity),
+        summary=chain.summary,
+        root_cause=chain.root_cause,
+        explanation=chain.explanation,
+        recommendations=list(chain.recommendations),
+        cuda_op=chain.cuda_op,
+        cuda_p99_us=chain.p99_ns // 1000,
+        cuda_p50_us=chain.p50_ns // 1000,
+        tail_ratio=chain.tail_ratio or None,
+        timeline=[ChainLine(str(entry.layer), entry.detail) for entry in chain.timeline],
+        node=recorded.node,
+    )
+
+
+def _us(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds / 1000
+
+
+def _count(connection: sqlite3.Connection, table: str) -> int:
+    if not table_columns(connection, table):
+        return 0
+    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def system_now(connection: sqlite3.Connection, now_ns: int) -> SystemNow | None:
+    """The newest look at the machine, if it is of the last minute."""
+    if not table_columns(connection, "system_snapshots"):
+        return None
+    row = connection.execute(
+        "SELECT cpu_pct, mem_pct, swap_mb, load_avg FROM system_snapshots WHERE timestamp >= ? "
+        "ORDER BY timestamp DESC LIMIT 1",
+        (now_ns - RECENT_NS,),
+    ).fetchone()
+    return SystemNow(*row) if row else None
+
+
+def _top(chains: list[RecordedChain]) -> TopChain | None:
+    if not chains:
+        return None
+    chain = chains[0].chain
+    return TopChain(str(chain.severity), chain.summary, chain.root_cause, list(chain.recommendations))
+
+
+def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
+    """Over the last calls of each operation, so that the answer is about now."""
+    table = int_table(cursor.fetchall(), 3)
+    keys = table[:, 0] << 16 | table[:, 1]
+    found = []
+    for key in np.unique(keys):
+        durations = table[keys == key, 2]
+        ordered = np.sort(durations[-WINDOW:])
+        p50, p95, p99 = (percentile(ordered, share) // 1000 for share in (0.50, 0.95, 0.99))
+        row = OpRow(op_name(key >> 16, key & 0xFFFF), source_name(key >> 16), len(durations), p50, p95, p99)
+        found.append((-int(durations.sum()), row.operation, row))
+    return [row for *_, row in sorted(found, key=lambda item: item[:2])]
+
+
+def counted_ops(connection: sqlite3.Connection, since_ns: int, pid: int | None = None) -> list[OpRow]:
+    """Totals of every operation from the minute buckets, which count also what was not kept as rows."""
+    rows = connection.execute(
+        "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), max(max_dur) "
+        "FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) GROUP BY source, op "
+        "HAVING sum(count) > 0 ORDER BY sum(sum_dur) DESC",
+        (since_ns - since_ns % BUCKET_NS, pid),
+    ).fetchall()
+    if not rows:  # a recorder without buckets keeps every event
+        rows = connection.execute(
+            "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
+            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' GROUP BY +source, +op "
+            "ORDER BY total(duration) DESC",
+            (since_ns, pid),
+        ).fetchall()
+    try:
+        return [
+            OpRow(op_name(s, o), source_name(s), n, avg_us=mean / 1000, min_us=low // 1000, max_us=high // 1000)
+            for s, o, n, mean, low, high in rows
+        ]
+    except TypeError as error:
+        raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None

@@ -1,0 +1,121 @@
+"""Reading a trace database of anybody: nothing is written beside it, nothing in it runs, damage is a sentence."""
+
+import contextlib
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from ingero.errors import ForeignFile, StoreError, Unavailable
+from ingero.storage.trace.database import sibling_files
+from ingero.storage.trace.schema import OWN_TABLES, TABLES, USER_VERSION, table_columns
+
+READER_TIMEOUT_MS: Final = 2000
+_STEPS_BETWEEN_LOOKS: Final = 10_000  # of the engine, between two looks at the clock
+_NEEDED: Final = ("timestamp", "pid", "tid", "source", "op", "duration")
+# other recorders may lack these; readers find them empty
+_OPTIONAL: Final = (
+    "causal_chains",
+    "event_aggregates",
+    "process_names",
+    "sessions",
+    "stack_traces",
+    "system_snapshots",
+)
+# a view or a virtual table under the name of ours would run its author's SQL, perhaps without end
+_POSING_SQL: Final = (
+    "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND lower(name) IN ("
+    + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES))
+    + ")"
+)
+
+
+@contextlib.contextmanager
+def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
+    """A connection for reading only; damage that shows itself later is told like damage at once."""
+    connection = connect_readonly(path)
+    if timeout_s is not None:
+        deadline_s = time.monotonic() + timeout_s
+        connection.set_progress_handler(lambda: time.monotonic() > deadline_s, _STEPS_BETWEEN_LOOKS)
+    try:
+        yield connection
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_INTERRUPT:
+            raise Unavailable(f"{path}: no answer within {timeout_s:g} s; ask about a shorter time") from None
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreError(f"{path} is locked by the process that writes it; ask again") from None
+        raise ForeignFile(f"{path} cannot be read: {error}; the file is damaged or not a whole trace") from error
+    finally:
+        connection.close()
+
+
+def connect_readonly(path: Path) -> sqlite3.Connection:
+    """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
+    if not path.is_file():
+        trouble = "is not a file" if path.exists() else "is not there"
+        raise StoreError(f"{path} {trouble}; record one with `ingero trace`, or name another with --db")
+    wal = sibling_files(path)[1]
+    try:
+        connection = _open_with_log(path) if wal.exists() and wal.stat().st_size else _open(path, "immutable=1")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        posing = connection.execute(_POSING_SQL).fetchone()
+        columns = set(table_columns(connection, "events"))
+        problem = _problem(version, posing, columns) if path.stat().st_size else "is empty: its copy was cut short"
+        if problem:
+            connection.close()
+            raise ForeignFile(f"{path} {problem}")
+        for table in _OPTIONAL:
+            if not table_columns(connection, table):
+                connection.execute(f"CREATE TEMP TABLE {table} {TABLES[table]}")
+    except sqlite3.OperationalError as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    except sqlite3.DatabaseError as error:
+        kind = "is not a SQLite database" if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB else "is damaged"
+        raise ForeignFile(f"{path} {kind}: {error}") from error
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+    return connection
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(str(path))}?{mode}", uri=True, timeout=READER_TIMEOUT_MS / 1000, check_same_thread=False
+    )
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a traced name may be any bytes
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first look opens the file
+    return connection
+
+
+def _open_with_log(path: Path) -> sqlite3.Connection:
+    """SQLite reads a write-ahead log with the help of a file beside it; where it may not make one, a copy is read."""
+    try:
+        return _open(path, "mode=ro")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+    with tempfile.TemporaryDirectory(prefix="ingero-") as folder:
+        copy = Path(folder) / "trace.db"
+        for source, target in zip(sibling_files(path)[:2], sibling_files(copy), strict=False):
+            shutil.copyfile(source, target)
+        settled = sqlite3.connect(copy)
+        settled.execute("PRAGMA journal_mode = DELETE")  # folds the log into the file
+        settled.close()
+        return _open(copy, "immutable=1")  # stays readable without its name
+
+
+def _problem(version: int, posing: tuple[str] | None, columns: set[str]) -> str | None:
+    if version > USER_VERSION:
+        return f"has format {version}, this version reads up to {USER_VERSION}; upgrade ingero"
+    if posing is not None:
+        return f"is not to be trusted: {posing[0]!r} is computed, not recorded; only tables are read"
+    if not columns:
+        return "is a database, but not a trace: it has no table `events`"
+    missing = [name for name in _NEEDED if name not in columns]
+    return f"is a database, but not a trace: `events` has no column {missing[0]!r}" if missing else None

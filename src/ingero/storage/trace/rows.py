@@ -1,0 +1,59 @@
+"""Rows of a trace database as values for statistics and causal chains; files of every version."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.chains.evidence import SystemSample
+from ingero.core.recording.event_columns import COLUMN_NAMES, EventColumns, columns_from_table
+from ingero.errors import ForeignFile
+from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
+
+NOT_A_NUMBER = "an event holds something else where a number belongs"
+
+
+def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
+    """Rows of whole numbers; raises ForeignFile where a file holds anything else."""
+    try:
+        return np.array(rows, np.int64).reshape(len(rows), width)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
+
+
+def read_events(
+    connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS, last: int = 0, node: str | None = None
+) -> EventColumns:
+    """Events in time order; `last` keeps only the newest so many, `node` only that node's."""
+    present = set(table_columns(connection, "events"))
+    columns = ", ".join(name if name in present else f"0 AS {name}" for name in COLUMN_NAMES)
+    where, values = "timestamp BETWEEN ? AND ?", [from_ns, to_ns]
+    parameters: list[object] = list(values)
+    if node is not None and "node" in present:
+        where += " AND node = ?"
+        parameters.append(node)
+    sql = f"SELECT {columns} FROM events WHERE {where} ORDER BY timestamp"
+    if last:
+        sql = f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC LIMIT {int(last)})"
+    found = columns_from_table(int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES)))
+    return found.take(np.argsort(found.timestamp, kind="stable"))
+
+
+def read_samples(connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS) -> list[SystemSample]:
+    """System samples in time order."""
+    rows = connection.execute(
+        "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
+        "WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp",
+        (from_ns, to_ns),
+    )
+    return [SystemSample(*row) for row in rows]
+
+
+def read_nodes(connection: sqlite3.Connection) -> list[str]:
+    """Nodes with events in this file; a file from before node names has one without a name."""
+    if "node" not in table_columns(connection, "events"):
+        return [""]
+    names = connection.execute("SELECT DISTINCT node FROM events WHERE typeof(node) = 'text' ORDER BY node")
+    return [row[0] for row in names]

@@ -1,0 +1,42 @@
+"""Call stacks of a trace database with what the calls behind them took."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from ingero.storage.trace.schema import MAX_STACK_BYTES, table_columns
+
+
+@dataclass(frozen=True, slots=True)
+class StackUse:
+    """One stack and all calls of one operation that came from it."""
+
+    hash: int
+    source: int
+    op: int
+    count: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    sum_arg0: float
+    processes: str
+    ips: str
+    frames: str
+
+
+def read_stacks(
+    connection: sqlite3.Connection, since_ns: int, source: int | None, op: int | None, pid: int | None, limit: int
+) -> list[StackUse]:
+    """Stacks by total time, most first; None is any. Frames too large to be frames are left out of their stack."""
+    comm = "nullif(e.comm, '')" if "comm" in table_columns(connection, "events") else "NULL"
+    rows = connection.execute(
+        "SELECT e.stack_hash, e.source, e.op, count(*), avg(e.duration), min(e.duration), max(e.duration), "
+        f"total(e.arg0), coalesce(group_concat(DISTINCT coalesce({comm}, p.name)), ''), "
+        "iif(length(s.ips) <= ?5, s.ips, ''), iif(length(s.frames) <= ?5, s.frames, '') "
+        "FROM events e JOIN stack_traces s ON s.hash = e.stack_hash LEFT JOIN process_names p ON p.pid = e.pid "
+        "WHERE e.stack_hash != 0 AND e.timestamp >= ?1 AND e.source = coalesce(?2, e.source) "
+        "AND e.op = coalesce(?3, e.op) AND e.pid = coalesce(?4, e.pid) AND typeof(e.duration) = 'integer' "
+        # `+` leaves the order to time: through the index of operations every row would be looked up by itself
+        "GROUP BY +e.stack_hash, +e.source, +e.op ORDER BY total(e.duration) DESC LIMIT ?6",
+        (since_ns, source, op, pid, MAX_STACK_BYTES, limit),
+    )
+    return [StackUse(*row) for row in rows]

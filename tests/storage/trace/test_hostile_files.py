@@ -1,0 +1,171 @@
+"""Trace files made to hurt the reader: views that never end under our names, text that is no text."""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.storage.merge.test_databases import database
+
+from ingero.cli.dispatch import run
+from ingero.errors import ForeignFile
+from ingero.storage.merge.databases import merge
+from ingero.storage.trace.chains import CHAIN_COLUMNS
+from ingero.storage.trace.reading import connect_readonly
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS hash FROM c"
+NESTED = "[" * 100_000
+CHAIN = (
+    f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES ('n1:slow', 1000000000000000001, 'HIGH', 'slow', "
+    "'busy host', 'why', '[]', 'cudaMalloc', 20, 10, 2.0, '[]', 'n1')"
+)
+
+
+@pytest.mark.parametrize("table", ["stack_traces", "causal_chains", "collectives", "SESSIONS"])
+def test_a_view_under_the_name_of_a_table_is_refused(tmp_path: Path, table: str) -> None:
+    path = database(tmp_path / "a.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"CREATE VIEW {table} AS {ENDLESS}")
+    connection.close()
+    with pytest.raises(ForeignFile, match="computed, not recorded"):
+        connect_readonly(path)
+    with pytest.raises(ForeignFile, match="computed, not recorded"):
+        merge([path], tmp_path / "out.db")
+    good = database(tmp_path / "b.db", node="n2")
+    summary = merge([path, good], tmp_path / "out.db", skip_bad=True)
+    assert [bool(file.skipped) for file in summary.files] == [True, False]
+
+
+def test_triggers_of_a_source_never_run_and_are_not_carried_over(tmp_path: Path) -> None:
+    path = database(tmp_path / "a.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM events; END")
+    connection.close()
+    before = path.read_bytes()
+    assert merge([path], tmp_path / "out.db").events == 3
+    merged = sqlite3.connect(tmp_path / "out.db")
+    assert merged.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'").fetchone() == (0,)
+    merged.close()
+    assert path.read_bytes() == before
+
+
+def test_names_that_are_not_utf_8_are_shown_with_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = database(tmp_path / "a.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET comm = CAST(x'70fffe' AS TEXT), node = CAST(x'6eff' AS TEXT)")
+    connection.close()
+    assert run(["query", "-d", str(path), "--json", "SELECT DISTINCT node, comm FROM events"]) == 0
+    assert '"comm": "p\ufffd\ufffd"' in capsys.readouterr().out
+    for kind in ("perfetto", "perfetto-proto"):
+        assert run(["export", "--format", kind, "-d", str(path), "-o", str(tmp_path / "out")]) == 0
+
+
+def test_text_where_a_number_belongs_ends_an_export_with_a_sentence(tmp_path: Path) -> None:
+    path = database(tmp_path / "a.db")
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE events SET duration = 'abc' WHERE rowid = 1")
+    connection.close()
+    assert run(["export", "--format", "perfetto", "-d", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(database(path)) as connection:
+        connection.execute(CHAIN)
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+    return path
+
+
+def commands(path: Path, out: Path) -> list[list[str]]:
+    """Everything that reads a trace database."""
+    return [
+        ["query", "-d", str(path), "SELECT count(*) FROM events"],
+        ["query", "-d", str(path), "--limit", "5"],
+        ["query", "-d", str(path), "--json"],
+        *(["explain", "-d", str(path), *how] for how in ([], ["--replay"], ["--per-process"], ["--annotations"])),
+        *(["export", "--format", kind, "-d", str(path), "-o", str(out)] for kind in ("perfetto", "perfetto-proto")),
+        ["merge", str(path), "-o", str(out), "--force-node", "n"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["UPDATE events SET duration = 'abc', timestamp = 1e300 WHERE rowid = 1"],
+        ["UPDATE events SET node = x'ff00' WHERE rowid = 1", "UPDATE causal_chains SET detected_at = 'x'"],
+        ["UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, source = 999, op = -3"],
+        ["UPDATE events SET pid = -1, tid = 5000000000, timestamp = -1", "UPDATE causal_chains SET tail_ratio = 9e999"],
+        ["DROP TABLE process_names", "DROP TABLE event_aggregates", "DROP TABLE sessions", "DROP TABLE stack_traces"],
+        ["DROP TABLE system_snapshots", "DROP TABLE causal_chains", "DROP TABLE annotations"],
+        ["DROP TABLE events", "CREATE TABLE events (id, timestamp)", "INSERT INTO events VALUES (1, 2)"],
+        ["ALTER TABLE events DROP COLUMN gpu_id", "ALTER TABLE events DROP COLUMN ret_code"],
+        [f"UPDATE causal_chains SET timeline = '{NESTED}', recommendations = '{NESTED}'"],
+        [f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, '[]', 1)"],
+    ],
+)
+def test_odd_contents_end_in_an_answer_or_in_a_sentence(
+    tmp_path: Path, statements: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(tmp_path / "a.db", *statements)
+    before = path.read_bytes()
+    for command in commands(path, tmp_path / "out"):
+        status = run(command)
+        assert status == 0 or "ingero" in capsys.readouterr().err, command
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("page", range(1, 12))
+def test_a_page_lost_to_the_disk_is_a_sentence(tmp_path: Path, page: int, capsys: pytest.CaptureFixture[str]) -> None:
+    path = database(tmp_path / "a.db")
+    content = bytearray(path.read_bytes())
+    content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    path.write_bytes(content)
+    for command in commands(path, tmp_path / "out"):
+        assert run(command) == 0 or str(path) in capsys.readouterr().err or command[0] == "query", command
+
+
+ON_READ_ONLY_MEDIA = """
+set -e
+mount -t tmpfs none media
+cp trace.db trace.db-wal media
+mount -o remount,ro media
+"$PYTHON" -m ingero query -d media/trace.db --json "SELECT count(*) AS n FROM events"
+"$PYTHON" -m ingero merge media/trace.db -o merged.db
+"$PYTHON" -m ingero export --format perfetto -d media/trace.db -o out.json
+ls media
+"""
+
+
+def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> None:
+    """Rows that only the write-ahead log has are there, and nothing was tried to be written beside them."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare: the read-only file system lives in a namespace of its own")
+    if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("namespaces are not allowed on this machine")
+    writer = sqlite3.connect(database(tmp_path / "live.db"))
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA wal_autocheckpoint = 0")
+    writer.execute(
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES ('n1:99', 1, 1, 1, 1, 1, 1)"
+    )
+    writer.commit()
+    for name in ("trace.db", "trace.db-wal"):
+        shutil.copyfile(tmp_path / name.replace("trace", "live"), tmp_path / name)
+    writer.close()
+    (tmp_path / "media").mkdir()
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", ON_READ_ONLY_MEDIA], cwd=tmp_path, check=False, capture_output=True, text=True,
+        env=os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"n": 4' in done.stdout
+    assert done.stdout.split()[-2:] == ["trace.db", "trace.db-wal"]
+    merged = sqlite3.connect(tmp_path / "merged.db")
+    assert merged.execute("SELECT count(*) FROM events").fetchone() == (4,)
+    merged.close()
