@@ -32,7 +32,7 @@ TARGET = "/v1/metrics?cluster_id=bench"
 def fleet_command(http: int, grpc_port: int | None = None) -> list[str]:
     others = [part for name in ("agent", "admin", "health", "metrics", "prometheus") for part in (f"--{name}", "0")]
     listen = ["--http", str(http), "--grpc", str(grpc_port) if grpc_port else "off"]
-    return python("-m", "ingero.cli.fleet_server", *listen, *others, "--log-level", "error")
+    return python("-m", "ingero.cli.commands.services.fleet", *listen, *others, "--log-level", "error")
 
 
 def commands() -> dict[str, Any]:

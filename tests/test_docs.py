@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 
 import ingero.config
-from ingero.cli import echo_server, echo_stress, fleet_server, straggler_sink
+from ingero.cli.commands.services import echo as echo_server
+from ingero.cli.commands.services import echo_stress, straggler_sink
+from ingero.cli.commands.services import fleet as fleet_server
 from ingero.cli.grammar import COMMANDS, GROUPS
 
 ROOT = Path(__file__).parents[1]

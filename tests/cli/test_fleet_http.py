@@ -9,9 +9,9 @@ import trustme
 from tests.fleet.pushes import ANY_PORT, running
 from tests.fleet.test_backends import write_pair
 
-from ingero.cli.check_fleet import check_fleet
+from ingero.cli.commands.node.check_fleet import check_fleet
+from ingero.cli.commands.services.echo_ask import connect
 from ingero.cli.dispatch import run
-from ingero.cli.echo_ask import connect
 from ingero.cli.fleet_http import fleet_json, open_connection
 from ingero.errors import AuthError, ConfigError, Unavailable
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 import pytest
 
+from ingero.cli.commands.services.echo import echo
+from ingero.cli.commands.services.fleet import fleet
 from ingero.cli.dispatch import run, run_click
-from ingero.cli.echo_server import echo
-from ingero.cli.fleet_server import fleet
 from ingero.sim.samples import write_samples
 
 ANSWERS = [

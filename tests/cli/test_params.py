@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from ingero.cli.query import command as query
+from ingero.cli.commands.query import command as query
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--since", "--clock-skew-threshold"])

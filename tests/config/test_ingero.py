@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.fleet_push import apply_flags, command
+from ingero.cli.commands.node.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig, find_config, load_ingero, trace_database
 from ingero.config.loader import load_text
 from ingero.errors import ConfigError

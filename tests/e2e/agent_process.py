@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.waiting import PATIENCE_S
 
 from ingero.agent.push.app import Agent, AgentOptions
-from ingero.cli.logs import set_up_logging
+from ingero.cli.show.logs import set_up_logging
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig, PersistenceConfig, RemediateConfig
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.e2e
 
 @contextlib.contextmanager
 def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    command = [sys.executable, "-m", "ingero.cli.fleet_server", "--json", *ANY, *arguments]
+    command = [sys.executable, "-m", "ingero.cli.commands.services.fleet", "--json", *ANY, *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -216,7 +216,7 @@ def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -
 
 def test_check_print_and_mistakes(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "ingero.cli.fleet_server", *arguments]
+        command = [sys.executable, "-m", "ingero.cli.commands.services.fleet", *arguments]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ)
         return done.returncode, done.stdout + done.stderr
 

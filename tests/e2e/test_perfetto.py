@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from tests.perfetto_oracle import ask_perfetto
 from tests.shared_data import shared
 
+from ingero.cli.commands.export import command
 from ingero.cli.dispatch import run
-from ingero.cli.export import command
 from ingero.contract.events import op_name
 from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineChain, TimelineNode
 from ingero.storage.trace.reading import connect_readonly

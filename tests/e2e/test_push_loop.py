@@ -107,7 +107,7 @@ def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f
         fleet.wait_for(lambda seen: seen.quorum_met, PATIENCE_S)
         sink = running.enter_context(
             subprocess.Popen(
-                [sys.executable, "-c", "from ingero.cli.straggler_sink import main; main()", "--socket-path",
+                [sys.executable, "-c", "from ingero.cli.commands.services.straggler_sink import main; main()", "--socket-path",
                  str(socket), "--listen", "127.0.0.1:0", "--reconnect-delay", "100ms"],
                 stderr=subprocess.PIPE, text=True,
             )

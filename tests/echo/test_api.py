@@ -15,7 +15,7 @@ from tests.echo.service import TOKEN, Reply, RunningEcho
 from tests.tls_files import Authority
 from tests.waiting import PATIENCE_S, until
 
-from ingero.cli.logs import FieldFormatter
+from ingero.cli.show.logs import FieldFormatter
 from ingero.echo import api
 from ingero.storage.files import replace_file
 from ingero.transport.listen import parse_address

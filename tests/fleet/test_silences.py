@@ -12,8 +12,8 @@ from tests.fleet.pushes import protobuf, running
 from tests.fleet.test_receive import PB, post
 from tests.fleet.test_verdicts import START_S, said_of_a_job
 
-from ingero.cli.silence import command
-from ingero.cli.status import command as status_command
+from ingero.cli.commands.silence import command
+from ingero.cli.commands.status import command as status_command
 from ingero.contract.exposition import render
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.contract.verdict import VerdictState, decode_verdicts

@@ -108,7 +108,7 @@ class Services:
         (out / "rates.yaml").write_text(RATES)
         (out / "fleet.yaml").write_text(f"processors: {{ingero: {{verdict: {{rates_file: {out / 'rates.yaml'}}}}}}}\n")
         configured = [f"--config={out / 'fleet.yaml'}", "--grpc=off", *listeners]
-        self.fleet = self._start("fleet", ["-m", "ingero.cli.fleet_server", *configured])
+        self.fleet = self._start("fleet", ["-m", "ingero.cli.commands.services.fleet", *configured])
         self.agent = self._start(
             "agent",
             ["-m", "ingero", "fleet-push", "--fleet-endpoint", f"http://127.0.0.1:{ports['http']}", "--fleet-insecure",

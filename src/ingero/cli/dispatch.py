@@ -9,7 +9,7 @@ import sys
 import click
 
 from ingero.cli.grammar import COMMANDS
-from ingero.cli.table import printable
+from ingero.cli.show.table import printable
 from ingero.errors import IngeroError
 
 # what a base install leaves out, by module

@@ -9,8 +9,8 @@ from typing import TypeAlias
 import msgspec
 
 from ingero.cli.fanout_options import FanoutOptions
-from ingero.cli.rows import RowPrinter
-from ingero.cli.table import print_json, printable, severity_tag
+from ingero.cli.show.rows import RowPrinter
+from ingero.cli.show.table import print_json, printable, severity_tag
 from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.clocks.skew import ClockOffset, skew_warnings, unsure_nodes

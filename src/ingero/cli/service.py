@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import click
 
-from ingero.cli.logs import set_up_logging
+from ingero.cli.show.logs import set_up_logging
 
 
 class Started(Protocol):

@@ -85,7 +85,15 @@ class DemoCluster:
         config = self.folder / "fleet-config.yaml"
         config.write_text(self._fleet_config())
         ports = [word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))]
-        command = [sys.executable, "-m", "ingero.cli.fleet_server", "--config", str(config), "--json", *ports]
+        command = [
+            sys.executable,
+            "-m",
+            "ingero.cli.commands.services.fleet",
+            "--config",
+            str(config),
+            "--json",
+            *ports,
+        ]
         with (self.folder / "fleet.log").open("ab") as log:
             self._fleet = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._fleet.stdout is not None

@@ -30,7 +30,7 @@ class DemoEcho:
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "ingero.cli.echo_server", "serve", "--json", "--create-certificate"]
+        command = [sys.executable, "-m", "ingero.cli.commands.services.echo", "serve", "--json", "--create-certificate"]
         command += ["--db-path", str(self._database), "--log-level", "warning"]
         for name in ("otlp", "otlp-http", "mcp", "health"):
             command += [f"--{name}-addr", "127.0.0.1:0"]

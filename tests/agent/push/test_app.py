@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S, until_async
 from yarl import URL
 
 from ingero.agent.push.app import Agent, AgentOptions, default_baseline
-from ingero.cli.fleet_push import apply_flags, command
+from ingero.cli.commands.node.fleet_push import apply_flags, command
 from ingero.config.ingero import IngeroConfig
 from ingero.contract.exposition import metric_name
 from ingero.contract.otlp.codec import decode_json, decode_protobuf

@@ -1,0 +1,224 @@
+"""`ingero blame`, `ingero whatif`: questions to recorded traces of any known kind."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.cli.params import AS_JSON, stacked
+from ingero.cli.show.table import print_json
+from ingero.contract.collective import CollectiveRecord, CollectiveSource
+from ingero.core.blame.answer import Answer
+from ingero.core.cost import loss_per_hour
+from ingero.errors import ForeignFile, Unavailable
+from ingero.importers.ask import blame_inputs
+from ingero.importers.detect import Inputs, load
+
+DUMP_TIMEOUT_S = 15.0
+_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+_FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
+    traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin, trace
+    databases. Files, folders and mixtures are fine; a missing rank is said, not fatal."""
+
+
+_price_options = stacked(
+    click.option("--rate", type=click.FloatRange(min=0), help="Dollars per GPU hour; wins over the rate table."),
+    click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
+    click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
+)
+
+
+@click.command(
+    "blame",
+    help=f"""Name the rank a job waits for: who, why, how sure, what it costs – or why that cannot be said.
+
+    {_FORMATS}
+
+    \b
+    Examples:
+      ingero blame traces/
+      ingero blame _dump_* --json
+      ingero blame trace.parquet --picture slow.svg --rate 2.5
+      ingero blame --live""",
+)
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH...]")
+@AS_JSON
+@click.option("--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw worker × step into FILE.svg or .png."
+)
+@_price_options
+def blame(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    live: bool,
+    picture: Path | None,
+    rate: float | None,
+    provider: str | None,
+    gpu_model: str | None,
+) -> None:
+    if not paths and not live:
+        raise click.UsageError("name files or folders, or ask running processes with --live")
+    inputs = load_traces(paths) if paths else Inputs()
+    if live:
+        _ask_processes(inputs)
+    answer = blame_inputs(inputs)
+    price = find_rate(rate, provider, gpu_model)
+    if picture is not None and answer.heat is not None:
+        from ingero.cli.show.picture import write_picture
+
+        write_picture(picture, answer, _title(paths))
+    elif picture is not None:
+        print(f"no picture: a {answer.source} has no steps to draw", file=sys.stderr)
+    if as_json:
+        print_json(answer_json(answer, price))
+        return
+    from ingero.cli.show.blame import print_answer
+
+    print_answer(answer, price, _read_line(inputs), picture if answer.heat is not None else None)
+
+
+@click.command(
+    "whatif",
+    help=f"""Show what each fix would save: step time, GPU hours and money if workers ran at their peers' pace.
+
+    {_FORMATS}
+
+    \b
+    Examples:
+      ingero whatif trace.parquet --rate 2.5
+      ingero whatif traces/ --gpu-model H100 --provider aws --json""",
+)
+@_PATHS
+@AS_JSON
+@_price_options
+def whatif(
+    paths: tuple[Path, ...], as_json: bool, rate: float | None, provider: str | None, gpu_model: str | None
+) -> None:
+    answer = blame_inputs(load_traces(paths))
+    price = find_rate(rate, provider, gpu_model)
+    if as_json:
+        print_json({"step_time": answer.step_time_s, "fixes": fixes_json(answer, price)})
+        return
+    from ingero.cli.show.blame import print_fixes
+
+    print_fixes(answer, fixes_json(answer, price), price)
+
+
+def load_traces(paths: Sequence[Path]) -> Inputs:
+    """Files and folders of any known kind, trace databases included."""
+    databases = [path for path in paths if path.is_file() and _is_sqlite(path)]
+    others = [path for path in paths if path not in databases]
+    inputs = load(others) if others else Inputs()
+    for path in databases:
+        from ingero.storage.trace.collectives import read_collectives
+
+        by_source: dict[CollectiveSource, list[CollectiveRecord]] = {}
+        for record in read_collectives(path):
+            by_source.setdefault(record.source, []).append(record)
+        for source, records in by_source.items():
+            inputs.add(path, source, records, exact=source is not CollectiveSource.FLIGHT_RECORDER)
+        inputs.used.append((path, "trace database"))
+    if databases and not inputs.records:
+        raise ForeignFile(f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it")
+    return inputs
+
+
+def _is_sqlite(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
+def _ask_processes(inputs: Inputs) -> None:
+    """Dumps of this machine's PyTorch processes, taken now."""
+    import asyncio
+
+    from ingero.agent.processes.flight_recorder import DumpOutcome, find_targets, request_dumps
+
+    targets = find_targets()
+    if not targets:
+        raise Unavailable(
+            "no process here listens for dump requests: start the job with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, "
+            "TORCH_FR_BUFFER_SIZE and TORCH_NCCL_ENABLE_TIMING set (`ingero run --print-env`)"
+        )
+    for reply in asyncio.run(request_dumps(targets, DUMP_TIMEOUT_S)):
+        if reply.outcome is DumpOutcome.WRITTEN:
+            inputs.add_dump(Path(f"_dump_{reply.target.rank}"), reply.data)
+        else:
+            inputs.problems.append(f"rank {reply.target.rank}: {reply.outcome}: {reply.detail}")
+
+
+def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
+    """Dollars per GPU hour: as given, else from the rate table."""
+    if rate is not None or gpu_model is None:
+        return rate
+    from ingero.config.rates import load_rates
+
+    return load_rates().guess(provider, gpu_model)
+
+
+def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
+    """The answer with the documented keys."""
+    return {
+        "culprits": [
+            {
+                "rank": c.rank,
+                "node": c.node,
+                "worker": c.worker,
+                "class": str(c.cause),
+                "excess": c.excess,
+                "error": c.error,
+                "confidence": c.confidence,
+                "excess_s": c.excess_s,
+                "period": c.period,
+                "collective": c.collective,
+                "detail": c.detail,
+                "next": c.next_step,
+            }
+            for c in answer.culprits
+        ],
+        "class": str(answer.cause) if answer.cause else None,
+        "not_sure": answer.not_sure,
+        "evidence": list(answer.evidence),
+        "notes": list(answer.notes),
+        "step_time": answer.step_time_s,
+        "ideal_step_time": answer.ideal_step_time_s,
+        "loss_gpu_hours": answer.loss_gpu_hours,
+        "usd_per_hour": answer.usd_per_hour(price),
+        "gpus": answer.gpus,
+        "steps": answer.steps,
+        "source": answer.source,
+        **answer.shares,
+    }
+
+
+def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
+    """One row per fix, largest saving first."""
+    rows = []
+    for fix in answer.fixes:
+        share = fix.saved_s / answer.step_time_s if answer.step_time_s else 0.0
+        rows.append(
+            {
+                "fix": fix.what,
+                "step_time": fix.step_time_s,
+                "saved": fix.saved_s,
+                "saved_share": share,
+                "gpu_hours_per_day": answer.gpus * share * 24,
+                "usd_per_hour": None if price is None else loss_per_hour(share, answer.gpus * price),
+            }
+        )
+    return rows
+
+
+def _title(paths: tuple[Path, ...]) -> str:
+    name = paths[0].resolve().name if paths else "now"
+    return name if len(paths) < 2 else f"{name} and {len(paths) - 1} more"
+
+
+def _read_line(inputs: Inputs) -> str:
+    kinds: dict[str, int] = {}
+    for _, kind in inputs.used:
+        kinds[kind] = kinds.get(kind, 0) + 1
+    return ", ".join(f"{count} {kind}{'s' if count > 1 else ''}" for kind, count in kinds.items())

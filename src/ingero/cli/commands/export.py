@@ -1,0 +1,143 @@
+"""`ingero export`: a trace database as a timeline for Perfetto."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
+from ingero.cli.params import TRACE_DB, Duration
+from ingero.config.ingero import trace_database
+from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
+from ingero.errors import StoreError
+from ingero.storage.trace.reading import reading
+from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
+
+if TYPE_CHECKING:
+    from ingero.cli.commands.export_nodes import NodesTimeline  # what it needs is imported where nodes are asked
+
+FORMATS = {"perfetto": "ingero-trace.json", "perfetto-proto": "ingero-trace.pftrace"}  # and where they go unless said
+PROGRESS_EVERY_S = 0.5
+LIVE_SINCE_S = 3600.0
+FANOUT_TIMEOUT_S = 10.0
+
+
+@click.command()
+@click.option(
+    "--format",
+    "kind",
+    required=True,
+    type=click.Choice(list(FORMATS)),
+    help="JSON that any reader knows, or native packets.",
+)
+@TRACE_DB
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="File to write, `-` for standard output [default: ingero-trace.json or .pftrace here].",
+)
+@click.option(
+    "--since", type=Duration(), help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes]."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
+)
+@fanout_options(FANOUT_TIMEOUT_S)
+@FAIL_ON_PARTIAL
+def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any) -> int:
+    """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
+
+    \b
+    Examples:
+      ingero export --format perfetto
+      ingero export --format perfetto -d cluster.db -o cluster.json
+      ingero export --format perfetto-proto --since 10m -o now.pftrace
+      ingero export --format perfetto --nodes gpu-node-01:8080,gpu-node-02:8080 -o live.json
+    """
+    output = output or Path(FORMATS[kind])
+    options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
+    if options is not None:
+        from ingero.cli.commands.export_nodes import NodesTimeline
+
+        live = NodesTimeline(options, since or LIVE_SINCE_S, limit)
+        writer = _writer(kind, live)
+        _report(writer, write_timeline(output, live.parts(writer)), output)
+        return live.close()
+    path = trace_database(db)
+    with contextlib.suppress(OSError):  # neither need be there
+        if output.samefile(path):
+            raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
+    with reading(path) as connection:
+        reader = TimelineReader(connection, FIRST_NS if since is None else time.time_ns() - int(since * 1e9))
+        writer = _writer(kind, reader)
+        _report(writer, write_timeline(output, timeline_parts(reader, writer)), output)
+    return 0
+
+
+def _writer(kind: str, read: "TimelineReader | NodesTimeline") -> TimelineWriter:
+    return JsonTimeline(read.nodes) if kind == "perfetto" else PacketTimeline(read.nodes, read.processes())
+
+
+def _report(writer: TimelineWriter, size: int, output: Path) -> None:
+    print(f"{writer.events:,} events, {writer.markers:,} chains, {size / 1e6:.3g} MB: {output}", file=sys.stderr)
+    print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
+
+
+def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[bytes]:
+    """The whole timeline, part by part."""
+    chains = reader.chains()
+    if isinstance(writer, PacketTimeline):
+        chains = reader.linked(chains)
+        writer.expect_chains(chains)
+    yield writer.begin()
+    for chunk in reader.event_chunks():
+        yield writer.slices(chunk)
+    for chunk in reader.collective_chunks():
+        yield writer.slices(chunk)
+    yield writer.chains(chains)
+    yield writer.counters(list(reader.counters()))
+    yield writer.end()
+
+
+def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
+    """Write atomically: the name appears when the file is complete; a pipe or a device takes it as it comes. Returns
+    bytes written."""
+    if str(output) == "-":
+        return _write(sys.stdout.buffer, parts)
+    target = Path(os.path.realpath(output))
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if output.exists() and not output.is_file():
+            with output.open("wb") as special:
+                return _write(special, parts)
+        with temporary.open("wb") as file:
+            size = _write(file, parts)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StoreError(f"cannot write {output}: {error.strerror}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+    return size
+
+
+def _write(file: BinaryIO, parts: Iterator[bytes]) -> int:
+    size, shown = 0, time.monotonic() + 2.0
+    for part in parts:
+        size += file.write(part)
+        if sys.stderr.isatty() and time.monotonic() > shown:
+            shown = time.monotonic() + PROGRESS_EVERY_S
+            print(f"\r\x1b[K{size / 1e6:,.0f} MB written", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return size

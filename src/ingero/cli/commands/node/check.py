@@ -1,0 +1,58 @@
+"""`ingero check`: is this node ready, and what does each missing piece cost."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ingero.cli.params import AS_JSON
+from ingero.cli.show.table import coloured, print_json, printable
+from ingero.contract.names import DEFAULT_CLUSTER
+
+if TYPE_CHECKING:
+    from ingero.agent.checks import Check
+
+
+@click.command()
+@click.option("--fleet", metavar="URL", help="Instead: does a push from here reach this Fleet (http[s]://host:4318)?")
+@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="With --fleet: whose quorum.")
+@click.option("--ca-cert", type=click.Path(path_type=Path), help="With --fleet: authority of its certificate.")
+@AS_JSON
+def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None) -> int:
+    """Say whether this node can be traced, piece by piece: what is there, what is missing, what that costs, what to do.
+
+    \b
+    Examples:
+      ingero check
+      sudo ingero check          also tries to load every probe
+      ingero check --json
+      ingero check --fleet https://fleet:4318 --cluster train-a
+    """
+    if fleet is not None:
+        from ingero.cli.commands.node.check_fleet import check_fleet
+
+        return _report(check_fleet(fleet, cluster, ca_cert), as_json, ready="agents here can push")
+    from ingero.agent.checks import run_checks
+
+    return _report(run_checks(), as_json, ready="ready to trace")
+
+
+def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
+    all_passed = all(check.passed or check.optional for check in checks)
+    if as_json:
+        keys = ("name", "pass", "optional", "value", "detail", "recommendation")
+        rows = [(c.name, c.passed, c.optional, c.value, c.detail, c.recommendation) for c in checks]
+        print_json({"all_passed": all_passed, "checks": [dict(zip(keys, row, strict=True)) for row in rows]})
+        return 0 if all_passed else 1
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        failed = coloured("note", "33;1") if check.optional else coloured("FAIL", "31;1")
+        print(
+            f"{coloured('ok  ', '32') if check.passed else failed}  {check.name.ljust(width)}  {printable(check.value)}"
+        )
+        for line in (check.detail, f"do: {check.recommendation}" if check.recommendation and not check.passed else ""):
+            if line:
+                print(f"      {' ' * width}  {printable(line)}")
+    print(f"\n{ready}" if all_passed else "\nnot ready: see FAIL above")
+    return 0 if all_passed else 1

@@ -1,0 +1,159 @@
+"""`ingero mcp` and `ingero ask`: this node's tools for an assistant, and for a person at a shell."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
+from ingero.agent.api.tools.context import AgentContext, Told, to_text
+from ingero.cli.params import AS_JSON, TRACE_DB
+from ingero.cli.service import run_stdio
+from ingero.cli.show.table import print_json, print_summaries
+from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
+from ingero.errors import AuthError
+from ingero.storage.trace.path import home
+from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
+from ingero.transport.nodes import FanoutPolicy, client_tls, distinct
+from ingero.transport.tools import by_name, call, parse_pairs
+
+MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
+
+
+@click.command()
+@click.option("--http", "address", metavar="ADDR", help="Serve HTTPS at ADDR instead of standard input and output.")
+@TRACE_DB
+@click.option("--log", "log_file", type=click.Path(path_type=Path), help="Append the server's log to this file.")
+@click.option("--mcp-bearer-token", hidden=True, help="Refused: arguments are visible to every user.")
+def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None) -> int:
+    """Serve this node's tools over MCP: statistics, causal chains, stacks, SQL, CUDA graphs, the other nodes.
+
+    Over HTTPS a bearer token is wanted when $INGERO_MCP_BEARER_TOKEN is set.
+
+    \b
+    Examples:
+      ingero mcp                          for a desktop assistant (stdio)
+      ingero mcp --http 127.0.0.1:8090    streamable HTTP at /mcp
+    """
+    if mcp_bearer_token:
+        raise AuthError(f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}")
+    from ingero.cli.show.logs import set_up_logging
+
+    set_up_logging("info", log_file)
+    server = _server(trace_database(db), is_local=address is None)
+    if address is None:
+        return run_stdio(server)
+    asyncio.run(_serve_http(server, address))
+    return 0
+
+
+def _server(db: Path, *, is_local: bool) -> Any:
+    """The MCP SDK takes seconds to import, so only this command does."""
+    from ingero.transport.tools_mcp import McpPrompt, McpSurface
+
+    context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
+    return McpSurface(
+        name="ingero",
+        tools=AGENT_TOOLS,
+        context_of=lambda _: context,
+        prompts=[McpPrompt("investigate", "Find out why this GPU node is slow", investigate)],
+        instructions=INSTRUCTIONS,
+    ).server()
+
+
+async def _serve_http(server: Any, address: str) -> None:
+    from ingero.agent.api.server import serve_until_signal, start_app
+    from ingero.transport.tools_mcp import HttpMcp
+
+    token = token_from(None, MCP_TOKEN_VARIABLE)
+    mcp = HttpMcp(server)
+    await mcp.start()
+    try:
+        serving = await start_app(_guarded(mcp.handle, token_digest(token) if token else None), address)
+        print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
+        if serving.notice:
+            print(serving.notice, file=sys.stderr, flush=True)
+        if not token:
+            print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
+        await serve_until_signal(serving)
+    finally:
+        await mcp.stop()
+
+
+def _guarded(handle: Any, digest: bytes | None) -> Any:
+    """MCP at /mcp, behind the token when there is one; the answer does not say what was wrong with a token."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        status, extra = 404, []
+        if scope["path"].rstrip("/") == "/mcp":
+            given = parse_bearer(headers.get(b"authorization", b"").decode("latin-1"))
+            if digest is None or tokens_equal(given, digest):
+                await handle(scope, receive, send)
+                return
+            status, extra = 401, [(b"www-authenticate", b'Bearer error="invalid_token"')]
+        await send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *extra]}
+        )
+        await send({"type": "http.response.body", "body": b"not here\n" if status == 404 else b"unauthorized\n"})
+
+    return app
+
+
+def agent_context(db: Path, *, may_page: bool) -> AgentContext:
+    """What the tools work with, from this machine's configuration."""
+    fleet = load_ingero().fleet
+    policy = FanoutPolicy(
+        tls=client_tls(fleet.ca_cert, fleet.client_cert, fleet.client_key),
+        trusted=fleet.trusted,
+        token=token_from(fleet.token_file, FLEET_TOKEN_VARIABLE),
+    )
+    report = Path("logs/test-report.json")
+    return AgentContext(
+        db=db,
+        nodes=tuple(distinct(fleet.nodes)),
+        policy=policy,
+        play_scenario=_play,
+        may_page=may_page,
+        pagerduty_key=pagerduty_key,
+        report=report if report.exists() else home() / ".ingero" / "test-report.json",
+    )
+
+
+def _play(name: str) -> dict[str, Any]:
+    from ingero.cli.commands.demo_incident import incident_json
+
+    return incident_json(name)
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[TOOL]")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@TRACE_DB
+@AS_JSON
+def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool) -> int:
+    """Ask one of the tools that `ingero mcp` offers to assistants. Without a name: list them.
+
+    \b
+    Examples:
+      ingero ask
+      ingero ask get_trace_stats since=10m tsc=false
+      ingero ask query_fleet action=chains since=1h
+    """
+    if name is None:
+        print_summaries(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
+        return 0
+    context = agent_context(trace_database(db), may_page=True)
+    answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
+    assert isinstance(answer, Told)
+    if as_json:
+        print_json(msgspec.to_builtins(answer))
+    else:
+        print(to_text(answer))
+    return 0

@@ -1,0 +1,84 @@
+"""`ingero replay`: what Fleet decided, decided again from its recorded inputs, with the reasons."""
+
+import datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from ingero.cli.params import AS_JSON
+from ingero.cli.show.table import print_json, render_table
+from ingero.errors import ConfigError
+from ingero.fleet.replay import Replay, Replayed, replay
+
+DEFAULT_DIR = Path("fleet-inputs")
+
+
+@click.command()
+@click.argument("what")
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="Of an EPISODE."
+)
+@AS_JSON
+def command(what: str, folder: Path, as_json: bool) -> int:
+    """Replay recorded inputs: WHAT is the folder of `ingero-fleet --record-inputs`, or an episode id in it.
+
+    Exit status 1 when a verdict does not come out byte for byte as it was recorded.
+
+    \b
+    Examples:
+      ingero replay fleet-inputs
+      ingero replay 561783c82f0dea4b --dir fleet-inputs
+    """
+    path = Path(what)
+    is_folder = path.is_dir()
+    if not is_folder and not folder.is_dir():
+        raise ConfigError(f"{what} is no folder, and there is no folder {folder} to look for an episode in; give --dir")
+    result = replay(path if is_folder else folder)
+    chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]
+    if not chosen and not is_folder:
+        raise ConfigError(f"no episode {what} in {folder}; `ingero replay {folder}` lists them")
+    if as_json:
+        print_json(_as_json(result, chosen))
+    else:
+        _print(result, chosen, why=not is_folder)
+    return 0 if result.is_same else 1
+
+
+def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
+    return {
+        "same": result.is_same,
+        "pushes": result.pushes,
+        "ticks": result.ticks,
+        "missing": [msgspec.to_builtins(verdict) for verdict in result.missing],
+        "verdicts": [
+            {
+                "at": each.at_s,
+                "cluster": each.cluster,
+                "same": each.is_same,
+                "verdict": msgspec.to_builtins(each.verdict),
+                "peers": [msgspec.to_builtins(standing) for standing in each.peers],
+            }
+            for each in chosen
+        ],
+    }
+
+
+def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
+    rows = [
+        (_clock(each.at_s), each.verdict.episode, each.verdict.state, each.verdict.node or "(fleet)", each.verdict.rank,
+         each.verdict.cause, "yes" if each.is_same else "NO", each.verdict.evidence)
+        for each in chosen
+    ]  # fmt: skip
+    print(render_table(("time (UTC)", "episode", "state", "node", "rank", "class", "same", "why"), rows))
+    if why and chosen:
+        print("\nthe others at that moment, and why they were not blamed:")
+        others = sorted(chosen[0].peers, key=lambda s: -s.bars)
+        rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
+        print(render_table(("node", "rank", "own time", "of the bar", "because"), rows))
+    told = "every verdict came out the same" if result.is_same else f"{len(result.missing)} recorded verdicts differ"
+    print(f"\n{result.pushes} pushes, {result.ticks} ticks, {len(result.verdicts)} verdicts: {told}")
+
+
+def _clock(at_s: float) -> str:
+    return datetime.datetime.fromtimestamp(at_s, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,204 @@
+"""`ingero-echo`: the durable event store of the cluster, and the care of its data."""
+
+import json
+import os
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ingero.cli.commands.services.echo_ask import ask, mcp
+from ingero.cli.dispatch import run_click
+from ingero.cli.params import AS_JSON, log_level_option, stacked
+from ingero.config.echo import DEFAULT_DATABASE, EchoConfig
+from ingero.config.loader import load_file, load_text, to_mapping
+from ingero.errors import ConfigError
+
+DB_PATH = click.option(
+    "--db-path", type=click.Path(path_type=Path), default=DEFAULT_DATABASE, show_default=True, help="Database file."
+)
+SERVE_EPILOG = """\b
+Examples:
+  ingero-echo serve --create-certificate                 loopback, certificate and token made and kept
+  ingero-echo serve --config echo.yaml
+  ingero-echo serve --db-path /var/lib/ingero-echo/echo.db --otlp-addr :4317 --otlp-http-addr :4318 \\
+      --mcp-addr :8081 --tls-cert echo.crt --tls-key echo.key --auth-token-file echo.token
+\b
+The token comes from --auth-token-file or from INGERO_ECHO_TOKEN; without either, one is made and kept beside
+the database. It is never a flag, because process arguments are public.
+"""
+
+
+@click.group("ingero-echo")
+def echo() -> None:
+    """Keep what happened in the cluster, durably, and answer questions about it."""
+
+
+_serve_options = stacked(
+    click.option("--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"),
+    click.option("--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"),
+    click.option("--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"),
+    click.option("--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"),
+    click.option("--db-path", metavar="FILE", help="Database file.  [default: ~/.ingero/echo.db]"),
+    click.option("--auth-token-file", metavar="FILE", help="Bearer token for senders and readers."),
+    click.option("--bearer-acl-file", metavar="FILE", help="Several bearers with cluster scopes."),
+    click.option("--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"),
+    click.option("--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"),
+    click.option("--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"),
+    click.option("--gpu-rates-file", metavar="FILE", help="Your own prices per GPU hour."),
+    click.option("--tls-cert", metavar="FILE", help="Certificate (PEM)."),
+    click.option("--tls-key", metavar="FILE", help="Its key, readable by its owner only."),
+    click.option("--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."),
+    click.option("--create-certificate", is_flag=True, default=None, help="Make a certificate once and keep it."),
+    click.option("--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."),
+    click.option("--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."),
+    click.option("--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"),
+    click.option("--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"),
+    click.option("--max-database-size", metavar="SIZE", help="Oldest go beyond it.  [default: 80 % of the volume]"),
+    click.option("--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"),
+    click.option("--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"),
+    click.option("--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"),
+)
+
+
+@echo.command("serve", epilog=SERVE_EPILOG)
+@click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML); flags win.")
+@click.option("--auth-token", hidden=True, default=None)
+@log_level_option()
+@AS_JSON
+@_serve_options
+def serve_command(
+    path: Path | None, auth_token: str | None, log_level: str, as_json: bool, **flags: str | bool | None
+) -> int:
+    """Receive OTLP, keep it, answer questions. SIGTERM drains, SIGHUP reads tokens
+    and certificates again."""
+    if auth_token is not None:
+        raise ConfigError(
+            "a token on the command line is visible to everybody; use --auth-token-file or INGERO_ECHO_TOKEN"
+        )
+    return _serve(effective_config(path, flags), as_json, log_level)
+
+
+def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> EchoConfig:
+    """The file with flags on top, checked by the same rules."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    mapping: dict[str, Any] = {}
+    if path is not None and given:
+        kept = load_file(_Unchecked, path)
+        mapping = {name: value for name, value in to_mapping(kept).items() if value != _DEFAULTS.get(name)}
+    elif path is not None:
+        return load_file(EchoConfig, path)
+    try:
+        return load_text(EchoConfig, json.dumps({**mapping, **given}), "command line")
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("command line:1: ")) from None
+
+
+class _Unchecked(EchoConfig):
+    """The same settings before flags complete them."""
+
+    def __post_init__(self) -> None:
+        return
+
+
+_DEFAULTS = {field.name: field.default for field in fields(EchoConfig)}
+
+
+def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # the store process is started anew, it inherits nothing
+    from ingero.cli.service import run_service
+    from ingero.echo.app import serve
+
+    return run_service("ingero-echo", lambda started: serve(config, started), as_json=as_json, log_level=log_level)
+
+
+@echo.command(
+    "backup", epilog="\b\nExample:\n  ingero-echo backup --db-path /var/lib/ingero-echo/echo.db /mnt/echo-monday.db"
+)
+@DB_PATH
+@AS_JSON
+@click.argument("target", type=click.Path(path_type=Path))
+def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
+    """Copy the database to TARGET. Echo may run or not; all that was acknowledged is in the copy."""
+    from ingero.echo.maintenance import backup
+
+    applied = backup(db_path.expanduser(), target)
+    _print(
+        as_json, {"backup": str(target), "applied_seq": applied}, f"{target} holds everything up to request {applied}"
+    )
+    return 0
+
+
+@echo.command(
+    "restore",
+    epilog="\b\nExample:\n  ingero-echo restore --db-path /var/lib/ingero-echo/echo.db --force /mnt/echo-monday.db",
+)
+@DB_PATH
+@AS_JSON
+@click.option("--force", is_flag=True, help="Set an existing database aside.")
+@click.argument("source", type=click.Path(path_type=Path))
+def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> int:
+    """Put the backup SOURCE in place. Stop Echo first; a journal that continues the backup is kept and loaded."""
+    from ingero.echo.maintenance import restore
+
+    applied, journal = restore(source, db_path.expanduser(), force=force)
+    document = {"restored": str(source), "applied_seq": applied, "journal": journal}
+    _print(as_json, document, f"restored up to request {applied}; {journal}")
+    return 0
+
+
+@echo.command("verify", epilog="\b\nExamples:\n  ingero-echo verify\n  ingero-echo verify --repair")
+@DB_PATH
+@AS_JSON
+@click.option("--repair", is_flag=True, help="Load what a damaged journal still holds, then set it aside.")
+def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
+    """Check database and journal; exits 1 and says what is wrong. Stop Echo first."""
+    from ingero.cli.show.table import render_table
+    from ingero.echo.maintenance import repair as repair_journal
+    from ingero.echo.maintenance import verify
+
+    database = db_path.expanduser()
+    found = verify(database)
+    saved = lost = 0
+    if repair and found.problems:
+        saved, lost = repair_journal(database)
+        found = verify(database)
+        found.notes.append(f"repaired: {saved} requests saved, {lost} lost; the old journal lies beside the database")
+    lines = [render_table(("fact", "value"), found.facts.items())]
+    lines += [f"note: {note}" for note in found.notes] + [f"PROBLEM: {problem}" for problem in found.problems]
+    lines.append("everything can be read" if not found.problems else f"{len(found.problems)} problem(s) found")
+    document = {"facts": found.facts, "problems": found.problems, "notes": found.notes}
+    _print(as_json, document, "\n".join(lines))
+    return 1 if found.problems else 0
+
+
+@echo.command("demo-database", epilog="\b\nExample:\n  ingero-echo demo-database echo-fanin-demo.db")
+@AS_JSON
+@click.argument("target", type=click.Path(path_type=Path))
+def demo_command(target: Path, as_json: bool) -> int:
+    """Write a small database to try questions on. Eight nodes, 80 causal chains, two planted stragglers."""
+    from ingero.echo.maintenance import write_demo
+
+    events = write_demo(target)
+    text = f"{target}: {events} events, {target.stat().st_size} bytes"
+    _print(as_json, {"path": str(target), "events": events, "size_bytes": target.stat().st_size}, text)
+    return 0
+
+
+echo.add_command(ask)
+echo.add_command(mcp)
+
+
+def _print(as_json: bool, document: dict[str, Any], text: str) -> None:
+    click.echo(json.dumps(document, indent=2) if as_json else text)
+
+
+def main() -> int:
+    """Console script."""
+    return run_click(echo, sys.argv[1:], "ingero-echo")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
