@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.otlp.server_grpc import PATHS
 
 CHANNELS = 8
 WORKERS = 16

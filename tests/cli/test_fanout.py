@@ -6,7 +6,7 @@ from ingero.cli.fanout import Course, closing
 from ingero.cli.fanout_options import FanoutOptions
 from ingero.core.clocks.skew import ClockOffset
 from ingero.core.rowmerge import RowMerge
-from ingero.transport.nodes import FanoutPolicy
+from ingero.transport.fanout.nodes import FanoutPolicy
 
 
 @pytest.mark.parametrize(

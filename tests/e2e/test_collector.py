@@ -16,7 +16,7 @@ from tests.fleet.test_receive import JSON, PB, post
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.fleet.guard import TokenGate
-from ingero.transport.otlp_http import Reply
+from ingero.transport.otlp.server_http import Reply
 
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 pytestmark = [

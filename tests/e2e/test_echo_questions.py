@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, until
 from ingero.errors import IngeroError, Unavailable
 from ingero.transport.auth import read_token_file
 from ingero.transport.echo_client import EchoClient
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 pytestmark = pytest.mark.e2e
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "ask-echo.md"

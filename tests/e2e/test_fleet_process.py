@@ -22,7 +22,7 @@ from tests.waiting import PATIENCE_S, until
 
 from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.otlp.server_grpc import PATHS
 
 ANY = ("--grpc", "0", "--http", "0", "--agent", "0", "--admin", "0", "--health", "0", "--metrics", "0")
 pytestmark = pytest.mark.e2e

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.transport.test_fanout_faults import guarded_node
+from tests.transport.fanout.test_faults import guarded_node
 from tests.waiting import PATIENCE_S
 
 from ingero.sim.samples import write_samples

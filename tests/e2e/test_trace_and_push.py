@@ -14,8 +14,8 @@ from tests.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
 from ingero.storage.trace.reading import connect_readonly
-from ingero.transport.fanout import Fanout, Question
-from ingero.transport.nodes import FanoutPolicy
+from ingero.transport.fanout.ask import Fanout, Question
+from ingero.transport.fanout.nodes import FanoutPolicy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.root]
 JOB = """

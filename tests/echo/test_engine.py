@@ -18,7 +18,7 @@ from tests.waiting import PATIENCE_S, until_async
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
-from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
+from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
 from ingero.storage.events.schema import migrate
 from ingero.storage.journal import JournalWriter, list_segments

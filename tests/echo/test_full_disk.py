@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.engine import Engine, EngineSettings
-from ingero.echo.store_api import QueryLimits
+from ingero.echo.store.api import QueryLimits
 from ingero.errors import Overloaded, StoreFull
 
 

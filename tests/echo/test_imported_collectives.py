@@ -18,7 +18,7 @@ GROUP BY global_rank ORDER BY sum(gpu_duration_ns) LIMIT 1"""
 
 async def test_the_rank_others_wait_for_is_found_in_echo(tmp_path: Path) -> None:
     from ingero.echo.engine import Engine, EngineSettings
-    from ingero.echo.store_api import QueryLimits
+    from ingero.echo.store.api import QueryLimits
 
     job = Job(tp=1, dp=4, slow_gpu={2: 0.2}, steps=20)
     engine = Engine(EngineSettings(database=tmp_path / "echo.db", segment_bytes=1 << 20))

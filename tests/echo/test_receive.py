@@ -14,7 +14,7 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.echo.access import Key
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.receive import Receiver
-from ingero.transport.otlp_http import Inbound
+from ingero.transport.otlp.server_http import Inbound
 
 
 @pytest.fixture

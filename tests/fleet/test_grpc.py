@@ -13,10 +13,10 @@ from ingero.core.health.modes import PushOutcome
 from ingero.fleet.backends import GrpcBackend
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.endpoint import Protocol, parse_endpoint
-from ingero.transport.otlp_client import ClientOptions
-from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush, retry_after
-from ingero.transport.otlp_grpc import PATHS, grpc_listener
-from ingero.transport.otlp_http import Inbound, Reply
+from ingero.transport.otlp.client import ClientOptions
+from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush, retry_after
+from ingero.transport.otlp.server_grpc import PATHS, grpc_listener
+from ingero.transport.otlp.server_http import Inbound, Reply
 
 pytestmark = pytest.mark.usefixtures("standing_clock")
 

@@ -14,7 +14,7 @@ from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
 from ingero.fleet.providers import with_provider
-from ingero.transport.otlp_grpc import PATHS, peer_address
+from ingero.transport.otlp.server_grpc import PATHS, peer_address
 
 RULES = "addresses: {127.0.0.0/8: lambda}\n"
 

@@ -15,7 +15,7 @@ from tests.waiting import PATIENCE_S, until_async
 from ingero.transport import http
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind, parse_address
-from ingero.transport.otlp_http import push_protocol
+from ingero.transport.otlp.server_http import push_protocol
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PUSH = (

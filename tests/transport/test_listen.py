@@ -16,8 +16,8 @@ from ingero.errors import ConfigError, Unavailable
 from ingero.transport import listen
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind, bound_address, parse_address, plain_peer
-from ingero.transport.otlp_grpc import grpc_listener, peer_address
-from ingero.transport.otlp_http import Reply, push_protocol
+from ingero.transport.otlp.server_grpc import grpc_listener, peer_address
+from ingero.transport.otlp.server_http import Reply, push_protocol
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PUSH = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"

@@ -16,7 +16,7 @@ from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.clocks.skew import ClockOffset, skew_warnings, unsure_nodes
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
-from ingero.transport.fanout import Fanout, NodeReply, Question, decode_reply
+from ingero.transport.fanout.ask import Fanout, NodeReply, Question, decode_reply
 
 PARTIAL_STATUS = 3
 INTERRUPTED_STATUS = 130

@@ -10,7 +10,7 @@ from ingero.cli.params import Decorator, Duration, stacked
 from ingero.config.ingero import FleetBlockConfig, load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.auth import token_from
-from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
+from ingero.transport.fanout.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 
 _PATH = click.Path(path_type=Path)
 

@@ -45,7 +45,7 @@ def run_stdio(server: Any) -> int:
 
     The SDK reads in a thread that no exception reaches, and there is nothing to be saved.
     """
-    from ingero.transport.tools_mcp import serve_stdio
+    from ingero.transport.tools.mcp import serve_stdio
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.stdin.isatty():

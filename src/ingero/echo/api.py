@@ -32,8 +32,8 @@ from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
 from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.http import json_response
-from ingero.transport.tools import ToolRefused
-from ingero.transport.tools_http import REQUEST_ID_HEADER, list_tools, refusal, request_id, tool_endpoint
+from ingero.transport.tools.http import REQUEST_ID_HEADER, list_tools, refusal, request_id, tool_endpoint
+from ingero.transport.tools.tool import ToolRefused
 
 DRAIN_RETRY_S: Final = 5
 VERSIONS_RATE: Final = (30.0, 100)
@@ -84,7 +84,7 @@ class QuestionApi:
 
     async def start(self) -> None:
         """Make MCP ready."""
-        from ingero.transport.tools_mcp import HttpMcp, McpPrompt, McpResource, McpSurface  # noqa: PLC0415 - slow
+        from ingero.transport.tools.mcp import HttpMcp, McpPrompt, McpResource, McpSurface  # noqa: PLC0415 - slow
 
         surface = McpSurface(
             name="ingero-echo",

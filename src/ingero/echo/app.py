@@ -30,14 +30,14 @@ from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.ingest import MAX_REQUEST_BYTES
 from ingero.echo.metrics import ingest_families, question_families, store_families
 from ingero.echo.receive import Receiver
-from ingero.echo.store_api import StoreStats
+from ingero.echo.store.api import StoreStats
 from ingero.errors import IngeroError, StoreError
 from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.certificates import kept_certificate, local_names
 from ingero.transport.http import HttpListener, error_response, json_response
 from ingero.transport.listen import bind, parse_address
-from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
-from ingero.transport.otlp_http import otlp_endpoint
+from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
+from ingero.transport.otlp.server_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, renew_context, server_context
 
 STATS_TIMEOUT_S = 2.0

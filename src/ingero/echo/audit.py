@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ingero.echo.store_api import StoreApi
+from ingero.echo.store.api import StoreApi
 from ingero.errors import IngeroError
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.echo.ingest import Accepted, Ingest
-from ingero.echo.store_client import StoreClient
-from ingero.echo.store_wire import Progress, StoreSettings
+from ingero.echo.store.client import StoreClient
+from ingero.echo.store.wire import Progress, StoreSettings
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.journal import SEGMENT_BYTES, Inspection, JournalWriter, inspect_journal
 from ingero.storage.ownership import Ownership

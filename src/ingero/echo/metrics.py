@@ -8,7 +8,7 @@ from ingero.echo.admission import Admission
 from ingero.echo.audit import AuditTrail
 from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
-from ingero.echo.store_api import StoreStats
+from ingero.echo.store.api import StoreStats
 
 _ALL: Labels = ()
 

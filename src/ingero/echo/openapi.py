@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ingero.echo.tools.asker import PREFIX
 from ingero.echo.tools.catalogue import TOOLS
-from ingero.transport.tools_http import REFUSAL_RESPONSE, enveloped, openapi
+from ingero.transport.tools.http import REFUSAL_RESPONSE, enveloped, openapi
 
 _OBJECT: Final = {"type": "object"}
 _OPEN: Final = (429, 503)

@@ -15,7 +15,7 @@ from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
 from ingero.transport.auth import BEARER_NEEDED
-from ingero.transport.otlp_http import Inbound, Reply
+from ingero.transport.otlp.server_http import Inbound, Reply
 
 SIGNALS: Final[dict[Kind, Signal]] = {
     MetricsRequest: Signal.METRICS,

@@ -16,7 +16,7 @@ from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
-from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
 LOW_SCORE: Final = 0.31  # what a planted straggler reports; healthy ones are above 0.8

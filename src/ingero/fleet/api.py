@@ -26,7 +26,7 @@ from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictDesk
 from ingero.transport.http import error_response, http_error, json_response
-from ingero.transport.otlp_http import otlp_endpoint
+from ingero.transport.otlp.server_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
 _SLICE = 200

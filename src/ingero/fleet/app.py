@@ -49,8 +49,8 @@ from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.auth import read_token_file
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
-from ingero.transport.otlp_grpc import GrpcListener, grpc_listener
-from ingero.transport.otlp_http import push_protocol
+from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
+from ingero.transport.otlp.server_http import push_protocol
 from ingero.transport.tls import is_loopback, renew_context, server_context
 
 TICK_S = 1.0

@@ -16,9 +16,9 @@ from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Trace
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.auth import read_token_file
-from ingero.transport.otlp_client import parse_retry_after
-from ingero.transport.otlp_client_grpc import retry_after
-from ingero.transport.otlp_grpc import PATHS
+from ingero.transport.otlp.client import parse_retry_after
+from ingero.transport.otlp.client_grpc import retry_after
+from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
 HTTP_PATHS: Final[dict[Kind, str]] = {

@@ -26,7 +26,7 @@ from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
 from ingero.transport.auth import BEARER_NEEDED
-from ingero.transport.otlp_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
+from ingero.transport.otlp.server_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
 
 try:
     from ingero.contract._native import PushLane

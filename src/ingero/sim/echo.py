@@ -15,7 +15,7 @@ from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
 from ingero.transport.auth import read_token_file
 from ingero.transport.echo_client import EchoClient
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 POLL_S: Final = 0.2
 STOP_S: Final = 15.0

@@ -13,7 +13,7 @@ import msgspec
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.tls import ClientTls
-from ingero.transport.tools import Tool, ToolRefused
+from ingero.transport.tools.tool import Tool, ToolRefused
 
 TIMEOUT_S: Final = 30.0
 MAX_ANSWER_BYTES: Final = 32 << 20

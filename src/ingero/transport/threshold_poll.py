@@ -10,7 +10,7 @@ from yarl import URL
 
 from ingero.contract.names import JSON_TYPE
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold, decode_answer
-from ingero.transport.otlp_client import ClientOptions, open_session, parse_retry_after
+from ingero.transport.otlp.client import ClientOptions, open_session, parse_retry_after
 
 MAX_ANSWER_BYTES = 8 * 1024
 

@@ -24,7 +24,7 @@ from ingero.core.collectives.columns import from_records
 from ingero.core.health.modes import PushOutcome
 from ingero.storage.trace.collectives import add_collectives, read_waits
 from ingero.storage.trace.database import TraceDb
-from ingero.transport.otlp_client import PushReply
+from ingero.transport.otlp.client import PushReply
 
 MS = 1_000_000
 VERDICT = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", rank=2, since=1.0)

@@ -29,7 +29,7 @@ from ingero.core.health.modes import ModePolicy
 from ingero.core.health.score import Signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.transport.endpoint import parse_endpoint, threshold_url
-from ingero.transport.otlp_client import ClientOptions, HttpPush
+from ingero.transport.otlp.client import ClientOptions, HttpPush
 from ingero.transport.threshold_poll import ThresholdPoll
 from ingero.transport.uds import LineServer
 

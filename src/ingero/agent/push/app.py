@@ -35,8 +35,8 @@ from ingero.storage.trace.path import home
 from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
 from ingero.transport.listen import bind
-from ingero.transport.otlp_client import ClientOptions, HttpPush, PushClient
-from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
+from ingero.transport.otlp.client import ClientOptions, HttpPush, PushClient
+from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import ThresholdPoll
 from ingero.transport.tls import ClientTls, client_context, is_loopback
 from ingero.transport.uds import LineServer

@@ -28,7 +28,7 @@ from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.rank_stream import RankStream
 from ingero.core.collectives.step_points import JOB_POINTS_PER_S, POINTS_PER_S, StepGroups, StepPoints, share_of_rank
 from ingero.core.health.modes import PushOutcome
-from ingero.transport.otlp_client import PushReply
+from ingero.transport.otlp.client import PushReply
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from ingero.core.health.baseline import is_warm
 from ingero.core.health.modes import PushOutcome, should_poll
 from ingero.core.health.throttle import ThrottleEdges
 from ingero.storage.baseline_file import save_baseline
-from ingero.transport.otlp_client import PushClient, PushReply
+from ingero.transport.otlp.client import PushClient, PushReply
 from ingero.transport.threshold_poll import ThresholdPoll
 from ingero.transport.uds import LineServer
 

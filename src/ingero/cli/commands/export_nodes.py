@@ -25,7 +25,7 @@ from ingero.contract.timeline.writer import (
 from ingero.core.chains.links import link_events
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
-from ingero.transport.fanout import NodeReply, Question, decode_reply
+from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
 
 TOLD_TO_NS = 999_999_999  # nodes tell the second in which a chain was found; its events lie before the end of that
 _COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")

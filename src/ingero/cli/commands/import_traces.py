@@ -93,7 +93,7 @@ async def _push(
     from ingero.core.health.modes import PushOutcome
     from ingero.transport.auth import read_token_file
     from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
-    from ingero.transport.otlp_client import ClientOptions, HttpPush
+    from ingero.transport.otlp.client import ClientOptions, HttpPush
     from ingero.transport.tls import ClientTls, client_context
 
     endpoint = parse_endpoint(target, insecure=insecure, protocol=Protocol.HTTP_PROTOBUF)

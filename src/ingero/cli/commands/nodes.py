@@ -18,9 +18,9 @@ from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, ConfigError, Unavailable
 from ingero.storage.files import replace_file
 from ingero.storage.trace.path import home
-from ingero.transport.fanout import NodeReply, Question, decode_time, peer_fingerprint
-from ingero.transport.node_failures import NOT_DECODABLE
-from ingero.transport.nodes import split_host_port, split_scheme
+from ingero.transport.fanout.ask import NodeReply, Question, decode_time, peer_fingerprint
+from ingero.transport.fanout.failures import NOT_DECODABLE
+from ingero.transport.fanout.nodes import split_host_port, split_scheme
 from ingero.transport.tls import fingerprint_bytes
 
 FANOUT_TIMEOUT_S = 5.0

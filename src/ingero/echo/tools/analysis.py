@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ingero.echo.sqlguard import MAX_SQL_BYTES
-from ingero.echo.store_api import QueryLimits
+from ingero.echo.store.api import QueryLimits
 from ingero.echo.tools.asker import Asker, question
 
 ANSWER_BYTES: Final = 4 << 20

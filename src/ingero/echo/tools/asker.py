@@ -17,9 +17,9 @@ from ingero.config.loader import parse_duration_s
 from ingero.config.rates import RateTable
 from ingero.echo.access import Key
 from ingero.echo.audit import Entry
-from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreApi, StoreRestarting
+from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreApi, StoreRestarting
 from ingero.errors import StoreError, Unavailable
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 QUESTION_SECONDS: Final = 10.0

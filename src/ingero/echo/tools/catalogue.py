@@ -11,7 +11,7 @@ from ingero.echo.tools.nccl import nccl_summary
 from ingero.echo.tools.outliers import find_outlier_nodes
 from ingero.echo.tools.stragglers import find_stragglers
 from ingero.echo.tools.summary import summary
-from ingero.transport.tools import Tool, tool
+from ingero.transport.tools.tool import Tool, tool
 
 _QUESTIONS: Final = (
     summary,

@@ -24,7 +24,7 @@ from ingero.echo.tools.asker import (
     records,
     unix_ns,
 )
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
 Time = (

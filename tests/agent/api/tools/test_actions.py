@@ -16,7 +16,7 @@ from ingero.agent.checks import Check
 from ingero.config.ingero import CONFIG_VARIABLE, PAGERDUTY_VARIABLE, pagerduty_key
 from ingero.errors import AuthError, ConfigError
 from ingero.sim.incidents import INCIDENTS
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 KEY = "k3y-that-must-not-show"
 PAGE = {"summary": "rank 3 is slow", "severity": "warning"}

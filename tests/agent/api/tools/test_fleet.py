@@ -11,12 +11,12 @@ from aiohttp import web
 from tests.agent.api.tools.asking import START_NS, ask
 from tests.agent.api.tools.test_chains import CHAIN
 from tests.storage.merge.test_databases import database, rows
-from tests.transport.test_fanout import node
+from tests.transport.fanout.test_ask import node
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.agent.api.tools.fleet import MAX_WARNINGS
 from ingero.core.sanitise import PREAMBLE
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 NOBODY = "127.0.0.1:1"
 

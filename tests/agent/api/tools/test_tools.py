@@ -18,8 +18,8 @@ from ingero.agent.api.tools.context import AgentContext
 from ingero.contract.chain import Chain, Severity
 from ingero.sim.samples import write_samples
 from ingero.storage.trace.chains import RecordedChain
-from ingero.transport.tools import ToolRefused
-from ingero.transport.tools_mcp import McpSurface
+from ingero.transport.tools.mcp import McpSurface
+from ingero.transport.tools.tool import ToolRefused
 
 
 @pytest.fixture(scope="module")

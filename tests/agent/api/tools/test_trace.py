@@ -9,7 +9,7 @@ from tests.agent.api.tools.asking import START_NS, ask, calls, data_of, trace
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.errors import StoreError, Unavailable
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 FRAMES = '[{"s":"cudaMalloc","f":"libcudart.so.13"},{"pf":"train.py","pfn":"forward","pl":47},{"i":"0x7f"}]'
 

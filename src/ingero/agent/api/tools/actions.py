@@ -11,7 +11,7 @@ from ingero.agent.api.tools.context import AgentContext, Compact, Told, told
 from ingero.agent.checks import run_checks
 from ingero.config.ingero import PAGERDUTY_VARIABLE
 from ingero.core.sanitise import PREAMBLE, traced
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 MAX_DETAIL_BYTES = 256 * 1024

@@ -7,7 +7,7 @@ from ingero.agent.api.tools.fleet import query_fleet
 from ingero.agent.api.tools.graphs import graph_frequency, graph_lifecycle
 from ingero.agent.api.tools.stats import get_trace_stats
 from ingero.agent.api.tools.trace import get_stacks, run_sql
-from ingero.transport.tools import Tool, tool
+from ingero.transport.tools.tool import Tool, tool
 
 _QUESTIONS = (
     get_check, get_trace_stats, get_causal_chains, get_stacks, run_sql, graph_lifecycle, graph_frequency, query_fleet,

@@ -19,8 +19,8 @@ from ingero.errors import ForeignFile
 from ingero.storage.trace.node_view import READ_TIMEOUT_S
 from ingero.storage.trace.query import covered_ns
 from ingero.storage.trace.reading import reading
-from ingero.transport.nodes import FanoutPolicy
-from ingero.transport.tools import ToolRefused
+from ingero.transport.fanout.nodes import FanoutPolicy
+from ingero.transport.tools.tool import ToolRefused
 
 MAX_ANSWER_BYTES = 1 << 20
 NO_TRACE = "there is no trace on this machine yet; `sudo ingero trace --record` records one"

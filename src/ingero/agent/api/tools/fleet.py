@@ -14,9 +14,9 @@ from ingero.core.clocks.skew import skew_warnings, unsure_nodes
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, traced
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS
-from ingero.transport.fanout import Fanout, Question, decode_reply
-from ingero.transport.nodes import check_nodes
-from ingero.transport.tools import ToolRefused
+from ingero.transport.fanout.ask import Fanout, Question, decode_reply
+from ingero.transport.fanout.nodes import check_nodes
+from ingero.transport.tools.tool import ToolRefused
 
 SKEW_THRESHOLD_MS = 10.0
 MAX_WARNINGS = 20

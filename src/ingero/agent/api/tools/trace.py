@@ -26,7 +26,7 @@ from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run
 from ingero.storage.trace.node_view import READ_TIMEOUT_S
 from ingero.storage.trace.query import count_events
 from ingero.storage.trace.stacks import StackUse, read_stacks
-from ingero.transport.tools import ToolRefused
+from ingero.transport.tools.tool import ToolRefused
 
 MAX_SQL_BYTES = 1 << 20
 _SOURCES = "cuda, driver, host, io, tcp, net, cuda_graph"

@@ -18,8 +18,8 @@ from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.trace.path import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
-from ingero.transport.nodes import FanoutPolicy, client_tls, distinct
-from ingero.transport.tools import by_name, call, parse_pairs
+from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
+from ingero.transport.tools.tool import by_name, call, parse_pairs
 
 MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
@@ -53,7 +53,7 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
 
 def _server(db: Path, *, is_local: bool) -> Any:
     """The MCP SDK takes seconds to import, so only this command does."""
-    from ingero.transport.tools_mcp import McpPrompt, McpSurface
+    from ingero.transport.tools.mcp import McpPrompt, McpSurface
 
     context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
     return McpSurface(
@@ -67,7 +67,7 @@ def _server(db: Path, *, is_local: bool) -> Any:
 
 async def _serve_http(server: Any, address: str) -> None:
     from ingero.agent.api.server import serve_until_signal, start_app
-    from ingero.transport.tools_mcp import HttpMcp
+    from ingero.transport.tools.mcp import HttpMcp
 
     token = token_from(None, MCP_TOKEN_VARIABLE)
     mcp = HttpMcp(server)

@@ -22,7 +22,7 @@ from ingero.config.echo import (
 from ingero.transport.auth import read_token_file, token_from
 from ingero.transport.echo_client import EchoClient, remote
 from ingero.transport.endpoint import refuse_plaintext
-from ingero.transport.tools import by_name, call, parse_pairs
+from ingero.transport.tools.tool import by_name, call, parse_pairs
 
 PREFIX = "fleet.cluster."
 WIDEST_CELL = 100
@@ -98,7 +98,7 @@ def mcp(**where: Any) -> int:
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion
-    from ingero.transport.tools_mcp import McpPrompt, McpResource, McpSurface
+    from ingero.transport.tools.mcp import McpPrompt, McpResource, McpSurface
 
     client = connect(**where)
     tools = [remote(tool) for tool in TOOLS]

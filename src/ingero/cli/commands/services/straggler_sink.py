@@ -58,9 +58,9 @@ def command(
       straggler-sink --socket-path /run/ingero/ingero-remediate.sock --listen :9464
     """
     from ingero.agent.host.sockets import find_socket
-    from ingero.agent.push.sink import Sink, SinkSettings
     from ingero.cli.show.logs import set_up_logging
     from ingero.contract.straggler import SOCKET_NAME
+    from ingero.sink import Sink, SinkSettings
 
     set_up_logging(log_level)
     settings = SinkSettings(
@@ -76,7 +76,7 @@ def command(
 async def _serve(sink: object, listen: str) -> None:
     import logging
 
-    from ingero.agent.push.sink import Sink, follow_socket, sink_app
+    from ingero.sink import Sink, follow_socket, sink_app
     from ingero.transport.http import HttpListener
     from ingero.transport.listen import bind
     from ingero.transport.tls import is_loopback

@@ -14,7 +14,7 @@ from ingero.contract.otlp.rpc_status import STATUS_METADATA, decode_retry_after_
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.endpoint import Endpoint
-from ingero.transport.otlp_client import (
+from ingero.transport.otlp.client import (
     MAX_REPLY_BYTES,
     MAX_RETRY_AFTER_S,
     RETRY_DELAY_S,

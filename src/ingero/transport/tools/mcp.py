@@ -16,7 +16,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 from ingero.errors import IngeroError
-from ingero.transport.tools import Tool, by_name, call, self_contained_schema
+from ingero.transport.tools.tool import Tool, by_name, call, self_contained_schema
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import duckdb
 import msgspec
 
 from ingero.echo.retention import RetentionPolicy, retain
-from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
-from ingero.echo.store_query import is_out_of_memory, run_columns, run_query
-from ingero.echo.store_sql import run_user_sql
-from ingero.echo.store_wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
+from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreStats
+from ingero.echo.store.query import is_out_of_memory, run_columns, run_query
+from ingero.echo.store.sql import run_user_sql
+from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal import JournalReader

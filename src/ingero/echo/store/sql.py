@@ -6,8 +6,8 @@ from typing import Final
 import duckdb
 
 from ingero.echo.sqlguard import SqlRefused, check_sql
-from ingero.echo.store_api import QueryFailed, QueryLimits, QueryResult
-from ingero.echo.store_query import run_query
+from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store.query import run_query
 from ingero.storage.events.schema import READABLE
 
 TABLES: Final = tuple(table.name for table in READABLE)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ingero.echo.store_wire import (
+from ingero.echo.store.wire import (
     LENGTH,
     REPLACE_ME,
     Answer,
@@ -57,7 +57,7 @@ def main(fd: int, settings: StoreSettings) -> int:
     os.umask(0o077)  # the database is its owner's
     limit = settings.address_space_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    from ingero.echo.store_loader import Loader  # noqa: PLC0415 - DuckDB must come after the limit
+    from ingero.echo.store.loader import Loader  # noqa: PLC0415 - DuckDB must come after the limit
 
     channel = Channel(socket.socket(fileno=fd))
     loader = Loader(settings, channel.send)

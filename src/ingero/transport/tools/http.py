@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ingero.transport.http import json_response
-from ingero.transport.tools import Context, Tool, ToolRefused, by_name, call, schemas
+from ingero.transport.tools.tool import Context, Tool, ToolRefused, by_name, call, schemas
 
 MAX_QUESTION_BYTES = 1 << 20
 REQUEST_ID_HEADER = "X-Request-Id"

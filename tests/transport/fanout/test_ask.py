@@ -19,10 +19,10 @@ from ingero.errors import AuthError, ConfigError
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate
-from ingero.transport.fanout import Fanout, NodeReply, Question
+from ingero.transport.fanout.ask import Fanout, NodeReply, Question
+from ingero.transport.fanout.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
-from ingero.transport.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
@@ -115,7 +115,7 @@ async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
 
 
 async def test_an_endless_answer_is_an_error_not_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingero.transport.fanout.MAX_REPLY_BYTES", 20)
+    monkeypatch.setattr("ingero.transport.fanout.ask.MAX_REPLY_BYTES", 20)
     async with node(database(tmp_path / "a.db")) as address:
         (reply,) = await ask([address])
     assert "larger than" in (reply.failure or "")

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ingero.echo.store_api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
-from ingero.echo.store_wire import (
+from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
+from ingero.echo.store.wire import (
     LENGTH,
     Answer,
     Ask,
@@ -161,7 +161,7 @@ class StoreClient:
     async def _spawn(self) -> asyncio.StreamReader:
         ours, theirs = socket.socketpair()
         settings = msgspec.json.encode(self._settings).decode()
-        command = [sys.executable, "-m", "ingero.echo.store", str(theirs.fileno()), settings]
+        command = [sys.executable, "-m", "ingero.echo.store.process", str(theirs.fileno()), settings]
         try:
             self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
         finally:

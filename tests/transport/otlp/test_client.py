@@ -21,8 +21,8 @@ from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError
 from ingero.transport.auth import RotatingToken
 from ingero.transport.endpoint import Protocol, parse_endpoint
-from ingero.transport.otlp_client import ClientOptions, HttpPush, PushReply, parse_retry_after
-from ingero.transport.otlp_client_grpc import GrpcPems, GrpcPush
+from ingero.transport.otlp.client import ClientOptions, HttpPush, PushReply, parse_retry_after
+from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
 from ingero.transport.threshold_poll import PollOutcome, PollReply, ThresholdPoll
 
 REQUEST = MetricsRequest(

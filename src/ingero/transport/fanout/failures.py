@@ -6,7 +6,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from ingero.transport.nodes import split_scheme
+from ingero.transport.fanout.nodes import split_scheme
 
 NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -11,9 +11,9 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ingero.transport.tools import Tool, ToolRefused, call, parse_pairs, self_contained_schema, tool
-from ingero.transport.tools_http import list_tools, openapi, tool_endpoint
-from ingero.transport.tools_mcp import HttpMcp, McpPrompt, McpResource, McpSurface
+from ingero.transport.tools.http import list_tools, openapi, tool_endpoint
+from ingero.transport.tools.mcp import HttpMcp, McpPrompt, McpResource, McpSurface
+from ingero.transport.tools.tool import Tool, ToolRefused, call, parse_pairs, self_contained_schema, tool
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):

@@ -16,7 +16,7 @@ from ingero.contract.otlp.rpc_status import RETRY_METADATA, STATUS_METADATA, enc
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import AuthError, MalformedPush, Unavailable
 from ingero.transport.listen import parse_address, plain_peer, port_holder
-from ingero.transport.otlp_http import GRPC_CODES, INTERNAL, Headers, Inbound, Receive, Reply, settled
+from ingero.transport.otlp.server_http import GRPC_CODES, INTERNAL, Headers, Inbound, Receive, Reply, settled
 from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {

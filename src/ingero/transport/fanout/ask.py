@@ -21,8 +21,14 @@ from ingero.contract.node_api import TimeReply
 from ingero.core.clocks.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import AuthError
-from ingero.transport.node_failures import NOT_DECODABLE, changed_certificate, connection_failure, error_text, one_line
-from ingero.transport.nodes import FanoutPolicy, split_host_port, split_scheme
+from ingero.transport.fanout.failures import (
+    NOT_DECODABLE,
+    changed_certificate,
+    connection_failure,
+    error_text,
+    one_line,
+)
+from ingero.transport.fanout.nodes import FanoutPolicy, split_host_port, split_scheme
 from ingero.transport.tls import (
     ClientTls,
     client_context,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import duckdb
 import pyarrow as pa
 
-from ingero.echo.store_api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
+from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, QueryLimits, QueryResult
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63

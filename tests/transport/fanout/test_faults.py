@@ -12,17 +12,17 @@ import pytest
 from tests.fault_proxy import FaultProxy
 from tests.storage.merge.test_databases import database
 from tests.tls_files import Authority
-from tests.transport.test_fanout import SQL, _target, ask, node
+from tests.transport.fanout.test_ask import SQL, _target, ask, node
 from tests.waiting import PATIENCE_S, until_async
 
 from ingero.cli.fanout import ask_rows
 from ingero.cli.fanout_options import FanoutOptions
 from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate
-from ingero.transport.fanout import Fanout, Question
+from ingero.transport.fanout.ask import Fanout, Question
+from ingero.transport.fanout.nodes import FanoutPolicy, parse_nodes
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
-from ingero.transport.nodes import FanoutPolicy, parse_nodes
 from ingero.transport.tls import ClientTls, ServerTls, fingerprint_of_file, server_context
 
 GOOD = b'{"columns":["n"],"rows":[[3]]}'
@@ -291,7 +291,7 @@ async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no room for waiting replies, nodes are asked one after the other; nothing is lost, nothing hangs."""
-    monkeypatch.setattr("ingero.transport.fanout.BACKLOG_BYTES", 1)
+    monkeypatch.setattr("ingero.transport.fanout.ask.BACKLOG_BYTES", 1)
     async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), delay_s=0.3) as late:
         replies = await ask([late.address, *[address] * 20])
     assert [reply.body for reply in replies] == [GOOD] * 21

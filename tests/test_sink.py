@@ -8,9 +8,9 @@ import pytest
 from tests.shared_data import shared
 from tests.waiting import PATIENCE_S, until_async
 
-from ingero.agent.push.sink import MAX_TYPES, Sink, SinkSettings, follow_socket, sink_app
 from ingero.contract.exposition import render
 from ingero.contract.straggler import MAX_LINE_BYTES
+from ingero.sink import MAX_TYPES, Sink, SinkSettings, follow_socket, sink_app
 from ingero.transport.uds import LineServer
 
 
