@@ -18,7 +18,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import uvloop
-from tests.e2e.echo_process import TOKEN, EchoProcess
+from tests.support.echo_process import TOKEN, EchoProcess
 
 from bench.echo_load import Measured, body, load
 from bench.table import finish, judge, print_table

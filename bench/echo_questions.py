@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 import numpy as np
-from tests.e2e.echo_process import TOKEN, EchoProcess
+from tests.support.echo_process import TOKEN, EchoProcess
 
 from bench.table import finish, judge, print_table
 from ingero.storage.events.schema import migrate

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.exposition import render
 from ingero.contract.straggler import MAX_LINE_BYTES

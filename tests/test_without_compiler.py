@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
 FLEET = """
@@ -13,7 +13,7 @@ from ingero.contract.push.segment import read_request
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.contract.otlp.body import Encoding
 from ingero.fleet.processor import FleetProcessor
-from tests.fleet.pushes import as_json, protobuf
+from tests.support.pushes import as_json, protobuf
 fleet = FleetProcessor(ThresholdPolicy())
 for i in range(6):
     fleet.push(protobuf(f"p{i}", 0.9 + i / 100), Encoding.PROTOBUF, None, 0.0, 0)
@@ -28,7 +28,7 @@ COLUMNS = """
 from ingero.contract.otlp.columns import PureColumns, new_columns
 from ingero.contract.otlp.rows import Signal
 from tests.contract.otlp.test_columns import rows_of
-from tests.fleet.pushes import protobuf
+from tests.support.pushes import protobuf
 columns = new_columns()
 for i in range(6):
     columns.add(Signal.METRICS, protobuf(f"n{i}", 0.9 + i / 100, sent_ns=i), i, 99)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 
 import numpy as np
-from tests.recorded_jobs import Job, record
+from tests.support.recorded_jobs import Job, record
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.cli.children import dashboard_beside
 from ingero.errors import Unavailable

@@ -3,7 +3,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.shared_data import SHARED, shared
+from tests.support.shared_data import SHARED, shared
 
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file, load_text, to_mapping

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.agent.nccl.ring_model import ModelRing
+from tests.support.ring_model import ModelRing
 
 from ingero.agent.nccl.build import FOLDER
 from ingero.contract.nccl_ring import (

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.contract.straggler import (
     Heartbeat,

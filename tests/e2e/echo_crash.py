@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
-from tests.e2e.echo_process import TOKEN, EchoProcess
-from tests.echo.samples import metrics_body
+from tests.support.echo_process import TOKEN, EchoProcess
+from tests.support.echo_samples import metrics_body
 
 BATCH = 20
 PRODUCERS = 8

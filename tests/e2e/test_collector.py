@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_forward import exporter
 from tests.fleet.test_receive import JSON, PB, post
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.pushes import as_json, protobuf, running
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.fleet.guard import TokenGate
 from ingero.transport.otlp.server_http import Reply

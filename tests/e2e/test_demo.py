@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.sim.cluster import DemoCluster
 

@@ -7,10 +7,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.cpu_time import children_cpu_s
-from tests.e2e.echo_process import BIN, TOKEN, EchoProcess, run_stress
-from tests.echo.samples import metrics_body
-from tests.waiting import PATIENCE_S
+from tests.support.cpu_time import children_cpu_s
+from tests.support.echo_process import BIN, TOKEN, EchoProcess, run_stress
+from tests.support.echo_samples import metrics_body
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
 

@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.e2e.echo_process import BIN, TOKEN, EchoProcess
-from tests.echo.samples import START_NS, metrics_body
-from tests.waiting import PATIENCE_S
+from tests.support.echo_process import BIN, TOKEN, EchoProcess
+from tests.support.echo_samples import START_NS, metrics_body
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp

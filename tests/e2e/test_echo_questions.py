@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from tests.e2e.echo_process import BIN, TOKEN, EchoProcess
-from tests.echo.questions_data import score
-from tests.waiting import PATIENCE_S, until
+from tests.support.echo_process import BIN, TOKEN, EchoProcess
+from tests.support.questions_data import score
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.errors import IngeroError, Unavailable
 from ingero.transport.auth import read_token_file

@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
-from tests.waiting import PATIENCE_S
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S
 
 from ingero.sim.samples import write_samples
 

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cpu_time import cpu_s
-from tests.fleet.pushes import protobuf
-from tests.waiting import PATIENCE_S
+from tests.support.cpu_time import cpu_s
+from tests.support.pushes import protobuf
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract.names import PROTOBUF_TYPE
 from ingero.sim.cluster import DemoCluster

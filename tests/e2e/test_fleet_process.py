@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from tests.fleet.pushes import protobuf
-from tests.waiting import PATIENCE_S, until
+from tests.support.pushes import protobuf
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.values import MetricsRequest

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.agent_process import connect
-from tests.transport.scripted import Answer, scripted_fleet
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.agent_process import connect
+from tests.support.scripted_fleet import Answer, scripted_fleet
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.straggler import StragglerResolved, StragglerState, encode_line
 from ingero.transport.uds import LineServer

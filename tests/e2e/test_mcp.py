@@ -17,8 +17,8 @@ import httpx2 as httpx
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from tests.cpu_time import cpu_s
-from tests.waiting import PATIENCE_S, until
+from tests.support.cpu_time import cpu_s
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.sim.samples import write_samples

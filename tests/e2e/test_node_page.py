@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import PATIENCE_S
 from tests.transport.fanout.test_faults import guarded_node
-from tests.waiting import PATIENCE_S
 
 from ingero.sim.samples import write_samples
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.perfetto_oracle import ask_perfetto
-from tests.shared_data import shared
+from tests.support.perfetto_oracle import ask_perfetto
+from tests.support.shared_data import shared
 
 from ingero.cli.commands.export import command
 from ingero.cli.dispatch import run

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.storage.merge.test_databases import database
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.storage.trace.database import TraceDb
 

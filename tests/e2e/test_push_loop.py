@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.agent_process import agent, connect
-from tests.fault_proxy import FaultProxy
-from tests.shared_data import shared
-from tests.waiting import PATIENCE_S, until
+from tests.support.agent_process import agent, connect
+from tests.support.fault_proxy import FaultProxy
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.contract.straggler import StragglerResolved, StragglerState, decode_line
 from ingero.sim.cluster import DemoCluster

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.agent_process import agent
-from tests.recorded_wire import is_event, recorded, shape
-from tests.shared_data import shared
-from tests.transport.scripted import Answer, scripted_fleet
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.agent_process import agent
+from tests.support.recorded_wire import is_event, recorded, shape
+from tests.support.scripted_fleet import Answer, scripted_fleet
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract import names
 from ingero.sim.cluster import DemoCluster

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.agent.ebpf.conftest import HERE, compile_c
 from tests.e2e.test_fleet_push import BIN, process
-from tests.transport.scripted import scripted_fleet
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.scripted_fleet import scripted_fleet
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
 from ingero.storage.trace.reading import connect_readonly

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.echo.questions_data import score
-from tests.echo.service import TOKEN, Reply, RunningEcho
-from tests.tls_files import Authority
-from tests.waiting import PATIENCE_S, until
+from tests.support.echo_service import TOKEN, Reply, RunningEcho
+from tests.support.questions_data import score
+from tests.support.tls_files import Authority
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.cli.show.logs import FieldFormatter
 from ingero.echo import api

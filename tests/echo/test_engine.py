@@ -12,8 +12,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
-from tests.echo.samples import metrics_body
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.echo_samples import metrics_body
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.control import ask_running, control_path

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.echo.samples import metrics_body
-from tests.waiting import PATIENCE_S
+from tests.support.echo_samples import metrics_body
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo.engine import Engine, EngineSettings

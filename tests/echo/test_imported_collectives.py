@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.recorded_jobs import Job, record
+from tests.support.recorded_jobs import Job, record
 
 from ingero.contract.measurements.collectives import encode_batches
 from ingero.contract.otlp.codec import encode_protobuf

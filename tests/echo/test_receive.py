@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.echo.samples import metrics_body
+from tests.support.echo_samples import metrics_body
 
 from ingero.contract import names
 from ingero.contract.otlp.body import Encoding

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.echo.samples import metrics_body
+from tests.support.echo_samples import metrics_body
 
 from ingero.contract.otlp.rows import Signal
 from ingero.echo import retention

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.echo.stress import StressPlan, run_stress
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, settings
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from tests.echo.questions_data import score
-from tests.echo.service import TOKEN, RunningEcho
-from tests.waiting import PATIENCE_S
+from tests.support.echo_service import TOKEN, RunningEcho
+from tests.support.questions_data import score
+from tests.support.waiting import PATIENCE_S
 
 from ingero.storage.events.schema import READABLE
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.echo.questions_data import score
-from tests.echo.service import TOKEN, Reply, RunningEcho
 from tests.echo.test_sqlguard import REFUSED
-from tests.waiting import PATIENCE_S
+from tests.support.echo_service import TOKEN, Reply, RunningEcho
+from tests.support.questions_data import score
+from tests.support.waiting import PATIENCE_S
 
 from ingero.echo.tools import analysis
 

@@ -4,9 +4,9 @@ import time
 
 import aiohttp
 import pytest
-from tests.fleet.pushes import health, loopback_config, protobuf, request, running
 from tests.fleet.test_receive import PB, post
-from tests.waiting import until_async
+from tests.support.pushes import health, loopback_config, protobuf, request, running
+from tests.support.waiting import until_async
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.fleet.pushes import ANY_PORT, protobuf, running
 from tests.fleet.test_receive import PB, post
+from tests.support.pushes import ANY_PORT, protobuf, running
 
 from ingero.fleet.app import FleetService
 

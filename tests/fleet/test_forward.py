@@ -3,9 +3,9 @@ import random
 from typing import Any
 
 import pytest
-from tests.fleet.pushes import as_json, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.pushes import as_json, protobuf, running
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.body import Encoding

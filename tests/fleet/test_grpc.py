@@ -3,8 +3,8 @@ import random
 
 import grpc
 import pytest
-from tests.fleet.pushes import as_json, health, protobuf, running
 from tests.fleet.test_receive import JSON, PB, post
+from tests.support.pushes import as_json, health, protobuf, running
 
 from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp import values as otlp

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fleet.pushes import as_json, protobuf, running
+from tests.support.pushes import as_json, protobuf, running
 
 from ingero.contract import names
 from ingero.contract.otlp.values import MetricsRequest

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from tests.fleet.pushes import health, request
+from tests.support.pushes import health, request
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.fleet.pushes import running
 from tests.fleet.test_receive import PB, post
 from tests.fleet.test_verdicts import own_time_push
+from tests.support.pushes import running
 
 from ingero.config.providers import ProviderLookup, ProviderRules
 from ingero.contract import names

@@ -5,9 +5,9 @@ import zlib
 
 import aiohttp
 import pytest
-from tests.fleet.pushes import as_json, protobuf, running
-from tests.shared_data import shared
-from tests.waiting import PATIENCE_S
+from tests.support.pushes import as_json, protobuf, running
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
 from ingero.contract.otlp.body import Encoding, PartialSuccess, decode_response, encode_response

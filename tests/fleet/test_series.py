@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.fleet.pushes import health, request
+from tests.support.pushes import health, request
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp

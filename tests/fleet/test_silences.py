@@ -8,9 +8,9 @@ import aiohttp
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tests.fleet.pushes import protobuf, running
 from tests.fleet.test_receive import PB, post
 from tests.fleet.test_verdicts import START_S, said_of_a_job
+from tests.support.pushes import protobuf, running
 
 from ingero.cli.commands.silence import command
 from ingero.cli.commands.status import command as status_command

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer

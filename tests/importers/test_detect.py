@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agent.nccl.ring_model import ModelRing
-from tests.dump_files import flight_dump, inspector_lines, kineto_trace, write_dumps
-from tests.recorded_jobs import Job, record
+from tests.support.dump_files import flight_dump, inspector_lines, kineto_trace, write_dumps
+from tests.support.recorded_jobs import Job, record
+from tests.support.ring_model import ModelRing
 
 from ingero.core.blame.answer import Answer
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.dump_files import flight_dump, inspector_lines, kineto_trace
-from tests.recorded_jobs import Job, record
+from tests.support.dump_files import flight_dump, inspector_lines, kineto_trace
+from tests.support.recorded_jobs import Job, record
 
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers.ask import blame_inputs

@@ -1,7 +1,7 @@
 """Kept rings read offline."""
 
 import pytest
-from tests.agent.nccl.ring_model import ModelRing
+from tests.support.ring_model import ModelRing
 
 from ingero.errors import ForeignFile, TooLarge
 from ingero.importers import nccl_ring

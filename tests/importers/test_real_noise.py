@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.core.blame.records import blame_records
 from ingero.core.blame.whatif import build_chain, replay_chain

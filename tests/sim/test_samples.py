@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.core.chains.fixes import Host
 from ingero.core.chains.replay import replay

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.core.health.baseline import Baseline, BaselinePolicy, fold
 from ingero.core.health.score import Signals

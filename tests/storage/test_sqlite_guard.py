@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
 from ingero.sim.samples import write_samples

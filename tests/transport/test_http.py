@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.transport import http
 from ingero.transport.http import HttpListener

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.shared_data import shared
 from tests.storage.merge.test_databases import database
 from tests.storage.test_sqlite_guard import ENDLESS
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.sim.samples import write_samples

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.policy import TracePolicy

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.layout import FLAG_OTHER
 from ingero.contract.events import OFF_CPU_PREEMPTED, OFF_CPU_SLEPT, Source

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.agent.ebpf.conftest import Job
 from tests.agent.ebpf.test_recording import require_bpf
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_must_32(job: Callable[..., Job]) -> None:

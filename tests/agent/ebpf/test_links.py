@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.waiting import until
+from tests.support.waiting import until
 
 from ingero.agent.ebpf.links import Link, LinkCloser
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.agent.ebpf.conftest import HERE, Job, compile_c
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.attach import ProbeMode
 from ingero.agent.ebpf.policy import TracePolicy

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.host.child import output_of
 from ingero.errors import Unavailable

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.agent.nccl.jobs import Job
-from tests.waiting import PATIENCE_S, until
+from tests.support.nccl_jobs import Job
+from tests.support.waiting import PATIENCE_S, until
 
 from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built_digest, source_digest
 from ingero.agent.nccl.reader import RingReader

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.agent.nccl.ring_model import SLOTS, ModelRing
+from tests.support.ring_model import SLOTS, ModelRing
 
 from ingero.agent.nccl.reader import PATIENCE_S, RingReader
 from ingero.contract.nccl_ring import HEADER, RECORD

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.agent.nccl.ring_model import ModelRing
+from tests.support.ring_model import ModelRing
 
 from ingero.agent.nccl import rings as rings_module
 from ingero.agent.nccl.rings import Rings, find_process, is_gone, ring_folders

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.nccl.conftest import HOST_SOURCE
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.nccl.build import FOLDER, SOURCES
 

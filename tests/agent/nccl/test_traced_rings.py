@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agent.nccl.jobs import Job
-from tests.waiting import PATIENCE_S
+from tests.support.nccl_jobs import Job
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract.names import RING_FOLDER
 from ingero.storage.trace.reading import connect_readonly

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.fleet.pushes import running
-from tests.transport.scripted import Answer, scripted_fleet
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.pushes import running
+from tests.support.scripted_fleet import Answer, scripted_fleet
+from tests.support.waiting import PATIENCE_S, until_async
 from yarl import URL
 
 from ingero.agent.push.app import Agent, AgentOptions, default_baseline

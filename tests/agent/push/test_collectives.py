@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.agent.nccl.ring_model import ModelRing
-from tests.waiting import PATIENCE_S
+from tests.support.ring_model import ModelRing
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.push import collectives as live_module
 from ingero.agent.push.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits

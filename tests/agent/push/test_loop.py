@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
-from tests.waiting import PATIENCE_S, until_async
+from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scripted_fleet
+from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.agent.push.loop import MIN_POLL_WAIT_S, LoopSettings, PushLoop, jittered

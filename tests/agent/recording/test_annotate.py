@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import until
+from tests.support.waiting import until
 
 from ingero.agent.processes.discover import parent_of, start_time
 from ingero.agent.recording.annotate import MAX_CONNECTIONS, AnnotationServer, check_owner, send_annotation

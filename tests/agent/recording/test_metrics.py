@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.agent.ebpf.test_metrics import Traced
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.recording.app import TraceApp, TraceOptions
 from ingero.agent.recording.metrics import serve_metrics

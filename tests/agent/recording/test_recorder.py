@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.trace_events import MS, PID, T0, US, events, join
+from tests.support.trace_events import MS, PID, T0, US, events, join
 
 from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.processes.info import ProcessBook, ProcessInfo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess, find_python, line_of, line_of_310
 

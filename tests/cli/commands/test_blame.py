@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.dump_files import write_dumps
-from tests.recorded_jobs import Job
-from tests.step_jobs import StepJob, trace_rows, write_parquet
+from tests.support.dump_files import write_dumps
+from tests.support.recorded_jobs import Job
+from tests.support.step_jobs import StepJob, trace_rows, write_parquet
 
 from ingero.cli.dispatch import run
 from ingero.contract import names

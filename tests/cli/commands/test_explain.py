@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.cli.dispatch import run
 from ingero.sim.samples import write_samples

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.shared_data import shared
 from tests.storage.merge.test_databases import changed, database
-from tests.waiting import PATIENCE_S
+from tests.support.shared_data import shared
+from tests.support.waiting import PATIENCE_S
 
 from ingero.cli.commands.export import command
 from ingero.errors import StoreError

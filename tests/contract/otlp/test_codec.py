@@ -3,7 +3,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.otlp_strategies import values
+from tests.support.otlp_strategies import values
 
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.otlp_strategies import values
+from tests.support.otlp_strategies import values
 
 from ingero.contract.otlp import rows as otlp_rows
 from ingero.contract.otlp import values as otlp

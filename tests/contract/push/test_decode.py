@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.otlp_strategies import values
-from tests.shared_data import shared
+from tests.support.otlp_strategies import values
+from tests.support.shared_data import shared
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.recorded_wire import is_event, recorded, shape
+from tests.support.recorded_wire import is_event, recorded, shape
 
 from ingero.contract import names
 from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf

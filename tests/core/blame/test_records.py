@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.recorded_jobs import Job, record
+from tests.support.recorded_jobs import Job, record
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.step_jobs import StepJob, trace_rows, write_parquet
+from tests.support.step_jobs import StepJob, trace_rows, write_parquet
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer

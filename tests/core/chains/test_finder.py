@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
-from tests.core.trace_events import HEALTHY, MS, PID, SLOW, T0, US, events, join, summary
+from tests.support.trace_events import HEALTHY, MS, PID, SLOW, T0, US, events, join, summary
 
 from ingero.contract.chain import Chain, Severity
 from ingero.core.chains import fixes

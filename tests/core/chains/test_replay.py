@@ -1,6 +1,6 @@
 """Chains derived again from a recording, in event time."""
 
-from tests.core.trace_events import MS, T0, US, events, join
+from tests.support.trace_events import MS, T0, US, events, join
 
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.fixes import Host

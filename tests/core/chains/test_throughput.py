@@ -1,7 +1,7 @@
 """Throughput of an operation over time."""
 
 import pytest
-from tests.core.trace_events import MS, T0, summary
+from tests.support.trace_events import MS, T0, summary
 
 from ingero.core.chains.throughput import ThroughputWatch
 

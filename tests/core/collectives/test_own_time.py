@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.own_time import find_cycle, own_segments

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.echo.questions_data import collectives
+from tests.support.questions_data import collectives
 
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.waiting import find_late, measure_waiting

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.trace_events import MS, events, join
+from tests.support.trace_events import MS, events, join
 
 from ingero.core.recording.aggregate import aggregate
 from ingero.core.recording.event_columns import columns_from_rows

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.trace_events import MS, T0, US, events, join
+from tests.support.trace_events import MS, T0, US, events, join
 
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.keep import BOOTSTRAP_NS, KeepPolicy, SampleBook, choose_rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.trace_events import MS, US, events, join
+from tests.support.trace_events import MS, US, events, join
 
 from ingero.core.recording.op_stats import MAX_KEYS, OpWindow, TraceStats, percentile, spike_period
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
-from tests.core.verdict.world import ONSET, START_S, blamed, member, noise, run, slowed, states
+from tests.support.verdict_world import ONSET, START_S, blamed, member, noise, run, slowed, states
 
 from ingero.contract.verdict import CauseClass, VerdictState
 from ingero.core.verdict.engine import VerdictEngine

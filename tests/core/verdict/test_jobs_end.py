@@ -1,7 +1,7 @@
 """Jobs come and go: what the engine keeps of them is bounded, and those that go on do not notice."""
 
 import numpy as np
-from tests.core.verdict.world import START_S, member, noise, run, slowed
+from tests.support.verdict_world import START_S, member, noise, run, slowed
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import GONE_S, VerdictEngine

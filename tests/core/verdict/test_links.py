@@ -1,7 +1,7 @@
 """Slow links: told as network, with no rank to blame; and never told for what ranks, stages or batches do."""
 
 import numpy as np
-from tests.core.verdict.world import START_S, blamed, member, noise
+from tests.support.verdict_world import START_S, blamed, member, noise
 
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine

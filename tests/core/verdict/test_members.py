@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.verdict.world import ONSET, START_S, blamed, member, noise, run, slowed, states
+from tests.support.verdict_world import ONSET, START_S, blamed, member, noise, run, slowed, states
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.core.verdict.world import START_S, member, run, slowed
+from tests.support.verdict_world import START_S, member, run, slowed
 
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict.engine import VerdictEngine

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import floats, integers
-from tests.core.verdict.world import ONSET, blamed, noise, run, slowed
+from tests.support.verdict_world import ONSET, blamed, noise, run, slowed
 
 from ingero.contract.verdict import VerdictState
 from ingero.core.verdict.baseline import filled

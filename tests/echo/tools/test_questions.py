@@ -8,7 +8,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.echo.questions_data import (
+from tests.support.echo_service import RunningEcho
+from tests.support.questions_data import (
     SECOND,
     START_NS,
     collective_bodies,
@@ -20,7 +21,6 @@ from tests.echo.questions_data import (
     total,
     verdict,
 )
-from tests.echo.service import RunningEcho
 
 from ingero.contract import names
 from ingero.core.cost import idle_cost

@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.errors import ForeignFile, MalformedInput, StoreError
 from ingero.storage.merge.databases import merge

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.errors import ForeignFile, StoreError, StoreLocked
 from ingero.storage.trace.aggregates import TraceReader

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.waiting import until
+from tests.support.waiting import until
 
 from ingero.errors import StoreError
 from ingero.storage.trace import writer as trace_writer

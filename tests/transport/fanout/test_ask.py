@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.fault_proxy import FaultProxy
 from tests.storage.merge.test_databases import database
-from tests.tls_files import Authority
-from tests.waiting import PATIENCE_S
+from tests.support.fault_proxy import FaultProxy
+from tests.support.tls_files import Authority
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.core.clocks.skew import skew_warnings

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.fault_proxy import FaultProxy
 from tests.storage.merge.test_databases import database
-from tests.tls_files import Authority
+from tests.support.fault_proxy import FaultProxy
+from tests.support.tls_files import Authority
+from tests.support.waiting import PATIENCE_S, until_async
 from tests.transport.fanout.test_ask import SQL, _target, ask, node
-from tests.waiting import PATIENCE_S, until_async
 
 from ingero.cli.fanout import ask_rows
 from ingero.cli.fanout_options import FanoutOptions

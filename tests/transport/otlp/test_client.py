@@ -8,8 +8,8 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.transport.scripted import Answer, ScriptedFleet, black_hole, scripted_fleet
-from tests.waiting import PATIENCE_S
+from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scripted_fleet
+from tests.support.waiting import PATIENCE_S
 
 from ingero.contract import names
 from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response

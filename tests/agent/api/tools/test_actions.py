@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.agent.api.tools.asking import ask
+from tests.support.asking import ask
 
 from ingero.agent.api.tools.actions import SCENARIOS
 from ingero.agent.api.tools.context import AgentContext

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.agent.api.tools.asking import START_NS, ask, calls, data_of, trace
+from tests.support.asking import START_NS, ask, calls, data_of, trace
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.agent.api.tools.graphs import MAX_LINES

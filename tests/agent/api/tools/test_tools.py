@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from tests.agent.api.tools.asking import ask
+from tests.support.asking import ask
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.agent.api.tools.chains import best_chains

@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.agent.api.tools.asking import START_NS, ask, calls, data_of, trace
+from tests.support.asking import START_NS, ask, calls, data_of, trace
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.errors import StoreError, Unavailable

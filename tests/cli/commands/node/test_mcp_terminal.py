@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("command", [["ingero", "mcp"], ["ingero.cli.commands.services.echo", "mcp"]], ids=" ".join)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 INGERO = [sys.executable, "-m", "ingero", "run"]
 PLUGIN = f"/{platform.machine()}/libnccl-profiler-ingero.so"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.core.trace_events import MS, events
+from tests.support.trace_events import MS, events
 
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.recording.app import TraceView

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import duckdb
-from tests.cpu_time import cpu_s
-from tests.waiting import PATIENCE_S
+from tests.support.cpu_time import cpu_s
+from tests.support.waiting import PATIENCE_S
 
 BIN = Path(sys.executable).parent
 TOKEN = "e2e-secret-token-0123456789abcdef"

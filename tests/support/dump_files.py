@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.recorded_jobs import Job, record
+from tests.support.recorded_jobs import Job, record
 
 from ingero.contract.collective import CollectiveRecord
 

@@ -1,6 +1,6 @@
 """A real agent as a process of its own, with intervals shorter than the command line allows.
 
-`python -m tests.e2e.agent_process` is what `agent` starts; all but the intervals is what `ingero fleet-push` runs.
+`python -m tests.support.agent_process` is what `agent` starts; all but the intervals is what `ingero fleet-push` runs.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.cli.show.logs import set_up_logging
@@ -44,7 +44,7 @@ class RunningAgent:
 def agent(folder: Path, fleet: str, node: str, *flags: str, cluster: str = "demo") -> Iterator[RunningAgent]:
     """Run one until the end of the block, then stop it as a supervisor does."""
     command = [
-        sys.executable, "-m", "tests.e2e.agent_process",
+        sys.executable, "-m", "tests.support.agent_process",
         "--fleet", fleet, "--cluster", cluster, "--node", node, *flags,
     ]  # fmt: skip
     log = folder / f"{cluster}-{node}.log"

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tests.shared_data import shared
+from tests.support.shared_data import shared
 
 from ingero.contract import names
 
