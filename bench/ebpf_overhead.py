@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import BUCKETS, FIRST_OCTAVE, MODE_ENTRY, cookie_of
-from ingero.agent.ebpf.links import ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION, Link, Probe, ProbeStyle, attach_multi
+from ingero.agent.ebpf.links import (
+    ATTACH_UPROBE_MULTI,
+    ATTACH_UPROBE_SESSION,
+    Link,
+    Probe,
+    ProbeStyle,
+    attach_multi,
+)
 from ingero.agent.ebpf.loading import LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
@@ -31,7 +38,9 @@ from ingero.agent.processes.discover import mapped_libraries
 
 ROOT = Path(__file__).parents[1]
 FAKES = ROOT / "tests" / "agent" / "ebpf"
-LAUNCH = next(number for number, function in enumerate(FUNCTIONS) if function.name == "cudaLaunchKernel")
+LAUNCH = next(
+    number for number, function in enumerate(FUNCTIONS) if function.name == "cudaLaunchKernel"
+)
 ROUNDS, CALLS = 7, 20_000
 DRIVER = """
 import ctypes, sys, time
@@ -53,9 +62,24 @@ for line in sys.stdin:
 
 
 def build(folder: Path) -> None:
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-O1", "-fno-omit-frame-pointer", "-shared", "-fPIC"]
-    for name, source, define in (("libcudart.so.12", "fakegpu.c", "-DLIBRARY=1"), ("libburst.so", "burst.c", "-DX")):
-        subprocess.run([*compiler, define, "-o", str(folder / name), str(FAKES / source), "-lpthread"], check=True)
+    compiler = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-O1",
+        "-fno-omit-frame-pointer",
+        "-shared",
+        "-fPIC",
+    ]
+    for name, source, define in (
+        ("libcudart.so.12", "fakegpu.c", "-DLIBRARY=1"),
+        ("libburst.so", "burst.c", "-DX"),
+    ):
+        subprocess.run(
+            [*compiler, define, "-o", str(folder / name), str(FAKES / source), "-lpthread"],
+            check=True,
+        )
 
 
 class Driver:
@@ -63,7 +87,9 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         command = [sys.executable, "-c", DRIVER, str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self._line() == "ready"
 
     def _line(self) -> str:
@@ -112,7 +138,11 @@ def probe_kinds(driver: Driver) -> dict[str, list[float]]:
     row = probes.table.rows[slot]
 
     def ours(mode: int, recording: Recording) -> Link:
-        row["mode"], row["slow_ns"], row["sample_every"] = mode, recording.slow_ns, recording.sample_every
+        row["mode"], row["slow_ns"], row["sample_every"] = (
+            mode,
+            recording.slow_ns,
+            recording.sample_every,
+        )
         return probes.calls.attach(library.file, [probe], [probe], pid)
 
     def empty(program: int, style: ProbeStyle) -> Link:
@@ -154,7 +184,11 @@ class DurationSketch:
 
 def agent(pid: int, seconds: float) -> None:
     """The agent of the drain test, in its own process: ring to sketch, no rows."""
-    tracer = Tracer(TracePolicy(pids=(pid,), record_everything=True, layers=frozenset({"runtime"}), budget_share=None))
+    tracer = Tracer(
+        TracePolicy(
+            pids=(pid,), record_everything=True, layers=frozenset({"runtime"}), budget_share=None
+        )
+    )
     tracer.start()
     print("ready", flush=True)
     sketch, cpu, events = DurationSketch(), 0, 0
@@ -169,8 +203,15 @@ def agent(pid: int, seconds: float) -> None:
         time.sleep(POLL_INTERVAL_S)
     calls = next(row.calls for row in tracer.histograms() if row.name == "cudaLaunchKernel")
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    answer = {"events": events, "calls": calls, "lost": tracer.losses()["calls"], "ns": cpu / max(events, 1)}
-    print(json.dumps({**answer, "rss_mb": rss_mb, "sketched": int(sketch.counts.sum())}), flush=True)
+    answer = {
+        "events": events,
+        "calls": calls,
+        "lost": tracer.losses()["calls"],
+        "ns": cpu / max(events, 1),
+    }
+    print(
+        json.dumps({**answer, "rss_mb": rss_mb, "sketched": int(sketch.counts.sum())}), flush=True
+    )
     tracer.close()
 
 
@@ -207,7 +248,12 @@ def main() -> int:
     lost = sum(int(one["lost"]) + int(one["made"] - one["events"]) for one in drains)
     rss = max(one["rss_mb"] for one in drains)
     rows = [
-        ("agent CPU per event, ring to sketch", f"{best['ns']:.0f} ns", "100 ns", best["ns"] <= 100),
+        (
+            "agent CPU per event, ring to sketch",
+            f"{best['ns']:.0f} ns",
+            "100 ns",
+            best["ns"] <= 100,
+        ),
         ("events per second reached", f"{rate:,.0f}", "200,000", rate >= 200_000),
         ("lost", f"{lost} of {sum(int(one['made']) for one in drains):,}", "0", lost == 0),
         ("agent memory (peak RSS)", f"{rss:.0f} MB", "120 MB", rss < 120),

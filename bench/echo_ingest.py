@@ -67,7 +67,10 @@ def bare_insert(folder: Path, rounds: int = 5) -> float:
 
 
 def memory_mb(echo: EchoProcess) -> float:
-    pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (echo.process.pid, echo.store_pid())]
+    pages = [
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        for pid in (echo.process.pid, echo.store_pid())
+    ]
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -82,13 +85,19 @@ def wait_loaded(echo: EchoProcess) -> None:
     raise SystemExit("Echo did not load its backlog within a minute")
 
 
-def measure_echo(folder: Path, batch: int, connections: int, rate: float = 0) -> tuple[Measured, float, float]:
+def measure_echo(
+    folder: Path, batch: int, connections: int, rate: float = 0
+) -> tuple[Measured, float, float]:
     """Measured load, loaded events per second, memory."""
     folder.mkdir()
     with EchoProcess(folder) as echo:
         port = int(echo.addresses["http"].rpartition(":")[2])
         began = time.perf_counter()
-        measured = uvloop.run(load(port, batch=batch, connections=connections, seconds=SECONDS, rate=rate, token=TOKEN))
+        measured = uvloop.run(
+            load(
+                port, batch=batch, connections=connections, seconds=SECONDS, rate=rate, token=TOKEN
+            )
+        )
         wait_loaded(echo)
         loaded = measured.events / (time.perf_counter() - began)
         used = memory_mb(echo)
@@ -136,7 +145,15 @@ def main() -> None:
             table.append(row(title, *echo[label]))
         table.append(("bare Arrow insert", insert_rate, insert_rate, "", "", "", ""))
         table.append(("bare fdatasync of 20 kB", "", "", sync_p50, sync_p99, "", ""))
-        header = ("", "acked events/s", "loaded events/s", "ack p50 ms", "ack p99 ms", "MB", "errors")
+        header = (
+            "",
+            "acked events/s",
+            "loaded events/s",
+            "ack p50 ms",
+            "ack p99 ms",
+            "MB",
+            "errors",
+        )
         print_table("Echo ingest: acknowledged after it is durable", header, table)
         status = judge(bars(reference, echo, insert_rate, sync_p99))
     if importlib.util.find_spec("bench.echo_questions"):  # stock questions on 10 million events
@@ -144,7 +161,12 @@ def main() -> None:
     finish(status)
 
 
-def bars(reference: Measured, echo: dict[str, tuple[Measured, float, float]], insert: float, sync_p99: float) -> list:
+def bars(
+    reference: Measured,
+    echo: dict[str, tuple[Measured, float, float]],
+    insert: float,
+    sync_p99: float,
+) -> list:
     ratio = echo["100"][0].rate / reference.rate
     thousand, offered = echo["1000"][0], echo["offered"][0]
     p99 = offered.percentile(99)

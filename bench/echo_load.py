@@ -31,8 +31,12 @@ def body(events: int, node: str) -> bytes:
         for i in range(events)
     )  # fmt: skip
     metric = otlp.Metric(name="ingero.event", gauge=otlp.Gauge(data_points=points))
-    who = otlp.Resource(attributes=otlp.attributes({"ingero.cluster.id": "bench", "ingero.node.id": node}))
-    resource = otlp.ResourceMetrics(resource=who, scope_metrics=(otlp.ScopeMetrics(metrics=(metric,)),))
+    who = otlp.Resource(
+        attributes=otlp.attributes({"ingero.cluster.id": "bench", "ingero.node.id": node})
+    )
+    resource = otlp.ResourceMetrics(
+        resource=who, scope_metrics=(otlp.ScopeMetrics(metrics=(metric,)),)
+    )
     return encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
 
 

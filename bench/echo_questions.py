@@ -35,7 +35,10 @@ QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("memcpy_bandwidth_summary", {"window": "10m"}),
     ("memfrag_hotspots", {}),
     ("kernel_launch_summary", {"window": "10m"}),
-    ("run_analysis", {"sql": "SELECT node_id, count(*) FROM events WHERE value_double < 0.4 GROUP BY node_id"}),
+    (
+        "run_analysis",
+        {"sql": "SELECT node_id, count(*) FROM events WHERE value_double < 0.4 GROUP BY node_id"},
+    ),
 )
 METRICS = (
     "ingero.node.health_score",
@@ -82,14 +85,18 @@ def write_database(path: Path) -> None:
         FROM (SELECT i, epoch_ns(now()::TIMESTAMP) AS now_ns,
           CASE WHEN i % {NODES} = 7 THEN 1000000 ELSE 3000000 + i % 1000 END AS gpu FROM range(100000) t(i))"""
     )
-    connection.execute(f"UPDATE meta SET value = {EVENTS // 100 + 200} WHERE key IN ('applied_seq', 'rolled_seq')")
+    connection.execute(
+        f"UPDATE meta SET value = {EVENTS // 100 + 200} WHERE key IN ('applied_seq', 'rolled_seq')"
+    )
     connection.execute("CHECKPOINT")
     connection.close()
 
 
 def ask(address: str, name: str, arguments: dict[str, object]) -> float:
     """Milliseconds until the answer is here."""
-    body = json.dumps({"cluster_id": "bench", **arguments} if name != "run_analysis" else arguments).encode()
+    body = json.dumps(
+        {"cluster_id": "bench", **arguments} if name != "run_analysis" else arguments
+    ).encode()
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     url = f"http://{address}/api/v2/tools/fleet.cluster.{name}"
     began = time.perf_counter()
@@ -130,7 +137,9 @@ def measure(echo: EchoProcess) -> tuple[dict[str, float], dict[str, float]]:
 
 def run() -> int:
     """Fill, ask, ask under load; returns the exit status of the bars."""
-    with tempfile.TemporaryDirectory(prefix="echo-questions-", dir=os.environ.get("BENCH_DIR")) as name:
+    with tempfile.TemporaryDirectory(
+        prefix="echo-questions-", dir=os.environ.get("BENCH_DIR")
+    ) as name:
         folder = Path(name)
         write_database(folder / "echo.db")
         with EchoProcess(folder, "--bearer-rate", "10000", "--bearer-burst", "100000") as echo:
@@ -138,10 +147,16 @@ def run() -> int:
     rows = [(name, idle[name], busy[name], busy[name] / idle[name]) for name, _ in QUESTIONS]
     header = ("question", "idle ms", "ingesting ms", "ratio")
     print_table(
-        f"Questions on {EVENTS:,} events, idle and with {RATE:,} events/s arriving (median of {ROUNDS})", header, rows
+        f"Questions on {EVENTS:,} events, idle and with {RATE:,} events/s arriving (median of {ROUNDS})",
+        header,
+        rows,
     )
     bars = [
-        (f"{name} while ingesting at most 1.5x idle, or 25 ms", b <= 1.5 * i or b <= 25, f"{i:.1f} -> {b:.1f} ms")
+        (
+            f"{name} while ingesting at most 1.5x idle, or 25 ms",
+            b <= 1.5 * i or b <= 25,
+            f"{i:.1f} -> {b:.1f} ms",
+        )
         for name, i, b, _ in rows
     ]
     return judge(bars)

@@ -20,7 +20,9 @@ def rows(body: bytes) -> list[tuple]:
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 for point in metric.gauge.data_points:
-                    values = [getattr(a.value, a.value.WhichOneof("value")) for a in point.attributes]
+                    values = [
+                        getattr(a.value, a.value.WhichOneof("value")) for a in point.attributes
+                    ]
                     fixed = (point.time_unix_nano, point.as_double, metric.name, *who.values())
                     found.append((*fixed, *values))
     return found

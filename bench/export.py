@@ -31,11 +31,23 @@ print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 def chunks() -> list[SliceChunk]:
     rng = np.random.default_rng(7)
     ts = 1_775_000_000_000_000_000 + np.cumsum(rng.integers(500, 1500, EVENTS))
-    columns = [ts, rng.integers(0, 400, EVENTS), rng.choice([1, 4], EVENTS), rng.integers(1, 5, EVENTS)]
-    columns += [np.full(EVENTS, 4242), 4242 + np.arange(EVENTS) % 8, np.zeros(EVENTS), np.zeros(EVENTS)]
+    columns = [
+        ts,
+        rng.integers(0, 400, EVENTS),
+        rng.choice([1, 4], EVENTS),
+        rng.integers(1, 5, EVENTS),
+    ]
+    columns += [
+        np.full(EVENTS, 4242),
+        4242 + np.arange(EVENTS) % 8,
+        np.zeros(EVENTS),
+        np.zeros(EVENTS),
+    ]
     columns += [np.zeros(EVENTS), np.arange(EVENTS)]
     whole = [np.ascontiguousarray(column, np.int64) for column in columns]
-    return [SliceChunk(*(column[i : i + PIECE] for column in whole)) for i in range(0, EVENTS, PIECE)]
+    return [
+        SliceChunk(*(column[i : i + PIECE] for column in whole)) for i in range(0, EVENTS, PIECE)
+    ]
 
 
 def stdlib_json(parts: list[SliceChunk]) -> int:
@@ -74,17 +86,29 @@ def main() -> None:
     ]
     print_table(f"encode stage, {EVENTS:,} events", ("encoder", "seconds", "MB", "ratio"), rows)
     whole = end_to_end()
-    print_table("the whole command, from the database", ("format", "seconds", "MB", "peak RSS MB"), whole)
+    print_table(
+        "the whole command, from the database", ("format", "seconds", "MB", "peak RSS MB"), whole
+    )
     compiled = (
         json_slices.__module__ != "ingero.contract.timeline.perfetto"
         and packet_slices.__module__ != "ingero.contract.timeline.perfetto"
     )
     bars = [
         ("compiled encoders in use", compiled, str(compiled)),
-        ("native packets at least 10x stdlib json", reference_s / native_s >= 10, f"{reference_s / native_s:.1f}x"),
+        (
+            "native packets at least 10x stdlib json",
+            reference_s / native_s >= 10,
+            f"{reference_s / native_s:.1f}x",
+        ),
         ("JSON at least 3x stdlib json", reference_s / json_s >= 3, f"{reference_s / json_s:.1f}x"),
     ]
-    bars.append(("memory under 150 MB", max(row[3] for row in whole) < 150, f"{max(row[3] for row in whole):.0f} MB"))
+    bars.append(
+        (
+            "memory under 150 MB",
+            max(row[3] for row in whole) < 150,
+            f"{max(row[3] for row in whole):.0f} MB",
+        )
+    )
     finish(judge(bars))
 
 
@@ -97,7 +121,18 @@ def end_to_end() -> list[tuple[str, float, float, float]]:
         for kind in ("perfetto", "perfetto-proto"):
             output = Path(folder) / kind
             begin = time.perf_counter()
-            command = [sys.executable, "-c", MEASURED, "export", "--format", kind, "-d", str(path), "-o", str(output)]
+            command = [
+                sys.executable,
+                "-c",
+                MEASURED,
+                "export",
+                "--format",
+                kind,
+                "-d",
+                str(path),
+                "-o",
+                str(output),
+            ]
             done = subprocess.run(command, check=True, capture_output=True, text=True)
             seconds = time.perf_counter() - begin
             rows.append((kind, seconds, output.stat().st_size / 1e6, int(done.stdout) / 1024))

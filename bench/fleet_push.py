@@ -30,9 +30,15 @@ TARGET = "/v1/metrics?cluster_id=bench"
 
 
 def fleet_command(http: int, grpc_port: int | None = None) -> list[str]:
-    others = [part for name in ("agent", "admin", "health", "metrics", "prometheus") for part in (f"--{name}", "0")]
+    others = [
+        part
+        for name in ("agent", "admin", "health", "metrics", "prometheus")
+        for part in (f"--{name}", "0")
+    ]
     listen = ["--http", str(http), "--grpc", str(grpc_port) if grpc_port else "off"]
-    return python("-m", "ingero.cli.commands.services.fleet", *listen, *others, "--log-level", "error")
+    return python(
+        "-m", "ingero.cli.commands.services.fleet", *listen, *others, "--log-level", "error"
+    )
 
 
 def commands() -> dict[str, Any]:
@@ -63,14 +69,21 @@ def closed_loops(files: dict[str, Path]) -> dict[tuple[str, str], dict[str, floa
 
 def least_disturbed(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The round with the least CPU per request: what else the machine does only ever adds. Errors of all rounds."""
-    return {**min(runs, key=lambda run: run["cpu_us"]), "errors": sum(run["errors"] for run in runs)}
+    return {
+        **min(runs, key=lambda run: run["cpu_us"]),
+        "errors": sum(run["errors"] for run in runs),
+    }
 
 
 def open_loops(files: dict[str, Path]) -> dict[tuple[str, str, int], dict[str, Any]]:
     """Fixed rates, latency from the scheduled time; the best of the rounds, as noise only adds."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for _ in range(ROUNDS):
-        for name, encoding in (("constant answer", "protobuf"), ("Fleet", "protobuf"), ("Fleet", "JSON")):
+        for name, encoding in (
+            ("constant answer", "protobuf"),
+            ("Fleet", "protobuf"),
+            ("Fleet", "JSON"),
+        ):
             port = free_port()
             with server(commands()[name](port), port) as pid:
                 load(port, pid, files[encoding], 0, 0.3, 16)
@@ -82,7 +95,9 @@ def open_loops(files: dict[str, Path]) -> dict[tuple[str, str, int], dict[str, A
     return found
 
 
-def grpc_runs(bodies: list[bytes]) -> tuple[dict[str, Any], dict[tuple[str, str, int], dict[str, Any]]]:
+def grpc_runs(
+    bodies: list[bytes],
+) -> tuple[dict[str, Any], dict[tuple[str, str, int], dict[str, Any]]]:
     """Closed loop, and open loops by rate."""
     http, port = free_port(), free_port()
     address, opened = f"127.0.0.1:{port}", {}
@@ -90,11 +105,18 @@ def grpc_runs(bodies: list[bytes]) -> tuple[dict[str, Any], dict[tuple[str, str,
         closed_loop(address, bodies, 0.5)
         before = cpu_s(pid)
         done = closed_loop(address, bodies, SECONDS)
-        closed = {"per_s": done / SECONDS, "cpu_us": (cpu_s(pid) - before) / done * 1e6, "rss_mb": rss_mb(pid)}
+        closed = {
+            "per_s": done / SECONDS,
+            "cpu_us": (cpu_s(pid) - before) / done * 1e6,
+            "rss_mb": rss_mb(pid),
+        }
         for rate in RATES:
             before = cpu_s(pid)
             run: dict[str, Any] = open_loop(address, bodies, rate, SECONDS)
-            opened["Fleet", "gRPC", rate] = {**run, "cpu_us": (cpu_s(pid) - before) / run["done"] * 1e6}
+            opened["Fleet", "gRPC", rate] = {
+                **run,
+                "cpu_us": (cpu_s(pid) - before) / run["done"] * 1e6,
+            }
     return closed, opened
 
 
@@ -130,20 +152,28 @@ def verdict(name: str, value: float, unit: str, passed: bool, bar: str) -> bool:
 
 
 def main() -> int:
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n"
+    )
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         protobuf_bodies, json_bodies = bodies(512)
         files = {
-            "protobuf": write_requests(directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, TARGET),
+            "protobuf": write_requests(
+                directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, TARGET
+            ),
             "JSON": write_requests(directory / "json.bin", json_bodies, JSON_TYPE, TARGET),
         }
         closed, opened = closed_loops(files), open_loops(files)
         over_grpc, opened_grpc = grpc_runs(protobuf_bodies)
         memory = rss_with_nodes(10_000, directory)
-    print(f"{'server':<18}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}   closed loop, 32 connections")
+    print(
+        f"{'server':<18}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}   closed loop, 32 connections"
+    )
     for (name, encoding), run in sorted(closed.items()):
-        print(f"{name:<18}{encoding:<10}{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}")
+        print(
+            f"{name:<18}{encoding:<10}{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}"
+        )
     print(
         f"{'Fleet':<18}{'gRPC':<10}{over_grpc['per_s']:>9.0f}{over_grpc['cpu_us']:>9.1f}{over_grpc['rss_mb']:>8.0f}"
         "   (the client is Python too and sets the pace)"
@@ -153,9 +183,14 @@ def main() -> int:
     )
     for (name, encoding, rate), run in sorted((opened | opened_grpc).items()):
         slow = f"   the client manages {run['per_s']:.0f}/s" if run["per_s"] < 0.95 * rate else ""
-        print(f"{name:<18}{encoding:<10}{rate:>9}{run['p50_ms']:>9.3f}{run['p99_ms']:>9.3f}{run['cpu_us']:>9.1f}{slow}")
+        print(
+            f"{name:<18}{encoding:<10}{rate:>9}{run['p50_ms']:>9.3f}{run['p99_ms']:>9.3f}{run['cpu_us']:>9.1f}{slow}"
+        )
     print()
-    ours, null = closed["Fleet", "protobuf"]["cpu_us"], closed["constant answer", "protobuf"]["cpu_us"]
+    ours, null = (
+        closed["Fleet", "protobuf"]["cpu_us"],
+        closed["constant answer", "protobuf"]["cpu_us"],
+    )
     asgi = closed["plain ASGI", "protobuf"]["cpu_us"]
     null_p99 = opened["constant answer", "protobuf", 2000]["p99_ms"]
     tick = tick_ms(100_000)

@@ -63,13 +63,17 @@ def main() -> int:
     if not (PEERS / "otelcol").exists():
         print(f"no Collector in {PEERS}; `make peers` builds it (needs Go)")
         return 1
-    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n")
+    print(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n"
+    )
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         protobuf_bodies, json_bodies = bodies(512)
         files = {
-            "protobuf": write_requests(directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, "/v1/metrics"),
+            "protobuf": write_requests(
+                directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, "/v1/metrics"
+            ),
             "JSON": write_requests(directory / "json.bin", json_bodies, JSON_TYPE, "/v1/metrics"),
         }
         for _ in range(ROUNDS):

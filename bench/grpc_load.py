@@ -26,7 +26,9 @@ def open_loop(address: str, bodies: list[bytes], rate: float, seconds: float) ->
 
 
 async def _with_calls(address: str, load: Any) -> Any:
-    options = (("grpc.use_local_subchannel_pool", 1),)  # otherwise all channels share one connection
+    options = (
+        ("grpc.use_local_subchannel_pool", 1),
+    )  # otherwise all channels share one connection
     channels = [grpc.aio.insecure_channel(address, options) for _ in range(CHANNELS)]
     try:
         return await load([channel.unary_unary(PATHS[MetricsRequest]) for channel in channels])
@@ -48,12 +50,16 @@ async def _closed(calls: list[Any], bodies: list[bytes], seconds: float) -> int:
     return done
 
 
-async def _open(calls: list[Any], bodies: list[bytes], rate: float, seconds: float) -> dict[str, float]:
+async def _open(
+    calls: list[Any], bodies: list[bytes], rate: float, seconds: float
+) -> dict[str, float]:
     took_s: list[float] = []
     began = time.perf_counter()
 
     async def one(number: int, due: float) -> None:
-        with contextlib.suppress(grpc.aio.AioRpcError):  # more at once than gRPC queues; those are not answered
+        with contextlib.suppress(
+            grpc.aio.AioRpcError
+        ):  # more at once than gRPC queues; those are not answered
             await calls[number % CHANNELS](bodies[number % len(bodies)])
             took_s.append(time.perf_counter() - due)
 
@@ -67,4 +73,9 @@ async def _open(calls: list[Any], bodies: list[bytes], rate: float, seconds: flo
         task.add_done_callback(running.discard)
     await asyncio.gather(*running)
     p50, p99 = np.percentile(np.array(took_s) * 1e3, (50, 99))
-    return {"p50_ms": p50, "p99_ms": p99, "per_s": len(took_s) / (time.perf_counter() - began), "done": len(took_s)}
+    return {
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "per_s": len(took_s) / (time.perf_counter() - began),
+        "done": len(took_s),
+    }

@@ -25,7 +25,10 @@ def free_port() -> int:
 
 def loadgen() -> Path:
     """The compiled generator, built when its source is newer."""
-    source, binary = HERE / "loadgen.c", Path(tempfile.gettempdir()) / f"ingero-loadgen-{os.getuid()}"
+    source, binary = (
+        HERE / "loadgen.c",
+        Path(tempfile.gettempdir()) / f"ingero-loadgen-{os.getuid()}",
+    )
     if not binary.exists() or binary.stat().st_mtime < source.stat().st_mtime:
         subprocess.run(["cc", "-O2", "-o", str(binary), str(source)], check=True)
     return binary
@@ -35,7 +38,10 @@ def loadgen() -> Path:
 def server(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[int]:
     """A child that listens on `port`; yields its pid."""
     child = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})}
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **(env or {})},
     )
     try:
         for _ in range(300):
@@ -67,11 +73,15 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_mb(pid: int) -> float:
-    line = next(li for li in Path(f"/proc/{pid}/status").read_text().splitlines() if li.startswith("VmRSS"))
+    line = next(
+        li for li in Path(f"/proc/{pid}/status").read_text().splitlines() if li.startswith("VmRSS")
+    )
     return int(line.split()[1]) / 1024
 
 
-def load(port: int, pid: int, requests: Path, rate: float, seconds: float, connections: int) -> dict[str, Any]:
+def load(
+    port: int, pid: int, requests: Path, rate: float, seconds: float, connections: int
+) -> dict[str, Any]:
     """One run of the generator, with the server's CPU per request."""
     before = cpu_s(pid)
     command = [str(loadgen()), str(port), str(connections), str(rate), str(seconds), str(requests)]

@@ -62,7 +62,10 @@ def main() -> None:
     print_table(
         f"merge of {NODES} x {EVENTS:,} events with all indexes",
         ("way", "seconds", "events/s", "ratio"),
-        [("row loop", loop_s, total / loop_s, 1.0), ("ingero merge", ours_s, total / ours_s, loop_s / ours_s)],
+        [
+            ("row loop", loop_s, total / loop_s, 1.0),
+            ("ingero merge", ours_s, total / ours_s, loop_s / ours_s),
+        ],
     )
     bars = [
         ("at least 5x the row loop", loop_s / ours_s >= 5, f"{loop_s / ours_s:.1f}x"),

@@ -27,10 +27,14 @@ def push(node: int, clusters: int = 4) -> otlp.MetricsRequest:
         names.WORLD_SIZE: 8,
         names.NODE_RANK: node % 8,
     }
-    scope = otlp.ScopeMetrics(scope=otlp.Scope(names.HEALTH_SCOPE, names.HEALTH_SCOPE_VERSION), metrics=metrics)
+    scope = otlp.ScopeMetrics(
+        scope=otlp.Scope(names.HEALTH_SCOPE, names.HEALTH_SCOPE_VERSION), metrics=metrics
+    )
     return otlp.MetricsRequest(
         resource_metrics=(
-            otlp.ResourceMetrics(resource=otlp.Resource(attributes=otlp.attributes(identity)), scope_metrics=(scope,)),
+            otlp.ResourceMetrics(
+                resource=otlp.Resource(attributes=otlp.attributes(identity)), scope_metrics=(scope,)
+            ),
         )
     )
 
@@ -44,4 +48,6 @@ def _gauge(name: str, value: float, node: int, **attributes: otlp.Plain) -> otlp
 def bodies(count: int, clusters: int = 4) -> tuple[list[bytes], list[bytes]]:
     """(protobuf, JSON) of `count` nodes."""
     requests = [push(node, clusters) for node in range(count)]
-    return [encode_protobuf(request) for request in requests], [encode_json(request) for request in requests]
+    return [encode_protobuf(request) for request in requests], [
+        encode_json(request) for request in requests
+    ]

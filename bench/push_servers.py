@@ -50,8 +50,13 @@ def plain_asgi() -> Any:
         cluster = scope["query_string"].decode().partition("=")[2]
         taken = processor.push(body, encoding, cluster, time.monotonic(), time.time_ns())
         content = b"{}" if encoding is Encoding.JSON else b""
-        reply = [(name.encode(), value.encode()) for name, value in receiver.http_headers(taken.cluster)]
-        reply += [(b"content-type", headers[b"content-type"]), (b"content-length", b"%d" % len(content))]
+        reply = [
+            (name.encode(), value.encode()) for name, value in receiver.http_headers(taken.cluster)
+        ]
+        reply += [
+            (b"content-type", headers[b"content-type"]),
+            (b"content-length", b"%d" % len(content)),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": reply})
         await send({"type": "http.response.body", "body": content})
 
@@ -63,7 +68,14 @@ def main() -> None:
     if kind == "constant":
         uvloop.run(serve_constant(port))
     else:
-        uvicorn.run(plain_asgi(), port=port, log_level="error", access_log=False, loop="uvloop", lifespan="off")
+        uvicorn.run(
+            plain_asgi(),
+            port=port,
+            log_level="error",
+            access_log=False,
+            loop="uvloop",
+            lifespan="off",
+        )
 
 
 if __name__ == "__main__":

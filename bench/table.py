@@ -13,7 +13,10 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
     for number, row in enumerate(cells):
         print(
             "  "
-            + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+            + "  ".join(
+                c.ljust(w) if i == 0 else c.rjust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            )
         )
         if number == 0:
             print("  " + "  ".join("-" * width for width in widths))

@@ -27,7 +27,9 @@ def tick_times(jobs: int) -> list[float]:
     each = RANKS // jobs
     members = np.array(
         [
-            engine.register(Member(cluster="c", node=f"n{r}", rank=r % each, job=f"j{r // each}"), 1e6)
+            engine.register(
+                Member(cluster="c", node=f"n{r}", rank=r % each, job=f"j{r // each}"), 1e6
+            )
             for r in range(RANKS)
         ]
     )
@@ -57,7 +59,9 @@ def records(rows: int) -> Collectives:
     return columns_.take(rng.permutation(rows))
 
 
-def plain_matcher(rows: list[CollectiveRecord]) -> list[tuple[CollectiveRecord, float, float, float, int]]:
+def plain_matcher(
+    rows: list[CollectiveRecord],
+) -> list[tuple[CollectiveRecord, float, float, float, int]]:
     """What one would write first: a dictionary of lists of records, then a loop; same answers per record as ours."""
     groups: defaultdict[tuple[int, int | None, str], list[CollectiveRecord]] = defaultdict(list)
     for row in rows:
@@ -68,11 +72,14 @@ def plain_matcher(rows: list[CollectiveRecord]) -> list[tuple[CollectiveRecord, 
         if ranks < min(group[0].nranks, max(3, (group[0].nranks + 1) // 2)):
             continue
         durations = [
-            row.gpu_duration_ns if row.gpu_duration_ns is not None else row.end_ns - row.start_ns for row in group
+            row.gpu_duration_ns if row.gpu_duration_ns is not None else row.end_ns - row.start_ns
+            for row in group
         ]
         middle, longest, shortest = statistics.median(durations), max(durations), min(durations)
         for row, duration in zip(group, durations, strict=True):
-            answers.append((row, (duration - middle) / 1e6, (longest - duration) / 1e6, shortest / 1e6, ranks))
+            answers.append(
+                (row, (duration - middle) / 1e6, (longest - duration) / 1e6, shortest / 1e6, ranks)
+            )
     return answers
 
 
@@ -107,8 +114,16 @@ def main() -> int:
         "verdict engine, one core",
         ("what", "median", "worst"),
         [
-            ("tick, 10,000 ranks in one job, ms", f"{1e3 * statistics.median(one):.1f}", f"{1e3 * max(one):.1f}"),
-            ("tick, 10,000 ranks in 100 jobs, ms", f"{1e3 * statistics.median(many):.1f}", f"{1e3 * max(many):.1f}"),
+            (
+                "tick, 10,000 ranks in one job, ms",
+                f"{1e3 * statistics.median(one):.1f}",
+                f"{1e3 * max(one):.1f}",
+            ),
+            (
+                "tick, 10,000 ranks in 100 jobs, ms",
+                f"{1e3 * statistics.median(many):.1f}",
+                f"{1e3 * max(many):.1f}",
+            ),
             ("matched and measured, records/s", f"{ours:,.0f}", ""),
             ("plain Python matcher, records/s", f"{plain:,.0f}", ""),
         ],

@@ -14,15 +14,23 @@ from ingero.fleet.processor import FleetProcessor
 def health(node: str, score: float) -> otlp.MetricsRequest:
     """What your receiver hands on: any decoded OTLP metrics request."""
     point = otlp.NumberPoint(
-        as_double=score, time_unix_nano=time.time_ns(), attributes=otlp.attributes({names.NODE_STATE: "active"})
+        as_double=score,
+        time_unix_nano=time.time_ns(),
+        attributes=otlp.attributes({names.NODE_STATE: "active"}),
     )
     return otlp.MetricsRequest(
         resource_metrics=(
             otlp.ResourceMetrics(
-                resource=otlp.Resource(attributes=otlp.attributes({names.NODE_ID: node, names.CLUSTER_ID: "train"})),
+                resource=otlp.Resource(
+                    attributes=otlp.attributes({names.NODE_ID: node, names.CLUSTER_ID: "train"})
+                ),
                 scope_metrics=(
                     otlp.ScopeMetrics(
-                        metrics=(otlp.Metric(name=names.HEALTH_SCORE, gauge=otlp.Gauge(data_points=(point,))),)
+                        metrics=(
+                            otlp.Metric(
+                                name=names.HEALTH_SCORE, gauge=otlp.Gauge(data_points=(point,))
+                            ),
+                        )
                     ),
                 ),
             ),
@@ -32,7 +40,14 @@ def health(node: str, score: float) -> otlp.MetricsRequest:
 
 def main() -> None:
     processor = FleetProcessor(ThresholdPolicy(statistical_min=5))
-    scores = {"gpu-01": 0.92, "gpu-02": 0.91, "gpu-03": 0.58, "gpu-04": 0.93, "gpu-05": 0.94, "gpu-06": 0.92}
+    scores = {
+        "gpu-01": 0.92,
+        "gpu-02": 0.91,
+        "gpu-03": 0.58,
+        "gpu-04": 0.93,
+        "gpu-05": 0.94,
+        "gpu-06": 0.92,
+    }
     for node, score in scores.items():
         processor.take(health(node, score), None, time.monotonic(), time.time_ns())
     processor.tick(time.monotonic())  # in a service: once a second

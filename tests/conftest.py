@@ -2,4 +2,6 @@
 
 from hypothesis import settings
 
-settings.load_profile("ci")  # Hypothesis' own: derandomized, no deadline; `--hypothesis-profile=default` looks further
+settings.load_profile(
+    "ci"
+)  # Hypothesis' own: derandomized, no deadline; `--hypothesis-profile=default` looks further

@@ -13,7 +13,9 @@ from tests.test_docs import DOCS, ROOT, all_commands
 from ingero.cli.grammar import COMMANDS
 
 SCRIPTS = ("ingero-fleet", "ingero-echo", "echo-stress", "straggler-sink")
-BY_NAME = dict(zip([*SCRIPTS, *(f"ingero {name}" for name, *_ in COMMANDS)], all_commands(), strict=True))
+BY_NAME = dict(
+    zip([*SCRIPTS, *(f"ingero {name}" for name, *_ in COMMANDS)], all_commands(), strict=True)
+)
 _LINE = re.compile(rf"(?:\$ )?(?:\S+=\S+ )?(?:sudo )?(?:\S*/)?((?:ingero|{'|'.join(SCRIPTS)}) .*)")
 _SHELL = ("|", "&", "&&", ";", ">", ">>")
 
@@ -27,7 +29,10 @@ def help_texts(name: str, command: click.Command) -> Iterator[tuple[str, str]]:
 def copied_lines() -> Iterator[tuple[str, str]]:
     for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
         for block in re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL):
-            yield from ((str(page.relative_to(ROOT)), line) for line in block.replace("\\\n", " ").splitlines())
+            yield from (
+                (str(page.relative_to(ROOT)), line)
+                for line in block.replace("\\\n", " ").splitlines()
+            )
     for name, command in BY_NAME.items():
         for source, text in help_texts(name, command):
             examples = text.partition("Example")[2].partition("\n\n")[0]
@@ -39,7 +44,9 @@ def words_of(line: str) -> list[str] | None:
     found = _LINE.fullmatch(line.strip())
     if found is None:
         return None
-    words = shlex.split(re.split(r"\s{2,}|\s# ", found[1])[0].replace('"$(command -v ingero)"', "ingero"))
+    words = shlex.split(
+        re.split(r"\s{2,}|\s# ", found[1])[0].replace('"$(command -v ingero)"', "ingero")
+    )
     return words[: next((i for i, word in enumerate(words) if word in _SHELL), len(words))]
 
 
@@ -81,9 +88,17 @@ def test_what_is_wrong_would_be_found(line: str) -> None:
 
 
 def test_containers_of_the_kubernetes_example_run_commands_of_ours() -> None:
-    documents = list(yaml.safe_load_all(Path(ROOT / "examples" / "kubernetes-agent.yaml").read_text()))
-    pod = next(each for each in documents if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    documents = list(
+        yaml.safe_load_all(Path(ROOT / "examples" / "kubernetes-agent.yaml").read_text())
+    )
+    pod = next(each for each in documents if each["kind"] == "DaemonSet")["spec"]["template"][
+        "spec"
+    ]
     for container in pod["containers"]:
         take(container["command"])
-    mounted = {mount["name"] for each in [*pod["containers"], *pod["initContainers"]] for mount in each["volumeMounts"]}
+    mounted = {
+        mount["name"]
+        for each in [*pod["containers"], *pod["initContainers"]]
+        for mount in each["volumeMounts"]
+    }
     assert mounted == {volume["name"] for volume in pod["volumes"]}

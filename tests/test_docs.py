@@ -30,7 +30,11 @@ FLAGS_OF_OTHERS = {"--help", "--nproc-per-node"} | {
 
 
 def source_strings(pattern: str) -> set[str]:
-    return {match for module in SOURCE.rglob("*.py") for match in re.findall(pattern, module.read_text())}
+    return {
+        match
+        for module in SOURCE.rglob("*.py")
+        for match in re.findall(pattern, module.read_text())
+    }
 
 
 def test_every_command_is_in_a_group_and_documented() -> None:
@@ -45,7 +49,9 @@ def test_every_setting_is_documented() -> None:
     for info in pkgutil.iter_modules(ingero.config.__path__, "ingero.config."):
         for name, value in vars(importlib.import_module(info.name)).items():
             if dataclasses.is_dataclass(value) and name.endswith("Config"):
-                keys = [field.metadata.get("key") or field.name for field in dataclasses.fields(value)]
+                keys = [
+                    field.metadata.get("key") or field.name for field in dataclasses.fields(value)
+                ]
                 missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text]
     assert missing == []
 

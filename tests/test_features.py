@@ -29,7 +29,13 @@ PROMISED = [
 
 def test_every_promised_feature_is_cited() -> None:
     texts = [
-        file.read_text().replace("_", " ") for folder in ("tests", "bench") for file in ROOT.glob(f"{folder}/**/*.py")
+        file.read_text().replace("_", " ")
+        for folder in ("tests", "bench")
+        for file in ROOT.glob(f"{folder}/**/*.py")
     ]
-    cited = {int(number) for text in texts for number in re.findall(r"(?i)(?<![0-9a-z])f(\d{3})(?!\d)", text)}
+    cited = {
+        int(number)
+        for text in texts
+        for number in re.findall(r"(?i)(?<![0-9a-z])f(\d{3})(?!\d)", text)
+    }
     assert [f"F{number:03}" for number in PROMISED if number not in cited] == []

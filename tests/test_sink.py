@@ -28,7 +28,10 @@ def text(one: Sink, now_s: float = 0.0) -> str:
 
 def test_published_lines_vector_84_f012() -> None:
     one = sink()
-    one.take(b'{"type":"memory","pid":1}\n{"type":"memory"}\n{"type":"straggle"}\nnot-json\n{"type":""}\n\n   \n', 1.0)
+    one.take(
+        b'{"type":"memory","pid":1}\n{"type":"memory"}\n{"type":"straggle"}\nnot-json\n{"type":""}\n\n   \n',
+        1.0,
+    )
     assert (one.events["memory"], one.events["straggle"], one.parse_errors) == (2, 1, 2)
     one.take(state("n"), 2.0)
     assert one.events["straggler_state"] == 1  # the stream goes on
@@ -51,7 +54,10 @@ def test_twenty_three_states_and_one_resolved_f011() -> None:
 def test_recorded_socket_is_read() -> None:
     one = sink()
     one.take(shared("data/ingero-wire/socket.ndjson").read_bytes() + b"\n", 0.0)
-    assert (dict(one.events), one.parse_errors) == ({"straggler_state": 5, "straggler_resolved": 1}, 0)
+    assert (dict(one.events), one.parse_errors) == (
+        {"straggler_state": 5, "straggler_resolved": 1},
+        0,
+    )
 
 
 def test_lines_may_arrive_in_pieces() -> None:
@@ -99,7 +105,11 @@ def test_bug_an_over_long_line_is_counted_and_the_stream_goes_on() -> None:
     one.take(b"x" * (3 * MAX_LINE_BYTES), 0.0)
     one.take(b"x" * MAX_LINE_BYTES + b"\n" + state("n"), 0.0)
     one.take(b"y" * (MAX_LINE_BYTES + 1) + b"\n" + state("m"), 0.0)
-    assert (one.dropped["line_too_long"], one.parse_errors, one.events["straggler_state"]) == (2, 0, 2)
+    assert (one.dropped["line_too_long"], one.parse_errors, one.events["straggler_state"]) == (
+        2,
+        0,
+        2,
+    )
 
 
 def test_bug_type_labels_are_bounded() -> None:
@@ -112,7 +122,10 @@ def test_bug_type_labels_are_bounded() -> None:
 
 def test_labels_are_escaped_and_output_is_stable() -> None:
     one = sink()
-    one.take(b'{"type":"straggler_state","node_id":"a\\"b\\\\c\\nd","cluster_id":"c"}\n' + state("a"), 0.0)
+    one.take(
+        b'{"type":"straggler_state","node_id":"a\\"b\\\\c\\nd","cluster_id":"c"}\n' + state("a"),
+        0.0,
+    )
     assert 'node_id="a\\"b\\\\c\\nd"' in text(one)
     assert text(one) == text(one)
 
@@ -139,7 +152,9 @@ async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None
     assert dict(one.events) == {"straggler_state": 2, "straggler_resolved": 2}
 
 
-async def test_sink_says_once_that_nobody_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sink_says_once_that_nobody_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     one, stop = sink(socket_path=tmp_path / "s.sock", reconnect_delay_s=0.001), asyncio.Event()
     following = asyncio.create_task(follow_socket(one, stop))
     await until_async(lambda: caplog.records)
@@ -155,4 +170,7 @@ def test_sink_serves_health_and_readiness() -> None:
     with TestClient(sink_app(sink())) as client:
         assert client.get("/healthz").status_code == 200
         assert client.get("/readyz").status_code == 503
-        assert client.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert (
+            client.get("/metrics").headers["content-type"]
+            == "text/plain; version=0.0.4; charset=utf-8"
+        )

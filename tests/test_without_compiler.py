@@ -43,7 +43,9 @@ main(["export", "--format", sys.argv[1], "-d", sys.argv[2], "-o", sys.argv[3]])
 
 def run(script: str, *arguments: str, hidden: bool) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", (HIDE if hidden else "import sys\n") + script, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True
+    )
 
 
 def test_pure_and_compiled_service_agree() -> None:
@@ -60,7 +62,11 @@ def test_pure_and_compiled_columns_agree() -> None:
 
 
 def test_pure_and_compiled_exports_agree(tmp_path: Path) -> None:
-    run("from ingero.__main__ import main\nmain(['demo', '--write-samples', sys.argv[1]])", str(tmp_path), hidden=True)
+    run(
+        "from ingero.__main__ import main\nmain(['demo', '--write-samples', sys.argv[1]])",
+        str(tmp_path),
+        hidden=True,
+    )
     sample = next(tmp_path.glob("*.db"))
     for kind in ("perfetto", "perfetto-proto"):
         digests = set()

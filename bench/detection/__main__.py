@@ -16,15 +16,37 @@ SIZES = (3, 8, 64, 512)
 
 
 @click.command()
-@click.option("--seed", type=int, default=7, show_default=True, help="Any number: the gates must hold on all of them.")
-@click.option("--seeds", "many", help="Many seeds, for example 2000-2023: verdict engine, gated scenarios.")
 @click.option(
-    "--size", "sizes", type=int, multiple=True, help="Fleet sizes; 3, 8, 64 and 512 unless you say otherwise."
+    "--seed",
+    type=int,
+    default=7,
+    show_default=True,
+    help="Any number: the gates must hold on all of them.",
 )
-@click.option("--node-hours", type=float, default=50_000.0, show_default=True, help="Healthy ones, over all seeds.")
+@click.option(
+    "--seeds", "many", help="Many seeds, for example 2000-2023: verdict engine, gated scenarios."
+)
+@click.option(
+    "--size",
+    "sizes",
+    type=int,
+    multiple=True,
+    help="Fleet sizes; 3, 8, 64 and 512 unless you say otherwise.",
+)
+@click.option(
+    "--node-hours",
+    type=float,
+    default=50_000.0,
+    show_default=True,
+    help="Healthy ones, over all seeds.",
+)
 @click.option("--scenario", "only", type=int, multiple=True, help="Only these scenarios.")
 @click.option("--fresh", is_flag=True, help="Forget kept results.")
-@click.option("--write/--no-write", default=True, help="Rewrite docs/scoreboard.md, or docs/scoreboard-seeds.md.")
+@click.option(
+    "--write/--no-write",
+    default=True,
+    help="Rewrite docs/scoreboard.md, or docs/scoreboard-seeds.md.",
+)
 def main(
     seed: int,
     many: str | None,
@@ -37,7 +59,11 @@ def main(
     """Fifteen scenarios, three detectors, one truth."""
     chosen = sizes or SIZES
     if many is not None:
-        sys.exit(run_seeds(parse_seeds(many), chosen, node_hours, only, fresh=fresh, write=write and not only))
+        sys.exit(
+            run_seeds(
+                parse_seeds(many), chosen, node_hours, only, fresh=fresh, write=write and not only
+            )
+        )
     rows = Runner(seed, only, short=False, fresh=fresh).rows(chosen, node_hours)
     rows += real_rows() if not only else []
     gates = check_gates(rows)

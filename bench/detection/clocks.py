@@ -34,7 +34,9 @@ def job(seed: int) -> tuple[Collectives, int]:
         "start_ns": np.rint((arrival.ravel() - 0.2) * SECOND), "end_ns": np.rint(exits * SECOND),
         "gpu_duration_ns": np.rint((exits - arrival.ravel()) * SECOND),
     }  # fmt: skip
-    return from_columns(columns, ["AllReduce"], [Recorder("job", f"node{r}", r) for r in range(RANKS)]), culprit
+    return from_columns(
+        columns, ["AllReduce"], [Recorder("job", f"node{r}", r) for r in range(RANKS)]
+    ), culprit
 
 
 def skewed(columns: Collectives, variant: str, seed: int) -> Collectives:
@@ -43,7 +45,11 @@ def skewed(columns: Collectives, variant: str, seed: int) -> Collectives:
     reach = {"±5 ms": 0.005, "±500 ms": 0.5, "±5 s": 5.0}.get(variant, 0.0)
     offset = rng.uniform(-reach, reach, RANKS)[columns.who]
     drift = rng.uniform(-1e-4, 1e-4, RANKS)[columns.who] if variant.startswith("drift") else 0.0
-    back = np.where((columns.seq >= 100) & (columns.who == 1), -2.0, 0.0) if variant.startswith("steps") else 0.0
+    back = (
+        np.where((columns.seq >= 100) & (columns.who == 1), -2.0, 0.0)
+        if variant.startswith("steps")
+        else 0.0
+    )
 
     def stamp(time_ns: np.ndarray) -> np.ndarray:
         return np.rint(time_ns * (1 + drift) + (offset + back) * SECOND)
@@ -61,14 +67,20 @@ def verdicts(columns: Collectives) -> list[tuple[str, int | None, str]]:
     segments = own_segments(columns)
     engine = VerdictEngine()
     members = np.array(
-        [engine.register(Member(cluster="c", node=f"node{r}", rank=r, job="job"), START_S) for r in range(RANKS)]
+        [
+            engine.register(Member(cluster="c", node=f"node{r}", rank=r, job="job"), START_S)
+            for r in range(RANKS)
+        ]
     )
     step, who = columns.seq[segments.row], segments.who
     said: list[tuple[str, int | None, str]] = []
     for second in range(1, STEPS):
         rows = np.flatnonzero(step == second)
         batch = make_batch(
-            members[who[rows]], segments.own_s[rows], np.full(len(rows), second), idle_s=segments.idle_s[rows]
+            members[who[rows]],
+            segments.own_s[rows],
+            np.full(len(rows), second),
+            idle_s=segments.idle_s[rows],
         )
         engine.observe(batch, START_S + second)
         said += [
@@ -84,4 +96,7 @@ def run_clocks(seed: int) -> list[tuple[str, bool]]:
     columns, culprit = job(seed)
     plain = verdicts(columns)
     named = ("straggler", culprit) in [entry[:2] for entry in plain]
-    return [(variant, named and verdicts(skewed(columns, variant, seed)) == plain) for variant in VARIANTS]
+    return [
+        (variant, named and verdicts(skewed(columns, variant, seed)) == plain)
+        for variant in VARIANTS
+    ]

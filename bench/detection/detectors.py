@@ -18,8 +18,12 @@ class Outcome:
     """Alarms as (column, second raised); a column may be raised again after it recovered."""
 
     alarms: list[tuple[int, int]] = field(default_factory=list)
-    fleet_events: list[tuple[int, Verdict]] = field(default_factory=list)  # fleet, and what was said about all of it
-    verdicts: dict[int, Verdict] = field(default_factory=dict)  # the first straggler verdict of a column
+    fleet_events: list[tuple[int, Verdict]] = field(
+        default_factory=list
+    )  # fleet, and what was said about all of it
+    verdicts: dict[int, Verdict] = field(
+        default_factory=dict
+    )  # the first straggler verdict of a column
 
 
 def run_threshold(world: World, k: float, confirmations: int) -> Outcome:
@@ -28,7 +32,9 @@ def run_threshold(world: World, k: float, confirmations: int) -> Outcome:
     rows = world.log_own[: ticks * THRESHOLD_TICK_S].reshape(ticks, THRESHOLD_TICK_S, -1)
     with np.errstate(all="ignore"):
         known = ~np.isnan(rows).all(axis=1)
-        mean = np.where(known, np.nansum(rows, axis=1) / np.maximum((~np.isnan(rows)).sum(axis=1), 1), np.nan)
+        mean = np.where(
+            known, np.nansum(rows, axis=1) / np.maximum((~np.isnan(rows)).sum(axis=1), 1), np.nan
+        )
         start = _nanmedian(mean[:12], 0)
         score = np.clip(0.95 * np.exp(-(mean - start)), 0.0, 1.0)
         by_fleet = score.reshape(ticks, world.fleets, world.size)
@@ -40,7 +46,9 @@ def run_threshold(world: World, k: float, confirmations: int) -> Outcome:
         line = np.where(np.isnan(raw[tick]), line, 0.2 * raw[tick] + 0.8 * line)
         streak = np.where(score[tick] < line[world.fleet], streak + 1, 0)
         now = streak >= confirmations
-        outcome.alarms += [(int(c), (tick + 1) * THRESHOLD_TICK_S) for c in np.flatnonzero(now & ~raised)]
+        outcome.alarms += [
+            (int(c), (tick + 1) * THRESHOLD_TICK_S) for c in np.flatnonzero(now & ~raised)
+        ]
         raised = now
     return outcome
 

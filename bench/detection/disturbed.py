@@ -24,7 +24,11 @@ def disturbed(size: int, few: int) -> Iterator[Case]:
     yield 11, "the whole fleet slows by 30%", partial(_all_slow, size, few)
     yield 12, "lost, late and doubled batches", partial(_lossy, size, few)
     if size >= 8:  # of three, one replica would have one rank, and says that it cannot compare
-        yield 12, "two replicas, nodes pinned, one fails", partial(_replicas, size, few, WARM_S // 2)
+        yield (
+            12,
+            "two replicas, nodes pinned, one fails",
+            partial(_replicas, size, few, WARM_S // 2),
+        )
         yield 12, "two replicas, pushes in turns", partial(_replicas, size, few, None)
     yield 13, "slow from birth by 15%", partial(_birth, size, few)
     yield 14, "a rank hangs and all stop", partial(_hang, size, few)

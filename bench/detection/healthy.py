@@ -25,7 +25,9 @@ def run_healthy(node_hours: float, seed: int, progress: Callable[[str], None]) -
     engine = VerdictEngine()
     members = np.array(
         [
-            engine.register(Member(cluster=f"fleet{fleet}", node=f"node{rank}", rank=rank, job="job"), START_S)
+            engine.register(
+                Member(cluster=f"fleet{fleet}", node=f"node{rank}", rank=rank, job="job"), START_S
+            )
             for fleet, size in enumerate(MIX)
             for rank in range(size)
         ]
@@ -36,14 +38,20 @@ def run_healthy(node_hours: float, seed: int, progress: Callable[[str], None]) -
         own = np.exp(noise.block(BLOCK_S))
         for offset in range(BLOCK_S):
             now_s = START_S + begin + offset
-            engine.observe(make_batch(members, own[offset], np.full(len(members), begin + offset)), now_s)
+            engine.observe(
+                make_batch(members, own[offset], np.full(len(members), begin + offset)), now_s
+            )
             alarms += sum(verdict.state is VerdictState.STRAGGLER for verdict in engine.tick(now_s))
         done = (begin + BLOCK_S) * len(members) / 3600
-        progress(f"healthy: {done:,.0f} of {seconds * len(members) / 3600:,.0f} node-hours, {alarms} false alarms")
+        progress(
+            f"healthy: {done:,.0f} of {seconds * len(members) / 3600:,.0f} node-hours, {alarms} false alarms"
+        )
     return Score(0, 0, alarms, seconds * len(members) / 3600, 0, [])
 
 
-def run_healthy_threshold(k: float, confirmations: int, seed: int, hours: float = THRESHOLD_HOURS) -> Score:
+def run_healthy_threshold(
+    k: float, confirmations: int, seed: int, hours: float = THRESHOLD_HOURS
+) -> Score:
     """The threshold rules on fleets of 8 and 64 of the same kind."""
     result = Score(0, 0, 0, 0.0, 0, [])
     for size, fleets in ((8, 32), (64, 8)):

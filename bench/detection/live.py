@@ -64,7 +64,9 @@ class _Fleet:
     def _start(self, second: int) -> None:
         self.engine = VerdictEngine()
         size, columns = self.world.size, range(self.world.log_own.shape[1])
-        self.members = np.array([self._register(c, (f"node{c % size}", c % size), second) for c in columns])
+        self.members = np.array(
+            [self._register(c, (f"node{c % size}", c % size), second) for c in columns]
+        )
 
     def _register(self, column: int, place: tuple[str, int], second: int) -> int:
         world, fleet = self.world, column // self.world.size
@@ -102,7 +104,10 @@ class _Fleet:
         world, now_s = self.world, START_S + second
         if world.loss or world.disorder:
             fate = self.rng.random(len(batch))
-            lost, tardy = fate < world.loss, (fate >= world.loss) & (fate < world.loss + world.disorder)
+            lost, tardy = (
+                fate < world.loss,
+                (fate >= world.loss) & (fate < world.loss + world.disorder),
+            )
             twice = fate > 1 - world.disorder
             for mask, delay in ((tardy, 2), (twice, 1)):
                 if mask.any():
@@ -122,14 +127,24 @@ class _Fleet:
     def _note(self, outcome: Outcome, verdict: Verdict, second: int) -> None:
         if verdict.state is VerdictState.STRAGGLER:
             column = self._column(verdict)
-            if column not in outcome.verdicts or outcome.verdicts[column].episode != verdict.episode:
+            if (
+                column not in outcome.verdicts
+                or outcome.verdicts[column].episode != verdict.episode
+            ):
                 outcome.alarms.append((column, second + 1))
             outcome.verdicts[column] = verdict
-        elif verdict.node == "" and verdict.state in (VerdictState.FLEET_EVENT, VerdictState.NOT_SURE):
+        elif verdict.node == "" and verdict.state in (
+            VerdictState.FLEET_EVENT,
+            VerdictState.NOT_SURE,
+        ):
             outcome.fleet_events.append((int((verdict.job or "").removeprefix("job")), verdict))
 
 
 def _rows(batch: SampleBatch, mask: np.ndarray) -> SampleBatch:
     return make_batch(
-        batch.member[mask], batch.own_s[mask], batch.step[mask], idle_s=batch.idle_s[mask], span_s=batch.span_s[mask]
+        batch.member[mask],
+        batch.own_s[mask],
+        batch.step[mask],
+        idle_s=batch.idle_s[mask],
+        span_s=batch.span_s[mask],
     )

@@ -7,9 +7,13 @@ COLOURS = ("#c0392b", "#e67e22", "#1f6fb2", "#2e8b57")
 WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 60, 50
 
 
-def line_chart(title: str, x_labels: Sequence[str], series: Mapping[str, Sequence[float | None]], unit: str) -> str:
+def line_chart(
+    title: str, x_labels: Sequence[str], series: Mapping[str, Sequence[float | None]], unit: str
+) -> str:
     """One line per series over labelled places; gaps where a value is missing."""
-    top = max((v for values in series.values() for v in values if v is not None), default=1.0) or 1.0
+    top = (
+        max((v for values in series.values() for v in values if v is not None), default=1.0) or 1.0
+    )
     step = (WIDTH - LEFT - 20) / max(len(x_labels) - 1, 1)
     parts = _frame(title, top, unit)
     for index, label in enumerate(x_labels):
@@ -46,11 +50,15 @@ def _y(value: float, top: float) -> float:
 
 def _frame(title: str, top: float | None, unit: str) -> list[str]:
     parts = [_text(WIDTH / 2, 20, title, "middle"), _text(8, 36, unit, "start")]
-    parts.append(f'<line x1="{LEFT}" y1="{HEIGHT - BOTTOM}" x2="{WIDTH - 10}" y2="{HEIGHT - BOTTOM}" stroke="#888"/>')
+    parts.append(
+        f'<line x1="{LEFT}" y1="{HEIGHT - BOTTOM}" x2="{WIDTH - 10}" y2="{HEIGHT - BOTTOM}" stroke="#888"/>'
+    )
     if top is not None:
         for share in (0, 0.25, 0.5, 0.75, 1):
             y = _y(share * top, top)
-            parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - 10}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(
+                f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - 10}" y2="{y:.1f}" stroke="#ddd"/>'
+            )
             parts.append(_text(LEFT - 6, y + 4, f"{share * top:.3g}", "end"))
     return parts
 
@@ -63,4 +71,6 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = "#333") -> s
 def _svg(parts: Sequence[str]) -> str:
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {box}>'
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>"]) + "\n"
+    return (
+        "\n".join([head, '<rect width="100%" height="100%" fill="#fff"/>', *parts, "</svg>"]) + "\n"
+    )

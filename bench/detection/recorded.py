@@ -14,7 +14,9 @@ from ingero.core.collectives.columns import from_records
 
 Truth = tuple[set[int], bool]  # ranks to blame; whether "not sure" belongs to the answer
 Ask = Callable[[int, np.random.Generator], tuple[Answer | None, Truth, CauseClass]]
-MAX_RECORDED = 64  # ranks: larger jobs leave more records than a benchmark should simulate one by one
+MAX_RECORDED = (
+    64  # ranks: larger jobs leave more records than a benchmark should simulate one by one
+)
 JOBS = {3: 12, 8: 12, 64: 3}
 NONE: Set[int] = frozenset()
 
@@ -29,7 +31,12 @@ class Asked:
     not_sure: int = 0
 
     def as_json(self) -> dict[str, int]:
-        return {"jobs": self.jobs, "right": self.right, "wrong": self.wrong, "not_sure": self.not_sure}
+        return {
+            "jobs": self.jobs,
+            "right": self.right,
+            "wrong": self.wrong,
+            "not_sure": self.not_sure,
+        }
 
 
 def recorded_cases(size: int) -> Iterator[tuple[int, str, Ask]]:
@@ -55,7 +62,9 @@ def ask(question: Ask, size: int, seed: int) -> Asked:
         named = set() if answer is None else {c.rank for c in answer.culprits}
         doubts = answer is not None and answer.not_sure is not None
         asked.jobs += 1
-        asked.right += named == ranks and doubts == unsure and answer is not None and answer.cause is cause
+        asked.right += (
+            named == ranks and doubts == unsure and answer is not None and answer.cause is cause
+        )
         asked.wrong += len(named - ranks)
         asked.not_sure += doubts
     return asked
@@ -63,7 +72,14 @@ def ask(question: Ask, size: int, seed: int) -> Asked:
 
 # --- Records ----------------------------------------------------------------------------------------------------------
 def _job(size: int, rng: np.random.Generator, **fault: object) -> Answer:
-    job = Job(dp=size // 2, steps=40, compute_s=0.002, skew_s=5.0, seed=int(rng.integers(1 << 31)), **fault)  # type: ignore[arg-type]  # fields of Job
+    job = Job(
+        dp=size // 2,
+        steps=40,
+        compute_s=0.002,
+        skew_s=5.0,
+        seed=int(rng.integers(1 << 31)),
+        **fault,
+    )  # type: ignore[arg-type]  # fields of Job
     return blame_records(from_records(record(job)), True, "nccl-plugin", job.world)
 
 
@@ -74,7 +90,11 @@ def _slow_nic(size: int, rng: np.random.Generator) -> tuple[Answer, Truth, Cause
 
 def _slow_pair(size: int, rng: np.random.Generator) -> tuple[Answer, Truth, CauseClass]:
     pair = int(rng.integers(size // 2))
-    return _job(size, rng, slow_comm={("tp", pair): 6.0}), ({2 * pair, 2 * pair + 1}, True), CauseClass.NETWORK
+    return (
+        _job(size, rng, slow_comm={("tp", pair): 6.0}),
+        ({2 * pair, 2 * pair + 1}, True),
+        CauseClass.NETWORK,
+    )
 
 
 def _slow_rank(size: int, rng: np.random.Generator) -> tuple[Answer, Truth, CauseClass]:
@@ -89,7 +109,9 @@ class _Stopped:
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.size, self.tp, self.at = size, 2 if size % 2 == 0 else 1, int(rng.integers(5, 5000))
         pairs = range(size // self.tp) if self.tp > 1 else range(0)
-        self.groups = {f"tp{i}": _group(f"tp{i}", range(i * self.tp, (i + 1) * self.tp)) for i in pairs}
+        self.groups = {
+            f"tp{i}": _group(f"tp{i}", range(i * self.tp, (i + 1) * self.tp)) for i in pairs
+        }
         self.groups |= {f"dp{i}": _group(f"dp{i}", range(i, size, self.tp)) for i in range(self.tp)}
 
     def progress(self, hosts: Set[int] = NONE, gpus: Set[int] = NONE) -> dict[int, RankProgress]:
@@ -103,7 +125,9 @@ class _Stopped:
         pending = []
         if rank in gpus:
             completed = dict.fromkeys(mine, before - 1)
-            pending += [Pending(name, before, "AllReduce", "", None, 90 + i) for i, name in enumerate(mine)]
+            pending += [
+                Pending(name, before, "AllReduce", "", None, 90 + i) for i, name in enumerate(mine)
+            ]
         if rank not in hosts:
             for place, name in enumerate(mine):
                 enqueued[name] = self.at

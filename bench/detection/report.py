@@ -37,23 +37,37 @@ def check_gates(rows: Sequence[Row]) -> list[Gate]:
         *_delay_gate([r for r in verdict if r.variant == "5%, 5 s pushes"], "5 s pushes", 20),
         *_class_gate("#6 slow links are called network, and nothing else is", rows, 6),
         *_nobody_gate([r for r in verdict if r.scenario == 7]),
-        *_class_gate("#14 a job that stands still is called hang, its culprit named from dumps", rows, 14),
+        *_class_gate(
+            "#14 a job that stands still is called hang, its culprit named from dumps", rows, 14
+        ),
         *_top1_gate([r for r in verdict if r.figures.get("fleets")]),
         *_clock_gate([r for r in verdict if r.scenario == 10]),
-        *_asked_gate("real traces: rank and class as published", [r for r in rows if r.scenario == REAL]),
+        *_asked_gate(
+            "real traces: rank and class as published", [r for r in rows if r.scenario == REAL]
+        ),
     ]
 
 
 def _class_gate(name: str, rows: Sequence[Row], scenario: int) -> list[Gate]:
     """Live: an event of that class in every fleet it is true of, and in no other. Recorded: the right answer."""
     live = [
-        r for r in rows if r.detector == "verdict" and (r.scenario == scenario or r.figures.get("fleet_events_wrong"))
+        r
+        for r in rows
+        if r.detector == "verdict"
+        and (r.scenario == scenario or r.figures.get("fleet_events_wrong"))
     ]
-    told = [r for r in live if r.scenario == scenario and r.figures["fleet_events_right"] is not None]
+    told = [
+        r for r in live if r.scenario == scenario and r.figures["fleet_events_right"] is not None
+    ]
     if not told:
         return []
-    right, fleets = (sum(r.figures[key] for r in told) for key in ("fleet_events_right", "fleets_all"))
-    wrong = sum(r.figures.get("fleet_events_wrong", 0) + r.figures["false_alarms"] * (r in told) for r in live)
+    right, fleets = (
+        sum(r.figures[key] for r in told) for key in ("fleet_events_right", "fleets_all")
+    )
+    wrong = sum(
+        r.figures.get("fleet_events_wrong", 0) + r.figures["false_alarms"] * (r in told)
+        for r in live
+    )
     asked = _asked_gate("", [r for r in rows if r.detector == "blame" and r.scenario == scenario])
     held = right >= TOP1 * fleets and not wrong and all(each[1] for each in asked)
     recorded = f"; recorded {asked[0][2]}" if asked else ""
@@ -65,7 +79,13 @@ def _asked_gate(name: str, rows: list[Row]) -> list[Gate]:
     if not asked:
         return []
     right, jobs, wrong = (sum(f[key] for f in asked) for key in ("right", "jobs", "wrong"))
-    return [(name, right >= TOP1 * jobs and not wrong, f"{right} of {jobs} jobs, {wrong} innocent ranks blamed")]
+    return [
+        (
+            name,
+            right >= TOP1 * jobs and not wrong,
+            f"{right} of {jobs} jobs, {wrong} innocent ranks blamed",
+        )
+    ]
 
 
 def _healthy_gate(rows: list[Row]) -> list[Gate]:
@@ -73,7 +93,13 @@ def _healthy_gate(rows: list[Row]) -> list[Gate]:
         return []
     count, hours = (sum(r.figures[key] for r in rows) for key in ("false_alarms", "node_hours"))
     rate = count / hours * 1000
-    return [("#1 at most 1 false alarm per 1000 node-hours", rate <= 1.0, f"{rate:.2f} ({count} in {hours:,.0f} h)")]
+    return [
+        (
+            "#1 at most 1 false alarm per 1000 node-hours",
+            rate <= 1.0,
+            f"{rate:.2f} ({count} in {hours:,.0f} h)",
+        )
+    ]
 
 
 def _delay_gate(rows: list[Row], name: str, limit_s: int) -> list[Gate]:
@@ -82,14 +108,20 @@ def _delay_gate(rows: list[Row], name: str, limit_s: int) -> list[Gate]:
     found, culprits = (sum(r.figures[key] for r in rows) for key in ("found", "culprits"))
     p50 = _median_delay(rows)
     by_size = {size: [r for r in rows if r.size == size] for size in sorted({r.size for r in rows})}
-    sizes = ", ".join(f"{size}: {_median_delay(of_size):.0f} s" for size, of_size in by_size.items())
+    sizes = ", ".join(
+        f"{size}: {_median_delay(of_size):.0f} s" for size, of_size in by_size.items()
+    )
     return [
         (
             f"#2 recall at least 0.99 at 5% with {name}",
             found / culprits >= 0.99,
             f"{found / culprits:.3f} of {culprits}",
         ),
-        (f"#2 median delay at most {limit_s} s at 5% with {name}", p50 <= limit_s, f"{p50:.1f} s (by size {sizes})"),
+        (
+            f"#2 median delay at most {limit_s} s at 5% with {name}",
+            p50 <= limit_s,
+            f"{p50:.1f} s (by size {sizes})",
+        ),
     ]
 
 
@@ -99,13 +131,23 @@ def _median_delay(rows: list[Row]) -> float:
 
 def _nobody_gate(rows: list[Row]) -> list[Gate]:
     alarms = sum(r.figures["false_alarms"] for r in rows)
-    return [("#7 no node blamed", alarms == 0, f"{alarms} alarms in {len(rows)} worlds")] if rows else []
+    return (
+        [("#7 no node blamed", alarms == 0, f"{alarms} alarms in {len(rows)} worlds")]
+        if rows
+        else []
+    )
 
 
 def _top1_gate(rows: list[Row]) -> list[Gate]:
     right, named = (sum(r.figures[key] or 0 for r in rows) for key in ("top1", "fleets"))
     return (
-        [("first rank named is to blame in at least 98%", right >= TOP1 * named, f"{right} of {named}")]
+        [
+            (
+                "first rank named is to blame in at least 98%",
+                right >= TOP1 * named,
+                f"{right} of {named}",
+            )
+        ]
         if named
         else []
     )
@@ -113,13 +155,20 @@ def _top1_gate(rows: list[Row]) -> list[Gate]:
 
 def _clock_gate(rows: list[Row]) -> list[Gate]:
     same = sum(bool(r.figures["unchanged"]) for r in rows)
-    return [("#10 verdicts unchanged by clocks", same == len(rows), f"{same} of {len(rows)} variants")] if rows else []
+    return (
+        [("#10 verdicts unchanged by clocks", same == len(rows), f"{same} of {len(rows)} variants")]
+        if rows
+        else []
+    )
 
 
 def write_report(docs: Path, rows: Sequence[Row], gates: Sequence[Gate], seed: int) -> None:
     """docs/scoreboard.md, its pictures and docs/scoreboard.json."""
     (docs / "scoreboard.json").write_text(
-        json.dumps({"seed": seed, "gates": gates, "rows": [row._asdict() for row in rows]}, indent=1) + "\n"
+        json.dumps(
+            {"seed": seed, "gates": gates, "rows": [row._asdict() for row in rows]}, indent=1
+        )
+        + "\n"
     )
     pictures = docs / "pictures"
     pictures.mkdir(exist_ok=True)
@@ -127,10 +176,15 @@ def write_report(docs: Path, rows: Sequence[Row], gates: Sequence[Gate], seed: i
     (pictures / "scoreboard-delay.svg").write_text(_delay_picture(rows))
     (pictures / "scoreboard-false-alarms.svg").write_text(_false_alarm_picture(rows))
     lines = [_INTRO.format(seed=seed), "## Gates\n", "| gate | held | measured |", "|---|---|---|"]
-    lines += [f"| {what} | {'yes' if held else '**no**'} | {measured} |" for what, held, measured in gates]
+    lines += [
+        f"| {what} | {'yes' if held else '**no**'} | {measured} |" for what, held, measured in gates
+    ]
     lines += ["", _PICTURES, "## Every world\n", _TABLE_HEAD]
     lines += [
-        _table_row(row) for row in sorted(rows, key=lambda r: (r.scenario, r.variant, r.size, ORDER.index(r.detector)))
+        _table_row(row)
+        for row in sorted(
+            rows, key=lambda r: (r.scenario, r.variant, r.size, ORDER.index(r.detector))
+        )
     ]
     (docs / "scoreboard.md").write_text("\n".join(lines) + "\n")
 
@@ -167,8 +221,13 @@ def _table_row(row: Row) -> str:
     f = row.figures
     if "recall" not in f:
         number = "real" if row.scenario == REAL else row.scenario
-        return f"| {number} | {row.variant} | {row.size or ''} | {row.detector} | {_in_words(f)} |" + " |" * 7
-    delay = f"{f['delay_p50_s']:.0f} / {f['delay_p95_s']:.0f}" if f["delay_p50_s"] is not None else ""
+        return (
+            f"| {number} | {row.variant} | {row.size or ''} | {row.detector} | {_in_words(f)} |"
+            + " |" * 7
+        )
+    delay = (
+        f"{f['delay_p50_s']:.0f} / {f['delay_p95_s']:.0f}" if f["delay_p50_s"] is not None else ""
+    )
     top1 = f"{f['top1']} of {f['fleets']}" if f["fleets"] else ""
     cause = f"{f['class_right']} of {f['class_known']}" if f["class_known"] else ""
     if f["fleet_events_right"] is not None:
@@ -199,22 +258,34 @@ def _two(value: float | None) -> str:
 
 def _figure(rows: Sequence[Row], detector: str, size: int, effect: float, key: str) -> float | None:
     wanted = f"{effect:.0%}, 1 s pushes"
-    found = [r.figures[key] for r in rows if (r.detector, r.size, r.variant) == (detector, size, wanted)]
+    found = [
+        r.figures[key] for r in rows if (r.detector, r.size, r.variant) == (detector, size, wanted)
+    ]
     return found[0] if found else None
 
 
 def _recall_picture(rows: Sequence[Row]) -> str:
-    series = {name: [_figure(rows, name, 64, effect, "recall") for effect in EFFECTS] for name in NAMES}
-    return line_chart("Recall by slowdown, fleets of 64", [f"{e:.0%}" for e in EFFECTS], series, "recall")
+    series = {
+        name: [_figure(rows, name, 64, effect, "recall") for effect in EFFECTS] for name in NAMES
+    }
+    return line_chart(
+        "Recall by slowdown, fleets of 64", [f"{e:.0%}" for e in EFFECTS], series, "recall"
+    )
 
 
 def _delay_picture(rows: Sequence[Row]) -> str:
     shown = EFFECTS[2:]
     sizes = sorted({r.size for r in rows if r.scenario == 2})
-    series = {f"{n} ranks": [_figure(rows, "verdict", n, e, "delay_p50_s") for e in shown] for n in sizes}
-    return line_chart("Median delay of the verdict, 1 s pushes", [f"{e:.0%}" for e in shown], series, "seconds")
+    series = {
+        f"{n} ranks": [_figure(rows, "verdict", n, e, "delay_p50_s") for e in shown] for n in sizes
+    }
+    return line_chart(
+        "Median delay of the verdict, 1 s pushes", [f"{e:.0%}" for e in shown], series, "seconds"
+    )
 
 
 def _false_alarm_picture(rows: Sequence[Row]) -> str:
-    values = {r.detector: r.figures["false_alarms_per_1000_node_hours"] for r in rows if r.scenario == 1}
+    values = {
+        r.detector: r.figures["false_alarms_per_1000_node_hours"] for r in rows if r.scenario == 1
+    }
     return bar_chart("False alarms on healthy fleets", values, "per 1000 node-hours, log scale")

@@ -28,7 +28,13 @@ class Runner:
     def __init__(self, seed: int, only: Sequence[int], *, short: bool, fresh: bool) -> None:
         self.seed, self.fresh, self.short = seed, fresh, short
         self.only = only or (GATED if short else range(100))
-        self.cache = ROOT / ".cache" / "scoreboard" / code_digest() / (f"{seed}-short" if short else str(seed))
+        self.cache = (
+            ROOT
+            / ".cache"
+            / "scoreboard"
+            / code_digest()
+            / (f"{seed}-short" if short else str(seed))
+        )
 
     def rows(self, sizes: Sequence[int], node_hours: float) -> list[Row]:
         """Every row of this seed, real traces excepted."""
@@ -37,7 +43,8 @@ class Runner:
             for number, name, make in cases(size):
                 if number in self.only and not (self.short and _is_ungated(number, name)):
                     rows += self._kept(
-                        f"{size}-{number}-{name}", lambda s=size, n=number, v=name, m=make: self._case(s, n, v, m)
+                        f"{size}-{number}-{name}",
+                        lambda s=size, n=number, v=name, m=make: self._case(s, n, v, m),
                     )
             for number, name, question in recorded_cases(size):
                 if number in self.only:
@@ -57,9 +64,18 @@ class Runner:
         world = make(self.seed)
         outcomes = {"verdict": run_verdict(world, seed=self.seed)}
         if not self.short:
-            outcomes |= {NAMES[0]: run_threshold(world, 2.0, 1), NAMES[1]: run_threshold(world, 3.5, 3)}
+            outcomes |= {
+                NAMES[0]: run_threshold(world, 2.0, 1),
+                NAMES[1]: run_threshold(world, 3.5, 3),
+            }
         return [
-            Row(number, name, size, detector, score(world, outcomes[detector], detector == "verdict").as_json())
+            Row(
+                number,
+                name,
+                size,
+                detector,
+                score(world, outcomes[detector], detector == "verdict").as_json(),
+            )
             for detector in NAMES
             if detector in outcomes
         ]
@@ -69,10 +85,16 @@ class Runner:
         found = [run_healthy_threshold(k, confirmations, self.seed) for k, confirmations in rules]
         found.append(run_healthy(node_hours, self.seed, say))
         names = NAMES[-len(found) :]
-        return [Row(1, "a healthy day", 0, name, each.as_json()) for name, each in zip(names, found, strict=True)]
+        return [
+            Row(1, "a healthy day", 0, name, each.as_json())
+            for name, each in zip(names, found, strict=True)
+        ]
 
     def _clocks(self) -> list[Row]:
-        return [Row(10, variant, 8, "verdict", {"unchanged": same}) for variant, same in run_clocks(self.seed)]
+        return [
+            Row(10, variant, 8, "verdict", {"unchanged": same})
+            for variant, same in run_clocks(self.seed)
+        ]
 
     def _kept(self, key: str, work: Callable[[], list[Row]]) -> list[Row]:
         path = self.cache / (key.replace("/", "_").replace(" ", "_") + ".json")
@@ -98,7 +120,11 @@ def real_rows() -> list[Row]:
 
 def code_digest() -> str:
     """What results depend on: another line of code, and nothing kept is believed."""
-    folders = [ROOT / "bench" / "detection", ROOT / "src" / "ingero" / "core", ROOT / "src" / "ingero" / "contract"]
+    folders = [
+        ROOT / "bench" / "detection",
+        ROOT / "src" / "ingero" / "core",
+        ROOT / "src" / "ingero" / "contract",
+    ]
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(p for folder in folders for p in folder.rglob("*.py")):
         digest.update(path.read_bytes())

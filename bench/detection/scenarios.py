@@ -38,7 +38,11 @@ def _slow_ranks(size: int, many: int) -> Iterator[Case]:
     yield 2, "5%, 5 s pushes", lambda seed: one_slow(size, many, seed, 0.05, push_s=5)
     if size >= 8:
         for share in (0.01, 0.10, 0.30, 0.49):
-            yield 3, f"{share:.0%} of the ranks +10%", lambda seed, s=share: _share_slow(size, many, seed, s)
+            yield (
+                3,
+                f"{share:.0%} of the ranks +10%",
+                lambda seed, s=share: _share_slow(size, many, seed, s),
+            )
 
 
 def _share_slow(size: int, many: int, seed: int, share: float) -> World:
@@ -77,7 +81,9 @@ def _stall(size: int, many: int, seed: int, first: int, last: int) -> World:
 def _timed(world: World, seed: int) -> World:
     """The same with timed collectives: transfers wander by a tenth, and now and then one takes half as long again."""
     rng, shape = np.random.default_rng(seed + 3), (len(world.log_own), world.fleets)
-    world.transfer_s = 0.15 * np.exp(rng.normal(0, 0.10, shape)) * np.where(rng.random(shape) < 0.02, 1.5, 1.0)
+    world.transfer_s = (
+        0.15 * np.exp(rng.normal(0, 0.10, shape)) * np.where(rng.random(shape) < 0.02, 1.5, 1.0)
+    )
     return world
 
 
@@ -87,13 +93,21 @@ def _links(size: int, few: int) -> Iterator[Case]:
     def slow_links(seed: int, lossy: bool) -> World:
         world = _timed(healthy(size, few, 300, seed), seed)
         after = world.transfer_s[WARM_S:]  # type: ignore[index]  # _timed sets it
-        hit = np.random.default_rng(seed + 4).random(after.shape) < 0.25 if lossy else np.ones(after.shape, bool)
+        hit = (
+            np.random.default_rng(seed + 4).random(after.shape) < 0.25
+            if lossy
+            else np.ones(after.shape, bool)
+        )
         after[hit] *= 4 if lossy else 2
         return as_fleet_event(world, CauseClass.NETWORK)
 
     yield 6, "a NIC at half speed", lambda seed: slow_links(seed, False)
     yield 6, "a lossy link", lambda seed: slow_links(seed, True)
-    yield 6, "links as ever, one rank +10%", lambda seed: _timed(one_slow(size, few, seed, 0.10), seed)
+    yield (
+        6,
+        "links as ever, one rank +10%",
+        lambda seed: _timed(one_slow(size, few, seed, 0.10), seed),
+    )
 
 
 def _nobody(size: int, few: int) -> Iterator[Case]:
@@ -101,7 +115,9 @@ def _nobody(size: int, few: int) -> Iterator[Case]:
 
     def rotating(seed: int) -> World:
         world = _timed(healthy(size, few, 600, seed), seed)
-        world.log_own += np.log1p(np.random.default_rng(seed).exponential(0.10, world.log_own.shape))
+        world.log_own += np.log1p(
+            np.random.default_rng(seed).exponential(0.10, world.log_own.shape)
+        )
         return world
 
     def rank_zero(seed: int, effect: float) -> World:
@@ -142,7 +158,9 @@ def _labels(size: int, many: int) -> Iterator[Case]:
     def rack(seed: int) -> World:
         rng = np.random.default_rng(seed)
         world = healthy(size, max(2, many // 4), 300, seed)
-        columns = [f * size + r for f in range(world.fleets) for r in range(1, 1 + max(1, size // 8))]
+        columns = [
+            f * size + r for f in range(world.fleets) for r in range(1, 1 + max(1, size // 8))
+        ]
         return slow(world, columns, 0.10, rng)
 
     yield 8, "two GPU generations, labelled, one +10%", lambda seed: generations(seed, True)

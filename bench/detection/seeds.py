@@ -27,14 +27,24 @@ def parse_seeds(text: str) -> range:
     try:
         seeds = range(int(first), int(last or first) + 1)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no range of seeds such as 2000-2023", param_hint="--seeds") from None
+        raise click.BadParameter(
+            f"{text!r} is no range of seeds such as 2000-2023", param_hint="--seeds"
+        ) from None
     if not 0 < len(seeds) <= MAX_SEEDS:
-        raise click.BadParameter(f"{text!r} names {len(seeds)} seeds; 1 to {MAX_SEEDS} are run", param_hint="--seeds")
+        raise click.BadParameter(
+            f"{text!r} names {len(seeds)} seeds; 1 to {MAX_SEEDS} are run", param_hint="--seeds"
+        )
     return seeds
 
 
 def run_seeds(
-    seeds: range, sizes: Sequence[int], node_hours: float, only: Sequence[int], *, fresh: bool, write: bool
+    seeds: range,
+    sizes: Sequence[int],
+    node_hours: float,
+    only: Sequence[int],
+    *,
+    fresh: bool,
+    write: bool,
 ) -> int:
     """Print and write the table; the exit status is 1 where a pooled gate does not hold."""
     tallies: dict[str, Tally] = {}
@@ -63,14 +73,20 @@ def _count(tallies: dict[str, Tally], gates: Sequence[Gate], seed: int) -> None:
 
 
 def _table(
-    tallies: dict[str, Tally], pooled: Sequence[Gate], rows: Sequence[Row], seeds: range, sizes: Sequence[int]
+    tallies: dict[str, Tally],
+    pooled: Sequence[Gate],
+    rows: Sequence[Row],
+    seeds: range,
+    sizes: Sequence[int],
 ) -> str:
     named = f"{seeds.start}-{seeds.stop - 1}"
     lines = [_HEAD.format(count=len(seeds), named=named, sizes=", ".join(map(str, sizes)))]
     for what, held, measured in pooled:
         tally = tallies[what]
         mark = "" if held else " **no**"
-        lines.append(f"| {what} | {tally.held} of {tally.seeds} | {measured}{mark} | {'; '.join(tally.failures[:6])} |")
+        lines.append(
+            f"| {what} | {tally.held} of {tally.seeds} | {measured}{mark} | {'; '.join(tally.failures[:6])} |"
+        )
     lines += ["", *_alarms(rows)]
     return "\n".join(lines)
 
@@ -89,7 +105,9 @@ def _alarms(rows: Sequence[Row]) -> list[str]:
     lines = ["| # | false alarms | node-hours | per 1000 |", "|---|---|---|---|"]
     for number in sorted({row.scenario for row in rows}):
         figures = [
-            r.figures for r in rows if r.scenario == number and r.detector == "verdict" and "node_hours" in r.figures
+            r.figures
+            for r in rows
+            if r.scenario == number and r.detector == "verdict" and "node_hours" in r.figures
         ]
         hours = sum(f["node_hours"] for f in figures)
         if hours:

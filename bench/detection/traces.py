@@ -35,7 +35,8 @@ def trace_rows(data: Path = DATA) -> Iterator[tuple[str, int, dict[str, Any]]]:
 def _step_trace(folder: Path, name: str) -> tuple[str, int, dict[str, Any]]:
     published = json.loads((folder / f"mw-{name}.json").read_text())
     answer, figures = _ask(
-        [folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml"], [(SLOWED[name], CauseClass.COMPUTE)]
+        [folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml"],
+        [(SLOWED[name], CauseClass.COMPUTE)],
     )
     if answer is not None:
         errors = [
@@ -74,7 +75,9 @@ def _ask(paths: list[Path], truth: Named) -> tuple[Answer | None, dict[str, Any]
         return None, {"jobs": 1, "right": 0, "wrong": 0, "not_sure": 0, "said": f"refused: {error}"}
     named = [(c.rank, c.cause) for c in answer.culprits]
     true = dict(truth)
-    right = {rank for rank, _ in named} == set(true) and all(true[rank] in (None, cause) for rank, cause in named)
+    right = {rank for rank, _ in named} == set(true) and all(
+        true[rank] in (None, cause) for rank, cause in named
+    )
     wrong = sum(rank not in true for rank, _ in named)
     said = ", ".join(f"rank {rank} ({cause})" for rank, cause in named) or "nobody"
     return answer, {

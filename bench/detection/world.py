@@ -33,7 +33,9 @@ class World:
     restart_s: int | None = None
     moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
     replicas: int = 1
-    failover_s: int | None = None  # with two replicas: nodes are pinned, and from here on only the second lives
+    failover_s: int | None = (
+        None  # with two replicas: nodes are pinned, and from here on only the second lives
+    )
     loss: float = 0.0  # share of batches that never arrive
     disorder: float = 0.0  # share of batches that arrive late, and as many twice
     spoofed: list[int] = field(default_factory=list)  # columns that somebody else also reports
@@ -77,15 +79,23 @@ class World:
             return np.zeros(len(columns), int)
         if self.failover_s is None:
             return (columns + second) % self.replicas
-        return columns % self.replicas if second < self.failover_s else np.full(len(columns), self.replicas - 1)
+        return (
+            columns % self.replicas
+            if second < self.failover_s
+            else np.full(len(columns), self.replicas - 1)
+        )
 
 
-def healthy(size: int, fleets: int, seconds: int, seed: int, model: NoiseModel | None = None) -> World:
+def healthy(
+    size: int, fleets: int, seconds: int, seed: int, model: NoiseModel | None = None
+) -> World:
     """Nothing wrong: the start of every scenario."""
     return World(size, Noise([size] * fleets, seed, model).block(WARM_S + seconds))
 
 
-def pick(world: World, rng: np.random.Generator, share: float = 0.0, skip_first: bool = False) -> list[int]:
+def pick(
+    world: World, rng: np.random.Generator, share: float = 0.0, skip_first: bool = False
+) -> list[int]:
     """One culprit per fleet, or a share of each fleet."""
     count = max(1, round(share * world.size))
     low = 1 if skip_first else 0
@@ -96,7 +106,9 @@ def pick(world: World, rng: np.random.Generator, share: float = 0.0, skip_first:
     ]
 
 
-def slow(world: World, columns: list[int], effect: float | np.ndarray, rng: np.random.Generator) -> World:
+def slow(
+    world: World, columns: list[int], effect: float | np.ndarray, rng: np.random.Generator
+) -> World:
     """From WARM_S on, alternating between compute and host as the cause."""
     for column in columns:
         world.log_own[WARM_S:, column] += np.log1p(effect)

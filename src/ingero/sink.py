@@ -46,7 +46,9 @@ class Sink:
         self.parse_errors = 0
         self.dropped: Counter[str] = Counter(cap_reached=0, line_too_long=0, silent=0)
         self.last_event_s: float | None = None
-        self._stragglers: OrderedDict[tuple[str, str], float] = OrderedDict()  # (cluster, node): last mention
+        self._stragglers: OrderedDict[tuple[str, str], float] = (
+            OrderedDict()
+        )  # (cluster, node): last mention
         self._rest = b""
         self._is_skipping = False
 
@@ -85,13 +87,17 @@ class Sink:
 
     def _track(self, key: tuple[str, str], now_s: float) -> None:
         if key not in self._stragglers and len(self._stragglers) >= self.settings.max_tracked_nodes:
-            self._stragglers.popitem(last=False)  # the oldest inserted, not the least recently mentioned
+            self._stragglers.popitem(
+                last=False
+            )  # the oldest inserted, not the least recently mentioned
             self.dropped["cap_reached"] += 1
         self._stragglers[key] = now_s
 
     def stragglers(self, now_s: float) -> list[tuple[str, str]]:
         """Who is slow now; those not mentioned for a while are forgotten, and counted."""
-        silent = [key for key, at_s in self._stragglers.items() if now_s - at_s > self.settings.silence_s]
+        silent = [
+            key for key, at_s in self._stragglers.items() if now_s - at_s > self.settings.silence_s
+        ]
         for key in silent:
             del self._stragglers[key]
             self.dropped["silent"] += 1
@@ -100,7 +106,9 @@ class Sink:
     def is_ready(self, now_s: float) -> bool:
         """Connected, or heard something lately."""
         window_s = self.settings.readiness_window_s
-        return self.is_connected or (self.last_event_s is not None and now_s - self.last_event_s <= window_s)
+        return self.is_connected or (
+            self.last_event_s is not None and now_s - self.last_event_s <= window_s
+        )
 
     def start_stream(self) -> None:
         """A new connection: what was left of the old one belongs to nothing."""
@@ -109,7 +117,11 @@ class Sink:
     def families(self, now_s: float, wall_minus_monotonic_s: float) -> list[Family]:
         """The metrics of the sink, in a stable order."""
         active = self.stragglers(now_s)
-        last = 0.0 if self.last_event_s is None else round(self.last_event_s + wall_minus_monotonic_s, 3)
+        last = (
+            0.0
+            if self.last_event_s is None
+            else round(self.last_event_s + wall_minus_monotonic_s, 3)
+        )
         return [
             counter("ingero_sink_events_total", "Lines by type", [
                 ((("type", kind),), count) for kind, count in sorted(self.events.items())
@@ -143,7 +155,10 @@ async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
                 pass
             except (OSError, TimeoutError) as error:
                 if not is_waiting:
-                    log.warning("sink_waiting", extra={"path": str(sink.settings.socket_path), "why": str(error)})
+                    log.warning(
+                        "sink_waiting",
+                        extra={"path": str(sink.settings.socket_path), "why": str(error)},
+                    )
                 is_waiting = True
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), sink.settings.reconnect_delay_s)
@@ -178,6 +193,10 @@ def sink_app(sink: Sink) -> Starlette:
 
     async def readyz(_: Request) -> Response:
         is_ready = sink.is_ready(time.monotonic())
-        return PlainTextResponse("ready\n" if is_ready else "not connected\n", 200 if is_ready else 503)
+        return PlainTextResponse(
+            "ready\n" if is_ready else "not connected\n", 200 if is_ready else 503
+        )
 
-    return Starlette(routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)])
+    return Starlette(
+        routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
+    )

@@ -28,7 +28,8 @@ def test_missing_types_cost_host_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "passed", "optional"), [("0", True, False), ("1", True, False), ("2", False, True), ("3", False, True)]
+    ("scope", "passed", "optional"),
+    [("0", True, False), ("1", True, False), ("2", False, True), ("3", False, True)],
 )
 def test_ptrace_scope(tmp_path: Path, scope: str, passed: bool, optional: bool) -> None:
     (tmp_path / "scope").write_text(f"{scope}\n")
@@ -61,11 +62,22 @@ def test_json_has_the_published_fields(capsys: pytest.CaptureFixture[str]) -> No
     status = run(["check", "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert status == (0 if answer["all_passed"] else 1)
-    assert set(answer["checks"][0]) == {"name", "pass", "optional", "value", "detail", "recommendation"}
-    assert answer["all_passed"] == all(check["pass"] or check["optional"] for check in answer["checks"])
+    assert set(answer["checks"][0]) == {
+        "name",
+        "pass",
+        "optional",
+        "value",
+        "detail",
+        "recommendation",
+    }
+    assert answer["all_passed"] == all(
+        check["pass"] or check["optional"] for check in answer["checks"]
+    )
 
 
 def test_text_names_every_check(capsys: pytest.CaptureFixture[str]) -> None:
     run(["check"])
     text = capsys.readouterr().out
-    assert all(name in text for name in ("kernel", "privileges", "probes", "libcudart", "trace database"))
+    assert all(
+        name in text for name in ("kernel", "privileges", "probes", "libcudart", "trace database")
+    )

@@ -29,8 +29,17 @@ SMALL = {
     "stage imbalance, roles unknown",
 }
 SMALL |= {"49% of the ranks +10%", "lost, late and doubled batches", "slow from birth by 15%"}
-SMALL |= {"a NIC at half speed", "a lossy link", "links as ever, one rank +10%", "a rank hangs and all stop"}
-SMALL |= {"nodes get another name", "ranks are dealt to other nodes", "two replicas, nodes pinned, one fails"}
+SMALL |= {
+    "a NIC at half speed",
+    "a lossy link",
+    "links as ever, one rank +10%",
+    "a rank hangs and all stop",
+}
+SMALL |= {
+    "nodes get another name",
+    "ranks are dealt to other nodes",
+    "two replicas, nodes pinned, one fails",
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,28 +48,50 @@ def rows() -> list[Row]:
     for number, name, make in cases(8, fleets=12):
         if name in SMALL:
             world = make(11)
-            outcomes = (run_threshold(world, 2.0, 1), run_threshold(world, 3.5, 3), run_verdict(world, seed=11))
+            outcomes = (
+                run_threshold(world, 2.0, 1),
+                run_threshold(world, 3.5, 3),
+                run_verdict(world, seed=11),
+            )
             found += [
-                Row(number, name, 8, detector, score(world, outcome, detector == "verdict").as_json())
+                Row(
+                    number,
+                    name,
+                    8,
+                    detector,
+                    score(world, outcome, detector == "verdict").as_json(),
+                )
                 for detector, outcome in zip(NAMES, outcomes, strict=True)
             ]
     healthy = (run_healthy_threshold(2.0, 1, 11, 0.1), run_healthy_threshold(3.5, 3, 11, 0.1))
     healthy += (run_healthy(340, 11, lambda _: None),)
-    found += [Row(1, "a healthy day", 0, name, s.as_json()) for name, s in zip(NAMES, healthy, strict=True)]
+    found += [
+        Row(1, "a healthy day", 0, name, s.as_json())
+        for name, s in zip(NAMES, healthy, strict=True)
+    ]
     found += [Row(n, name, 8, "blame", ask(q, 8, 11).as_json()) for n, name, q in recorded_cases(8)]
     found += [Row(REAL, what, size, "blame", figures) for what, size, figures in trace_rows()]
-    return found + [Row(10, variant, 8, "verdict", {"unchanged": same}) for variant, same in run_clocks(11)]
+    return found + [
+        Row(10, variant, 8, "verdict", {"unchanged": same}) for variant, same in run_clocks(11)
+    ]
 
 
 def test_the_gates_hold_in_small(rows: list[Row]) -> None:
     gates = check_gates(rows)
     assert len(gates) == (11 if DATA.is_dir() else 10)
     assert [gate for gate in gates if not gate[1] and not gate[0].startswith("#1 ")] == []
-    assert next(row for row in rows if row.scenario == 1 and row.detector == "verdict").figures["false_alarms"] <= 2
+    assert (
+        next(row for row in rows if row.scenario == 1 and row.detector == "verdict").figures[
+            "false_alarms"
+        ]
+        <= 2
+    )
 
 
 def test_the_threshold_rule_cries_wolf_where_the_verdict_does_not(rows: list[Row]) -> None:
-    rate = {r.detector: r.figures["false_alarms_per_1000_node_hours"] for r in rows if r.scenario == 1}
+    rate = {
+        r.detector: r.figures["false_alarms_per_1000_node_hours"] for r in rows if r.scenario == 1
+    }
     assert rate["threshold k 2"] > 100 * max(rate["verdict"], 1.0)
 
 
@@ -75,7 +106,9 @@ def test_the_page_has_every_row_and_its_pictures(rows: list[Row], tmp_path: Path
     write_report(tmp_path, rows, check_gates(rows), 11)
     page = (tmp_path / "scoreboard.md").read_text()
     assert page.count("\n| ") >= len(rows)
-    assert all((tmp_path / name).exists() for name in ("pictures/scoreboard-recall.svg", "scoreboard.json"))
+    assert all(
+        (tmp_path / name).exists() for name in ("pictures/scoreboard-recall.svg", "scoreboard.json")
+    )
     assert json.loads((tmp_path / "scoreboard.json").read_text())["seed"] == 11
 
 
@@ -95,7 +128,10 @@ def test_slow_links_and_hangs_are_answered_by_class_not_by_silence(rows: list[Ro
     live = {r.variant: r.figures for r in rows if r.detector == "verdict" and r.scenario in (6, 14)}
     for variant in ("a NIC at half speed", "a lossy link", "a rank hangs and all stop"):
         figures = live[variant]
-        assert (figures["fleet_events_right"], figures["false_alarms"]) == (figures["fleets_all"], 0)
+        assert (figures["fleet_events_right"], figures["false_alarms"]) == (
+            figures["fleets_all"],
+            0,
+        )
     assert live["links as ever, one rank +10%"]["fleet_events_wrong"] == 0
     asked = [r.figures for r in rows if r.detector == "blame" and r.scenario in (6, 14)]
     assert all(f["right"] == f["jobs"] for f in asked)
@@ -114,11 +150,18 @@ def test_ranks_that_move_and_fleets_that_fail_hide_nobody(rows: list[Row]) -> No
 
 def test_real_traces_absent_are_said_to_be_skipped(tmp_path: Path) -> None:
     found = [(what, figures["skipped"]) for what, _, figures in trace_rows(tmp_path)]
-    assert found == [(folder, "data absent") for folder in ("bytedance", "flight-recorder", "nccl-h200")]
+    assert found == [
+        (folder, "data absent") for folder in ("bytedance", "flight-recorder", "nccl-h200")
+    ]
     page = tmp_path / "docs"
     page.mkdir()
-    write_report(page, [Row(REAL, what, 0, "blame", {"skipped": why}) for what, why in found], [], 1)
-    assert "| real | bytedance |  | blame | skipped: data absent |" in (page / "scoreboard.md").read_text()
+    write_report(
+        page, [Row(REAL, what, 0, "blame", {"skipped": why}) for what, why in found], [], 1
+    )
+    assert (
+        "| real | bytedance |  | blame | skipped: data absent |"
+        in (page / "scoreboard.md").read_text()
+    )
 
 
 def test_many_seeds_make_one_table_of_how_often_each_gate_held(
@@ -139,11 +182,17 @@ def test_ranges_of_seeds_that_make_no_sense_are_usage_errors(text: str) -> None:
 
 def test_gates_of_several_seeds_are_pooled() -> None:
     """Counts add up over the seeds, and each size has one median."""
-    healthy = [Row(1, "a healthy day", 0, "verdict", {"false_alarms": n, "node_hours": 1000.0}) for n in (0, 1)]
+    healthy = [
+        Row(1, "a healthy day", 0, "verdict", {"false_alarms": n, "node_hours": 1000.0})
+        for n in (0, 1)
+    ]
     slowed = [
         Row(2, "5%, 1 s pushes", size, "verdict", {"found": 2, "culprits": 2, "delays": delays})
         for size, delays in ((3, [8.0, 10.0]), (8, [7.0, 7.0]), (3, [12.0, 10.0]), (8, [9.0, 9.0]))
     ]
     measured = {name: said for name, _, said in check_gates([*healthy, *slowed])}
     assert measured["#1 at most 1 false alarm per 1000 node-hours"] == "0.50 (1 in 2,000 h)"
-    assert measured["#2 median delay at most 10 s at 5% with 1 s pushes"] == "9.0 s (by size 3: 10 s, 8: 8 s)"
+    assert (
+        measured["#2 median delay at most 10 s at 5% with 1 s pushes"]
+        == "9.0 s (by size 3: 10 s, 8: 8 s)"
+    )

@@ -14,10 +14,15 @@ from ingero.sim.samples import write_samples
 from ingero.transport.fanout.ask import peer_fingerprint
 
 
-def test_the_dashboard_beside_serves_and_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dashboard_beside_serves_and_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("SUDO_USER", raising=False)
-    with dashboard_beside("127.0.0.1:0", write_samples(tmp_path)[0], "gpu-1") as (where, certificate):
+    with dashboard_beside("127.0.0.1:0", write_samples(tmp_path)[0], "gpu-1") as (
+        where,
+        certificate,
+    ):
         name, address = where.split(": https://")
         shown = asyncio.run(peer_fingerprint(address, PATIENCE_S))
         gc.collect()  # a connection left open would be an error here
@@ -32,6 +37,9 @@ def test_a_dashboard_that_does_not_start_stops_the_command(
     monkeypatch.setenv("HOME", str(tmp_path))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(Unavailable, match="the dashboard did not start"), dashboard_beside(address, tmp_path, "n"):
+        with (
+            pytest.raises(Unavailable, match="the dashboard did not start"),
+            dashboard_beside(address, tmp_path, "n"),
+        ):
             pass
     assert "is already in use" in capfd.readouterr().err

@@ -63,7 +63,9 @@ def test_ctrl_c_is_status_130_and_no_traceback(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rates", "show"], ["rates", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["rates", "show"], ["rates", "--help"]]
+)
 def test_a_reader_that_leaves_is_no_error(arguments: list[str], unbuffered: str) -> None:
     """`ingero … | head`, whether Python notices while printing or on its way out."""
     reading, writing = os.pipe()
@@ -91,12 +93,18 @@ def test_a_full_disk_under_the_output_is_a_sentence() -> None:
             text=True,
             check=False,
         )
-    assert (ended.returncode, ended.stderr) == (1, "ingero rates: no space left where the output goes\n")
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "ingero rates: no space left where the output goes\n",
+    )
 
 
-def test_a_file_the_system_refuses_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_the_system_refuses_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").touch()
     assert run(["up", "--data-dir", str(tmp_path / "file" / "x")]) == 1
     assert (
-        capsys.readouterr().err == f"ingero up: cannot use {tmp_path / 'file' / 'x'}: Not a directory; name another\n"
+        capsys.readouterr().err
+        == f"ingero up: cannot use {tmp_path / 'file' / 'x'}: Not a directory; name another\n"
     )

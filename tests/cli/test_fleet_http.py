@@ -29,7 +29,11 @@ def secured(tmp_path: Path) -> dict[str, Any]:
         **write_pair(tmp_path, "server", authority.issue_cert("127.0.0.1")),
         "client_ca_file": str(tmp_path / "clients.pem"),
     }
-    material = {"ca": str(tmp_path / "authority.pem"), "cert": own["cert_file"], "key": own["key_file"]}
+    material = {
+        "ca": str(tmp_path / "authority.pem"),
+        "cert": own["cert_file"],
+        "key": own["key_file"],
+    }
     return {"tls": tls, "token_file": str(token), "material": material}
 
 
@@ -52,7 +56,9 @@ async def test_they_show_what_the_agent_shows(
             return fleet_json(url, "/api/v1/status", None)
 
         config.write_text(f"fleet:\n  tls: {{ca: {material['ca']}}}\n")
-        with pytest.raises(Unavailable, match=r"fleet\.tls in ingero\.yaml|hung up|does not answer"):
+        with pytest.raises(
+            Unavailable, match=r"fleet\.tls in ingero\.yaml|hung up|does not answer"
+        ):
             await asyncio.to_thread(ask)
         files = ", ".join(f"{key}: {path}" for key, path in material.items())
         config.write_text(f"fleet:\n  tls: {{{files}}}\n")
@@ -61,7 +67,11 @@ async def test_they_show_what_the_agent_shows(
         config.write_text(f"fleet:\n  tls: {{{files}}}\n  token_file: {secured['token_file']}\n")
         assert await asyncio.to_thread(ask) == {"clusters": []}
         checks = await asyncio.to_thread(check_fleet, otlp, "default", None)
-        assert [(check.name, check.passed) for check in checks][:3] == [("reach", True), ("TLS", True), ("push", True)]
+        assert [(check.name, check.passed) for check in checks][:3] == [
+            ("reach", True),
+            ("TLS", True),
+            ("push", True),
+        ]
         with pytest.raises(Unavailable, match=r"does not answer"):
             await asyncio.to_thread(ask, api.replace("https", "http"))
 
@@ -75,7 +85,9 @@ def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
     monkeypatch.setenv("INGERO_CONFIG", str(config))
     monkeypatch.setenv("INGERO_FLEET_TOKEN", "secret-token-0123456789")
     monkeypatch.setenv("INGERO_ECHO_TOKEN", "secret-token-0123456789")
-    with pytest.raises(ConfigError, match=r"plain text; use https://, or allow it with fleet\.insecure"):
+    with pytest.raises(
+        ConfigError, match=r"plain text; use https://, or allow it with fleet\.insecure"
+    ):
         open_connection("http://fleet.example:8080", None)
     with pytest.raises(ConfigError, match="allow it with --insecure"):
         connect("http://echo.example:8081", None, None, tmp_path / "none.db")
@@ -88,7 +100,9 @@ def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
     open_connection("http://fleet.example:8080", None)
 
 
-async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The mistakes of the first hour; what a port that speaks no HTTP sends is never shown."""
     monkeypatch.setattr("ingero.cli.fleet_http.TIMEOUT_S", 60.0)
     async with running() as fleet:
@@ -105,7 +119,9 @@ async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(monkeyp
         assert "write http://" in await refused(f"https://{api}")
         told = await refused(f"http://{grpc}")
         assert "does not speak HTTP" in told and told.isprintable()
-        assert [check.name for check in await asyncio.to_thread(check_fleet, f"http://{api}", "c", None)] == [
+        assert [
+            check.name for check in await asyncio.to_thread(check_fleet, f"http://{api}", "c", None)
+        ] == [
             "reach",
             "push",
         ]
@@ -117,7 +133,9 @@ async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(monkeyp
             check_fleet(otlp, "c", None)
 
 
-async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     async with running() as fleet:
         url = f"http://{fleet.addresses['threshold']}"
         assert await asyncio.to_thread(run, ["status", "--fleet", url, "--cluster", "tpyo"]) == 1

@@ -40,7 +40,12 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_every_answer_is_one_document(
     arguments: list[str], samples: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {"CLUSTER": samples[-1], "FIRST": samples[0], "SECOND": samples[1], "OUT": tmp_path / "out.db"}
+    files = {
+        "CLUSTER": samples[-1],
+        "FIRST": samples[0],
+        "SECOND": samples[1],
+        "OUT": tmp_path / "out.db",
+    }
     status = run([str(files.get(argument, argument)) for argument in arguments] + ["--json"])
     assert status == 0 or arguments == ["check"]  # which speaks of the machine it runs on
     assert json.loads(capsys.readouterr().out) is not None
@@ -48,7 +53,11 @@ def test_every_answer_is_one_document(
 
 @pytest.mark.parametrize(
     "command, name, arguments",
-    [(fleet, "ingero-fleet", ["--check"]), (fleet, "ingero-fleet", ["--print-config"]), (echo, "ingero-echo", ["ask"])],
+    [
+        (fleet, "ingero-fleet", ["--check"]),
+        (fleet, "ingero-fleet", ["--print-config"]),
+        (echo, "ingero-echo", ["ask"]),
+    ],
 )
 def test_services_too(
     command: click.Command, name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]

@@ -33,11 +33,16 @@ def test_help_takes_at_most_twice_as_long_as_an_empty_python() -> None:
 
 def test_f158_help_needs_the_standard_library_alone() -> None:
     script = "import sys; from ingero.__main__ import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     loaded = {name.partition(".")[0] for name in done.stderr.split()}
-    assert loaded - sys.stdlib_module_names <= {"ingero", "__main__", "_distutils_hack", "sitecustomize"} | {
-        name for name in loaded if name.startswith("__editable__")
-    }
+    assert loaded - sys.stdlib_module_names <= {
+        "ingero",
+        "__main__",
+        "_distutils_hack",
+        "sitecustomize",
+    } | {name for name in loaded if name.startswith("__editable__")}
 
 
 def options_of(command: click.Command) -> Iterator[str]:
@@ -45,13 +50,18 @@ def options_of(command: click.Command) -> Iterator[str]:
         for each in command.commands.values():
             yield from options_of(each)
     for parameter in command.params:
-        if not (isinstance(parameter, click.Option) and parameter.hidden):  # hidden ones only say why they are refused
+        if not (
+            isinstance(parameter, click.Option) and parameter.hidden
+        ):  # hidden ones only say why they are refused
             yield from parameter.opts
 
 
 def test_no_option_takes_a_secret_must_48() -> None:
     """What stands on a command line is seen by every user of the machine: secrets come by file or environment."""
-    secret, by_file = re.compile(r"token|secret|password|api.?key|routing.?key"), re.compile(r"file|path")
+    secret, by_file = (
+        re.compile(r"token|secret|password|api.?key|routing.?key"),
+        re.compile(r"file|path"),
+    )
     modules = ("fleet_server", "echo_server", "echo_ask", "straggler_sink", "echo_stress")
     targets = {target for *_, target in COMMANDS} | {f"ingero.cli.{name}:*" for name in modules}
     commands = [

@@ -44,21 +44,42 @@ def test_effective_configuration_loads_again() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("processors:\n  batch: {}", "fleet.yaml:2: processors.batch: unknown key; allowed: ingero"),
-        ("service:\n  pipelines:\n    metrics:\n      processors: [batch]", "processors[0]: must be one of ingero"),
-        ("processors:\n  ingero:\n    threshold:\n      k: 9", "fleet.yaml:4: processors.ingero.threshold.k: 9 is out"),
+        (
+            "processors:\n  batch: {}",
+            "fleet.yaml:2: processors.batch: unknown key; allowed: ingero",
+        ),
+        (
+            "service:\n  pipelines:\n    metrics:\n      processors: [batch]",
+            "processors[0]: must be one of ingero",
+        ),
+        (
+            "processors:\n  ingero:\n    threshold:\n      k: 9",
+            "fleet.yaml:4: processors.ingero.threshold.k: 9 is out",
+        ),
         (
             "processors:\n  ingero:\n    push_interval: 500ms",
             "interval: 0.5s is out of range; allowed: 1s to 3600s",
         ),
-        ("processors:\n  ingero:\n    ttl_multiplier: 1", "ttl_multiplier: 1 is out of range; allowed: 2 to 1000"),
-        ("processors:\n  ingero:\n    quorum: {coverage_fraction: 1.5}", "coverage_fraction: 1.5 is out of range"),
-        ("processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}", "ingero.threshold.max: 0.5 is out of range"),
+        (
+            "processors:\n  ingero:\n    ttl_multiplier: 1",
+            "ttl_multiplier: 1 is out of range; allowed: 2 to 1000",
+        ),
+        (
+            "processors:\n  ingero:\n    quorum: {coverage_fraction: 1.5}",
+            "coverage_fraction: 1.5 is out of range",
+        ),
+        (
+            "processors:\n  ingero:\n    threshold: {min: 0.9, max: 0.5}",
+            "ingero.threshold.max: 0.5 is out of range",
+        ),
         (
             "exporters:\n  prometheus:\n    endpoint: 0.0.0.0:8080",
             "fleet.yaml:3: exporters.prometheus.endpoint: port 8080 is taken by extensions.ingero_threshold.agent",
         ),
-        ("extensions:\n  ingero_threshold: {admin_endpoint: '0.0.0.0:8081'}", "is not a loopback address"),
+        (
+            "extensions:\n  ingero_threshold: {admin_endpoint: '0.0.0.0:8081'}",
+            "is not a loopback address",
+        ),
         ("extensions:\n  ingero_threshold: {admin_endpoint: ':8081'}", "is not a loopback address"),
         (
             "receivers:\n  otlp:\n    protocols:\n      http: {endpoint: nowhere}",
@@ -102,7 +123,12 @@ def test_several_exporters_of_a_type() -> None:
     assert list(config.exporters) == ["otlp/near", "otlp/far", "prometheus", "debug/x"]
     assert to_mapping(config)["exporters"]["otlp/far"]["timeout"] == "3s"
     assert load(json.dumps(to_mapping(config))) == config
-    assert load("exporters:\nservice: {pipelines: {metrics: {processors: [ingero], exporters: []}}}").exporters == {}
+    assert (
+        load(
+            "exporters:\nservice: {pipelines: {metrics: {processors: [ingero], exporters: []}}}"
+        ).exporters
+        == {}
+    )
 
 
 def test_a_protocol_left_out_is_off_and_an_empty_one_has_its_defaults() -> None:

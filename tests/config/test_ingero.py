@@ -76,9 +76,9 @@ def test_wrong_settings_name_the_key(text: str, complaint: str) -> None:
 
 
 def test_blocks_of_others_are_accepted() -> None:
-    assert load_text(IngeroConfig, "probes: {cuda: [a, b]}\nmcp: {x: {y: 1}}\nprometheus:\n", "x").fleet == (
-        IngeroConfig().fleet
-    )
+    assert load_text(
+        IngeroConfig, "probes: {cuda: [a, b]}\nmcp: {x: {y: 1}}\nprometheus:\n", "x"
+    ).fleet == (IngeroConfig().fleet)
 
 
 def flags(**given: object) -> dict[str, object]:
@@ -86,14 +86,26 @@ def flags(**given: object) -> dict[str, object]:
 
 
 def test_flags_win_only_when_given() -> None:
-    config = load_text(IngeroConfig, "fleet: {cluster_id: file, push_interval: 7s, insecure: true}", "x")
+    config = load_text(
+        IngeroConfig, "fleet: {cluster_id: file, push_interval: 7s, insecure: true}", "x"
+    )
     same = apply_flags(config, flags())
     assert same == config
     changed = apply_flags(
         config,
-        flags(fleet_cluster_id="flag", fleet_protocol="grpc", confirmations=1, warmup_samples=0, remediate=True),
+        flags(
+            fleet_cluster_id="flag",
+            fleet_protocol="grpc",
+            confirmations=1,
+            warmup_samples=0,
+            remediate=True,
+        ),
     )
-    assert (changed.fleet.cluster_id, changed.fleet.push_interval_s, changed.fleet.insecure) == ("flag", 7.0, True)
+    assert (changed.fleet.cluster_id, changed.fleet.push_interval_s, changed.fleet.insecure) == (
+        "flag",
+        7.0,
+        True,
+    )
     assert (changed.fleet.protocol, changed.health.classifier.confirmations) == (Protocol.GRPC, 1)
     assert (changed.health.baseline.warmup_samples, changed.remediate.enabled) == (0, True)
 
@@ -125,7 +137,9 @@ def test_every_published_flag_exists() -> None:
     assert {f"--{name}" for name in published} <= ours
 
 
-def test_every_command_means_the_same_trace_database(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_means_the_same_trace_database(
+    empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp_path = empty_home
     monkeypatch.delenv("INGERO_DB", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from ingero.config.loader import load_file, load_text, parse_duration_s, parse_size_bytes, setting, to_mapping
+from ingero.config.loader import (
+    load_file,
+    load_text,
+    parse_duration_s,
+    parse_size_bytes,
+    setting,
+    to_mapping,
+)
 from ingero.errors import ConfigError
 
 
@@ -47,10 +54,16 @@ def test_nothing_means_defaults() -> None:
     ("text", "message"),
     [
         ("inner:\n  kk: 3", "f:2: inner.kk: unknown key; did you mean k?"),
-        ("zzz: 3", "f:1: zzz: unknown key; allowed: enabled, inner, limit, mode, push_interval, where"),
+        (
+            "zzz: 3",
+            "f:1: zzz: unknown key; allowed: enabled, inner, limit, mode, push_interval, where",
+        ),
         ("inner:\n  k: 9", "f:2: inner.k: 9 is out of range; allowed: 1 to 4"),
         ("push_interval: 0.5", "f:1: push_interval: 0.5s is out of range; allowed: at least 1s"),
-        ("push_interval: soon", "f:1: push_interval: 'soon' is not a duration such as 500ms, 10s or 1h30m"),
+        (
+            "push_interval: soon",
+            "f:1: push_interval: 'soon' is not a duration such as 500ms, 10s or 1h30m",
+        ),
         ("mode: c", "f:1: mode: must be one of a, b, not 'c'"),
         ("inner: 3", "f:1: inner: must be a mapping of keys to values"),
         ("inner: {k: true}", "f:1: inner.k: must be a number, not 'true'"),
@@ -80,7 +93,12 @@ def test_effective_configuration_reads_back() -> None:
 
 
 def test_durations_and_sizes() -> None:
-    assert [parse_duration_s(t) for t in ("500ms", "2d", "1h30m", "7")] == [0.5, 172800.0, 5400.0, 7.0]
+    assert [parse_duration_s(t) for t in ("500ms", "2d", "1h30m", "7")] == [
+        0.5,
+        172800.0,
+        5400.0,
+        7.0,
+    ]
     assert [parse_size_bytes(t) for t in ("10g", "1.5MiB", "7")] == [10 << 30, 1572864, 7]
     for bad in ("-1s", "nan", "1x", "s", "inf"):
         with pytest.raises(ValueError, match="duration"):

@@ -53,13 +53,19 @@ def test_aws_is_ec2_and_people_type_short_names() -> None:
         ("fallback_rate: 1.5", "fallback_rate: -1", "fallback_rate: -1 is not a rate"),
         ("fallback_rate: 1.5", "", "fallback_rate: None is not a rate"),
         ("fallback_rate: 1.5", "fallback_rate: .nan", "is not a rate"),
-        ("NVIDIA H200: 1.8", "NVIDIA H200: cheap", "providers.onprem.NVIDIA H200: 'cheap' is not a rate"),
+        (
+            "NVIDIA H200: 1.8",
+            "NVIDIA H200: cheap",
+            "providers.onprem.NVIDIA H200: 'cheap' is not a rate",
+        ),
         ("currency_name: USD", "currency_name: ''", "currency_name: missing or empty"),
         ("  onprem:\n    NVIDIA H200: 1.8", "", "providers: needs at least one provider"),
         ("providers:", "providers: [", "not valid YAML"),
     ],
 )
-def test_v25_a_table_that_would_make_a_wrong_price_is_refused(before: str, after: str, complaint: str) -> None:
+def test_v25_a_table_that_would_make_a_wrong_price_is_refused(
+    before: str, after: str, complaint: str
+) -> None:
     with pytest.raises(ConfigError, match=complaint):
         parse_rates(VALID.replace(before, after), "x.yaml")
 
@@ -79,7 +85,9 @@ def test_a_missing_file_and_a_list_say_so(tmp_path: Path) -> None:
 def test_f073_provider_by_narrowest_network_then_label_then_agent(tmp_path: Path) -> None:
     """F073."""
     path = tmp_path / "node_providers.yaml"
-    path.write_text("addresses:\n  10.0.0.0/8: onprem\n  10.1.2.3: lambda\nlabels:\n  pool=a100: gcp\n")
+    path.write_text(
+        "addresses:\n  10.0.0.0/8: onprem\n  10.1.2.3: lambda\nlabels:\n  pool=a100: gcp\n"
+    )
     lookup = load_providers(path)
     assert lookup.find("10.1.2.3") == "lambda"
     assert lookup.find("10.9.9.9", said="aws") == "onprem"
@@ -88,7 +96,9 @@ def test_f073_provider_by_narrowest_network_then_label_then_agent(tmp_path: Path
     assert lookup.find("not an address") is None
 
 
-@pytest.mark.parametrize("rules", [ProviderRules(addresses={"ten": "x"}), ProviderRules(labels={"pool": "x"})])
+@pytest.mark.parametrize(
+    "rules", [ProviderRules(addresses={"ten": "x"}), ProviderRules(labels={"pool": "x"})]
+)
 def test_rules_that_cannot_match_are_refused(rules: ProviderRules) -> None:
     with pytest.raises(ConfigError):
         ProviderLookup(rules)

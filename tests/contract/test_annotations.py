@@ -16,7 +16,9 @@ numbers = st.integers(0, 2**63 - 1)
 
 @given(st.dictionaries(keys, values, min_size=1, max_size=8), numbers, numbers, numbers)
 def test_round_trip(labels: dict[str, str], at_ns: int, pid: int, start: int) -> None:
-    note = Annotation(labels=labels, at_ns=at_ns, pid=pid, start_time=start, span_start_ns=5, span_end_ns=9)
+    note = Annotation(
+        labels=labels, at_ns=at_ns, pid=pid, start_time=start, span_start_ns=5, span_end_ns=9
+    )
     assert decode_annotation(encode_annotation(note)) == note
 
 
@@ -52,8 +54,13 @@ def test_violations_are_refused(line: object) -> None:
 
 def test_one_label_is_enough_and_numbers_become_text() -> None:
     """V29."""
-    assert decode_annotation(b'{"labels": {"step": 12}, "extra": 1}') == Annotation(labels={"step": "12"})
-    assert decode_annotation(b'{"labels": {"x": 0.5, "y": true}}').labels == {"x": "0.5", "y": "true"}
+    assert decode_annotation(b'{"labels": {"step": 12}, "extra": 1}') == Annotation(
+        labels={"step": "12"}
+    )
+    assert decode_annotation(b'{"labels": {"x": 0.5, "y": true}}').labels == {
+        "x": "0.5",
+        "y": "true",
+    }
 
 
 def test_long_lines_and_noise_are_refused() -> None:
@@ -62,7 +69,9 @@ def test_long_lines_and_noise_are_refused() -> None:
             decode_annotation(line)
 
 
-@pytest.mark.parametrize("line", [b'{"labels":{"k":"v"},"deep":' + b"[" * 8000, b'{"labels":{"k":"\xff"}}'])
+@pytest.mark.parametrize(
+    "line", [b'{"labels":{"k":"v"},"deep":' + b"[" * 8000, b'{"labels":{"k":"\xff"}}']
+)
 def test_hostile_bytes_are_refused_like_everything_else(line: bytes) -> None:
     with pytest.raises(MalformedInput):
         decode_annotation(line)

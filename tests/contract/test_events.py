@@ -46,4 +46,9 @@ def test_source_names() -> None:
 def test_pointers_are_never_summed() -> None:
     pointer_valued = {(1, 2), (1, 3), (1, 5), (4, 1), (4, 7), (4, 10)}
     assert not SUMMED_ARG0_OPS & pointer_valued
-    assert {key[0] for key in SUMMED_ARG0_OPS} <= {Source.CUDA, Source.DRIVER, Source.HOST, Source.IO}
+    assert {key[0] for key in SUMMED_ARG0_OPS} <= {
+        Source.CUDA,
+        Source.DRIVER,
+        Source.HOST,
+        Source.IO,
+    }

@@ -82,11 +82,25 @@ def test_no_name_drifts() -> None:
 
 
 def test_no_word_on_the_wire_drifts() -> None:
-    assert [mode.value for mode in DetectionMode] == ["fleet", "fleet-cached", "local-cached", "local-baseline", "none"]
+    assert [mode.value for mode in DetectionMode] == [
+        "fleet",
+        "fleet-cached",
+        "local-cached",
+        "local-baseline",
+        "none",
+    ]
     assert {state.value for state in NodeState} == {"active", "calibrating", "idle", "stale"}
     assert {"suspect", "straggler", "recovering", "resolved", "fleet_event", "not_sure"} <= {
         s.value for s in VerdictState
     }
-    assert {"compute", "host", "network", "hang", "stall", "structural", "data_imbalance", "fleet", "unknown"} <= {
-        cause.value for cause in CauseClass
-    }
+    assert {
+        "compute",
+        "host",
+        "network",
+        "hang",
+        "stall",
+        "structural",
+        "data_imbalance",
+        "fleet",
+        "unknown",
+    } <= {cause.value for cause in CauseClass}

@@ -41,7 +41,9 @@ def test_the_c_side_has_the_same_fields_in_the_same_order():
 
 
 @given(
-    words=st.lists(st.integers(0, 2**64 - 1), min_size=20, max_size=20), at=st.integers(0, 19), bit=st.integers(0, 63)
+    words=st.lists(st.integers(0, 2**64 - 1), min_size=20, max_size=20),
+    at=st.integers(0, 19),
+    bit=st.integers(0, 63),
 )
 def test_no_changed_bit_passes_the_check(words, at, bit):
     record = np.array(words, "<u8").view(RECORD)

@@ -29,7 +29,9 @@ ids = {"node_id": text, "cluster_id": text, "timestamp": text, "event_id": text}
 ranks = {"rank": st.none() | st.integers(0, 9), "world_size": st.none() | st.integers(1, 9)}
 lines = st.one_of(
     st.builds(Memory, pid=st.integers(0, 2**32 - 1), utilization_pct=score, comm=text),
-    st.builds(Straggle, preempting_pids=st.lists(st.integers(0, 9)), throughput_drop_pct=score, **ranks),
+    st.builds(
+        Straggle, preempting_pids=st.lists(st.integers(0, 9)), throughput_drop_pct=score, **ranks
+    ),
     st.builds(StragglerState, score=score, threshold=score, **ids, **ranks),
     st.builds(StragglerResolved, reason=text, **ids, **ranks),
     st.builds(Heartbeat, score=st.none() | score),
@@ -57,8 +59,14 @@ def test_recorded_lines_have_our_shape_key_by_key() -> None:
             Memory,
             "pid gpu_id allocated_bytes total_vram utilization_pct last_alloc_size timestamp_ns",
         ),
-        (Straggle, "pid throughput_drop_pct sched_switch_count preempting_pids timestamp_ns sustained"),
-        (StragglerState, "node_id cluster_id score threshold detection_mode dominant_signal timestamp"),
+        (
+            Straggle,
+            "pid throughput_drop_pct sched_switch_count preempting_pids timestamp_ns sustained",
+        ),
+        (
+            StragglerState,
+            "node_id cluster_id score threshold detection_mode dominant_signal timestamp",
+        ),
         (StragglerResolved, "node_id cluster_id timestamp"),
     ],
 )
@@ -77,7 +85,13 @@ def test_rank_zero_is_visible() -> None:
 
 def test_a_verdict_is_one_flat_line() -> None:
     verdict = Verdict(
-        episode="e1", state=VerdictState.STRAGGLER, node="n1", rank=3, cause=CauseClass.COMPUTE, since=5.0, excess=0.2
+        episode="e1",
+        state=VerdictState.STRAGGLER,
+        node="n1",
+        rank=3,
+        cause=CauseClass.COMPUTE,
+        since=5.0,
+        excess=0.2,
     )
     line = encode_line(verdict_line(verdict, "train-a", 1_794_709_942_103_534_806))
     assert json.loads(line) == {

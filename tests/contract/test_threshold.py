@@ -38,8 +38,14 @@ def test_headers_round_trip_to_six_decimals(value: float, quorum_met: bool) -> N
         ("0.82", "yes", Delivery.REJECTED),
         ("0.82", "1", Delivery.REJECTED),
         ("0.87", "maybe", Delivery.REJECTED),
-        *((text, "true", Delivery.REJECTED) for text in ("0.05", "0.999", "0", "1.0", "-0.5", "1.5")),
-        *((text, "true", Delivery.REJECTED) for text in ("abc", "NaN", "Inf", "1e400", "0_8", "٠.٥", "0x1p-1")),
+        *(
+            (text, "true", Delivery.REJECTED)
+            for text in ("0.05", "0.999", "0", "1.0", "-0.5", "1.5")
+        ),
+        *(
+            (text, "true", Delivery.REJECTED)
+            for text in ("abc", "NaN", "Inf", "1e400", "0_8", "٠.٥", "0x1p-1")
+        ),
         ("0.82", None, Delivery.MISS),
         ("0.87", "", Delivery.MISS),
         ("  ", "true", Delivery.MISS),
@@ -54,7 +60,10 @@ def test_header_pair(threshold: str | None, quorum: str | None, expected: Delive
 
 def test_answer_of_the_get_endpoint() -> None:
     """F007: exactly two keys, and a cold start that agents understand."""
-    assert encode_answer(ServedThreshold(0.870348, True)) == b'{"threshold":0.870348,"quorum_met":true}'
+    assert (
+        encode_answer(ServedThreshold(0.870348, True))
+        == b'{"threshold":0.870348,"quorum_met":true}'
+    )
     assert encode_answer(COLD_START) == b'{"threshold":0,"quorum_met":false}'
     assert decode_answer(encode_answer(ServedThreshold(0.870348, True))) == (
         Delivery.HIT,

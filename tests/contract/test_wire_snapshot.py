@@ -18,7 +18,11 @@ SNAPSHOT = Path(__file__).with_name("wire_snapshot.json")
 def surface() -> dict[str, Any]:
     """Every name on the wire as it is now."""
     return {
-        "names": {key: value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)},
+        "names": {
+            key: value
+            for key, value in vars(names).items()
+            if key.isupper() and isinstance(value, str)
+        },
         "verdict_fields": sorted(field.encode_name for field in msgspec.structs.fields(Verdict)),
         "enums": {
             kind.__name__: sorted(str(member.value) for member in kind)
@@ -29,7 +33,9 @@ def surface() -> dict[str, Any]:
 
 def test_nothing_on_the_wire_was_removed_or_renamed() -> None:
     recorded, now = json.loads(SNAPSHOT.read_text()), surface()
-    gone = {key: value for key, value in recorded["names"].items() if now["names"].get(key) != value}
+    gone = {
+        key: value for key, value in recorded["names"].items() if now["names"].get(key) != value
+    }
     assert gone == {}
     assert set(recorded["verdict_fields"]) <= set(now["verdict_fields"])
     for kind, members in recorded["enums"].items():
@@ -39,5 +45,12 @@ def test_nothing_on_the_wire_was_removed_or_renamed() -> None:
 def test_snapshot_is_of_this_contract() -> None:
     """New names are recorded in the commit that adds them to Fleet's replies and pushes."""
     recorded = json.loads(SNAPSHOT.read_text())
-    for key in ("THRESHOLD_HEADER", "QUORUM_HEADER", "HEALTH_SCORE", "NODE_ID", "CLUSTER_ID", "NODE_STATE"):
+    for key in (
+        "THRESHOLD_HEADER",
+        "QUORUM_HEADER",
+        "HEALTH_SCORE",
+        "NODE_ID",
+        "CLUSTER_ID",
+        "NODE_STATE",
+    ):
         assert recorded["names"][key] == getattr(names, key)

@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.sanitise import CLOSE, OPEN, compact, count_canaries, has_canary, traced, traced_list
+from ingero.core.sanitise import (
+    CLOSE,
+    OPEN,
+    compact,
+    count_canaries,
+    has_canary,
+    traced,
+    traced_list,
+)
 
 
 def inside(text: str) -> str:

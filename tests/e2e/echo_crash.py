@@ -42,7 +42,9 @@ class Load:
             while not self.stopping:
                 number = self.next_batch
                 self.next_batch += 1
-                body = metrics_body(f"n{number % 50}", points=BATCH, first=number * BATCH, batch=number)
+                body = metrics_body(
+                    f"n{number % 50}", points=BATCH, first=number * BATCH, batch=number
+                )
                 while not await self._send(session, body):
                     self.retries += 1
                     await asyncio.sleep(0.05)
@@ -96,12 +98,19 @@ async def crash(folder: Path, kills: int, seed: int, report: bool = False) -> Ou
     await producers
     status = await asyncio.to_thread(echo.stop)
     assert status == 0, (folder / "echo.log").read_text()[-2000:]
-    rows = echo.query("SELECT (attrs->>'batch')::INT, count(*), count(DISTINCT idx) FROM events GROUP BY 1")
+    rows = echo.query(
+        "SELECT (attrs->>'batch')::INT, count(*), count(DISTINCT idx) FROM events GROUP BY 1"
+    )
     found = {number: (count, distinct) for number, count, distinct in rows}
     lost = sum(1 for number in load.acknowledged if found.get(number, (0, 0))[0] < BATCH)
     doubled = sum(1 for count, _ in found.values() if count > BATCH)
     return Outcome(
-        kills, len(load.acknowledged) * BATCH, lost, doubled, load.retries, sum(count for count, _ in found.values())
+        kills,
+        len(load.acknowledged) * BATCH,
+        lost,
+        doubled,
+        load.retries,
+        sum(count for count, _ in found.values()),
     )
 
 

@@ -21,7 +21,9 @@ from ingero.transport.otlp.server_http import Reply
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(not (PEERS / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"),
+    pytest.mark.skipif(
+        not (PEERS / "otelcol").exists(), reason="needs a Collector; `make peers` builds it"
+    ),
 ]
 CONFIG = """
 receivers:
@@ -46,7 +48,9 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def collector(folder: Path, exporters: str, names: str) -> AsyncIterator[tuple[int, int, Path]]:
+async def collector(
+    folder: Path, exporters: str, names: str
+) -> AsyncIterator[tuple[int, int, Path]]:
     """(HTTP port, gRPC port, its log). It cannot choose ports itself, and a free one may be taken: then others."""
     config, log = folder / "collector.yaml", folder / "collector.log"
     is_taken = True
@@ -54,7 +58,9 @@ async def collector(folder: Path, exporters: str, names: str) -> AsyncIterator[t
         http, grpc = free_port(), free_port()
         config.write_text(CONFIG.format(http=http, grpc=grpc, exporters=exporters, names=names))
         with log.open("w") as output:
-            process = subprocess.Popen([str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output)
+            process = subprocess.Popen(
+                [str(PEERS / "otelcol"), "--config", str(config)], stdout=output, stderr=output
+            )
         await until_async(lambda: process.poll() is not None or is_open(http))  # noqa: B023 - called here
         is_taken = process.poll() is not None
         assert not is_taken or "address already in use" in log.read_text(), log.read_text()
@@ -81,9 +87,14 @@ async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
             lines = f"  otlp_http: {{endpoint: 'http://{fleet.addresses['http']}', encoding: json}}"
         async with collector(tmp_path, lines, sender) as (http, _, log):
             for i in range(5):
-                assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf(f"n{i}", 0.9), PB))[0] == 200
+                assert (
+                    await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf(f"n{i}", 0.9), PB)
+                )[0] == 200
             async with asyncio.timeout(PATIENCE_S):
-                while "train" not in fleet.processor.clusters or len(fleet.processor.clusters["train"].roster.rows) < 5:
+                while (
+                    "train" not in fleet.processor.clusters
+                    or len(fleet.processor.clusters["train"].roster.rows) < 5
+                ):
                     await asyncio.sleep(0.05)
             assert "error" not in log.read_text().lower()
 
@@ -105,7 +116,9 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
         scheme = "" if sender == "otlp" else "http://"
         lines = f"  {sender}: {{endpoint: '{scheme}{address}', tls: {{insecure: true}}}}"
         async with collector(tmp_path, lines, sender) as (http, _, log):
-            assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf("late", 0.9), PB))[0] == 200
+            assert (await post(f"http://127.0.0.1:{http}/v1/metrics", protobuf("late", 0.9), PB))[
+                0
+            ] == 200
             async with asyncio.timeout(60):
                 while "train" not in fleet.processor.clusters:
                     await asyncio.sleep(0.05)
@@ -122,7 +135,11 @@ async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path)
             base = f"http://{fleet.addresses['http']}/v1"
             await post(f"{base}/metrics", protobuf("by-protobuf", 0.9), PB)
             await post(f"{base}/metrics", as_json("by-json", 0.9), JSON)
-            span = {"name": "detection", "traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331"}
+            span = {
+                "name": "detection",
+                "traceId": "0af7651916cd43dd8448eb211c80319c",
+                "spanId": "b7ad6b7169203331",
+            }
             spans = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
             await post(f"{base}/traces", spans, JSON)
             wanted = (

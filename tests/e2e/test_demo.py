@@ -15,17 +15,24 @@ pytestmark = pytest.mark.e2e
 
 
 def ingero(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=4 * PATIENCE_S)
+    return subprocess.run(
+        [*INGERO, *arguments], check=False, capture_output=True, text=True, timeout=4 * PATIENCE_S
+    )
 
 
 @pytest.mark.parametrize("scenario", ["sudden", "fleet-outage"])
 def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> None:
-    result = ingero("demo", "--json", "--nodes", "4", "--straggler", "gpu-node-02", "--scenario", scenario)
+    result = ingero(
+        "demo", "--json", "--nodes", "4", "--straggler", "gpu-node-02", "--scenario", scenario
+    )
     assert result.returncode == 0, result.stderr
     story = json.loads(result.stdout)
     assert story["ok"]
     assert (story["straggler"], story["wrongly_named"]) == ("gpu-node-02", [])
-    assert story["mode"] in ("fleet", "fleet-cached")  # a reply that comes late makes a threshold old, not wrong
+    assert story["mode"] in (
+        "fleet",
+        "fleet-cached",
+    )  # a reply that comes late makes a threshold old, not wrong
     assert story["score"] < story["threshold"]
     assert story["named_after_s"] <= PATIENCE_S  # about 7 s where there is nothing else to do
 
@@ -47,7 +54,9 @@ def test_status_and_check_beside_a_running_cluster() -> None:
         assert "SLOW" in line
         listed = json.loads(ingero("status", "--fleet", url, "--json").stdout)
         assert [n["node_id"] for n in listed["clusters"][0]["nodes"] if n["straggler"]] == ["n2"]
-        checked = ingero("check", "--fleet", f"http://{cluster.addresses['http']}", "--cluster", "demo", "--json")
+        checked = ingero(
+            "check", "--fleet", f"http://{cluster.addresses['http']}", "--cluster", "demo", "--json"
+        )
         report = {row["name"]: row["pass"] for row in json.loads(checked.stdout)["checks"]}
         assert report == {"reach": True, "push": True, "clock": True, "quorum": True}
 
@@ -67,7 +76,14 @@ def test_samples_and_single_node_scenarios(tmp_path: Path) -> None:
     explained = ingero("explain", "-d", written[-1])
     assert "Root cause:" in explained.stdout
     listed = ingero("demo", "--no-gpu", "list").stdout
-    for name in ("incident", "cold-start", "memcpy-bottleneck", "periodic-spike", "cpu-contention", "gpu-steal"):
+    for name in (
+        "incident",
+        "cold-start",
+        "memcpy-bottleneck",
+        "periodic-spike",
+        "cpu-contention",
+        "gpu-steal",
+    ):
         assert name in listed
     told = ingero("demo", "--no-gpu", "incident")
     assert told.returncode == 0, told.stderr

@@ -17,7 +17,9 @@ from ingero.contract import names
 pytestmark = pytest.mark.e2e
 
 
-def post(address: str, body: bytes, token: str | None = TOKEN, **headers: str) -> tuple[int, dict[str, str]]:
+def post(
+    address: str, body: bytes, token: str | None = TOKEN, **headers: str
+) -> tuple[int, dict[str, str]]:
     request = urllib.request.Request(
         f"http://{address}/v1/metrics", body, {"Content-Type": names.PROTOBUF_TYPE, **headers}
     )
@@ -43,7 +45,11 @@ def get(address: str, path: str, token: str | None = None) -> tuple[int, str]:
 
 def echo_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(BIN / "ingero-echo"), *arguments], capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+        [str(BIN / "ingero-echo"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
     )
 
 
@@ -55,7 +61,17 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
     began_s = children_cpu_s()
     with EchoProcess(tmp_path) as echo:
         grpc = echo.addresses["grpc"]
-        flags = ("--protocol", "grpc", "--insecure", "--producers", "4", "--events", "1000", "--chains", "40")
+        flags = (
+            "--protocol",
+            "grpc",
+            "--insecure",
+            "--producers",
+            "4",
+            "--events",
+            "1000",
+            "--chains",
+            "40",
+        )
         runs = [
             subprocess.Popen(
                 [
@@ -81,9 +97,13 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
         assert echo.stop() == 0
     assert echo.query("SELECT COUNT(*) FROM events") == [(2000,)]
     nodes = [f"node-{kind}-{i}" for kind in ("a100", "h100") for i in range(4)]
-    assert echo.query("SELECT node_id, COUNT(*) FROM events GROUP BY node_id ORDER BY 1") == [(n, 250) for n in nodes]
+    assert echo.query("SELECT node_id, COUNT(*) FROM events GROUP BY node_id ORDER BY 1") == [
+        (n, 250) for n in nodes
+    ]
     assert echo.query("SELECT COUNT(DISTINCT causal_chain_id) FROM events") == [(80,)]
-    low = "SELECT node_id, COUNT(*) FROM events WHERE value_double < 0.4 GROUP BY node_id ORDER BY 1"
+    low = (
+        "SELECT node_id, COUNT(*) FROM events WHERE value_double < 0.4 GROUP BY node_id ORDER BY 1"
+    )
     assert echo.query(low) == [("node-a100-0", 1), ("node-h100-0", 1)]
     with EchoProcess(tmp_path) as echo:
         served_s = echo.cpu_s()
@@ -98,7 +118,9 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
         print(f"{echo.cpu_s() - served_s:.2f} s of a CPU for 5,000 events")
         assert 5000 / (echo.cpu_s() - served_s) >= 900, "F117: with one CPU"
     assert echo.query("SELECT COUNT(*) FROM events WHERE node_id LIKE 'burst-%'") == [(5000,)]
-    assert children_cpu_s() - began_s < PATIENCE_S, "F128: about 8 s, where a slow machine may take three times as long"
+    assert children_cpu_s() - began_s < PATIENCE_S, (
+        "F128: about 8 s, where a slow machine may take three times as long"
+    )
 
 
 def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> None:
@@ -110,7 +132,9 @@ def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> Non
         status, headers = post(http, metrics_body(points=3), **{"X-Ingero-Wait": "1"})
         assert (status, headers["x-ingero-sequence"]) == (200, "1")
         assert post(http, b"\xff\xff")[0] == 400
-        refused = run_stress(echo.addresses["grpc"], "--protocol", "grpc", "--insecure", INGERO_ECHO_TOKEN="wrong")
+        refused = run_stress(
+            echo.addresses["grpc"], "--protocol", "grpc", "--insecure", INGERO_ECHO_TOKEN="wrong"
+        )
         assert (refused.returncode, "a bearer token is needed" in refused.stderr) == (1, True)
         assert get(echo.addresses["health"], "/healthz")[0] == 200
         assert get(echo.addresses["health"], "/metrics")[0] == 401
@@ -119,9 +143,9 @@ def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> Non
         assert "ingero_echo_events_total 3\n" in text
         assert 'ingero_echo_rows{table="events"} 3\n' in text
         assert TOKEN not in Path(f"/proc/{echo.process.pid}/cmdline").read_text()
-        assert [oct(path.stat().st_mode & 0o777) for path in (echo.database, tmp_path / "echo.db.sock")] == [
-            "0o600"
-        ] * 2
+        assert [
+            oct(path.stat().st_mode & 0o777) for path in (echo.database, tmp_path / "echo.db.sock")
+        ] == ["0o600"] * 2
     held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "token"]
     assert [path for path in held if TOKEN.encode() in path.read_bytes()] == []
 
@@ -130,7 +154,9 @@ def test_tls_is_the_default_and_a_kept_certificate_works(tmp_path: Path) -> None
     """F096, and echo-stress over TLS with the authority from the environment."""
     refused = echo_command("serve", "--db-path", str(tmp_path / "echo.db"))
     assert refused.returncode == 1
-    assert "Echo needs TLS: give --tls-cert and --tls-key, or --create-certificate" in refused.stderr
+    assert (
+        "Echo needs TLS: give --tls-cert and --tls-key, or --create-certificate" in refused.stderr
+    )
     token = echo_command("serve", "--insecure-no-tls", "--auth-token", "secret")
     assert (token.returncode, "visible to everybody" in token.stderr) == (1, True)
     with EchoProcess(tmp_path, "--create-certificate") as echo:
@@ -139,7 +165,9 @@ def test_tls_is_the_default_and_a_kept_certificate_works(tmp_path: Path) -> None
             (echo.addresses["grpc"], "grpc"),
             (f"https://{echo.addresses['http']}", "http/protobuf"),
         ):
-            sent = run_stress(endpoint, "--protocol", protocol, "--events", "10", INGERO_ECHO_CA=authority)
+            sent = run_stress(
+                endpoint, "--protocol", protocol, "--events", "10", INGERO_ECHO_CA=authority
+            )
             assert sent.returncode == 0, sent.stderr
     assert echo.query("SELECT count(*) FROM events") == [(20,)]
 
@@ -159,9 +187,10 @@ def test_backup_while_running_restore_and_verify(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
         post(echo.addresses["http"], metrics_body(points=5))
         made = echo_command("backup", "--db-path", str(echo.database), str(tmp_path / "copy.db"))
-        assert (made.returncode, made.stdout) == (0, f"{tmp_path}/copy.db holds everything up to request 1\n"), (
-            made.stderr
-        )
+        assert (made.returncode, made.stdout) == (
+            0,
+            f"{tmp_path}/copy.db holds everything up to request 1\n",
+        ), made.stderr
         post(echo.addresses["http"], metrics_body(points=7, first=100))
     assert echo.query("SELECT count(*) FROM events") == [(12,)]
     verified = echo_command("verify", "--db-path", str(echo.database), "--json")
@@ -169,12 +198,16 @@ def test_backup_while_running_restore_and_verify(tmp_path: Path) -> None:
     assert json.loads(verified.stdout)["facts"]["rows in events"] == 12
     refused = echo_command("restore", "--db-path", str(echo.database), str(tmp_path / "copy.db"))
     assert (refused.returncode, "--force sets it aside" in refused.stderr) == (1, True)
-    restored = echo_command("restore", "--force", "--db-path", str(echo.database), str(tmp_path / "copy.db"))
+    restored = echo_command(
+        "restore", "--force", "--db-path", str(echo.database), str(tmp_path / "copy.db")
+    )
     assert restored.returncode == 0, restored.stderr
     assert "1 requests will be loaded at the next start" in restored.stdout
     with EchoProcess(tmp_path):
         pass
-    assert echo.query("SELECT count(*) FROM events") == [(12,)], "the journal brought back what came after the backup"
+    assert echo.query("SELECT count(*) FROM events") == [(12,)], (
+        "the journal brought back what came after the backup"
+    )
 
 
 def test_a_demo_database_of_about_a_mebibyte(tmp_path: Path) -> None:

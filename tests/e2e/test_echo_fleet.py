@@ -34,21 +34,42 @@ def health(node: str, number: int) -> bytes:
         attributes=otlp.attributes({names.NODE_STATE: "active"}),
     )
     metric = otlp.Metric(name=names.HEALTH_SCORE, gauge=otlp.Gauge(data_points=(point,)))
-    who = otlp.Resource(attributes=otlp.attributes({names.NODE_ID: node, names.CLUSTER_ID: "train"}))
-    resource = otlp.ResourceMetrics(resource=who, scope_metrics=(otlp.ScopeMetrics(metrics=(metric,)),))
+    who = otlp.Resource(
+        attributes=otlp.attributes({names.NODE_ID: node, names.CLUSTER_ID: "train"})
+    )
+    resource = otlp.ResourceMetrics(
+        resource=who, scope_metrics=(otlp.ScopeMetrics(metrics=(metric,)),)
+    )
     return encode_json(otlp.MetricsRequest(resource_metrics=(resource,)))
 
 
 def test_fleet_forwards_every_push_to_echo(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
         config = tmp_path / "fleet.yaml"
-        exporter = {"endpoint": f"http://{echo.addresses['http']}", "token_file": str(tmp_path / "token")}
+        exporter = {
+            "endpoint": f"http://{echo.addresses['http']}",
+            "token_file": str(tmp_path / "token"),
+        }
         pipeline = {"receivers": ["otlp"], "processors": ["ingero"], "exporters": ["otlphttp"]}
-        document = {"exporters": {"otlphttp": exporter}, "service": {"pipelines": {"metrics": pipeline}}}
+        document = {
+            "exporters": {"otlphttp": exporter},
+            "service": {"pipelines": {"metrics": pipeline}},
+        }
         config.write_text(json.dumps(document))
-        flags = [f"--{name}=127.0.0.1:0" for name in ("http", "grpc", "agent", "admin", "health", "metrics")]
+        flags = [
+            f"--{name}=127.0.0.1:0"
+            for name in ("http", "grpc", "agent", "admin", "health", "metrics")
+        ]
         fleet = subprocess.Popen(
-            [str(BIN / "ingero-fleet"), "--json", "--config", str(config), "--log-level", "warning", *flags],
+            [
+                str(BIN / "ingero-fleet"),
+                "--json",
+                "--config",
+                str(config),
+                "--log-level",
+                "warning",
+                *flags,
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -71,9 +92,13 @@ def test_json_gzip_logs_and_traces_land_in_their_tables(tmp_path: Path) -> None:
     record = otlp.LogRecord(
         time_unix_nano=START_NS,
         event_name=names.VERDICT_EVENT,
-        body=otlp.any_value({"episode": "e1", "state": "straggler", "node": "gpu-5", "since": 1763168400.0}),
+        body=otlp.any_value(
+            {"episode": "e1", "state": "straggler", "node": "gpu-5", "since": 1763168400.0}
+        ),
     )
-    logs = otlp.LogsRequest(resource_logs=(otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(record,)),)),))
+    logs = otlp.LogsRequest(
+        resource_logs=(otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(record,)),)),)
+    )
     span = otlp.Span(
         name="ingero.detection.straggler",
         trace_id="ab" * 16,
@@ -81,7 +106,9 @@ def test_json_gzip_logs_and_traces_land_in_their_tables(tmp_path: Path) -> None:
         start_time_unix_nano=START_NS,
         end_time_unix_nano=START_NS + 5_000_000,
     )
-    spans = otlp.TracesRequest(resource_spans=(otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(span,)),)),))
+    spans = otlp.TracesRequest(
+        resource_spans=(otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(span,)),)),)
+    )
     with EchoProcess(tmp_path) as echo:
         base = f"http://{echo.addresses['http']}"
         as_json = {"Content-Type": names.JSON_TYPE}
@@ -95,16 +122,26 @@ def test_json_gzip_logs_and_traces_land_in_their_tables(tmp_path: Path) -> None:
         )
     kinds = echo.query("SELECT kind, count(*) FROM events GROUP BY 1 ORDER BY 1")
     assert kinds == [("gauge", 4), ("log", 1), ("span", 1)]
-    assert echo.query("SELECT episode, state, node_id FROM verdicts") == [("e1", "straggler", "gpu-5")]
-    assert echo.query("SELECT value_double, detail->>'trace_id' FROM events WHERE kind = 'span'") == [(5.0, "ab" * 16)]
+    assert echo.query("SELECT episode, state, node_id FROM verdicts") == [
+        ("e1", "straggler", "gpu-5")
+    ]
+    assert echo.query(
+        "SELECT value_double, detail->>'trace_id' FROM events WHERE kind = 'span'"
+    ) == [(5.0, "ab" * 16)]
 
 
 def test_a_damaged_journal_is_named_and_repaired(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
-        os.kill(echo.store_pid(), signal.SIGSTOP)  # so that the journal holds what the database does not
+        os.kill(
+            echo.store_pid(), signal.SIGSTOP
+        )  # so that the journal holds what the database does not
         for number in range(5):
             body = metrics_body(points=2, first=number * 2, name=f"metric-{number}")
-            post(f"http://{echo.addresses['http']}/v1/metrics", body, **{"Content-Type": names.PROTOBUF_TYPE})
+            post(
+                f"http://{echo.addresses['http']}/v1/metrics",
+                body,
+                **{"Content-Type": names.PROTOBUF_TYPE},
+            )
         os.kill(echo.store_pid(), signal.SIGKILL)
         echo.kill()
     (segment,) = (tmp_path / "echo.db.journal").glob("journal-*")
@@ -113,7 +150,9 @@ def test_a_damaged_journal_is_named_and_repaired(tmp_path: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 1
     assert "request 3 cannot be read" in found.stdout
-    with pytest.raises(AssertionError, match=r"request 3 cannot be read.*ingero-echo verify --repair"):
+    with pytest.raises(
+        AssertionError, match=r"request 3 cannot be read.*ingero-echo verify --repair"
+    ):
         EchoProcess(tmp_path).start()
     repaired = subprocess.run([*command, "--repair"], capture_output=True, text=True, check=False)
     assert repaired.returncode == 0, repaired.stdout

@@ -30,14 +30,20 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "ask-echo.md"
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EchoProcess]:
-    with EchoProcess(tmp_path_factory.mktemp("asked"), "--create-certificate", "--log-level", "info") as running:
+    with EchoProcess(
+        tmp_path_factory.mktemp("asked"), "--create-certificate", "--log-level", "info"
+    ) as running:
         for number in range(6):
             send(running, score("prod", f"gpu-{number}", [0.9 if number != 2 else 0.25]))
         yield running
 
 
 def send(echo: EchoProcess, body: bytes) -> None:
-    headers = {"Content-Type": "application/x-protobuf", "X-Ingero-Wait": "1", "Authorization": f"Bearer {TOKEN}"}
+    headers = {
+        "Content-Type": "application/x-protobuf",
+        "X-Ingero-Wait": "1",
+        "Authorization": f"Bearer {TOKEN}",
+    }
     request = urllib.request.Request(f"https://{echo.addresses['http']}/v1/metrics", body, headers)
     context = ssl.create_default_context(cafile=str(authority(echo)))
     assert urllib.request.urlopen(request, timeout=PATIENCE_S, context=context).status == 200
@@ -59,17 +65,32 @@ def environment(echo: EchoProcess) -> dict[str, str]:
 def ask(echo: EchoProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(BIN / "ingero-echo"), "ask", *arguments]
     return subprocess.run(
-        command, env=environment(echo), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+        command,
+        env=environment(echo),
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
     )
 
 
 def test_f105_the_curl_examples_of_the_docs_run(echo: EchoProcess) -> None:
     first, gate = re.findall(r"```bash\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     reply = subprocess.run(
-        ["bash", "-ec", first], env=environment(echo), capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        ["bash", "-ec", first],
+        env=environment(echo),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert json.loads(reply.stdout)["data"]["stragglers"][0]["node_id"] == "gpu-2"
-    assert subprocess.run(["bash", "-ec", gate], env=environment(echo), timeout=PATIENCE_S, check=False).returncode == 1
+    assert (
+        subprocess.run(
+            ["bash", "-ec", gate], env=environment(echo), timeout=PATIENCE_S, check=False
+        ).returncode
+        == 1
+    )
     wrong = {**environment(echo), "INGERO_ECHO_TOKEN": "wrong"}
     assert subprocess.run(
         ["bash", "-ec", first], env=wrong, capture_output=True, timeout=PATIENCE_S, check=False
@@ -94,7 +115,9 @@ def test_ask_lists_answers_and_explains(echo: EchoProcess) -> None:
 
 
 async def test_an_assistant_over_stdio_gets_the_same_answers(echo: EchoProcess) -> None:
-    server = StdioServerParameters(command=str(BIN / "ingero-echo"), args=["mcp"], env=environment(echo))
+    server = StdioServerParameters(
+        command=str(BIN / "ingero-echo"), args=["mcp"], env=environment(echo)
+    )
     async with Client(stdio_client(server)) as client:
         assert len((await client.list_tools()).tools) == 11
         found = await client.call_tool("fleet.cluster.find_stragglers", {"cluster_id": "prod"})
@@ -123,7 +146,9 @@ def test_no_token_in_arguments_or_log_and_sighup_rotates(echo: EchoProcess) -> N
 
     until(is_known)
     old = EchoClient(client.url, TOKEN, client.ca)
-    assert old.ask("fleet.cluster.summary", {})["cluster_id"] == "prod", "the old one is good for a while"
+    assert old.ask("fleet.cluster.summary", {})["cluster_id"] == "prod", (
+        "the old one is good for a while"
+    )
     log = (echo.folder / "echo.log").read_text()
     assert " audit " in log
     assert TOKEN not in log
@@ -132,7 +157,16 @@ def test_no_token_in_arguments_or_log_and_sighup_rotates(echo: EchoProcess) -> N
 
 def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) -> None:
     zero = [word for flag in PORT_FLAGS for word in (f"--{flag}", "0")]
-    command = [sys.executable, "-m", "ingero", "up", "--json", "--data-dir", str(tmp_path / "data"), *zero]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "up",
+        "--json",
+        "--data-dir",
+        str(tmp_path / "data"),
+        *zero,
+    ]
     up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None
@@ -141,13 +175,19 @@ def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) ->
         end_s = time.monotonic() + 2 * PATIENCE_S
         push(where["fleet"]["http"], body)
         token = read_token_file(tmp_path / "data" / "echo.db.token")
-        client = EchoClient(f"https://{where['echo']['mcp']}", token, tmp_path / "data" / "echo.db.tls" / "server.crt")
+        client = EchoClient(
+            f"https://{where['echo']['mcp']}",
+            token,
+            tmp_path / "data" / "echo.db.tls" / "server.crt",
+        )
         assert wait_for_nodes(client, {"gpu-0"}, end_s)
         children = Path(f"/proc/{up.pid}/task/{up.pid}/children").read_text().split()
         assert len(children) == 2
         os.kill(int(children[0]), signal.SIGKILL)
         push(where["fleet"]["http"], score("home", "gpu-1", [0.9]))
-        assert wait_for_nodes(client, {"gpu-0", "gpu-1"}, end_s), "Echo is back at its address and Fleet tried again"
+        assert wait_for_nodes(client, {"gpu-0", "gpu-1"}, end_s), (
+            "Echo is back at its address and Fleet tried again"
+        )
     finally:
         up.send_signal(signal.SIGTERM)
         up.communicate(timeout=2 * PATIENCE_S)
@@ -162,7 +202,9 @@ PORT_FLAGS = (
 
 
 def push(address: str, body: bytes) -> None:
-    request = urllib.request.Request(f"http://{address}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
+    request = urllib.request.Request(
+        f"http://{address}/v1/metrics", body, {"Content-Type": "application/x-protobuf"}
+    )
     assert urllib.request.urlopen(request, timeout=PATIENCE_S).status == 200
 
 
@@ -170,7 +212,9 @@ def wait_for_nodes(client: EchoClient, nodes: set[str], end_s: float) -> bool:
     sql = "SELECT DISTINCT node_id FROM events WHERE node_id IS NOT NULL"
     while time.monotonic() < end_s:
         try:
-            if {row[0] for row in client.ask("fleet.cluster.run_analysis", {"sql": sql})["rows"]} >= nodes:
+            if {
+                row[0] for row in client.ask("fleet.cluster.run_analysis", {"sql": sql})["rows"]
+            } >= nodes:
                 return True
         except (ToolRefused, Unavailable):
             pass
@@ -179,8 +223,21 @@ def wait_for_nodes(client: EchoClient, nodes: set[str], end_s: float) -> bool:
 
 
 def test_demo_with_echo_names_the_injected_node() -> None:
-    command = [sys.executable, "-m", "ingero", "demo", "--echo", "--json", "--nodes", "4", "--push-interval", "1s"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "demo",
+        "--echo",
+        "--json",
+        "--nodes",
+        "4",
+        "--push-interval",
+        "1s",
+    ]
+    result = subprocess.run(
+        command, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    )
     assert result.returncode == 0, result.stderr
     story = json.loads(result.stdout)
     assert (story["ok"], story["echo_answer"]) == (True, story["straggler"])

@@ -43,7 +43,10 @@ def stop(process: subprocess.Popen[str]) -> int:
 
 def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
-    asks_nodes = arguments[0] in ("query", "explain", "export") or arguments[:2] == ("nodes", "check")
+    asks_nodes = arguments[0] in ("query", "explain", "export") or arguments[:2] == (
+        "nodes",
+        "check",
+    )
     result = subprocess.run(
         [*INGERO, *arguments, *(("--timeout", "60s") if asks_nodes else ())],
         check=False,
@@ -61,7 +64,10 @@ def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.Completed
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Plaintext on loopback, over the reference samples."""
     home = tmp_path_factory.mktemp("nodes")
-    started = [start_node(shared(f"data/ingero/sample-gpu-node-0{i}.db"), home, "--no-tls") for i in (1, 2, 3)]
+    started = [
+        start_node(shared(f"data/ingero/sample-gpu-node-0{i}.db"), home, "--no-tls")
+        for i in (1, 2, 3)
+    ]
     yield [address for _, address, _ in started]
     assert [stop(process) for process, _, _ in started] == [0, 0, 0]
 
@@ -83,13 +89,22 @@ def test_f135_rows_equal_the_recorded_fan_out(nodes: list[str], home: Path) -> N
 def test_f140_table_and_footer(nodes: list[str], home: Path) -> None:
     sql = "SELECT node, count(*) AS cnt FROM events GROUP BY node"
     result = ingero("query", "--nodes", f"[{', '.join(nodes)}]", sql, home=home)
-    assert result.stdout == "node         cnt\n-----------  ---\ngpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
+    assert (
+        result.stdout
+        == "node         cnt\n-----------  ---\ngpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
+    )
     assert "\n  3 rows from 3 node(s)" in result.stderr  # behind what it may say about clocks
 
 
 def test_csv_has_one_header(nodes: list[str], home: Path) -> None:
     result = ingero(
-        "query", "--nodes", ",".join(nodes), "--format", "csv", "SELECT count(*) AS n FROM events", home=home
+        "query",
+        "--nodes",
+        ",".join(nodes),
+        "--format",
+        "csv",
+        "SELECT count(*) AS n FROM events",
+        home=home,
     )
     assert result.stdout == "node,n\ngpu-node-01,200\ngpu-node-02,200\ngpu-node-03,200\n"
 
@@ -109,7 +124,9 @@ def test_explain_json_equals_the_recorded_fan_out(nodes: list[str], home: Path) 
     assert ours == json.loads(shared("data/ingero-wire/api/fanout-chains.json").read_text())
 
 
-def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(nodes: list[str], home: Path) -> None:
+def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(
+    nodes: list[str], home: Path
+) -> None:
     some = ",".join([nodes[0], "127.0.0.1:1"])
     sql = "SELECT count(*) AS n FROM events"
     result = ingero("query", "--nodes", some, "--json", sql, home=home)
@@ -120,7 +137,10 @@ def test_f149_a_silent_node_is_a_warning_and_on_request_a_status(nodes: list[str
 
 def test_chains_say_how_many_nodes_they_are_from(nodes: list[str], home: Path) -> None:
     result = ingero("explain", "--nodes", f"{nodes[1]},127.0.0.1:1", "--since", "1s", home=home)
-    assert result.stdout == "no causal chains on 1 of 2 nodes: nothing was slow with a cause we can see\n"
+    assert (
+        result.stdout
+        == "no causal chains on 1 of 2 nodes: nothing was slow with a cause we can see\n"
+    )
 
 
 def test_a_cut_timeline_says_so(nodes: list[str], home: Path) -> None:
@@ -136,7 +156,10 @@ def test_a_cut_timeline_says_so(nodes: list[str], home: Path) -> None:
         str(home / "t.json"),
     )
     cut = ingero(*arguments, "--limit", "50", home=home).stderr
-    assert "WARNING: only the newest 50 events of gpu-node-01 are in it; raise --limit or shorten --since\n" in cut
+    assert (
+        "WARNING: only the newest 50 events of gpu-node-01 are in it; raise --limit or shorten --since\n"
+        in cut
+    )
     assert "only the newest" not in ingero(*arguments, "--limit", "200", home=home).stderr
 
 
@@ -161,26 +184,41 @@ def test_v9b_nobody_answering_is_an_error_that_lists_all(home: Path) -> None:
 
 
 def test_f139_nodes_of_the_configuration_file(nodes: list[str], home: Path) -> None:
-    (home / "ingero.yaml").write_text("fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in [*nodes, nodes[0]]))
+    (home / "ingero.yaml").write_text(
+        "fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in [*nodes, nodes[0]])
+    )
     result = ingero("query", "--json", "SELECT count(*) AS n FROM events", home=home)
     assert [row["n"] for row in json.loads(result.stdout)] == [200, 200, 200]
     listed = json.loads(ingero("nodes", "list", "--json", home=home).stdout)
     assert [row["node"] for row in listed] == nodes
     checked = json.loads(ingero("nodes", "check", "--json", home=home).stdout)
-    assert [(row["name"], row["state"]) for row in checked] == [(f"gpu-node-0{i}", "ok") for i in (1, 2, 3)]
+    assert [(row["name"], row["state"]) for row in checked] == [
+        (f"gpu-node-0{i}", "ok") for i in (1, 2, 3)
+    ]
 
 
 def test_export_of_nodes_equals_export_of_the_merged_file(nodes: list[str], home: Path) -> None:
     out = home / "live.json"
     ingero(
-        "export", "--nodes", ",".join(nodes), "--format", "perfetto", "--since", "100000h", "-o", str(out), home=home
+        "export",
+        "--nodes",
+        ",".join(nodes),
+        "--format",
+        "perfetto",
+        "--since",
+        "100000h",
+        "-o",
+        str(out),
+        home=home,
     )
     ours = json.loads(out.read_text())
     reference = json.loads(shared("data/ingero/sample-cluster-trace.json").read_text())
     key = lambda element: json.dumps(element, sort_keys=True)  # noqa: E731
     for element in reference:
         if element.get("cat") == "causal_chain":
-            element["ts"] = element["ts"] // 1_000_000 * 1_000_000  # the API tells chain times to the second
+            element["ts"] = (
+                element["ts"] // 1_000_000 * 1_000_000
+            )  # the API tells chain times to the second
     assert sorted(ours, key=key) == sorted(reference, key=key)
 
 
@@ -188,10 +226,22 @@ def test_native_export_of_nodes_has_arrows_and_clocks(nodes: list[str], home: Pa
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
     out = home / "live.pftrace"
-    arguments = ["export", "--nodes", ",".join(nodes), "--format", "perfetto-proto", "--since", "100000h"]
+    arguments = [
+        "export",
+        "--nodes",
+        ",".join(nodes),
+        "--format",
+        "perfetto-proto",
+        "--since",
+        "100000h",
+    ]
     ingero(*arguments, "-o", str(out), home=home)
     packets = schema.Trace.FromString(out.read_bytes()).packet
-    ends = [packet.track_event.name for packet in packets if packet.track_event.flow_ids and packet.track_event.name]
+    ends = [
+        packet.track_event.name
+        for packet in packets
+        if packet.track_event.flow_ids and packet.track_event.name
+    ]
     assert any(name.startswith("HIGH: cuMemAlloc p99=1.052216ms") for name in ends)
     clocks = [packet for packet in packets if packet.track_descriptor.name == "clock offset"]
     assert len(clocks) == len(nodes)
@@ -221,12 +271,24 @@ def test_unknown_certificate_then_trust_then_answer(tmp_path: Path, home: Path) 
         assert stop(process) == 0
 
 
-def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(home: Path, tmp_path: Path) -> None:
+def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(
+    home: Path, tmp_path: Path
+) -> None:
     db = str(tmp_path / "none.db")
     plain = ingero("dashboard", "--addr", ":0", "--no-tls", "--db", db, home=home, status=1)
     assert "would send traces in plaintext" in plain.stderr
     for half_secure in (("--client-ca", "ca.pem"), ("--tls-cert", "c.pem", "--tls-key", "k.pem")):
-        both = ingero("dashboard", "--addr", "127.0.0.1:0", "--no-tls", *half_secure, "--db", db, home=home, status=2)
+        both = ingero(
+            "dashboard",
+            "--addr",
+            "127.0.0.1:0",
+            "--no-tls",
+            *half_secure,
+            "--db",
+            db,
+            home=home,
+            status=2,
+        )
         assert "--no-tls and certificates exclude each other" in both.stderr
     token = ingero("dashboard", "--token", "x", "--db", db, home=home, status=1)
     assert "visible to every user" in token.stderr
@@ -258,7 +320,10 @@ class Answering(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("form", ["json", "table"])
 def test_ctrl_c_prints_what_has_arrived_behind_a_silent_node(home: Path, form: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server,
+    ):
         server.was_read = threading.Event()  # type: ignore[attr-defined] # see Answering
         threading.Thread(target=server.serve_forever, daemon=True).start()
         first = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -274,7 +339,9 @@ def test_ctrl_c_prints_what_has_arrived_behind_a_silent_node(home: Path, form: s
         server.shutdown()
     assert process.returncode == 130
     expected = '[\n  {\n    "node": "gpu-node-02",\n    "n": 7\n  }\n]\n'
-    assert out == (expected if form == "json" else "node         n\n-----------  -\ngpu-node-02  7\n")
+    assert out == (
+        expected if form == "json" else "node         n\n-----------  -\ngpu-node-02  7\n"
+    )
     assert f"interrupted: no answer yet from {first}\n" in errors
 
 

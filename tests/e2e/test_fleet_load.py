@@ -26,17 +26,24 @@ def test_a_hundred_agents_cost_little_time_and_little_memory() -> None:
     with DemoCluster([], push_interval_s=60, quorum=3) as fleet:
         assert fleet._fleet is not None
         pid = fleet._fleet.pid
-        agents = [http.client.HTTPConnection(fleet.addresses["http"], timeout=PATIENCE_S) for _ in range(AGENTS)]
+        agents = [
+            http.client.HTTPConnection(fleet.addresses["http"], timeout=PATIENCE_S)
+            for _ in range(AGENTS)
+        ]
         before_s = cpu_s(pid)
         for _ in range(ROUNDS):
             for number, agent in enumerate(agents):
                 body = protobuf(f"n{number}", 0.95, cluster="demo", sent_ns=time.time_ns())
-                agent.request("POST", "/v1/metrics?cluster_id=demo", body, {"Content-Type": PROTOBUF_TYPE})
+                agent.request(
+                    "POST", "/v1/metrics?cluster_id=demo", body, {"Content-Type": PROTOBUF_TYPE}
+                )
                 reply = agent.getresponse()
                 reply.read()
                 assert reply.status == 200
         push_s = (cpu_s(pid) - before_s) / (AGENTS * ROUNDS)
-        seen = fleet.wait_for(lambda status: status.quorum_met and len(status.nodes) == AGENTS, PATIENCE_S)
+        seen = fleet.wait_for(
+            lambda status: status.quorum_met and len(status.nodes) == AGENTS, PATIENCE_S
+        )
         status = Path(f"/proc/{pid}/status").read_text()
         for agent in agents:
             agent.close()

@@ -24,13 +24,33 @@ from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.transport.otlp.server_grpc import PATHS
 
-ANY = ("--grpc", "0", "--http", "0", "--agent", "0", "--admin", "0", "--health", "0", "--metrics", "0")
+ANY = (
+    "--grpc",
+    "0",
+    "--http",
+    "0",
+    "--agent",
+    "0",
+    "--admin",
+    "0",
+    "--health",
+    "0",
+    "--metrics",
+    "0",
+)
 pytestmark = pytest.mark.e2e
 
 
 @contextlib.contextmanager
 def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    command = [sys.executable, "-m", "ingero.cli.commands.services.fleet", "--json", *ANY, *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero.cli.commands.services.fleet",
+        "--json",
+        *ANY,
+        *arguments,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -44,11 +64,20 @@ def fleet(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, st
 
 
 def push(
-    address: str, node: str, score: float, scheme: str = "http", tls: ssl.SSLContext | None = None, token: str = ""
+    address: str,
+    node: str,
+    score: float,
+    scheme: str = "http",
+    tls: ssl.SSLContext | None = None,
+    token: str = "",
 ) -> tuple[int, Any]:
-    headers = {"Content-Type": PROTOBUF_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Content-Type": PROTOBUF_TYPE} | (
+        {"Authorization": f"Bearer {token}"} if token else {}
+    )
     request = urllib.request.Request(
-        f"{scheme}://{address}/v1/metrics?cluster_id=train", protobuf(node, score, sent_ns=time.time_ns()), headers
+        f"{scheme}://{address}/v1/metrics?cluster_id=train",
+        protobuf(node, score, sent_ns=time.time_ns()),
+        headers,
     )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE_S, context=tls) as reply:
@@ -156,11 +185,17 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
         until(is_reloaded)
         issued = clients.issue_cert("agent@example.org")
         credentials = grpc.ssl_channel_credentials(
-            fresh.cert_pem.bytes(), issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+            fresh.cert_pem.bytes(),
+            issued.private_key_pem.bytes(),
+            issued.cert_chain_pems[0].bytes(),
         )
         with grpc.secure_channel(addresses["grpc"], credentials) as channel:
             call = channel.unary_unary(PATHS[MetricsRequest])
-            call(protobuf("b", 0.9), metadata=(("authorization", "Bearer second"),), timeout=PATIENCE_S)
+            call(
+                protobuf("b", 0.9),
+                metadata=(("authorization", "Bearer second"),),
+                timeout=PATIENCE_S,
+            )
             with pytest.raises(grpc.RpcError) as unauthenticated:
                 call(protobuf("b", 0.9), timeout=PATIENCE_S)
             assert unauthenticated.value.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -169,24 +204,34 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
             channel.unary_unary(PATHS[MetricsRequest])(protobuf("b", 0.9), timeout=3)
 
 
-def reaches(addresses: dict[str, str], authority: trustme.CA, clients: trustme.CA) -> dict[str, bool]:
+def reaches(
+    addresses: dict[str, str], authority: trustme.CA, clients: trustme.CA
+) -> dict[str, bool]:
     """Which listeners let a client of `clients` in, each over a connection of its own."""
     context, issued = client_context(authority, clients), clients.issue_cert("agent@example.org")
     found = {}
     for name, address in addresses.items():
         if name == "grpc":
             credentials = grpc.ssl_channel_credentials(
-                authority.cert_pem.bytes(), issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+                authority.cert_pem.bytes(),
+                issued.private_key_pem.bytes(),
+                issued.cert_chain_pems[0].bytes(),
             )
             with grpc.secure_channel(address, credentials) as channel:
                 call = channel.unary_unary(PATHS[MetricsRequest])
                 try:
-                    call(protobuf("b", 0.9), metadata=(("authorization", "Bearer first"),), timeout=30)
+                    call(
+                        protobuf("b", 0.9),
+                        metadata=(("authorization", "Bearer first"),),
+                        timeout=30,
+                    )
                     found[name] = True
                 except grpc.RpcError:
                     found[name] = False
             continue
-        url = urllib.request.Request(f"https://{address}/", headers={"Authorization": "Bearer first"})
+        url = urllib.request.Request(
+            f"https://{address}/", headers={"Authorization": "Bearer first"}
+        )
         try:
             urllib.request.urlopen(url, timeout=30, context=context).close()
             found[name] = True
@@ -207,7 +252,9 @@ def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -
         assert reaches(addresses, authority, later) == nowhere
         (folder / "clients.pem").write_text("not a certificate")
         process.send_signal(signal.SIGHUP)
-        assert reaches(addresses, authority, clients) == everywhere, "a file that is wrong changes nothing"
+        assert reaches(addresses, authority, clients) == everywhere, (
+            "a file that is wrong changes nothing"
+        )
         later.cert_pem.write_to_path(folder / "clients.pem")
         process.send_signal(signal.SIGHUP)
         until(lambda: reaches(addresses, authority, later) == everywhere, 120.0)
@@ -217,7 +264,9 @@ def test_a_new_client_authority_replaces_the_old_one(secured: tuple[Any, ...]) -
 def test_check_print_and_mistakes(tmp_path: Path) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "ingero.cli.commands.services.fleet", *arguments]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ)
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=os.environ
+        )
         return done.returncode, done.stdout + done.stderr
 
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
@@ -226,7 +275,9 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
     assert run("--config", str(good), "--check") == (0, f"{good} is valid\n")
     status, text = run("--config", str(bad), "--check")
     assert (status, f"{bad}:4: processors.ingero.threshold.kk" in text) == (1, True)
-    status, text = run("--config", str(good), "--print-config", "--json", "--http", "0.0.0.0:9999", "--grpc", "off")
+    status, text = run(
+        "--config", str(good), "--print-config", "--json", "--http", "0.0.0.0:9999", "--grpc", "off"
+    )
     effective = json.loads(text)
     assert effective["processors"]["ingero"]["threshold"]["k"] == 3
     assert effective["receivers"]["otlp"]["protocols"] == {
@@ -234,7 +285,11 @@ def test_check_print_and_mistakes(tmp_path: Path) -> None:
     }
     status, text = run("--admin", "0.0.0.0:8081", "--check")
     assert (status, "not a loopback address" in text) == (1, True)
-    assert run("--http", "8080", "--agent", "4318", "--check")[0] == 0, "flags count together, not one after the other"
-    good.write_text(f"receivers: {{otlp: {{protocols: {{http: {{token_file: {tmp_path / 'gone'}}}}}}}}}\n")
+    assert run("--http", "8080", "--agent", "4318", "--check")[0] == 0, (
+        "flags count together, not one after the other"
+    )
+    good.write_text(
+        f"receivers: {{otlp: {{protocols: {{http: {{token_file: {tmp_path / 'gone'}}}}}}}}}\n"
+    )
     status, text = run("--config", str(good), "--check")
     assert (status, "protocols.http.endpoint: cannot read token file" in text) == (1, True)

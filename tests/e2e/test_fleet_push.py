@@ -45,7 +45,9 @@ async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: P
         ) as agent:  # fmt: skip
             reader, writer = await connect(path)
             first = await asyncio.wait_for(reader.readline(), PATIENCE_S)
-            assert first.startswith(b'{"type":"straggler_state","node_id":"n1","cluster_id":"c","score":0.9')
+            assert first.startswith(
+                b'{"type":"straggler_state","node_id":"n1","cluster_id":"c","score":0.9'
+            )
             agent.send_signal(signal.SIGTERM)
             rest = await asyncio.wait_for(reader.read(), PATIENCE_S)
             writer.close()
@@ -97,7 +99,9 @@ def _get(url: str) -> str:
 
 
 async def test_a_wrong_flag_is_one_sentence(tmp_path: Path) -> None:
-    async with process(str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", "x:4318", "--stub") as agent:
+    async with process(
+        str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", "x:4318", "--stub"
+    ) as agent:
         stderr = (await agent.communicate())[1].decode()
         assert agent.returncode == 1
     assert stderr == (

@@ -26,7 +26,10 @@ import pytest
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]  # the story takes two minutes, and longer on a busy machine
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(600),
+]  # the story takes two minutes, and longer on a busy machine
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).parent
 WARM_UP_S = 240.0  # at most; it takes 65 s where nobody disturbs
@@ -61,14 +64,21 @@ class Job:
 
     def is_exact(self) -> bool:
         """Did this machine wake the ranks up exactly enough to tell 5 %?"""
-        usual, worst = (max(each[key] for each in self.measured) for key in ("wake_up_error_ms", "wake_up_p99_ms"))
-        print(f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts {self.summary()}")
+        usual, worst = (
+            max(each[key] for each in self.measured)
+            for key in ("wake_up_error_ms", "wake_up_p99_ms")
+        )
+        print(
+            f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts {self.summary()}"
+        )
         return bool(usual <= EXACT_MS and worst <= NO_STALL_MS)
 
     def summary(self) -> list[tuple[float, int, str, str, float]]:
         first: dict[str, tuple[float, int, str, str, float]] = {}
         for at_s, v in self.stragglers():
-            first.setdefault(v["episode"], (round(at_s, 1), v["rank"], v["node"], v["class"], v["excess"]))
+            first.setdefault(
+                v["episode"], (round(at_s, 1), v["rank"], v["node"], v["class"], v["excess"])
+            )
         return list(first.values())
 
 
@@ -76,7 +86,16 @@ class Job:
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wall clock that can be wrong, for preloading."""
     target = tmp_path_factory.mktemp("clock") / "skewed_clock.so"
-    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", "-fno-sanitize=undefined"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-fno-sanitize=undefined",
+    ]
     subprocess.run([*command, "-o", str(target), str(HERE / "skewed_clock.c")], check=True)
     return target
 
@@ -104,7 +123,9 @@ def tell_story(jobs: dict[str, Job], api: str) -> None:
         job.ranks.stdin.flush()
     watch_until(jobs, api, time.monotonic() + STALLS_WITHIN_S)
     named = [job for job in jobs.values() if job.stragglers()]
-    wait_until(lambda: all("state=straggler" in job.logged() for job in named))  # the next push brings it
+    wait_until(
+        lambda: all("state=straggler" in job.logged() for job in named)
+    )  # the next push brings it
     screen = subprocess.run(
         [str(BIN / "ingero"), "status", "--fleet", api], capture_output=True, text=True, check=False
     )
@@ -122,7 +143,9 @@ def watch_until(jobs: dict[str, Job], api: str, deadline_s: float) -> None:
     while time.monotonic() < deadline_s and not all(job.stragglers() for job in jobs.values()):
         for cluster in status(api):
             job = jobs[cluster["cluster_id"]]
-            job.seen += [(time.monotonic() - job.began_s, verdict) for verdict in cluster["verdicts"]]
+            job.seen += [
+                (time.monotonic() - job.began_s, verdict) for verdict in cluster["verdicts"]
+            ]
         time.sleep(0.5)
 
 
@@ -147,9 +170,17 @@ def wait_until(condition: Callable[[], bool], bound_s: float = 60.0) -> None:
 
 def start_fleet(running: contextlib.ExitStack, folder: Path) -> dict[str, str]:
     ports = [
-        f"--{name}=127.0.0.1:{free_port()}" for name in ("http", "agent", "admin", "health", "metrics", "prometheus")
+        f"--{name}=127.0.0.1:{free_port()}"
+        for name in ("http", "agent", "admin", "health", "metrics", "prometheus")
     ]
-    command = [str(BIN / "ingero-fleet"), *ports, "--grpc=off", "--json", "--record-inputs", str(folder / "inputs")]
+    command = [
+        str(BIN / "ingero-fleet"),
+        *ports,
+        "--grpc=off",
+        "--json",
+        "--record-inputs",
+        str(folder / "inputs"),
+    ]
     fleet = start(running, folder / "log", command)
     addresses: dict[str, str] = json.loads(fleet.stdout.readline())["addresses"]
     return addresses
@@ -161,13 +192,20 @@ def start_job(
 ) -> Job:  # fmt: skip
     """Eight ranks, evenly on as many simulated hosts as there are skews, with an agent on each."""
     shared_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    rings = [running.enter_context(tempfile.TemporaryDirectory(dir=shared_memory)) for _ in skews_ns]
+    rings = [
+        running.enter_context(tempfile.TemporaryDirectory(dir=shared_memory)) for _ in skews_ns
+    ]
     job = {"name": name, "folders": rings, "own_ms": OWN_MS, "plugin": str(PLUGIN)}
     if clock is not None:
         job |= {"skews_ns": skews_ns, "clock": str(clock)}
     preload = {} if clock is None else {"LD_PRELOAD": str(clock)}
     folder = folders.mktemp(name)
-    ranks = start(running, folder / "ranks", [sys.executable, str(HERE / "live_job.py"), json.dumps(job)], preload)
+    ranks = start(
+        running,
+        folder / "ranks",
+        [sys.executable, str(HERE.parent / "support" / "live_job.py"), json.dumps(job)],
+        preload,
+    )
     agents = []
     for host, (ring, skew_ns) in enumerate(zip(rings, skews_ns, strict=True)):
         command = [
@@ -181,7 +219,10 @@ def start_job(
 
 
 def start(
-    running: contextlib.ExitStack, log: Path, command: list[str], environment: dict[str, str] | None = None
+    running: contextlib.ExitStack,
+    log: Path,
+    command: list[str],
+    environment: dict[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     stderr: IO[str] = running.enter_context(log.open("w"))
     process = subprocess.Popen(
@@ -191,7 +232,9 @@ def start(
 
     def stop() -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # with the ranks it forked, which hold its pipes open
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # with the ranks it forked, which hold its pipes open
         if not process.stdout.closed:
             process.communicate()
 
@@ -214,7 +257,9 @@ def check_named(job: Job, rank: int, node: str, within_s: float = NAMED_WITHIN_S
     return verdict
 
 
-def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_nobody_else(jobs: dict[str, Job]) -> None:
+def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_nobody_else(
+    jobs: dict[str, Job],
+) -> None:
     """F069, F108: every rank steps at the same rate, so throughput cannot tell; own time can."""
     job = jobs["plain"]
     rates = [each["steps_per_s"] for each in job.measured]
@@ -235,7 +280,9 @@ def test_clocks_ten_seconds_apart_change_nothing(jobs: dict[str, Job]) -> None:
         assert 0.03 < verdict["excess"] < 0.08
 
 
-def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_period(jobs: dict[str, Job]) -> None:
+def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_period(
+    jobs: dict[str, Job],
+) -> None:
     """F070: the published case."""
     job = jobs["stalls"]
     if job.is_exact():
@@ -249,7 +296,15 @@ def test_agents_and_status_say_what_fleet_decided(jobs: dict[str, Job]) -> None:
     """The verdict comes back in the reply of the same push: one line in the log of the agent concerned."""
     for job in jobs.values():
         for _, verdict in job.stragglers()[:1]:
-            lines = [line for line in job.logged().splitlines() if " verdict " in line and "state=straggler" in line]
-            assert [line for line in lines if f"rank={verdict['rank']}" in line and verdict["episode"] in line]
+            lines = [
+                line
+                for line in job.logged().splitlines()
+                if " verdict " in line and "state=straggler" in line
+            ]
+            assert [
+                line
+                for line in lines
+                if f"rank={verdict['rank']}" in line and verdict["episode"] in line
+            ]
             assert verdict["episode"] in job.said
             assert "    next: " in job.said

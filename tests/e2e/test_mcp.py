@@ -84,7 +84,9 @@ def start(folder: Path, db: Path) -> Served:
     )  # fmt: skip
     assert process.stderr is not None
     url = process.stderr.readline().strip().removeprefix("MCP at ")
-    return Served(process, url, ssl.create_default_context(cafile=str(folder / ".ingero/tls/server.crt")), log)
+    return Served(
+        process, url, ssl.create_default_context(cafile=str(folder / ".ingero/tls/server.crt")), log
+    )
 
 
 def stop(served: Served) -> str:
@@ -109,14 +111,22 @@ def server(tmp_path_factory: pytest.TempPathFactory, sample: Path) -> Iterator[S
 
 async def check_every_tool(client: Client) -> None:
     assert {name for name, *_ in CALLS} >= {tool.name for tool in AGENT_TOOLS}
-    answers = await asyncio.gather(*(client.call_tool(name, arguments) for name, arguments, _ in CALLS))
+    answers = await asyncio.gather(
+        *(client.call_tool(name, arguments) for name, arguments, _ in CALLS)
+    )
     for (name, arguments, is_error), answer in zip(CALLS, answers, strict=True):
         assert answer.is_error is is_error, (name, arguments, answer.content[0].text)
         assert "error of ingero itself" not in answer.content[0].text
     prompt = (await client.get_prompt("investigate")).messages[0].content.text
     listed = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert all(name in prompt for name in listed if name.startswith(("get_trace", "get_causal", "graph", "query")))
-    assert [name for name, tool in listed.items() if not tool.annotations.read_only_hint] == ["pagerduty_trigger"]
+    assert all(
+        name in prompt
+        for name in listed
+        if name.startswith(("get_trace", "get_causal", "graph", "query"))
+    )
+    assert [name for name, tool in listed.items() if not tool.annotations.read_only_hint] == [
+        "pagerduty_trigger"
+    ]
 
 
 async def test_every_tool_over_https_all_at_once(server: Served) -> None:
@@ -126,7 +136,9 @@ async def test_every_tool_over_https_all_at_once(server: Served) -> None:
 
 async def test_every_tool_over_stdio_all_at_once(sample: Path, tmp_path: Path) -> None:
     arguments = ["-m", "ingero", "mcp", "--db", str(sample)]
-    served = StdioServerParameters(command=sys.executable, args=arguments, env=environment(tmp_path))
+    served = StdioServerParameters(
+        command=sys.executable, args=arguments, env=environment(tmp_path)
+    )
     async with Client(served) as client:
         await check_every_tool(client)
 
@@ -137,11 +149,13 @@ def test_wrong_and_missing_tokens_are_refused_alike(server: Served) -> None:
             http.post(server.url, json={}, headers=headers)
             for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": f"Basic {TOKEN}"})
         ]
-        assert {(reply.status_code, reply.text, reply.headers["www-authenticate"]) for reply in answers} == {
-            (401, "unauthorized\n", 'Bearer error="invalid_token"')
-        }
+        assert {
+            (reply.status_code, reply.text, reply.headers["www-authenticate"]) for reply in answers
+        } == {(401, "unauthorized\n", 'Bearer error="invalid_token"')}
         right = {"Authorization": f"Bearer {TOKEN}", "Host": "evil.example"}
-        assert http.post(server.url, json={}, headers=right).status_code == 403, "a name we do not have"
+        assert http.post(server.url, json={}, headers=right).status_code == 403, (
+            "a name we do not have"
+        )
         large = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         assert http.post(server.url, content=b" " * (8 << 20), headers=large).status_code == 413
         assert http.get(server.url.removesuffix("/mcp") + "/other").status_code == 404
@@ -149,13 +163,19 @@ def test_wrong_and_missing_tokens_are_refused_alike(server: Served) -> None:
 
 def test_strangers_and_old_tls_do_not_get_in(server: Served) -> None:
     old = ssl.create_default_context()
-    old.check_hostname, old.verify_mode, old.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    old.check_hostname, old.verify_mode, old.maximum_version = (
+        False,
+        ssl.CERT_NONE,
+        ssl.TLSVersion.TLSv1_2,
+    )
     for trust in (old, ssl.create_default_context()):
         with httpx.Client(verify=trust) as http, pytest.raises(httpx.ConnectError):
             http.post(server.url, json={})
 
 
-def test_sigterm_in_the_middle_of_a_call_ends_it_and_leaves_no_traceback(tmp_path: Path, sample: Path) -> None:
+def test_sigterm_in_the_middle_of_a_call_ends_it_and_leaves_no_traceback(
+    tmp_path: Path, sample: Path
+) -> None:
     served = start(tmp_path, sample)
     question = {"name": "run_sql", "arguments": {"query": ENDLESS}}
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": question}
@@ -163,7 +183,9 @@ def test_sigterm_in_the_middle_of_a_call_ends_it_and_leaves_no_traceback(tmp_pat
 
     def post() -> str:
         try:
-            return httpx.post(served.url, json=asked, headers=headers, verify=served.trust, timeout=PATIENCE_S).text
+            return httpx.post(
+                served.url, json=asked, headers=headers, verify=served.trust, timeout=PATIENCE_S
+            ).text
         except httpx.TransportError:
             return "the connection ended"
 
@@ -189,9 +211,20 @@ def test_a_server_that_cannot_start_says_why_in_one_line(
     server: Served, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     port = server.url.removesuffix("/mcp").rpartition(":")[2]
-    command = [sys.executable, "-m", "ingero", "mcp", *(word.format(port=port) for word in arguments)]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "mcp",
+        *(word.format(port=port) for word in arguments),
+    ]
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment(tmp_path)
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment(tmp_path),
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert words in done.stderr

@@ -13,7 +13,10 @@ from tests.transport.fanout.test_faults import guarded_node
 from ingero.sim.samples import write_samples
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(BROWSER is None, reason="needs Chromium (`apt install chromium`)")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium (`apt install chromium`)"),
+]
 
 
 async def page(db: Path, folder: Path) -> str:
@@ -25,7 +28,12 @@ async def page(db: Path, folder: Path) -> str:
         ]  # fmt: skip
         for _ in range(3):  # a browser that dies while it starts shows nothing at all
             done = await asyncio.to_thread(
-                subprocess.run, command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
+                subprocess.run,
+                command,
+                capture_output=True,
+                text=True,
+                timeout=2 * PATIENCE_S,
+                check=False,
             )
             if done.stdout:
                 break
@@ -36,7 +44,9 @@ async def test_page_shows_the_trace_and_runs_nothing_of_it(tmp_path: Path) -> No
     db = write_samples(tmp_path / "samples")[0]
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     with sqlite3.connect(db) as connection:
-        connection.execute("UPDATE causal_chains SET summary = ?, severity = 'HIGH' WHERE rowid = 1", (evil,))
+        connection.execute(
+            "UPDATE causal_chains SET summary = ?, severity = 'HIGH' WHERE rowid = 1", (evil,)
+        )
     connection.close()
     shown = await page(db, tmp_path / "profile")
     assert "<title>n – Ingero</title>" in shown
@@ -56,5 +66,7 @@ async def test_page_of_a_recording_that_ended_says_when(tmp_path: Path) -> None:
 
 async def test_page_without_a_trace_says_what_to_run(tmp_path: Path) -> None:
     shown = await page(tmp_path / "none.db", tmp_path / "profile")
-    assert '<p id="nothing">Nothing was recorded here yet: run <code>sudo ingero trace</code>' in shown
+    assert (
+        '<p id="nothing">Nothing was recorded here yet: run <code>sudo ingero trace</code>' in shown
+    )
     assert '<div id="trace" hidden="">' in shown

@@ -12,7 +12,13 @@ from tests.support.shared_data import shared
 from ingero.cli.commands.export import command
 from ingero.cli.dispatch import run
 from ingero.contract.events import op_name
-from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineChain, TimelineNode
+from ingero.contract.timeline.writer import (
+    JsonTimeline,
+    PacketTimeline,
+    SliceChunk,
+    TimelineChain,
+    TimelineNode,
+)
 from ingero.storage.trace.reading import connect_readonly
 
 pytestmark = pytest.mark.e2e
@@ -24,9 +30,7 @@ TRACKS = (
     "WHERE thread.name LIKE 'thread %' GROUP BY 1, 2"
 )
 ARROWS = "SELECT a.name, b.name FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in"
-COUNTERS = (
-    "SELECT t.name, count(*), min(value), max(value) FROM counter JOIN counter_track t ON t.id = track_id GROUP BY 1"
-)
+COUNTERS = "SELECT t.name, count(*), min(value), max(value) FROM counter JOIN counter_track t ON t.id = track_id GROUP BY 1"
 CHAINS_WITH_EVENTS = (
     "SELECT severity, summary FROM causal_chains c WHERE EXISTS (SELECT 1 FROM events e WHERE e.node = c.node "
     "AND e.timestamp BETWEEN c.detected_at - 60000000000 AND c.detected_at)"
@@ -35,7 +39,9 @@ CHAINS_WITH_EVENTS = (
 
 def exported(db: Path, folder: Path, kind: str) -> bytes:
     output = folder / "out"
-    result = CliRunner().invoke(command, ["--format", kind, "-d", str(db), "-o", str(output)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["--format", kind, "-d", str(db), "-o", str(output)], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return output.read_bytes()
 
@@ -50,10 +56,16 @@ def rows(db: Path, sql: str) -> list[tuple[object, ...]]:
 
 def names_in(db: Path) -> dict[str, int]:
     """How often each name must be seen: events, collectives, chains."""
-    found = Counter(op_name(int(str(source)), int(str(op))) for source, op in rows(db, "SELECT source, op FROM events"))
+    found = Counter(
+        op_name(int(str(source)), int(str(op)))
+        for source, op in rows(db, "SELECT source, op FROM events")
+    )
     if rows(db, "SELECT 1 FROM sqlite_master WHERE name = 'collectives'"):
         found.update(f"nccl{op}" for (op,) in rows(db, "SELECT op FROM collectives"))
-    found.update(f"{level}: {text}" for level, text in rows(db, "SELECT severity, summary FROM causal_chains"))
+    found.update(
+        f"{level}: {text}"
+        for level, text in rows(db, "SELECT severity, summary FROM causal_chains")
+    )
     return dict(found)
 
 
@@ -67,7 +79,9 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kind", ["perfetto", "perfetto-proto"])
 def test_f146_reference_samples_open_in_perfetto(kind: str, tmp_path: Path) -> None:
     db = shared("data/ingero/sample-cluster.db")
-    names, processes, arrows = ask_perfetto(exported(db, tmp_path, kind), [NAMES, PROCESSES, ARROWS])
+    names, processes, arrows = ask_perfetto(
+        exported(db, tmp_path, kind), [NAMES, PROCESSES, ARROWS]
+    )
     assert dict(names) == names_in(db)
     assert [name for (name,) in processes] == ["gpu-node-01", "gpu-node-02", "gpu-node-03"]
     chains = {f"{severity}: {summary}" for severity, summary in rows(db, CHAINS_WITH_EVENTS)}
@@ -76,14 +90,18 @@ def test_f146_reference_samples_open_in_perfetto(kind: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["perfetto", "perfetto-proto"])
-def test_f147_own_samples_have_a_process_per_node_and_rank(kind: str, samples: Path, tmp_path: Path) -> None:
+def test_f147_own_samples_have_a_process_per_node_and_rank(
+    kind: str, samples: Path, tmp_path: Path
+) -> None:
     db = samples / "sample-cluster.db"
     names, processes = ask_perfetto(exported(db, tmp_path, kind), [NAMES, PROCESSES])
     assert dict(names) == names_in(db)
     assert [name for (name,) in processes] == [f"gpu-node-0{i + 1} (rank {i})" for i in range(3)]
 
 
-def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, tmp_path: Path) -> None:
+def test_native_file_of_one_node_has_threads_arrows_and_counters(
+    samples: Path, tmp_path: Path
+) -> None:
     db = samples / "sample-gpu-node-01.db"
     trace = exported(db, tmp_path, "perfetto-proto")
     tracks, arrows, counters, extent = ask_perfetto(
@@ -97,9 +115,17 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, 
     assert by_process == {names[int(str(pid))]: count for pid, count in rows(db, stored)}
     causes = {cause for cause, end in arrows if end.startswith("HIGH: cuLaunchKernel")}
     assert causes == {"sched_switch", "block_write", "cuLaunchKernel"}
-    ((measured, lowest, highest),) = rows(db, "SELECT count(*), min(cpu_pct), max(cpu_pct) FROM system_snapshots")
+    ((measured, lowest, highest),) = rows(
+        db, "SELECT count(*), min(cpu_pct), max(cpu_pct) FROM system_snapshots"
+    )
     assert ("CPU busy", measured, lowest, highest) in counters
-    assert {name for name, *_ in counters} == {"CPU busy", "memory used", "load average", "GPU calls", "health score"}
+    assert {name for name, *_ in counters} == {
+        "CPU busy",
+        "memory used",
+        "load average",
+        "GPU calls",
+        "health score",
+    }
     whole = (
         "SELECT min(t), sum(d) FROM (SELECT timestamp AS t, duration AS d FROM events "
         "UNION ALL SELECT start_ns, end_ns - start_ns FROM collectives)"
@@ -107,7 +133,9 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(samples: Path, 
     assert extent == rows(db, whole), "to the nanosecond"
 
 
-def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(samples: Path, tmp_path: Path) -> None:
+def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(
+    samples: Path, tmp_path: Path
+) -> None:
     """The stored time of a context switch is its end."""
     trace = exported(samples / "sample-gpu-node-01.db", tmp_path, "perfetto-proto")
     within = (
@@ -118,7 +146,9 @@ def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(samples: Path, t
     assert ask_perfetto(trace, [within])[0] == [(90, 90)]
 
 
-def test_every_node_of_a_merged_file_has_its_counters_and_arrows(samples: Path, tmp_path: Path) -> None:
+def test_every_node_of_a_merged_file_has_its_counters_and_arrows(
+    samples: Path, tmp_path: Path
+) -> None:
     counters = (
         "SELECT p.name, t.name, count(*), max(value) FROM counter JOIN process_counter_track t ON t.id = track_id "
         "JOIN process p USING (upid) GROUP BY 1, 2"
@@ -141,21 +171,28 @@ def test_hostile_names_and_overlapping_calls_survive() -> None:
     """Quotes, control characters, lone surrogates and text that looks like a packet are names and nothing else."""
     hostile = 'a"b\\\n\x00</script>\ud800 \u2028' + "é" * 300
     nodes = [TimelineNode(hostile, 0), TimelineNode("b")]
-    chain = TimelineChain(node=0, at_ns=500, severity="HIGH", summary=hostile, root_cause=hostile, rows=[0])
+    chain = TimelineChain(
+        node=0, at_ns=500, severity="HIGH", summary=hostile, root_cause=hostile, rows=[0]
+    )
     starts = np.array([0, 10, 20, 20, 400], np.int64)
     lengths = np.array([1_000_000, 2_000_000, 0, 5000, 2**40], np.int64)
     ones = np.ones(5, np.int64)
-    chunk = SliceChunk(starts, lengths, ones * 200, ones * 77, ones, ones, ones, ones, ones - 1, np.arange(5))
+    chunk = SliceChunk(
+        starts, lengths, ones * 200, ones * 77, ones, ones, ones, ones, ones - 1, np.arange(5)
+    )
     for writer in (JsonTimeline(nodes), PacketTimeline(nodes)):
         if isinstance(writer, PacketTimeline):
             writer.expect_chains([chain])
         trace = writer.begin() + writer.slices(chunk) + writer.chains([chain]) + writer.end()
         ((count,),), ((named,),) = ask_perfetto(
-            trace, ["SELECT count(*) FROM slice", "SELECT count(*) FROM process WHERE name LIKE 'a\"b%'"]
+            trace,
+            ["SELECT count(*) FROM slice", "SELECT count(*) FROM process WHERE name LIKE 'a\"b%'"],
         )
         assert (count, named) == (6, 1)
 
 
 def test_the_judge_refuses_a_broken_trace() -> None:
     with pytest.raises(AssertionError):
-        ask_perfetto(b'[{"name":"a","ph":"X","ts":1,"dur":2,"pid":1,"tid":1},{"name":nope}]', ["SELECT 1"])
+        ask_perfetto(
+            b'[{"name":"a","ph":"X","ts":1,"dur":2,"pid":1,"tid":1},{"name":nope}]', ["SELECT 1"]
+        )

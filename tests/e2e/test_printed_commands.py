@@ -118,18 +118,26 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs root, unshare and ip: the four names live in a namespace of their own")
     if subprocess.run(["unshare", "-m", "-n", "true"], check=False, capture_output=True).returncode:
         pytest.skip("namespaces are not allowed on this machine")
-    own = {"PYTHON": sys.executable, "HOME": str(folder), "INGERO_CONFIG": str(folder / "ingero.yaml")}
+    own = {
+        "PYTHON": sys.executable,
+        "HOME": str(folder),
+        "INGERO_CONFIG": str(folder / "ingero.yaml"),
+    }
     done = subprocess.run(
         ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False,
         capture_output=True, text=True, timeout=4 * PATIENCE_S,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr + "".join(file.read_text() for file in folder.glob("server-*"))
+    assert done.returncode == 0, done.stderr + "".join(
+        file.read_text() for file in folder.glob("server-*")
+    )
     return folder
 
 
 def test_f140_table_and_footer_of_four_nodes(printed: Path) -> None:
     assert (printed / "table").read_text() == TABLE
-    assert "\n  8 rows from 4 node(s)\n" in (printed / "footer").read_text()  # behind what it may say about clocks
+    assert (
+        "\n  8 rows from 4 node(s)\n" in (printed / "footer").read_text()
+    )  # behind what it may say about clocks
 
 
 def test_f141_chains_of_four_nodes(printed: Path) -> None:
@@ -138,8 +146,12 @@ def test_f141_chains_of_four_nodes(printed: Path) -> None:
 
 def test_f139_nodes_come_from_the_file_and_f154_from_the_tool(printed: Path) -> None:
     counted = {row["node"]: row["n"] for row in json.loads((printed / "configured").read_text())}
-    assert counted == {node: sum(count for _, count, _ in sources) for node, sources in COUNTS.items()}
-    asked = (printed / "asked").read_text().replace("[traced-data]", "").replace("[/traced-data]", "")
+    assert counted == {
+        node: sum(count for _, count, _ in sources) for node, sources in COUNTS.items()
+    }
+    asked = (
+        (printed / "asked").read_text().replace("[traced-data]", "").replace("[/traced-data]", "")
+    )
     assert asked.splitlines()[-3:] == [
         "Fleet Chains: 2 chain(s)",
         "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) - 847 sched_switch events + heavy block I/O | "

@@ -39,14 +39,23 @@ def test_killed_fleet_costs_modes_and_names_nobody_f017_f019_f106(tmp_path: Path
     with DemoCluster([], push_interval_s=10, quorum=3) as fleet, contextlib.ExitStack() as running:
         url = f"http://{fleet.addresses['http']}"
         agents = [
-            running.enter_context(agent(tmp_path, url, node, "--cached-max-age", "4")) for node in ("n1", "n2", "n3")
+            running.enter_context(agent(tmp_path, url, node, "--cached-max-age", "4"))
+            for node in ("n1", "n2", "n3")
         ]
-        until(lambda: all("fleet" in one.modes() for one in agents), "no agent heard of a threshold")
+        until(
+            lambda: all("fleet" in one.modes() for one in agents), "no agent heard of a threshold"
+        )
         fleet.kill_fleet()
         chain = ["fleet", "local-cached", "local-baseline"]
-        until(lambda: all(in_order(chain, one.modes()) for one in agents), "an agent did not fall back")
+        until(
+            lambda: all(in_order(chain, one.modes()) for one in agents),
+            "an agent did not fall back",
+        )
         fleet.start_fleet()
-        until(lambda: all(in_order([*chain, "fleet"], one.modes()) for one in agents), "an agent did not come back")
+        until(
+            lambda: all(in_order([*chain, "fleet"], one.modes()) for one in agents),
+            "an agent did not come back",
+        )
         seen = fleet.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, PATIENCE_S)
         assert seen.stragglers == []
         assert [one.said.count("straggler_raised") for one in agents] == [0, 0, 0]
@@ -55,20 +64,32 @@ def test_killed_fleet_costs_modes_and_names_nobody_f017_f019_f106(tmp_path: Path
 async def test_a_black_holed_fleet_does_not_delay_a_tick_f018(tmp_path: Path) -> None:
     async with FaultProxy(("127.0.0.1", 1), swallow=True) as hole:
         with agent(tmp_path, f"http://{hole.address}", "n1", "--metrics", "127.0.0.1:0") as one:
-            await asyncio.to_thread(until, lambda: "agent_started" in one.said, "the agent did not start")
+            await asyncio.to_thread(
+                until, lambda: "agent_started" in one.said, "the agent did not start"
+            )
             address = one.said.split("metrics=")[1].split()[0]
 
             def count(name: str) -> int:
                 found = re.search(rf"^{name}(?:{{.*}})? (\d+)$", page(address), re.MULTILINE)
                 return int(found[1]) if found else 0
 
-            await asyncio.to_thread(until, lambda: count("ingero_agent_ticks_total") >= 8, "ticks stopped")
-            assert count("ingero_agent_skipped_pushes_total") >= 3  # ticks went on while one push waited
-            assert count("ingero_agent_late_ticks_total") <= count("ingero_agent_ticks_total") / 2  # by this machine
-            await asyncio.to_thread(until, lambda: 'mode="local-baseline"} 1' in page(address), "no fallback")
+            await asyncio.to_thread(
+                until, lambda: count("ingero_agent_ticks_total") >= 8, "ticks stopped"
+            )
+            assert (
+                count("ingero_agent_skipped_pushes_total") >= 3
+            )  # ticks went on while one push waited
+            assert (
+                count("ingero_agent_late_ticks_total") <= count("ingero_agent_ticks_total") / 2
+            )  # by this machine
+            await asyncio.to_thread(
+                until, lambda: 'mode="local-baseline"} 1' in page(address), "no fallback"
+            )
 
 
-def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(tmp_path: Path) -> None:
+def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(
+    tmp_path: Path,
+) -> None:
     slow = tmp_path / "slow.jsonl"
     line = {"launches": 10, "throughput": 100, "compute": 0.5, "memory": 0.5, "cpu": 0.5}
     slow.write_text(f"{json.dumps(line)}\n" * 500)
@@ -79,7 +100,9 @@ def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(tmp
         running.enter_context(agent(tmp_path, url, "n1", "--replay", str(slow), cluster="b"))
 
         def are_active(count: int) -> Callable[[object], bool]:
-            return lambda seen: [node.state for node in seen.nodes.values()].count("active") == count
+            return lambda seen: (
+                [node.state for node in seen.nodes.values()].count("active") == count
+            )
 
         two = fleet.wait_for(are_active(2), PATIENCE_S, "a")
         other = fleet.wait_for(are_active(1), PATIENCE_S, "b")
@@ -94,7 +117,9 @@ def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(tmp
         assert three.stragglers == other.stragglers == []
 
 
-def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f032(tmp_path: Path) -> None:
+def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f032(
+    tmp_path: Path,
+) -> None:
     """A recording with 23 slow looks, peers that are healthy, a real Fleet between them; our files look as recorded."""
     usual = {"launches": 10, "throughput": 100, "compute": 0.95, "memory": 0.95, "cpu": 0.95}
     looks = [usual] * 16 + [usual | {"throughput": 30}] * 23 + [usual] * 4
@@ -121,7 +146,10 @@ def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f
         )  # fmt: skip
         lines = asyncio.run(read_lines(socket))
         assert one.process.wait(PATIENCE_S) == 0, one.said
-        until(lambda: 'ingero_sink_events_total{type="straggler_resolved"} 1' in page(address), "the sink heard no end")
+        until(
+            lambda: 'ingero_sink_events_total{type="straggler_resolved"} 1' in page(address),
+            "the sink heard no end",
+        )
         seen = page(address)
     assert 'ingero_sink_events_total{type="straggler_state"} 23' in seen
     assert "ingero_sink_parse_errors_total 0" in seen
@@ -139,7 +167,11 @@ async def read_lines(path: Path) -> list[bytes]:
 
 def check_against_recording(lines: list[bytes], baseline: Path) -> None:
     """Lines and file of our process beside those of the recorded agent: one episode, same keys in the same order."""
-    episode = [line for line in map(decode_line, lines) if isinstance(line, StragglerState | StragglerResolved)]
+    episode = [
+        line
+        for line in map(decode_line, lines)
+        if isinstance(line, StragglerState | StragglerResolved)
+    ]
     assert len(episode) == 24
     assert len({line.event_id for line in episode}) == 1
     assert [line.sequence for line in episode] == list(range(1, 25))
@@ -147,10 +179,17 @@ def check_against_recording(lines: list[bytes], baseline: Path) -> None:
     for recorded in shared("data/ingero-wire/socket.ndjson").read_text().splitlines():
         keys = list(json.loads(recorded))
         kind = json.loads(recorded)["type"]
-        ours = [found for found, line in zip(told, lines, strict=True) if json.loads(line)["type"] == kind]
+        ours = [
+            found
+            for found, line in zip(told, lines, strict=True)
+            if json.loads(line)["type"] == kind
+        ]
         assert ours
         assert all([key for key in found if key != "sequence"] == keys for found in ours)
-    theirs, saved = (json.loads(path.read_text()) for path in (shared("data/ingero-wire/baseline.json"), baseline))
+    theirs, saved = (
+        json.loads(path.read_text())
+        for path in (shared("data/ingero-wire/baseline.json"), baseline)
+    )
     assert list(saved) == list(theirs)
     assert {key: list(value) for key, value in saved.items() if isinstance(value, dict)} == {
         key: list(value) for key, value in theirs.items() if isinstance(value, dict)

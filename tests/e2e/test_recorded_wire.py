@@ -33,17 +33,28 @@ def attribute(point: Any, key: str) -> Any:
 
 
 def test_fleet_takes_every_recorded_request_and_shows_the_same_states() -> None:
-    lines = [json.loads(line) for line in shared("data/ingero-wire/requests.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in shared("data/ingero-wire/requests.jsonl").read_text().splitlines()
+    ]
     assert len(lines) == 46
     with DemoCluster([], push_interval_s=60, quorum=1) as fleet:
         slow = False
         for line in lines:
-            body = bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
+            body = (
+                bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
+            )
             headers = {key: value for key, value in line["headers"].items() if key in KEPT_HEADERS}
-            request = urllib.request.Request(f"http://{fleet.addresses['http']}{line['path']}", body, headers)
+            request = urllib.request.Request(
+                f"http://{fleet.addresses['http']}{line['path']}", body, headers
+            )
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 assert reply.status == 200
-                assert reply.read() in (b"{}", b'{"partialSuccess":{}}', b"")  # nothing of it was refused
+                assert reply.read() in (
+                    b"{}",
+                    b'{"partialSuccess":{}}',
+                    b"",
+                )  # nothing of it was refused
                 assert reply.headers[names.QUORUM_HEADER] in ("true", "false")
             if "body" not in line:
                 continue
@@ -54,8 +65,13 @@ def test_fleet_takes_every_recorded_request_and_shows_the_same_states() -> None:
                 slow = told[names.STRAGGLER_EVENT]["asInt"] == 1
             else:
                 score = told[names.HEALTH_SCORE]
-                assert (node.score, node.state) == (score["asDouble"], attribute(score, names.NODE_STATE))
-                assert node.mode == attribute(told[names.AGENT_DETECTION_MODE], names.DETECTION_MODE)
+                assert (node.score, node.state) == (
+                    score["asDouble"],
+                    attribute(score, names.NODE_STATE),
+                )
+                assert node.mode == attribute(
+                    told[names.AGENT_DETECTION_MODE], names.DETECTION_MODE
+                )
             assert (node.name, node.is_straggler) == ("gpu-node-01", slow)
         assert not slow
 
@@ -70,10 +86,16 @@ async def test_f001_our_pushes_look_like_the_recorded_ones(tmp_path: Path) -> No
     async with scripted_fleet() as fleet:
         fleet.answer = answer
         with agent(tmp_path, fleet.url, "gpu-node-01", cluster="train-a") as ours:
-            await until_async(lambda: len(fleet.requests) >= 20 and "straggler_resolved" in ours.said)
-    bodies = [json.loads(body) for body in dict.fromkeys(body for _, body in fleet.requests)]  # without repeats
+            await until_async(
+                lambda: len(fleet.requests) >= 20 and "straggler_resolved" in ours.said
+            )
+    bodies = [
+        json.loads(body) for body in dict.fromkeys(body for _, body in fleet.requests)
+    ]  # without repeats
     pushes, events = [b for b in bodies if not is_event(b)], [b for b in bodies if is_event(b)]
-    push_shapes, event_shapes = ({str(shape(b)) for b in recorded() if is_event(b) is kind} for kind in (False, True))
+    push_shapes, event_shapes = (
+        {str(shape(b)) for b in recorded() if is_event(b) is kind} for kind in (False, True)
+    )
     assert {str(shape(body)) for body in pushes} <= push_shapes
     assert {str(shape(body)) for body in events} <= event_shapes
     assert {request.path for request, _ in fleet.requests} == {"/v1/metrics"}
@@ -93,4 +115,6 @@ def check_cadence(scores: list[Any]) -> None:
     assert all(0.0 <= score["asDouble"] <= 1.0 for score in scores)
     sent_s = [int(score["timeUnixNano"]) / 1e9 for score in scores]
     gaps = [later - earlier for earlier, later in itertools.pairwise(sent_s)]
-    assert 0.4 <= statistics.median(gaps) <= 2.0  # half a second and a tenth of jitter, the rest is a busy machine
+    assert (
+        0.4 <= statistics.median(gaps) <= 2.0
+    )  # half a second and a tenth of jitter, the rest is a busy machine

@@ -33,7 +33,9 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     """Both run, health comes from what was just recorded, nobody meets a lock, every row is written."""
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
-    library = compile_c(HERE / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread")
+    library = compile_c(
+        HERE / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread"
+    )
     db, ingero = tmp_path / "t.db", str(BIN / "ingero")
     push = [
         "--fleet-cluster-id", "c", "--fleet-node-id", "n1", "--fleet-push-interval", "1s", "--fleet-timeout", "1s",
@@ -46,7 +48,9 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     ):
         await until_async(db.exists)
         async with process(ingero, "fleet-push", "--fleet-endpoint", fleet.url, *push) as pushing:
-            await until_async(lambda: sum(HEALTH_SCORE.encode() in body for _, body in fleet.requests) >= 4)
+            await until_async(
+                lambda: sum(HEALTH_SCORE.encode() in body for _, body in fleet.requests) >= 4
+            )
             pushing.send_signal(signal.SIGTERM)
             said = (await asyncio.wait_for(pushing.communicate(), PATIENCE_S))[1].decode()
         tracing.send_signal(signal.SIGINT)
@@ -57,7 +61,9 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     events, stopped = connection.execute(
         "SELECT count(*), (SELECT max(stopped_at) FROM sessions) FROM events"
     ).fetchone()
-    lost = connection.execute("SELECT sum(count) FROM losses WHERE place IN ('disk', 'writer_queue')").fetchone()[0]
+    lost = connection.execute(
+        "SELECT sum(count) FROM losses WHERE place IN ('disk', 'writer_queue')"
+    ).fetchone()[0]
     connection.close()
     assert events > 100 and stopped > 0 and lost == 0
 
@@ -74,13 +80,19 @@ async def test_a_recording_can_be_asked_while_it_is_made(tmp_path: Path) -> None
         while not any("certificate fingerprint" in line for line in lines):
             lines.append((await asyncio.wait_for(tracing.stderr.readline(), PATIENCE_S)).decode())
             assert lines[-1], lines
-        address = next(line for line in lines if "https://" in line).strip().rsplit("https://", 1)[1]
+        address = (
+            next(line for line in lines if "https://" in line).strip().rsplit("https://", 1)[1]
+        )
         pin = lines[-1].strip().rsplit(" ", 1)[1]
         policy = FanoutPolicy(timeout_s=PATIENCE_S, trusted={address: pin})
         async with Fanout(policy) as fanout:
             question = Question("/api/v1/query", {"sql": "SELECT count(*) AS n FROM sessions"})
             (reply,) = [reply async for reply in fanout.ask([address], question)]
-        assert (reply.name, reply.failure, reply.body) == ("gpu-1", None, b'{"columns":["n"],"rows":[[1]]}')
+        assert (reply.name, reply.failure, reply.body) == (
+            "gpu-1",
+            None,
+            b'{"columns":["n"],"rows":[[1]]}',
+        )
         tracing.send_signal(signal.SIGTERM)
         await asyncio.wait_for(tracing.communicate(), PATIENCE_S)
     assert tracing.returncode == 0

@@ -61,7 +61,9 @@ def test_files_others_can_read_are_refused(tmp_path: Path) -> None:
         read_acl(tmp_path / "nowhere")
 
 
-def test_two_bearers_cannot_share_a_token_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_bearers_cannot_share_a_token_or_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("INGERO_ECHO_TOKEN", raising=False)
     for text in (GOOD.replace(B, A), GOOD.replace("key_name: b", "key_name: a")):
         with pytest.raises(AuthError, match="two bearers have the same"):
@@ -93,7 +95,9 @@ def test_f097_a_replaced_token_is_good_through_the_grace_window() -> None:
     assert found.clusters == frozenset({"east"}), "a narrower scope holds at once"
     access.replace([key(A)], now_s=1500)
     access.replace([key(A)], now_s=1600)
-    assert access.find(f"Bearer {B}", 1799) is not None, "a second reload does not shorten or stretch the window"
+    assert access.find(f"Bearer {B}", 1799) is not None, (
+        "a second reload does not shorten or stretch the window"
+    )
     assert access.find(f"Bearer {B}", 1801) is None
 
 

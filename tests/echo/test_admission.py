@@ -31,7 +31,9 @@ async def test_the_bound_holds_and_is_given_back() -> None:
     first, second = asyncio.create_task(ask(app, b"60")), asyncio.create_task(ask(app, None))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert app.in_flight_bytes == 80, "60 counts as the largest allowed, and so does an unknown length"
+    assert app.in_flight_bytes == 80, (
+        "60 counts as the largest allowed, and so does an unknown length"
+    )
     start, body = await ask(app, b"30")
     assert start["status"] == 429
     assert (b"retry-after", b"2") in start["headers"]

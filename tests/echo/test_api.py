@@ -21,7 +21,15 @@ from ingero.storage.files import replace_file
 from ingero.transport.listen import parse_address
 
 OTHER = "another-token-0123456789abcdef"
-CLOSED = ("/", "/mcp", "/metrics", "/api/v2/health", "/api/v2/whoami", "/api/v2/tools/list", "/api/v2/openapi.json")
+CLOSED = (
+    "/",
+    "/mcp",
+    "/metrics",
+    "/api/v2/health",
+    "/api/v2/whoami",
+    "/api/v2/tools/list",
+    "/api/v2/openapi.json",
+)
 
 
 @pytest.fixture
@@ -42,7 +50,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
 
 def write_acl(folder: Path, *tokens: str) -> None:
     path = folder / "acl.yaml"
-    path.write_text(json.dumps([{"key_name": f"key-{i}", "token": token} for i, token in enumerate(tokens)]))
+    path.write_text(
+        json.dumps([{"key_name": f"key-{i}", "token": token} for i, token in enumerate(tokens)])
+    )
     path.chmod(0o600)
 
 
@@ -54,7 +64,11 @@ def test_f080_everything_but_health_and_versions_is_closed(shared: RunningEcho) 
             assert reply.headers["www-authenticate"].startswith("Bearer")
     assert shared.ask("summary", None).status == shared.sql("SELECT 1", None).status == 401
     assert shared.call(shared.url("/healthz", "health"), None).status == 200
-    assert shared.get("/metrics").status == shared.call(shared.url("/metrics", "health"), None, TOKEN).status == 200
+    assert (
+        shared.get("/metrics").status
+        == shared.call(shared.url("/metrics", "health"), None, TOKEN).status
+        == 200
+    )
     assert shared.call(shared.url("/metrics", "health"), None).status == 401
 
 
@@ -86,7 +100,10 @@ def test_every_refusal_has_the_envelope_and_the_request_id(shared: RunningEcho) 
 def test_large_answers_are_compressed_when_accepted(shared: RunningEcho) -> None:
     plain = shared.get("/api/v2/openapi.json")
     small = shared.get("/api/v2/openapi.json", headers={"Accept-Encoding": "gzip"})
-    assert (plain.headers.get("content-encoding"), small.headers["content-encoding"]) == (None, "gzip")
+    assert (plain.headers.get("content-encoding"), small.headers["content-encoding"]) == (
+        None,
+        "gzip",
+    )
     assert small.json == plain.json
     assert int(small.headers["content-length"]) < len(plain.body) / 4
 
@@ -117,28 +134,45 @@ def rare_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_versions_are_limited_by_address_which_nobody_can_forge(tmp_path: Path) -> None:
     """Without trust_proxy_headers X-Forwarded-For changes nothing."""
     with RunningEcho(tmp_path) as echo:
-        until_refused(lambda i: echo.get("/api/versions", None, {"X-Forwarded-For": f"10.0.{i // 250}.{i % 250}"}))
+        until_refused(
+            lambda i: echo.get(
+                "/api/versions", None, {"X-Forwarded-For": f"10.0.{i // 250}.{i % 250}"}
+            )
+        )
 
 
 @pytest.mark.usefixtures("rare_versions")
 def test_behind_a_trusted_proxy_the_address_is_the_one_it_saw(tmp_path: Path) -> None:
     with RunningEcho(tmp_path, trust_proxy_headers=True) as echo:
-        spread = [echo.get("/api/versions", None, {"X-Forwarded-For": f"1.1.1.1, 10.0.{i}.1"}) for i in range(60)]
+        spread = [
+            echo.get("/api/versions", None, {"X-Forwarded-For": f"1.1.1.1, 10.0.{i}.1"})
+            for i in range(60)
+        ]
         assert {reply.status for reply in spread} == {200}
-        until_refused(lambda i: echo.get("/api/versions", None, {"X-Forwarded-For": f"1.1.1.{i % 250}, 10.9.9.9"}))
+        until_refused(
+            lambda i: echo.get(
+                "/api/versions", None, {"X-Forwarded-For": f"1.1.1.{i % 250}, 10.9.9.9"}
+            )
+        )
 
 
-@pytest.mark.parametrize(("grace_s", "status"), [(3600.0, 200), (0.0, 401)], ids=["inside the grace window", "after"])
+@pytest.mark.parametrize(
+    ("grace_s", "status"), [(3600.0, 200), (0.0, 401)], ids=["inside the grace window", "after"]
+)
 def test_f097_rotation_without_restart(tmp_path: Path, grace_s: float, status: int) -> None:
     fresh = "a-fresh-token-0123456789abcdef"
     write_acl(tmp_path, OTHER)
-    with RunningEcho(tmp_path, bearer_acl_file=tmp_path / "acl.yaml", rotation_grace=grace_s) as echo:
+    with RunningEcho(
+        tmp_path, bearer_acl_file=tmp_path / "acl.yaml", rotation_grace=grace_s
+    ) as echo:
         assert echo.get("/api/v2/whoami", OTHER).status == 200
         write_acl(tmp_path, fresh)
         echo.loop.call_soon_threadsafe(echo.service.reload)
         until(lambda: echo.get("/api/v2/whoami", fresh).status == 200)
         assert echo.get("/api/v2/whoami", OTHER).status == status
-        assert echo.send(score("c", "n", [1.0]), token=OTHER).status == status, "OTLP follows the same list"
+        assert echo.send(score("c", "n", [1.0]), token=OTHER).status == status, (
+            "OTLP follows the same list"
+        )
         (tmp_path / "acl.yaml").write_text("- nonsense")
         echo.loop.call_soon_threadsafe(echo.service.reload)
         assert echo.get("/api/v2/whoami", fresh).status == 200, "a bad file keeps the old set"
@@ -156,7 +190,9 @@ def test_certificates_are_renewed_without_restart(tmp_path: Path) -> None:
         return cert.read_text()
 
     def shown(echo: RunningEcho) -> set[str]:
-        addresses = [parse_address(echo.service.addresses[name]) for name in ("mcp", "http", "grpc")]
+        addresses = [
+            parse_address(echo.service.addresses[name]) for name in ("mcp", "http", "grpc")
+        ]
         return {ssl.get_server_certificate(address, timeout=PATIENCE_S) for address in addresses}
 
     first = put(days=10)
@@ -184,12 +220,20 @@ def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(
         echo.ask("summary", OTHER, cluster_id="prod")
         echo.sql("SELECT 1")
         wrong = "wrong-token-0123456789abcdef"
-        bodies = [echo.get("/api/v2/whoami", wrong).body, echo.sql("nonsense").body, echo.get("/api/v2/whoami").body]
+        bodies = [
+            echo.get("/api/v2/whoami", wrong).body,
+            echo.sql("nonsense").body,
+            echo.get("/api/v2/whoami").body,
+        ]
         bodies += [echo.ask("summary", OTHER, cluster_id="x").body, echo.get("/metrics").body]
-        assert echo.sql("SELECT * FROM audit_log").code == "sql_refused", "the trail is for the operator"
+        assert echo.sql("SELECT * FROM audit_log").code == "sql_refused", (
+            "the trail is for the operator"
+        )
     lines = [FieldFormatter().format(record) for record in caplog.records]
     audited = [line for line in lines if " audit " in line]
-    assert any("tool=fleet.cluster.summary" in line and "bearer_key_name=key-0" in line for line in audited)
+    assert any(
+        "tool=fleet.cluster.summary" in line and "bearer_key_name=key-0" in line for line in audited
+    )
     assert any("status=401" in line for line in audited)
     with duckdb.connect(str(tmp_path / "echo.db"), read_only=True) as connection:
         rows = connection.execute(
@@ -200,7 +244,11 @@ def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(
     for secret in (TOKEN, OTHER, wrong):
         assert not any(secret in line for line in lines)
         assert not any(secret.encode() in body for body in bodies)
-        held = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("token", "acl.yaml")]
+        held = [
+            path
+            for path in tmp_path.rglob("*")
+            if path.is_file() and path.name not in ("token", "acl.yaml")
+        ]
         assert [path.name for path in held if secret.encode() in path.read_bytes()] == []
 
 

@@ -94,7 +94,9 @@ async def test_a_killed_store_process_comes_back_and_loses_nothing(engine: Engin
 
 async def test_questions_during_a_restart_are_told_to_ask_again(engine: Engine) -> None:
     assert engine.store.pid is not None
-    slow = asyncio.create_task(ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=2 * PATIENCE_S))
+    slow = asyncio.create_task(
+        ask(engine, "SELECT count(*) FROM range(100000000000)", seconds=2 * PATIENCE_S)
+    )
     await until_async(lambda: engine.store._waiting)
     os.kill(engine.store.pid, signal.SIGKILL)
     with pytest.raises(StoreRestarting, match="nothing is lost, ask again in 2 s"):
@@ -123,8 +125,12 @@ async def test_the_smallest_store_loads_and_answers(tmp_path: Path) -> None:
     await engine.start()
     try:
         for number in range(10):
-            await engine.submit(Signal.METRICS, metrics_body(points=5000, node=f"n{number}"), wait_s=PATIENCE_S)
-        joined = "SELECT a.node_id, count(*) FROM events a JOIN events b USING (seq, idx) GROUP BY ALL"
+            await engine.submit(
+                Signal.METRICS, metrics_body(points=5000, node=f"n{number}"), wait_s=PATIENCE_S
+            )
+        joined = (
+            "SELECT a.node_id, count(*) FROM events a JOIN events b USING (seq, idx) GROUP BY ALL"
+        )
         answers = await asyncio.gather(*(ask(engine, joined) for _ in range(4)))
         assert [sum(row[1] for row in answer.rows) for answer in answers] == [50_000] * 4
         assert engine.store.restarts == 0
@@ -182,11 +188,15 @@ async def test_a_full_backlog_refuses_with_the_time_to_come_back(tmp_path: Path)
         sent = 0
         with pytest.raises(Overloaded, match="send it again in 2 s"):
             for i in range(1000):
-                sent += (await engine.submit(Signal.METRICS, metrics_body(points=5, first=i * 5))).events
+                sent += (
+                    await engine.submit(Signal.METRICS, metrics_body(points=5, first=i * 5))
+                ).events
         assert engine.trouble == "the store is behind; its backlog is full"
         os.kill(engine.store.pid, signal.SIGCONT)
         assert await count(engine) == sent
-        assert (await engine.submit(Signal.METRICS, metrics_body(points=1, first=10**6))).events == 1
+        assert (
+            await engine.submit(Signal.METRICS, metrics_body(points=1, first=10**6))
+        ).events == 1
     finally:
         await engine.stop()
 
@@ -196,7 +206,9 @@ async def test_what_waits_from_before_counts_as_backlog(tmp_path: Path) -> None:
     writer_folder.mkdir()
     writer = JournalWriter(writer_folder, 0, SEGMENT)
     for i in range(4):
-        writer.append([(Signal.METRICS, metrics_body(points=5, first=i * 5))], time.time_ns() // 1000)
+        writer.append(
+            [(Signal.METRICS, metrics_body(points=5, first=i * 5))], time.time_ns() // 1000
+        )
     writer.close()
     engine = Engine(settings(tmp_path))
     await engine.start()
@@ -216,7 +228,9 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
     migrate(newer)
     newer.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
     newer.close()
-    with pytest.raises(StoreError, match="schema version 99, this program knows 1; use a newer ingero-echo"):
+    with pytest.raises(
+        StoreError, match="schema version 99, this program knows 1; use a newer ingero-echo"
+    ):
         await Engine(settings(tmp_path)).start()
 
 
@@ -233,11 +247,15 @@ async def test_no_thread_goes_on_after_the_end(tmp_path: Path) -> None:
 def test_asking_a_running_echo_ends_in_words(tmp_path: Path) -> None:
     database = tmp_path / "echo.db"
     assert ask_running(database, {"do": "backup"}, PATIENCE_S) is None
-    assert ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None  # longer than a socket's name
+    assert (
+        ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None
+    )  # longer than a socket's name
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(control_path(database)))
         silent.listen()
-        with pytest.raises(StoreError, match=r"echo\.db\.sock: no answer within 0\.05 s; its log says more"):
+        with pytest.raises(
+            StoreError, match=r"echo\.db\.sock: no answer within 0\.05 s; its log says more"
+        ):
             ask_running(database, {"do": "backup"}, 0.05)
 
 
@@ -263,13 +281,28 @@ async def test_a_damaged_journal_stops_the_start_and_says_what_to_do(tmp_path: P
     assert engine._ownership is not None
     engine._ownership.release()
     segment.write_bytes(data.replace(b"metric-1", b"metric-X"))
-    with pytest.raises(StoreDamaged, match=r"request 2 cannot be read.*Nothing was changed.*verify --repair"):
+    with pytest.raises(
+        StoreDamaged, match=r"request 2 cannot be read.*Nothing was changed.*verify --repair"
+    ):
         await Engine(settings(tmp_path)).start()
 
 
 async def test_audit_rows_are_kept_apart_from_events(engine: Engine) -> None:
     await engine.store.audit(
-        [[f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "r1", "abc", "key", "http", "tool", ["c1"], 200, 5, 1.5]]
+        [
+            [
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}",
+                "r1",
+                "abc",
+                "key",
+                "http",
+                "tool",
+                ["c1"],
+                200,
+                5,
+                1.5,
+            ]
+        ]
     )
     assert (await engine.store.stats()).rows["audit_log"] == 1
     assert (await ask(engine, "SELECT count(*) FROM events")).rows == [[0]]

@@ -20,7 +20,12 @@ from ingero.errors import Overloaded, StoreFull
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=False).returncode != 0:
+    if (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], check=False
+        ).returncode
+        != 0
+    ):
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
         yield tmp_path
@@ -34,7 +39,9 @@ async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk:
     sent = 0
     try:
         (small_disk / "ballast").write_bytes(bytes(3 << 20))
-        with pytest.raises((StoreFull, Overloaded), match="new data is refused until this is mended"):
+        with pytest.raises(
+            (StoreFull, Overloaded), match="new data is refused until this is mended"
+        ):
             for number in range(2000):
                 body = metrics_body(points=50, first=number * 50, note="x" * 200)
                 sent += (await engine.submit(Signal.METRICS, body)).events
@@ -45,7 +52,9 @@ async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    sent += (await engine.submit(Signal.METRICS, metrics_body(points=7, first=10**7))).events
+                    sent += (
+                        await engine.submit(Signal.METRICS, metrics_body(points=7, first=10**7))
+                    ).events
                     break
                 except StoreFull:
                     await asyncio.sleep(0.1)

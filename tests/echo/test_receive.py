@@ -19,7 +19,9 @@ from ingero.transport.otlp.server_http import Inbound
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
-    settings = EngineSettings(database=tmp_path / "echo.db", segment_bytes=1 << 20, max_backlog_bytes=4000)
+    settings = EngineSettings(
+        database=tmp_path / "echo.db", segment_bytes=1 << 20, max_backlog_bytes=4000
+    )
     started = Engine(settings)
     await started.start()
     yield started
@@ -44,13 +46,19 @@ async def test_replies_of_the_receiver(engine: Engine) -> None:
     assert engine.store.pid is not None
     os.kill(engine.store.pid, signal.SIGSTOP)
     while (
-        reply := await receiver.receive_http(inbound(metrics_body(first=engine.ingest.durable_seq * 9)))
+        reply := await receiver.receive_http(
+            inbound(metrics_body(first=engine.ingest.durable_seq * 9))
+        )
     ).status == 200:
         assert engine.ingest.durable_seq < 1000
     assert (reply.status, reply.retry_after_s) == (429, 2)
     os.kill(engine.store.pid, signal.SIGCONT)
     engine.ingest.draining = True
     reply = await receiver.receive_http(inbound(metrics_body(first=10**6)))
-    assert (reply.status, reply.retry_after_s, reply.message) == (503, 5, "Echo is stopping; send it again in 5 s")
+    assert (reply.status, reply.retry_after_s, reply.message) == (
+        503,
+        5,
+        "Echo is stopping; send it again in 5 s",
+    )
     assert receiver.replies["http", 200] > 1
     assert sum(receiver.ack_counts) == receiver.replies["http", 200] + receiver.replies["grpc", 200]

@@ -30,7 +30,9 @@ def fill(store: EventStore, days_ago: list[int], points: int = 10) -> None:
         store.load([Frame(first + i + 1, 0, NOW_US - days * DAY_US, Signal.METRICS, body)])
 
 
-def test_old_events_go_and_minutes_stay_longer(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_events_go_and_minutes_stay_longer(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "STEP_ROWS", 10)
     fill(store, [9, 8, 6, 0])
     store.roll_up(NOW_US)

@@ -201,7 +201,9 @@ def test_analytics_work(connection: duckdb.DuckDBPyConnection, sql: str) -> None
 
 
 def test_refusals_say_what_there_is(connection: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(SqlRefused, match="no table 'audit_log'; there are: events, nccl_ops, node_metrics"):
+    with pytest.raises(
+        SqlRefused, match="no table 'audit_log'; there are: events, nccl_ops, node_metrics"
+    ):
         check_sql(connection, "SELECT * FROM audit_log", TABLES)
     with pytest.raises(SqlRefused, match="PIVOT needs an explicit IN list"):
         check_sql(connection, "PIVOT events ON node_id USING sum(value_double)", TABLES)

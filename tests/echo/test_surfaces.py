@@ -21,7 +21,9 @@ NAMED_IN_THE_SEED = {"event_history", "find_outlier_nodes", "run_analysis", "get
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
-    with RunningEcho(tmp_path_factory.mktemp("surfaces"), bearer_rate=10_000, bearer_burst=100_000) as running:
+    with RunningEcho(
+        tmp_path_factory.mktemp("surfaces"), bearer_rate=10_000, bearer_burst=100_000
+    ) as running:
         for number in range(6):
             running.send(score("prod", f"gpu-{number}", [0.9 if number != 4 else 0.3]))
         yield running
@@ -42,21 +44,29 @@ async def test_f081_f084_f121_mcp_answers_like_http(echo: RunningEcho, path: str
     async with mcp_client(echo, path) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
         assert {f"fleet.cluster.{name}" for name in NAMED_IN_THE_SEED} <= listed
-        assert listed == {tool["name"] for tool in echo.get("/api/v2/tools/list").json["data"]["tools"]}
+        assert listed == {
+            tool["name"] for tool in echo.get("/api/v2/tools/list").json["data"]["tools"]
+        }
         for name in sorted(listed - {"fleet.cluster.run_analysis"}):
             over_mcp = await client.call_tool(name, {"cluster_id": "prod"})
             assert not over_mcp.is_error, over_mcp
             assert over_mcp.structured_content == echo.answer(name, cluster_id="prod")
-        ranked = (await client.call_tool("fleet.cluster.find_stragglers", {})).structured_content["stragglers"]
+        ranked = (await client.call_tool("fleet.cluster.find_stragglers", {})).structured_content[
+            "stragglers"
+        ]
         assert ranked[0]["node_id"] == "gpu-4"
-        rows = await client.call_tool("fleet.cluster.run_analysis", {"sql": "SELECT count(*) FROM events"})
+        rows = await client.call_tool(
+            "fleet.cluster.run_analysis", {"sql": "SELECT count(*) FROM events"}
+        )
         assert rows.structured_content["rows"] == [[6]]
         refused = await client.call_tool("fleet.cluster.run_analysis", {"sql": "DROP TABLE events"})
         assert refused.is_error
         assert "only one SELECT" in refused.content[0].text
 
 
-async def test_f082_f083_the_prompt_begins_with_the_summary_and_ends_with_the_node(echo: RunningEcho) -> None:
+async def test_f082_f083_the_prompt_begins_with_the_summary_and_ends_with_the_node(
+    echo: RunningEcho,
+) -> None:
     async with mcp_client(echo, "/mcp") as client:
         assert [prompt.name for prompt in (await client.list_prompts()).prompts] == ["investigate"]
         text = (await client.get_prompt("investigate")).messages[0].content.text
@@ -80,7 +90,9 @@ def test_f085_openapi_describes_what_is_served(echo: RunningEcho) -> None:
     assert document["openapi"].startswith("3.1")
     tools = {tool["name"] for tool in echo.get("/api/v2/tools/list").json["data"]["tools"]}
     assert {f"/api/v2/tools/{name}" for name in tools} <= set(document["paths"])
-    assert {"/api/versions", "/api/v2/sql", "/api/v2/health", "/api/v2/whoami", "/metrics"} <= set(document["paths"])
+    assert {"/api/versions", "/api/v2/sql", "/api/v2/health", "/api/v2/whoami", "/metrics"} <= set(
+        document["paths"]
+    )
 
 
 def test_f085_schemathesis_has_no_finding(echo: RunningEcho) -> None:
@@ -90,12 +102,16 @@ def test_f085_schemathesis_has_no_finding(echo: RunningEcho) -> None:
     for result in schema.get_all_operations():
         operation = result.ok()
 
-        @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(
+            max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None
+        )
         @schemathesis_case(operation)
         def check(case: schemathesis.Case) -> None:
             is_sql = "sql" in case.operation.label or "run_analysis" in case.operation.label
             # a schema cannot tell SQL from other text: refusing it with 400 is right
-            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance] if is_sql else [])
+            case.call_and_validate(
+                headers=headers, excluded_checks=[positive_data_acceptance] if is_sql else []
+            )
 
         check()
 

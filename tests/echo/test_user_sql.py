@@ -47,7 +47,12 @@ def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
 def scoped_echo(folder: Path) -> Iterator[RunningEcho]:
     (folder / "acl.yaml").write_text(ACL)
     (folder / "acl.yaml").chmod(0o600)
-    settings = {"bearer_rate": 10_000, "bearer_burst": 100_000, "store_memory": 2 << 30, "store_threads": 1}
+    settings = {
+        "bearer_rate": 10_000,
+        "bearer_burst": 100_000,
+        "store_memory": 2 << 30,
+        "store_threads": 1,
+    }
     with RunningEcho(folder, bearer_acl_file=folder / "acl.yaml", **settings) as running:
         for cluster in ("a's", "a2", "b"):
             for node in range(3):
@@ -68,7 +73,11 @@ def test_f122_f123_every_escape_is_refused_end_to_end(echo: RunningEcho) -> None
     assert len(REFUSED) > 100
     with ThreadPoolExecutor(8) as pool:
         replies = list(pool.map(echo.sql, REFUSED))
-    let_in = [(sql[:80], reply.status) for sql, reply in zip(REFUSED, replies, strict=True) if reply.status != 400]
+    let_in = [
+        (sql[:80], reply.status)
+        for sql, reply in zip(REFUSED, replies, strict=True)
+        if reply.status != 400
+    ]
     assert let_in == []
     assert {reply.code for reply in replies} <= {"sql_refused", "bad_argument"}
     assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]]
@@ -122,7 +131,9 @@ SCOPED = [
 
 
 @pytest.mark.parametrize(("sql", "rows"), SCOPED, ids=lambda value: str(value)[:40])
-def test_f094_a_scoped_bearer_sees_its_clusters_only(echo: RunningEcho, sql: str, rows: list[object]) -> None:
+def test_f094_a_scoped_bearer_sees_its_clusters_only(
+    echo: RunningEcho, sql: str, rows: list[object]
+) -> None:
     reply = retried(echo, sql, TEAM_A)
     assert reply.status == 200, reply.body
     assert reply.json["data"]["rows"] == rows
@@ -150,12 +161,19 @@ def test_a_scoped_bearer_cannot_reach_around_its_views(echo: RunningEcho, sql: s
 
 
 def test_scoped_statistics_do_not_leak(echo: RunningEcho) -> None:
-    for sql in ("SUMMARIZE events", "DESCRIBE events", "EXPLAIN SELECT * FROM events", "SELECT * FROM events"):
+    for sql in (
+        "SUMMARIZE events",
+        "DESCRIBE events",
+        "EXPLAIN SELECT * FROM events",
+        "SELECT * FROM events",
+    ):
         reply = retried(echo, sql, TEAM_A)
         assert reply.status == 200, reply.body
         assert b'"b-0"' not in reply.body
         assert b'"b"' not in reply.body
-    assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]], "views of a scope stay with it"
+    assert retried(echo, "SELECT count(*) FROM events").json["data"]["rows"] == [[18]], (
+        "views of a scope stay with it"
+    )
 
 
 def test_v23_tools_and_senders_are_scoped_alike(tmp_path: Path) -> None:
@@ -169,11 +187,19 @@ def check_scopes(echo: RunningEcho) -> None:
     assert echo.ask("summary", TEAM_A, cluster_id="a2").json["data"]["nodes"] == 3
     assert echo.ask("summary", cluster_id="b").status == 200
     listed = echo.ask("summary", TEAM_A)
-    assert (listed.code, "b" in listed.json["error"]["message"].split()) == ("cluster_required", False)
+    assert (listed.code, "b" in listed.json["error"]["message"].split()) == (
+        "cluster_required",
+        False,
+    )
     sent = echo.send(score("b", "intruder", [0.1]), token=TEAM_A)
-    assert (sent.status, sent.body[:2]) == (403, b"\x08\x07")  # a google.rpc.Status that says PERMISSION_DENIED
+    assert (sent.status, sent.body[:2]) == (
+        403,
+        b"\x08\x07",
+    )  # a google.rpc.Status that says PERMISSION_DENIED
     assert echo.send(score("a2", "a2-0", [0.7]), token=TEAM_A).status == 200
-    assert echo.sql("SELECT count(*) FROM events WHERE node_id = 'intruder'").json["data"]["rows"] == [[0]]
+    assert echo.sql("SELECT count(*) FROM events WHERE node_id = 'intruder'").json["data"][
+        "rows"
+    ] == [[0]]
     who = echo.get("/api/v2/whoami", TEAM_A)
     assert who.json["data"]["allowed_clusters"] == ["a's", "a2"]
     assert b"team-a" not in who.body

@@ -49,7 +49,9 @@ async def test_diagnostics_show_every_node() -> None:
         base = f"http://{fleet.addresses['admin']}/debug"
         clusters = json.loads((await get(f"{base}/clusters"))[1])["clusters"]
         scores = json.loads((await get(f"{base}/scores?cluster_id=train"))[1])
-        assert [(c["cluster_id"], c["median"], c["quorum_met"]) for c in clusters] == [("train", 0.92, True)]
+        assert [(c["cluster_id"], c["median"], c["quorum_met"]) for c in clusters] == [
+            ("train", 0.92, True)
+        ]
         assert {node["node_id"]: node["below_threshold"] for node in scores["nodes"]} == {
             node: node == "c" for node in FIVE
         }
@@ -63,14 +65,22 @@ async def test_health_is_200_while_running_and_503_while_draining() -> None:
     """F035."""
     async with running() as fleet:
         base = f"http://{fleet.addresses['health']}"
-        assert [(await get(base + path))[0] for path in ("/healthz", "/readyz", "/")] == [200, 200, 200]
+        assert [(await get(base + path))[0] for path in ("/healthz", "/readyz", "/")] == [
+            200,
+            200,
+            200,
+        ]
         fleet.receiver.draining = True
         assert [(await get(base + path))[0] for path in ("/healthz", "/readyz")] == [503, 503]
 
 
 async def test_status_page_escapes_what_agents_sent() -> None:
     async with running() as fleet:
-        await post(f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=%3Cb%3E", protobuf("a", 0.9), PB)
+        await post(
+            f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=%3Cb%3E",
+            protobuf("a", 0.9),
+            PB,
+        )
         _, page = await get(f"http://{fleet.addresses['health']}/")
         assert "&lt;b&gt;" in page and "<b>" not in page
 
@@ -80,10 +90,20 @@ async def test_own_metrics_list_the_seven_gauges() -> None:
     async with running() as fleet:
         await fill(fleet, FIVE)
         _, text = await get(f"http://{fleet.addresses['metrics']}/metrics")
-        samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        samples = dict(
+            line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+        )
         found = {
             name: float(samples[f'ingero_fleet_{name}{{cluster_id="train"}}'])
-            for name in ("threshold", "active_nodes", "idle_nodes", "coverage_low", "panic_mode", "median", "mad")
+            for name in (
+                "threshold",
+                "active_nodes",
+                "idle_nodes",
+                "coverage_low",
+                "panic_mode",
+                "median",
+                "mad",
+            )
         }
         assert {name: round(value, 6) for name, value in found.items()} == {
             "threshold": 0.890348,
@@ -106,7 +126,11 @@ async def test_received_metrics_for_prometheus() -> None:
         launches = otlp.Metric(
             name=names.KERNEL_LAUNCH_TOTAL,
             sum=otlp.Sum(
-                data_points=(otlp.NumberPoint(as_int=15, attributes=otlp.attributes({names.CGROUP_HASH: "ab"})),),
+                data_points=(
+                    otlp.NumberPoint(
+                        as_int=15, attributes=otlp.attributes({names.CGROUP_HASH: "ab"})
+                    ),
+                ),
                 aggregation_temporality=2,
                 is_monotonic=True,
             ),
@@ -114,10 +138,20 @@ async def test_received_metrics_for_prometheus() -> None:
         copies = otlp.Metric(
             name="gpu.memcpy.duration_ms",
             histogram=otlp.Histogram(
-                data_points=(otlp.HistogramPoint(count=3, sum=4.5, bucket_counts=(1, 2), explicit_bounds=(0.5,)),)
+                data_points=(
+                    otlp.HistogramPoint(
+                        count=3, sum=4.5, bucket_counts=(1, 2), explicit_bounds=(0.5,)
+                    ),
+                )
             ),
         )
-        await post(url, encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, launches, copies)), PB)
+        await post(
+            url,
+            encode_protobuf(
+                request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, launches, copies)
+            ),
+            PB,
+        )
         event = otlp.Metric(
             name=names.STRAGGLER_EVENT,
             gauge=otlp.Gauge(
@@ -125,13 +159,21 @@ async def test_received_metrics_for_prometheus() -> None:
                     otlp.NumberPoint(
                         as_int=1,
                         attributes=otlp.attributes(
-                            {names.EVENT_ID: "uuid", names.SCORE_ATTR: 0.5, names.DETECTION_MODE: "fleet"}
+                            {
+                                names.EVENT_ID: "uuid",
+                                names.SCORE_ATTR: 0.5,
+                                names.DETECTION_MODE: "fleet",
+                            }
                         ),
                     ),
                 )
             ),
         )
-        await post(url, encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, event)), PB)
+        await post(
+            url,
+            encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, event)),
+            PB,
+        )
         _, text = await get(f"http://{fleet.addresses['prometheus']}/metrics")
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         own = 'cluster_id="train",node_id="a"'
@@ -150,7 +192,11 @@ async def test_port_in_use_names_its_owner() -> None:
     async with running() as fleet:
         for receiver in ("http", "grpc"):
             other = FleetService(
-                loopback_config(receivers={"otlp": {"protocols": {receiver: {"endpoint": fleet.addresses[receiver]}}}})
+                loopback_config(
+                    receivers={
+                        "otlp": {"protocols": {receiver: {"endpoint": fleet.addresses[receiver]}}}
+                    }
+                )
             )
             with pytest.raises(Unavailable, match=r"already in use by .+ \(process \d+\)"):
                 await other.start()
@@ -170,7 +216,9 @@ async def test_fleet_ticks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         await until_async(lambda: fleet.processor.counters.ticks >= 2)
 
 
-async def test_a_second_that_fails_is_counted_and_the_next_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_that_fails_is_counted_and_the_next_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(app, "TICK_S", 0.01)
     async with running() as fleet:
         troubles = [RuntimeError("defect")]

@@ -22,12 +22,17 @@ def write_pair(folder: Path, name: str, issued: trustme.LeafCert) -> dict[str, s
 
 async def arrived(fleet: FleetService, node: str) -> None:
     async with asyncio.timeout(30):
-        while "train" not in fleet.processor.clusters or node not in fleet.processor.clusters["train"].roster.rows:
+        while (
+            "train" not in fleet.processor.clusters
+            or node not in fleet.processor.clusters["train"].roster.rows
+        ):
             await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(("kind", "listener"), [("otlp", "grpc"), ("otlphttp", "http")])
-async def test_exporter_takes_up_a_new_certificate(kind: str, listener: str, tmp_path: Path) -> None:
+async def test_exporter_takes_up_a_new_certificate(
+    kind: str, listener: str, tmp_path: Path
+) -> None:
     authority, first, later = trustme.CA(), trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     first.cert_pem.write_to_path(tmp_path / "clients.pem")

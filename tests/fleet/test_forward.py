@@ -11,7 +11,14 @@ from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import decode_protobuf
 from ingero.errors import AuthError
-from ingero.fleet.forward import Busy, DebugSink, Forwarder, ForwardPolicy, Refused, forward_families
+from ingero.fleet.forward import (
+    Busy,
+    DebugSink,
+    Forwarder,
+    ForwardPolicy,
+    Refused,
+    forward_families,
+)
 from ingero.fleet.processor import Taken
 
 TAKEN = Taken("", "")
@@ -51,7 +58,10 @@ async def test_requests_of_both_encodings_travel_as_one_batch() -> None:
     await target.stop()
     (batch,) = backend.batches
     request = decode_protobuf(*batch)
-    nodes = [otlp.plain_attributes(r.resource.attributes)["ingero.node.id"] for r in request.resource_metrics]
+    nodes = [
+        otlp.plain_attributes(r.resource.attributes)["ingero.node.id"]
+        for r in request.resource_metrics
+    ]
     assert nodes == ["a", "b"]
     assert target.counters.sent == 2
 
@@ -94,7 +104,11 @@ async def test_busy_backend_is_asked_again_and_a_refusal_is_final() -> None:
     offer(target, "a")
     target.start()
     await target.stop()
-    assert (target.counters.retries, target.counters.dropped["refused"], backend.batches) == (2, 1, [])
+    assert (target.counters.retries, target.counters.dropped["refused"], backend.batches) == (
+        2,
+        1,
+        [],
+    )
 
 
 async def test_dead_backend_is_given_up_in_time() -> None:
@@ -107,7 +121,9 @@ async def test_dead_backend_is_given_up_in_time() -> None:
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(is_silent: bool) -> None:
+async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(
+    is_silent: bool,
+) -> None:
     began = asyncio.Event()
 
     async def hold(kind: type, body: bytes) -> int:
@@ -116,7 +132,9 @@ async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(is_s
             await asyncio.Event().wait()
         raise Busy("later", 3600.0)
 
-    target = Forwarder("otlp", hold, ForwardPolicy(queue_size=3, initial_s=3600.0, max_s=3600.0, max_elapsed_s=1e6))
+    target = Forwarder(
+        "otlp", hold, ForwardPolicy(queue_size=3, initial_s=3600.0, max_s=3600.0, max_elapsed_s=1e6)
+    )
     offer(target, "a", "b")
     target.start()
     await asyncio.wait_for(began.wait(), PATIENCE_S)
@@ -129,10 +147,17 @@ async def test_figures_name_exporter_and_reason() -> None:
     target = forwarder(Backend())
     offer(target, *"abcd")
     samples = {
-        (family.name, labels): value for family in forward_families([target]) for _, labels, value in family.samples
+        (family.name, labels): value
+        for family in forward_families([target])
+        for _, labels, value in family.samples
     }
     assert samples["ingero_fleet_export_queue", (("exporter", "otlp"),)] == 3
-    assert samples["ingero_fleet_export_dropped_total", (("exporter", "otlp"), ("reason", "queue_full"))] == 1
+    assert (
+        samples[
+            "ingero_fleet_export_dropped_total", (("exporter", "otlp"), ("reason", "queue_full"))
+        ]
+        == 1
+    )
 
 
 def exporter(kind: str, endpoint: str, **more: object) -> dict[str, Any]:
@@ -141,7 +166,11 @@ def exporter(kind: str, endpoint: str, **more: object) -> dict[str, Any]:
     return {
         "exporters": {kind: settings, "prometheus": None},
         "service": {
-            "pipelines": {"metrics": {"processors": ["ingero"], **pipeline}, "traces": pipeline, "logs": pipeline}
+            "pipelines": {
+                "metrics": {"processors": ["ingero"], **pipeline},
+                "traces": pipeline,
+                "logs": pipeline,
+            }
         },
     }
 
@@ -156,7 +185,11 @@ async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None
             url = f"http://{front.addresses['http']}/v1"
             await post(f"{url}/metrics", protobuf("a", 0.9), PB)
             await post(f"{url}/metrics", as_json("b", 0.8), JSON)
-            await post(f"{url}/traces", b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"x"}]}]}]}', JSON)
+            await post(
+                f"{url}/traces",
+                b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"name":"x"}]}]}]}',
+                JSON,
+            )
             async with asyncio.timeout(PATIENCE_S):
                 while not (
                     {"a", "b"} <= set(behind.processor.clusters.get("train", _NOBODY).roster.rows)
@@ -182,7 +215,9 @@ async def test_several_exporters_of_a_type_each_get_everything() -> None:
                 while not all("train" in behind.processor.clusters for behind in (near, far)):
                     await asyncio.sleep(0.05)
             pages = [await series.render() for series in front._series.values()]
-            assert pages[0] == pages[1] and b'ingero_node_health_score{cluster_id="train"' in pages[0]
+            assert (
+                pages[0] == pages[1] and b'ingero_node_health_score{cluster_id="train"' in pages[0]
+            )
             assert front.addresses["prometheus"] != front.addresses["prometheus/second"]
             own = (await front._render_own()).decode()
             assert 'ingero_fleet_prometheus_series{exporter="prometheus/second"} 1' in own
@@ -210,7 +245,9 @@ async def test_dead_backend_never_stops_a_push() -> None:
         target.policy = ForwardPolicy(max_elapsed_s=0.0)
 
 
-async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     target = forwarder(Backend(RuntimeError("defect"), AuthError("cannot read token file")))
     target.start()
     offer(target, "a")
@@ -218,5 +255,9 @@ async def test_a_defect_in_a_backend_costs_one_batch_and_a_lost_token_none(caplo
     offer(target, "b")
     await until_async(lambda: target.counters.sent)
     await target.stop()
-    assert (target.counters.sent, target.counters.dropped["failed"], target.counters.retries) == (1, 1, 1)
+    assert (target.counters.sent, target.counters.dropped["failed"], target.counters.retries) == (
+        1,
+        1,
+        1,
+    )
     assert "export_failed" in caplog.text

@@ -21,7 +21,9 @@ from ingero.transport.otlp.server_http import Inbound, Reply
 pytestmark = pytest.mark.usefixtures("standing_clock")
 
 
-async def export(address: str, body: bytes, *metadata: tuple[str, str], kind: type = otlp.MetricsRequest):
+async def export(
+    address: str, body: bytes, *metadata: tuple[str, str], kind: type = otlp.MetricsRequest
+):
     """(answer, headers, trailers) of one call."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = channel.unary_unary(PATHS[kind])(body, metadata=metadata)
@@ -46,14 +48,19 @@ async def test_grpc_and_http_leave_identical_state() -> None:
         await post(url, protobuf("b", 0.9, sent_ns=5), PB)
         await post(url, as_json("c", 0.9, sent_ns=5), JSON)
         roster = fleet.processor.clusters["train"].roster
-        found = {(row.score, row.state, row.report.sent_ns) for row in (roster.row(node, 0.0) for node in "abc")}
+        found = {
+            (row.score, row.state, row.report.sent_ns)
+            for row in (roster.row(node, 0.0) for node in "abc")
+        }
         assert found == {(0.9, "active", 5)}
 
 
 async def test_cluster_by_metadata_and_verdict_back() -> None:
     async with running() as fleet:
         fleet.receiver.verdict_texts = {("meta", "a"): '["meta/a"]'}
-        _, headers, _ = await export(fleet.addresses["grpc"], protobuf("a", 0.9), ("ingero.cluster.id", "meta"))
+        _, headers, _ = await export(
+            fleet.addresses["grpc"], protobuf("a", 0.9), ("ingero.cluster.id", "meta")
+        )
         assert list(fleet.processor.clusters) == ["meta"]
         assert headers["ingero-verdict"] == '["meta/a"]'
 
@@ -76,7 +83,9 @@ async def test_draining_is_unavailable_and_says_when() -> None:
         trailers = dict(caught.value.trailing_metadata())
         assert trailers["retry-after"] == "1"
         assert trailers["google.rpc.retryinfo-bin"] == b"\x0a\x02\x08\x01"
-        assert trailers["grpc-status-details-bin"].startswith(b"\x08\x0e\x12\x19shutting down; push again\x1a")
+        assert trailers["grpc-status-details-bin"].startswith(
+            b"\x08\x0e\x12\x19shutting down; push again\x1a"
+        )
 
 
 async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
@@ -84,7 +93,9 @@ async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
     async with running() as fleet:
         fleet.receiver.draining = True
         endpoint = parse_endpoint(fleet.addresses["grpc"], insecure=True, protocol=Protocol.GRPC)
-        client = GrpcPush(endpoint, "c", "a", ClientOptions(timeout_s=60.0), GrpcPems(), random.Random(1))
+        client = GrpcPush(
+            endpoint, "c", "a", ClientOptions(timeout_s=60.0), GrpcPems(), random.Random(1)
+        )
         reply = await client.push(health("a", 0.9))
         await client.close()
         assert (reply.outcome, reply.retry_after_s) == (PushOutcome.SHED, 1.0)
@@ -92,7 +103,9 @@ async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize(("retry_after_s", "expected"), [(None, Refused), (7, Busy)])
-async def test_exhausted_backend_is_asked_again_when_it_says_when(retry_after_s: int | None, expected: type) -> None:
+async def test_exhausted_backend_is_asked_again_when_it_says_when(
+    retry_after_s: int | None, expected: type
+) -> None:
     async with running() as fleet:
         reply = Reply(429, message="no room", retry_after_s=retry_after_s)
         fleet.receiver._refusal = lambda gate, authorization: reply  # type: ignore[method-assign]  # a backend that is full
@@ -108,11 +121,19 @@ async def test_exhausted_backend_is_asked_again_when_it_says_when(retry_after_s:
 
 async def test_spans_and_logs_are_taken_and_counted() -> None:
     span = otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(otlp.Span(name="x"),)),))
-    logs = otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(otlp.LogRecord(), otlp.LogRecord())),))
+    logs = otlp.ResourceLogs(
+        scope_logs=(otlp.ScopeLogs(log_records=(otlp.LogRecord(), otlp.LogRecord())),)
+    )
     async with running() as fleet:
         address = fleet.addresses["grpc"]
-        await export(address, encode_protobuf(otlp.TracesRequest(resource_spans=(span,))), kind=otlp.TracesRequest)
-        await export(address, encode_protobuf(otlp.LogsRequest(resource_logs=(logs,))), kind=otlp.LogsRequest)
+        await export(
+            address,
+            encode_protobuf(otlp.TracesRequest(resource_spans=(span,))),
+            kind=otlp.TracesRequest,
+        )
+        await export(
+            address, encode_protobuf(otlp.LogsRequest(resource_logs=(logs,))), kind=otlp.LogsRequest
+        )
         assert fleet.receiver.items == {"TracesRequest": 1, "LogsRequest": 2}
 
 

@@ -27,7 +27,8 @@ from ingero.fleet.roster import REORDER_NS
 from ingero.fleet.series import ReceivedSeries
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"
+    importlib.util.find_spec("ingero.contract._native") is None,
+    reason="the compiled extension is not built here",
 )
 SECOND = 10**9
 MAX_BODY_BYTES = 4096
@@ -50,7 +51,9 @@ class Step:
 
     def segment(self) -> bytes:
         make, kind = (as_json, names.JSON_TYPE) if self.is_json else (protobuf, names.PROTOBUF_TYPE)
-        body = make(self.node, self.score, state=self.state, cluster=self.cluster, sent_ns=self.sent_ns)
+        body = make(
+            self.node, self.score, state=self.state, cluster=self.cluster, sent_ns=self.sent_ns
+        )
         lines = [b"POST /v1/metrics" + self.query + b" HTTP/1.1", *self.headers]
         lines += [f"Content-Type: {kind}".encode(), b"Content-Length: %d" % len(body)]
         return b"\r\n".join(lines) + b"\r\n\r\n" + body
@@ -63,10 +66,20 @@ steps = st.builds(
     state=st.sampled_from(["active", "calibrating", "idle", "odd"]),
     cluster=st.sampled_from(["train", "other", None]),
     sent_ns=st.sampled_from(
-        [0, 100 * SECOND, 101 * SECOND, 200 * SECOND, 2**64 - 1, 100 * SECOND - REORDER_NS, 101 * SECOND - REORDER_NS]
+        [
+            0,
+            100 * SECOND,
+            101 * SECOND,
+            200 * SECOND,
+            2**64 - 1,
+            100 * SECOND - REORDER_NS,
+            101 * SECOND - REORDER_NS,
+        ]
     ),
     is_json=st.booleans(),
-    query=st.sampled_from([b"", b"?cluster_id=train", b"?cluster_id=other&node_id=n0", b"?node_id=n0", b"?"]),
+    query=st.sampled_from(
+        [b"", b"?cluster_id=train", b"?cluster_id=other&node_id=n0", b"?node_id=n0", b"?"]
+    ),
     headers=st.sampled_from(
         [
             (),
@@ -131,7 +144,10 @@ class Service:
             )
             for name, cluster in processor.clusters.items()
         }
-        kept = {key: (each.at_s, each.body, each.encoding) for key, each in self.series.kept.bodies.items()}
+        kept = {
+            key: (each.at_s, each.body, each.encoding)
+            for key, each in self.series.kept.bodies.items()
+        }
         return (
             clusters,
             processor.counters,
@@ -156,7 +172,12 @@ def clocks_at(now_s: float) -> Iterator[None]:
 @given(st.lists(steps, max_size=12), st.sampled_from([None, None, "t"]))
 def test_lane_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
     ours, oracle = Service(True, token), Service(False, token)
-    known = [Step(), Step(node="n2", score=0.8, sent_ns=0), Step(is_json=True), Step(cluster="other")]
+    known = [
+        Step(),
+        Step(node="n2", score=0.8, sent_ns=0),
+        Step(is_json=True),
+        Step(cluster="other"),
+    ]
     for number, step in enumerate([*known, *pushes]):
         now_s = 100.0 + number / 4
         assert ours.push(step, now_s) == oracle.push(step, now_s)
@@ -181,11 +202,14 @@ def test_lane_follows_a_roster_that_grows() -> None:
     service = Service(True, max_nodes=1000)
     for number in range(300):
         for sent_s in (100, 101):
-            service.push(Step(node=f"node-{number}", score=number / 300, sent_ns=sent_s * SECOND), 100.0)
+            service.push(
+                Step(node=f"node-{number}", score=number / 300, sent_ns=sent_s * SECOND), 100.0
+            )
     roster = service.receiver.processor.clusters["train"].roster
     assert service.in_lane >= 290
     assert np.allclose(
-        [roster.row(f"node-{number}", 100.0).score or 0.0 for number in range(300)], np.arange(300) / 300
+        [roster.row(f"node-{number}", 100.0).score or 0.0 for number in range(300)],
+        np.arange(300) / 300,
     )
     assert {roster.row(node, 100.0).pushes for node in roster.rows} == {2}
 
@@ -210,14 +234,23 @@ async def test_one_connection_mixes_lane_long_way_and_other_requests() -> None:
                 writer.write(piece)
                 await writer.drain()
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
-            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if b"content-length" in line
+            )
             await reader.readexactly(length)
             return int(head.split(b" ")[1])
 
         push = [Step(node="a", sent_ns=number).segment() for number in range(1, 9)]
         other = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
         found = [await ask(push[0]), await ask(push[1]), await ask(push[2]), await ask(other)]
-        found += [await ask(push[3]), await ask(push[4]), await ask(push[5][:30], push[5][30:]), await ask(push[6])]
+        found += [
+            await ask(push[3]),
+            await ask(push[4]),
+            await ask(push[5][:30], push[5][30:]),
+            await ask(push[6]),
+        ]
         assert found == [200, 200, 200, 404, 200, 200, 200, 200]
         writer.write(push[7] + other + push[7])
         assert [await ask(), await ask(), await ask()] == [200, 404, 200]

@@ -24,7 +24,11 @@ def processor(**settings: object) -> FleetProcessor:
 
 
 def feed(
-    fleet: FleetProcessor, scores: dict[str, float], now_s: float, cluster: str = "train", state: str = "active"
+    fleet: FleetProcessor,
+    scores: dict[str, float],
+    now_s: float,
+    cluster: str = "train",
+    state: str = "active",
 ) -> None:
     for node, score in scores.items():
         sent_ns = WALL + int(now_s * 1e9)
@@ -89,7 +93,13 @@ def test_silent_node_leaves_after_ttl_and_is_shown_as_silent() -> None:
     fleet.tick(50.0)
     assert fleet.clusters["train"].counts["active"] == 2
     fleet.tick(50.1)
-    assert fleet.clusters["train"].counts == {"active": 1, "calibrating": 0, "idle": 0, "unscored": 0, "silent": 1}
+    assert fleet.clusters["train"].counts == {
+        "active": 1,
+        "calibrating": 0,
+        "idle": 0,
+        "unscored": 0,
+        "silent": 1,
+    }
     fleet.tick(700.0)
     assert fleet.clusters == {}
     assert fleet.counters.forgotten == 2
@@ -193,7 +203,9 @@ def test_a_late_retry_does_not_overwrite_newer_news() -> None:
     fleet.take(health("a", 0.9, sent_ns=WALL), None, 0.1, WALL)
     assert fleet.clusters["train"].roster.row("a", 1.0).score == 0.5
     fleet.take(health("a", 0.7, sent_ns=WALL - 3600 * 10**9), None, 0.2, WALL)
-    assert fleet.clusters["train"].roster.row("a", 1.0).score == 0.7, "a clock that was set back is not late"
+    assert fleet.clusters["train"].roster.row("a", 1.0).score == 0.7, (
+        "a clock that was set back is not late"
+    )
 
 
 def test_a_node_with_a_wrong_clock_counts_when_its_push_arrives() -> None:
@@ -232,7 +244,9 @@ def test_full_cluster_and_too_many_clusters_are_refused() -> None:
     assert full.partial is not None and "max_expected_nodes" in full.partial.message
     assert other.partial is not None
     assert fleet.counters.rejected == {Reject.TOO_MANY_NODES: 1, Reject.TOO_MANY_CLUSTERS: 1}
-    assert fleet.take(health("a", 0.8, sent_ns=1), None, 1.0, 0).partial is None, "known nodes go on"
+    assert fleet.take(health("a", 0.8, sent_ns=1), None, 1.0, 0).partial is None, (
+        "known nodes go on"
+    )
 
 
 def test_malformed_body_changes_nothing() -> None:
@@ -244,7 +258,9 @@ def test_malformed_body_changes_nothing() -> None:
 
 def test_measurements_reach_their_reader() -> None:
     seen: list[tuple[str, float]] = []
-    fleet = processor(on_measurements=lambda _, cluster, now_s, address: seen.append((cluster, now_s)))
+    fleet = processor(
+        on_measurements=lambda _, cluster, now_s, address: seen.append((cluster, now_s))
+    )
     point = otlp.NumberPoint(as_double=1.5)
     metric = otlp.Metric(name=names.COLLECTIVE_DURATION_MS, gauge=otlp.Gauge(data_points=(point,)))
     body = encode_protobuf(request({names.NODE_ID: "a", names.CLUSTER_ID: "train"}, metric))
@@ -257,7 +273,9 @@ def test_a_node_with_several_ranks_counts_once() -> None:
     fleet = processor()
     node = health("a", 0.9).resource_metrics
     ranks = tuple(
-        request({names.NODE_ID: "a", names.CLUSTER_ID: "train", names.RANK: rank}).resource_metrics[0]
+        request({names.NODE_ID: "a", names.CLUSTER_ID: "train", names.RANK: rank}).resource_metrics[
+            0
+        ]
         for rank in range(2)
     )
     fleet.take(otlp.MetricsRequest(resource_metrics=node + ranks), None, 0.0, 0)

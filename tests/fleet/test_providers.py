@@ -20,9 +20,14 @@ RULES = "addresses: {127.0.0.0/8: lambda}\n"
 
 
 @pytest.mark.parametrize("way", ["short cut", "ordinary", "grpc"])
-async def test_f073_the_address_of_the_connection_decides_the_provider(way: str, tmp_path: Path) -> None:
+async def test_f073_the_address_of_the_connection_decides_the_provider(
+    way: str, tmp_path: Path
+) -> None:
     (tmp_path / "node_providers.yaml").write_text(RULES)
-    verdict = {"providers_file": str(tmp_path / "node_providers.yaml"), "record_inputs": str(tmp_path / "inputs")}
+    verdict = {
+        "providers_file": str(tmp_path / "node_providers.yaml"),
+        "record_inputs": str(tmp_path / "inputs"),
+    }
     async with running(processors={"ingero": {"verdict": verdict}}) as fleet:
         request = own_time_push("n1", 0, 1, 500.0)
         if way == "grpc":
@@ -30,7 +35,9 @@ async def test_f073_the_address_of_the_connection_decides_the_provider(way: str,
                 await channel.unary_unary(PATHS[otlp.MetricsRequest])(encode_protobuf(request))
         else:
             url = f"http://{fleet.addresses['http']}/v1/metrics"
-            headers = PB if way == "short cut" else {"Content-Type": "application/json", "X-Long": "way"}
+            headers = (
+                PB if way == "short cut" else {"Content-Type": "application/json", "X-Long": "way"}
+            )
             body = encode_protobuf(request) if way == "short cut" else encode_json(request)
             await post(url, body, headers)
         await asyncio.sleep(0)
@@ -39,10 +46,16 @@ async def test_f073_the_address_of_the_connection_decides_the_provider(way: str,
 
 
 def test_labels_come_after_addresses_and_what_an_agent_says_last() -> None:
-    rules = ProviderLookup(ProviderRules(addresses={"10.0.0.0/8": "aws"}, labels={"ingero.node.id=n1": "lambda"}))
+    rules = ProviderLookup(
+        ProviderRules(addresses={"10.0.0.0/8": "aws"}, labels={"ingero.node.id=n1": "lambda"})
+    )
 
     def provider(address: str | None, lookup: ProviderLookup = rules) -> object:
-        resource = with_provider(own_time_push("n1", 0, 1, 1.0), lookup, address).resource_metrics[0].resource
+        resource = (
+            with_provider(own_time_push("n1", 0, 1, 1.0), lookup, address)
+            .resource_metrics[0]
+            .resource
+        )
         return otlp.plain_attributes(resource.attributes).get(names.PROVIDER) if resource else None
 
     assert provider("10.1.2.3") == "ec2"  # as the rate table names it

@@ -25,8 +25,15 @@ JSON = {"Content-Type": names.JSON_TYPE}
 
 
 async def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=headers) as reply:
-        return reply.status, {name.lower(): value for name, value in reply.headers.items()}, await reply.read()
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=body, headers=headers) as reply,
+    ):
+        return (
+            reply.status,
+            {name.lower(): value for name, value in reply.headers.items()},
+            await reply.read(),
+        )
 
 
 async def test_push_answers_both_headers() -> None:
@@ -70,19 +77,26 @@ async def test_identical_state_from_both_encodings_and_both_transports() -> None
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         await post(url, protobuf("a", 0.9, sent_ns=5), PB)
         await post(url, as_json("b", 0.9, sent_ns=5), JSON)
-        await post(url, zlib.compress(protobuf("c", 0.9, sent_ns=5)), {**PB, "Content-Encoding": "deflate"})
+        await post(
+            url, zlib.compress(protobuf("c", 0.9, sent_ns=5)), {**PB, "Content-Encoding": "deflate"}
+        )
         roster = fleet.processor.clusters["train"].roster
         rows = [roster.row(node, 0.0) for node in "abc"]
-        assert {(row.score, row.state, row.pushes, row.report.workload, row.report.sent_ns) for row in rows} == {
-            (0.9, "active", 1, "training", 5)
-        }
+        assert {
+            (row.score, row.state, row.pushes, row.report.workload, row.report.sent_ns)
+            for row in rows
+        } == {(0.9, "active", 1, "training", 5)}
 
 
 async def test_cluster_by_query_header_or_resource() -> None:
     """F040."""
     async with running() as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
-        await post(f"{url}?node_id=a&cluster_id=by%20query", protobuf("a", 0.9), {**PB, "ingero.cluster.id": "header"})
+        await post(
+            f"{url}?node_id=a&cluster_id=by%20query",
+            protobuf("a", 0.9),
+            {**PB, "ingero.cluster.id": "header"},
+        )
         await post(url, protobuf("a", 0.9), {**PB, "ingero.cluster.id": "header"})
         await post(url, protobuf("a", 0.9), PB)
         assert sorted(fleet.processor.clusters) == ["by query", "header", "train"]
@@ -101,7 +115,9 @@ async def test_partial_success_says_how_many_and_why(headers: dict[str, str]) ->
 
 
 async def test_errors_carry_the_threshold_too() -> None:
-    async with running(receivers={"otlp": {"protocols": {"http": {"max_body_bytes": 100_000}}}}) as fleet:
+    async with running(
+        receivers={"otlp": {"protocols": {"http": {"max_body_bytes": 100_000}}}}
+    ) as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
         await post(url, protobuf("a", 0.9), PB)
         bomb = gzip.compress(bytes(33 << 20), 9)
@@ -124,7 +140,9 @@ async def test_errors_carry_the_threshold_too() -> None:
 
 
 async def test_too_many_requests_are_told_when_to_come_back() -> None:
-    async with running(receivers={"otlp": {"protocols": {"http": {"max_requests_per_s": 1}}}}) as fleet:
+    async with running(
+        receivers={"otlp": {"protocols": {"http": {"max_requests_per_s": 1}}}}
+    ) as fleet:
         fleet.receiver.second_passed()
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         assert (await post(url, protobuf("a", 0.9), PB))[0] == 200
@@ -146,19 +164,29 @@ async def test_bearer_token(tmp_path: object) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     token.chmod(0o600)
-    async with running(receivers={"otlp": {"protocols": {"http": {"token_file": str(token)}}}}) as fleet:
+    async with running(
+        receivers={"otlp": {"protocols": {"http": {"token_file": str(token)}}}}
+    ) as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         refused = [
             await post(url, protobuf("a", 0.9), {**PB, **extra})
             for extra in ({}, {"Authorization": "Bearer no"}, {"Authorization": "Basic s3cret"})
         ]
         assert [status for status, _, _ in refused] == [401, 401, 401]
-        assert len({body for _, _, body in refused}) == 1, "missing, wrong and malformed look the same"
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[0] == 200
+        assert len({body for _, _, body in refused}) == 1, (
+            "missing, wrong and malformed look the same"
+        )
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[
+            0
+        ] == 200
         token.write_text("n3w")
         fleet.reload()
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[0] == 401
-        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer n3w"}))[0] == 200
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer s3cret"}))[
+            0
+        ] == 401
+        assert (await post(url, protobuf("a", 0.9), {**PB, "Authorization": "Bearer n3w"}))[
+            0
+        ] == 200
 
 
 async def test_verdict_text_travels_with_the_reply() -> None:
@@ -166,7 +194,9 @@ async def test_verdict_text_travels_with_the_reply() -> None:
         fleet.receiver.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for headers in (PB, {**PB, "Content-Encoding": "identity"}):
-            assert (await post(url, protobuf("slow", 0.2), headers))[1]["x-ingero-verdict"] == '[{"node":"slow"}]'
+            assert (await post(url, protobuf("slow", 0.2), headers))[1][
+                "x-ingero-verdict"
+            ] == '[{"node":"slow"}]'
             assert "x-ingero-verdict" not in (await post(url, protobuf("fast", 0.9), headers))[1]
 
 
@@ -191,7 +221,11 @@ async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
         for _ in range(4):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
             statuses.append(int(head.split(b" ")[1]))
-            length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if b"content-length" in line
+            )
             await reader.readexactly(length)
         assert statuses == [200, 404, 200, 200]
         writer.write(push.replace(b"Host: x\r\n", b"Host: x\r\nConnection: close\r\n"))
@@ -202,14 +236,27 @@ async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
 
 async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
     """Every request of the recorded wire gets a 200 and leaves the states the recording says."""
-    lines = [json.loads(line) for line in (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
+    ]
     async with running() as fleet:
         straggling: list[bool] = []
         for line in lines:
-            body = bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
-            kept = {k: v for k, v in line["headers"].items() if k in ("Content-Type", "Content-Encoding")}
-            status, _, reply = await post(f"http://{fleet.addresses['http']}{line['path']}", body, kept)
-            encoding = Encoding.JSON if kept["Content-Type"] == names.JSON_TYPE else Encoding.PROTOBUF
+            body = (
+                bytes.fromhex(line["hex"]) if "hex" in line else json.dumps(line["body"]).encode()
+            )
+            kept = {
+                k: v
+                for k, v in line["headers"].items()
+                if k in ("Content-Type", "Content-Encoding")
+            }
+            status, _, reply = await post(
+                f"http://{fleet.addresses['http']}{line['path']}", body, kept
+            )
+            encoding = (
+                Encoding.JSON if kept["Content-Type"] == names.JSON_TYPE else Encoding.PROTOBUF
+            )
             assert (status, reply) == (200, encode_response(MetricsRequest, encoding))
             if "body" not in line:
                 continue

@@ -26,7 +26,11 @@ def recorded(tmp_path: Path) -> Path:
     desk, rng = VerdictDesk(load_rates()), np.random.default_rng(5)
     for second in range(140):
         for rank in range(4):
-            own = 500 * (1.2 if rank == 2 and second > 110 else 1.0) * float(np.exp(rng.normal(0, 0.005)))
+            own = (
+                500
+                * (1.2 if rank == 2 and second > 110 else 1.0)
+                * float(np.exp(rng.normal(0, 0.005)))
+            )
             request = own_time_push(f"n{rank}", rank, second, own)
             log.write(PUSH, START_S + second, "c", encode_protobuf(request))
             desk.take(request, "c", START_S + second)
@@ -42,7 +46,9 @@ def test_replay_says_the_same_and_why_the_others_were_not_blamed(recorded: Path)
     assert result.is_same
     assert {each.verdict.node for each in result.verdicts} == {"n2"}
     assert str(result.verdicts[-1].verdict.state) == "straggler"
-    assert {standing.reason for standing in result.verdicts[0].peers} == {"below the bar: as fast as its peers"}
+    assert {standing.reason for standing in result.verdicts[0].peers} == {
+        "below the bar: as fast as its peers"
+    }
     assert len(result.verdicts[0].peers) == 3
 
 
@@ -92,5 +98,7 @@ def test_a_damaged_recording_is_told_by_file_and_byte(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[13] = 0xC1  # MessagePack never uses it
     file.write_bytes(data)
-    with pytest.raises(ForeignFile, match=r"inputs-00000001\.rec is damaged at byte 13: .*; move it away"):
+    with pytest.raises(
+        ForeignFile, match=r"inputs-00000001\.rec is damaged at byte 13: .*; move it away"
+    ):
         list(read_inputs(tmp_path))

@@ -29,7 +29,11 @@ def kept(*bodies: otlp.MetricsRequest, encoding: Encoding = Encoding.PROTOBUF) -
 async def samples(found: ReceivedSeries) -> list[Sample]:
     """As Prometheus' own library reads the page."""
     families = text_string_to_metric_families((await found.render()).decode())
-    return [(sample.name, sample.labels, sample.value) for family in families for sample in family.samples]
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+    ]
 
 
 @pytest.mark.parametrize("encoding", list(Encoding))
@@ -41,7 +45,9 @@ async def test_exponential_histograms_become_buckets(encoding: Encoding) -> None
         zero_count=1,
         positive=otlp.Buckets(offset=0, bucket_counts=(2, 4)),
     )
-    metric = otlp.Metric(name="step.ms", exponential_histogram=otlp.ExponentialHistogram(data_points=(point,)))
+    metric = otlp.Metric(
+        name="step.ms", exponential_histogram=otlp.ExponentialHistogram(data_points=(point,))
+    )
     own = {"cluster_id": "c", "node_id": "a", "op": "allreduce"}
     assert await samples(kept(request({names.NODE_ID: "a"}, metric), encoding=encoding)) == [
         ("step_ms_bucket", {**own, "le": "0"}, 1.0),
@@ -55,7 +61,9 @@ async def test_exponential_histograms_become_buckets(encoding: Encoding) -> None
 
 async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
     """The same attributes beside resources that name a node and one that does not."""
-    point = otlp.NumberPoint(attributes=otlp.attributes({"node_id": "x", "why": 'a "b"\\\n'}), as_double=1.0)
+    point = otlp.NumberPoint(
+        attributes=otlp.attributes({"node_id": "x", "why": 'a "b"\\\n'}), as_double=1.0
+    )
     metric = otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point,)))
     named, nameless = request({names.NODE_ID: "a"}, metric), request({}, metric)
     assert await samples(kept(named, nameless, named)) == [

@@ -34,8 +34,13 @@ def test_a_silence_is_about_a_node_or_its_job_in_one_cluster_or_all_and_ends() -
     silences = Silences()
     silences.put(asked("n5"), NOW_S)
     silences.put(asked("job-1", cluster="a"), NOW_S)
-    assert silences.about("b", "n5", None, NOW_S) == "until 2023-11-15 00:13 UTC: fan is being replaced"
-    assert silences.about("a", "n6", "job-1", NOW_S) and not silences.about("b", "n6", "job-1", NOW_S)
+    assert (
+        silences.about("b", "n5", None, NOW_S)
+        == "until 2023-11-15 00:13 UTC: fan is being replaced"
+    )
+    assert silences.about("a", "n6", "job-1", NOW_S) and not silences.about(
+        "b", "n6", "job-1", NOW_S
+    )
     assert not silences.about("b", "n5", None, NOW_S + 7200)
     assert [s.target for s in silences.active(NOW_S)] == ["job-1", "n5"]
     assert silences.active(NOW_S + 7200) == []
@@ -75,11 +80,15 @@ def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() ->
     desk = VerdictDesk()
     desk.silences.put(asked(for_s=86400), START_S)
     raised = [v for _, v in said_of_a_job(desk, seconds=160) if v.state is VerdictState.STRAGGLER]
-    assert [(v.node, v.silenced) for v in raised] == [("n5", "")]  # what replay compares knows no silences
+    assert [(v.node, v.silenced) for v in raised] == [
+        ("n5", "")
+    ]  # what replay compares knows no silences
     assert "fan is being replaced" in decode_verdicts(desk.texts["c", "n5"])[0].silenced
     assert "fan is being replaced" in desk.told("c")[0].silenced
     assert 'silenced="true"' in render(verdict_families(desk)).decode()
-    record = verdict_logs([("c", desk.told("c")[0])], 1).resource_logs[0].scope_logs[0].log_records[0]
+    record = (
+        verdict_logs([("c", desk.told("c")[0])], 1).resource_logs[0].scope_logs[0].log_records[0]
+    )
     assert record.body is not None and "fan is being replaced" in str(record.body.string_value)
 
 
@@ -92,12 +101,20 @@ async def test_the_api_begins_lists_and_lifts_behind_the_token(tmp_path: Path) -
         url = f"http://{fleet.addresses['threshold']}/api/v1/silences"
         body = msgspec.json.encode(asked())
         async with session.post(url, data=body) as reply:
-            assert (reply.status, await reply.json()) == (401, {"error": "a bearer token is needed"})
+            assert (reply.status, await reply.json()) == (
+                401,
+                {"error": "a bearer token is needed"},
+            )
             assert reply.headers["WWW-Authenticate"] == "Bearer"
         session.headers["Authorization"] = "Bearer s3cret-s3cret-s3cret"
         async with session.post(url, data=body) as reply:
             assert (reply.status, (await reply.json())["target"]) == (200, "n5")
-        for bad in (b"{}", b"x", b'{"target":"a","for_s":-1,"why":"w"}', b'{"target":"a","for_s":9e9,"why":"w"}'):
+        for bad in (
+            b"{}",
+            b"x",
+            b'{"target":"a","for_s":-1,"why":"w"}',
+            b'{"target":"a","for_s":9e9,"why":"w"}',
+        ):
             async with session.post(url, data=bad) as reply:
                 assert reply.status == 400
         async with session.post(url, data=b" " * 5000) as reply:
@@ -114,7 +131,9 @@ async def test_the_command_silences_and_status_shows_it() -> None:
         where = ["--fleet", f"http://{fleet.addresses['threshold']}"]
 
         async def run(*arguments: str, tool: object = command) -> tuple[int, str]:
-            result = await asyncio.to_thread(CliRunner().invoke, tool, [*arguments, *where], standalone_mode=False)  # type: ignore[arg-type]  # a click command
+            result = await asyncio.to_thread(
+                CliRunner().invoke, tool, [*arguments, *where], standalone_mode=False
+            )  # type: ignore[arg-type]  # a click command
             assert result.exception is None, result.exception
             return result.return_value, result.output
 

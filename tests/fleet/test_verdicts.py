@@ -41,7 +41,8 @@ def own_time_push(node: str, rank: int, step: int, own_ms: float) -> MetricsRequ
     return MetricsRequest(
         (
             ResourceMetrics(
-                resource=Resource(attributes=attributes(identity)), scope_metrics=(ScopeMetrics(metrics=(metric,)),)
+                resource=Resource(attributes=attributes(identity)),
+                scope_metrics=(ScopeMetrics(metrics=(metric,)),),
             ),
         )
     )
@@ -76,13 +77,17 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
     assert json.loads(record.body.string_value or "")["node"] == "n5"
 
 
-def collectives(second: int, slow: int | None, rng: np.random.Generator, is_host: bool) -> list[CollectiveRecord]:
+def collectives(
+    second: int, slow: int | None, rng: np.random.Generator, is_host: bool
+) -> list[CollectiveRecord]:
     """One second of a job of eight ranks, TP 2 x DP 4: four steps, each two TP all-reduces and one over DP."""
     records = []
     clock = np.full(8, second * 1_000_000_000)
     for step in range(second * 4, second * 4 + 4):
         for turn in range(3):
-            groups = [[r, r + 1] for r in range(0, 8, 2)] if turn < 2 else [[0, 2, 4, 6], [1, 3, 5, 7]]
+            groups = (
+                [[r, r + 1] for r in range(0, 8, 2)] if turn < 2 else [[0, 2, 4, 6], [1, 3, 5, 7]]
+            )
             own = 75_000_000 * np.exp(rng.normal(0, 0.005, 8))
             if slow is not None:
                 own[slow] *= 1.1
@@ -90,7 +95,9 @@ def collectives(second: int, slow: int | None, rng: np.random.Generator, is_host
             for number, group in enumerate(groups):
                 end = arrival[group].max() + 1_000_000
                 for place, rank in enumerate(group):
-                    enqueued = arrival[rank] if is_host and rank == slow else before[rank] + 15_000_000
+                    enqueued = (
+                        arrival[rank] if is_host and rank == slow else before[rank] + 15_000_000
+                    )
                     records.append(
                         CollectiveRecord(
                             job="j", node=f"n{rank // 2}", global_rank=rank, comm=100 * (turn == 2) + number,
@@ -104,8 +111,12 @@ def collectives(second: int, slow: int | None, rng: np.random.Generator, is_host
     return records
 
 
-@pytest.mark.parametrize(("is_host", "cause"), [(False, CauseClass.COMPUTE), (True, CauseClass.HOST)])
-def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(is_host: bool, cause: CauseClass) -> None:
+@pytest.mark.parametrize(
+    ("is_host", "cause"), [(False, CauseClass.COMPUTE), (True, CauseClass.HOST)]
+)
+def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
+    is_host: bool, cause: CauseClass
+) -> None:
     desk = VerdictDesk()
     rng = np.random.default_rng(2)
     said = []
@@ -122,7 +133,9 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(is_ho
     page = render(verdict_families(desk)).decode()
     assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
     desk.tick(START_S + 200)
-    assert "ingero_collective_lateness_ms{" not in render(verdict_families(desk)).decode()  # nobody measures it now
+    assert (
+        "ingero_collective_lateness_ms{" not in render(verdict_families(desk)).decode()
+    )  # nobody measures it now
 
 
 _SECONDS: dict[int, list[CollectiveRecord]] = {}
@@ -139,20 +152,28 @@ def collectives_cache(
 
 def test_collectives_survive_the_wire() -> None:
     sent = collectives(1, None, np.random.default_rng(3), False)
-    received = [r for m in read_measurements(encode_collectives(sent, "c", "n")) for r in m.collectives]
+    received = [
+        r for m in read_measurements(encode_collectives(sent, "c", "n")) for r in m.collectives
+    ]
     assert sorted(received, key=repr) == sorted(sent, key=repr)
 
 
 def test_points_that_cannot_be_read_are_counted_and_the_rest_is_used() -> None:
     request = own_time_push("n0", 0, 1, 5.0)
-    bad = Metric(name=names.COLLECTIVE_DURATION_MS, gauge=Gauge(data_points=(NumberPoint(as_double=1.0),)))
+    bad = Metric(
+        name=names.COLLECTIVE_DURATION_MS, gauge=Gauge(data_points=(NumberPoint(as_double=1.0),))
+    )
     resource = request.resource_metrics[0]
     scopes = (*resource.scope_metrics, ScopeMetrics(metrics=(bad,)))
     both = MetricsRequest((ResourceMetrics(resource=resource.resource, scope_metrics=scopes),))
     desk = VerdictDesk(max_clusters=1)
     desk.take(both, "c", START_S)
     desk.take(both, "another", START_S)
-    assert (desk.counters.malformed, desk.counters.own_times, desk.counters.refused_clusters) == (1, 1, 1)
+    assert (desk.counters.malformed, desk.counters.own_times, desk.counters.refused_clusters) == (
+        1,
+        1,
+        1,
+    )
 
 
 def test_clusters_that_fell_silent_are_forgotten() -> None:
@@ -173,7 +194,12 @@ def test_the_desk_keeps_nothing_of_a_job_long_over() -> None:
     desk.take(encode_collectives(records, "c", "n0"), "c", START_S)
     desk.tick(START_S)
     kept = desk.clusters["c"]
-    assert (len(kept.members), len(kept.sources), len(kept.lateness_s), len(kept.streams)) == (8, 8, 8, 8)
+    assert (len(kept.members), len(kept.sources), len(kept.lateness_s), len(kept.streams)) == (
+        8,
+        8,
+        8,
+        8,
+    )
     for step in range(0, 3700, 60):  # another job goes on
         desk.take(own_time_push("n9", 0, step, 500.0), "c", START_S + step)
         desk.tick(START_S + step)
@@ -193,18 +219,36 @@ def test_members_that_are_refused_leave_nothing_behind() -> None:
 
 
 whole = st.sampled_from([0, 1, 2, 7, -1, -4, 2**20, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)])
-odd = whole | st.sampled_from([math.nan, math.inf, -1.0, 1e308, "", "7", "1e3", "0123456789abcdef", "x" * 300, True])
-NCCL = (names.NCCL_RANK, names.NCCL_NRANKS, names.NCCL_SEQ, names.NCCL_PEER, names.NCCL_BYTES, names.NCCL_STREAM)
+odd = whole | st.sampled_from(
+    [math.nan, math.inf, -1.0, 1e308, "", "7", "1e3", "0123456789abcdef", "x" * 300, True]
+)
+NCCL = (
+    names.NCCL_RANK,
+    names.NCCL_NRANKS,
+    names.NCCL_SEQ,
+    names.NCCL_PEER,
+    names.NCCL_BYTES,
+    names.NCCL_STREAM,
+)
 points = st.builds(
     lambda given, value, start, end: NumberPoint(
-        attributes=attributes({names.NCCL_OP: "ncclAllReduce", names.NCCL_COMM: "0123456789abcdef", **given}),
+        attributes=attributes(
+            {names.NCCL_OP: "ncclAllReduce", names.NCCL_COMM: "0123456789abcdef", **given}
+        ),
         as_double=value,
         start_time_unix_nano=start,
         time_unix_nano=end,
     ),
     st.dictionaries(
         st.sampled_from(
-            (*NCCL, names.NCCL_GPU_DURATION_NS, names.STEP, names.STEP_IDLE_MS, names.STEP_SPAN_MS, names.NCCL_COMM)
+            (
+                *NCCL,
+                names.NCCL_GPU_DURATION_NS,
+                names.STEP,
+                names.STEP_IDLE_MS,
+                names.STEP_SPAN_MS,
+                names.NCCL_COMM,
+            )
         ),
         odd,
     ),
@@ -216,7 +260,11 @@ pushes = st.builds(
         (
             ResourceMetrics(
                 resource=Resource(attributes=attributes({names.NODE_ID: "n", names.RANK: rank})),
-                scope_metrics=(ScopeMetrics(metrics=(Metric(name=name, gauge=Gauge(data_points=tuple(found))),)),),
+                scope_metrics=(
+                    ScopeMetrics(
+                        metrics=(Metric(name=name, gauge=Gauge(data_points=tuple(found))),)
+                    ),
+                ),
             ),
         )
     ),

@@ -39,7 +39,9 @@ class Workload:
 
     def __init__(self, kind: str) -> None:
         command = [sys.executable, str(HERE / "workload.py"), kind]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         line = self.line()
         if line != "ready":
             raise SystemExit(f"the {kind} workload did not start: {line!r}")
@@ -103,13 +105,24 @@ def exact_counts(kind: str, steps: int, own: dict[str, int]) -> dict[str, object
         tracer.close()
         work.close()
     ours = Counter({name: after[name] - before.get(name, 0) for name in after})
-    rows = {name: (ours[name], profiler.get(name, 0)) for name in EXACT if ours[name] or profiler.get(name)}
+    rows = {
+        name: (ours[name], profiler.get(name, 0))
+        for name in EXACT
+        if ours[name] or profiler.get(name)
+    }
     if kind != "graphs":  # kernels inside a graph have no launch call of their own
-        rows["kernels (driver launches)"] = (ours["cuLaunchKernel"] + ours["cuLaunchKernelEx"], profiler["kernels"])
+        rows["kernels (driver launches)"] = (
+            ours["cuLaunchKernel"] + ours["cuLaunchKernelEx"],
+            profiler["kernels"],
+        )
     for name, expected in own.items():
         rows[f"{name} (own count)"] = (ours[name], expected)
     wrong = [name for name, (mine, theirs) in rows.items() if mine != theirs]
-    print(f"counts {kind:8}", "  ".join(f"{name} {mine}={theirs}" for name, (mine, theirs) in rows.items()), flush=True)
+    print(
+        f"counts {kind:8}",
+        "  ".join(f"{name} {mine}={theirs}" for name, (mine, theirs) in rows.items()),
+        flush=True,
+    )
     return {"rows": rows, "wrong": wrong, "lost": sum(losses.values())}
 
 
@@ -130,27 +143,42 @@ def nccl_records() -> dict[str, object]:
         batches = []
         work.send("steps 50")
         end = time.monotonic() + 30
-        while time.monotonic() < end and sum(1 for batch in batches for _ in batch.collectives()) < 50:
+        while (
+            time.monotonic() < end and sum(1 for batch in batches for _ in batch.collectives()) < 50
+        ):
             batches.append(tracer.poll())
             time.sleep(POLL_INTERVAL_S)
         records = [record for batch in batches for record in batch.collectives()]
     finally:
         tracer.close()
         work.close()
-    reduces = [record for record in records if record.op == "AllReduce" and record.size_bytes == 4096]
-    known = [record for record in reduces if record.comm and record.rank == 0 and record.nranks == 1]
+    reduces = [
+        record for record in records if record.op == "AllReduce" and record.size_bytes == 4096
+    ]
+    known = [
+        record for record in reduces if record.comm and record.rank == 0 and record.nranks == 1
+    ]
     sequence = [record.seq for record in reduces]
-    ok = len(reduces) == 50 and sequence == list(range(sequence[0], sequence[0] + 50)) and len(known) == 50
+    ok = (
+        len(reduces) == 50
+        and sequence == list(range(sequence[0], sequence[0] + 50))
+        and len(known) == 50
+    )
     print(
-        f"nccl: {len(reduces)} of 50 AllReduce, {len(known)} with id and rank, all records {len(records)}", flush=True
+        f"nccl: {len(reduces)} of 50 AllReduce, {len(known)} with id and rank, all records {len(records)}",
+        flush=True,
     )
     return {"reduces": len(reduces), "known": len(known), "ok": ok}
 
 
 def overhead(kind: str) -> dict[str, object]:
     """Step time with the agent against the windows without it on both sides; at least 20 pairs per mode."""
-    order = [mode for _ in range(PAIRS) for mode in ("off", "default", "off", "everything")] + ["off"]
-    window_s = WINDOW_S / 2 if kind == "toy" else WINDOW_S  # the toy only shows what the governor is for
+    order = [mode for _ in range(PAIRS) for mode in ("off", "default", "off", "everything")] + [
+        "off"
+    ]
+    window_s = (
+        WINDOW_S / 2 if kind == "toy" else WINDOW_S
+    )  # the toy only shows what the governor is for
     work = Workload(kind)
     windows: list[tuple[str, int, int]] = []
     rates: dict[str, list[float]] = {"default": [], "everything": []}
@@ -171,7 +199,9 @@ def overhead(kind: str) -> dict[str, object]:
             else:
                 before = sum(counts_of(tracer, work.process.pid).values())
                 poll_for(tracer, window_s)
-                rates[mode].append((sum(counts_of(tracer, work.process.pid).values()) - before) / window_s)
+                rates[mode].append(
+                    (sum(counts_of(tracer, work.process.pid).values()) - before) / window_s
+                )
             windows.append((mode, begin, time.monotonic_ns()))
             if tracer is not None:
                 lost += sum(tracer.losses().values())
@@ -182,16 +212,29 @@ def overhead(kind: str) -> dict[str, object]:
 
 
 def summarise(
-    kind: str, windows: list[tuple[str, int, int]], ends: np.ndarray, rates: dict[str, list[float]], lost: int
+    kind: str,
+    windows: list[tuple[str, int, int]],
+    ends: np.ndarray,
+    rates: dict[str, list[float]],
+    lost: int,
 ) -> dict[str, object]:
     steps = np.diff(ends) / 1e6
-    means = [float(np.median(steps[(ends[:-1] >= low) & (ends[1:] <= high)])) for _, low, high in windows]
+    means = [
+        float(np.median(steps[(ends[:-1] >= low) & (ends[1:] <= high)])) for _, low, high in windows
+    ]
     off = [mean for (mode, _, _), mean in zip(windows, means, strict=True) if mode == "off"]
     result: dict[str, object] = {"step_ms": float(np.median(off)), "lost": lost}
-    print(f"overhead {kind}: {np.median(off):.3f} ms a step without agent, {len(off)} windows", flush=True)
+    print(
+        f"overhead {kind}: {np.median(off):.3f} ms a step without agent, {len(off)} windows",
+        flush=True,
+    )
     for mode in ("default", "everything"):
         shares = np.array(
-            [means[i] / ((means[i - 1] + means[i + 1]) / 2) - 1 for i, one in enumerate(windows) if one[0] == mode]
+            [
+                means[i] / ((means[i - 1] + means[i + 1]) / 2) - 1
+                for i, one in enumerate(windows)
+                if one[0] == mode
+            ]
         )
         random = np.random.default_rng(0)
         medians = np.median(random.choice(shares, (4000, len(shares))), axis=1)
@@ -235,8 +278,14 @@ def governor(kind: str) -> dict[str, object]:
                 elif inside is None:
                     inside = time.monotonic() - start
         (cost,) = [cost for cost in tracer.costs() if cost.pid == work.process.pid]
-        watches = {name: watch.step.name for name, watch in cost.watches.items() if watch.step is not Step.FULL}
-        steps = [(round(step.at_s - start, 2), step.function, step.after.name) for step in tracer.steps()]
+        watches = {
+            name: watch.step.name
+            for name, watch in cost.watches.items()
+            if watch.step is not Step.FULL
+        }
+        steps = [
+            (round(step.at_s - start, 2), step.function, step.after.name) for step in tracer.steps()
+        ]
         tracer.close()
         work.close()
     print(
@@ -244,7 +293,12 @@ def governor(kind: str) -> dict[str, object]:
         f"now {cost.charged_share:.2%} of a core (waits {cost.waited_share:.0%}), {watches}",
         flush=True,
     )
-    return {"settled_s": inside, "charged": cost.charged_share, "watches": watches, "steps": steps[:50]}
+    return {
+        "settled_s": inside,
+        "charged": cost.charged_share,
+        "watches": watches,
+        "steps": steps[:50],
+    }
 
 
 def parts(name: str, kinds: tuple[str, ...]) -> list[str]:
@@ -262,7 +316,9 @@ def main() -> int:
     collectives = nccl_records() if not ONLY or "nccl" in ONLY else {}
     governed = {kind: governor(kind) for kind in parts("governor", ("tiny", "toy"))}
     table = {kind: overhead(kind) for kind in parts("overhead", ("matmul", "gpt", "toy"))}
-    failures = [f"counts {kind}: {result['wrong']}" for kind, result in counts.items() if result["wrong"]]
+    failures = [
+        f"counts {kind}: {result['wrong']}" for kind, result in counts.items() if result["wrong"]
+    ]
     failures += ["nccl records"] if collectives.get("ok") is False else []
     failures += [
         f"governor {kind} not settled in {SETTLE_S} s"
@@ -273,11 +329,22 @@ def main() -> int:
         high = table[kind]["default"]["high"]
         failures += [f"overhead {kind}: upper bound {high:.2%} is over 1 %"] if high > 0.01 else []
     if not (counts or collectives or governed or table):
-        raise SystemExit(f"ONLY={os.environ['ONLY']} names no part: counts, nccl, governor, overhead[:kind]")
-    results = {"counts": counts, "nccl": collectives, "overhead": table, "governor": governed, "failures": failures}
+        raise SystemExit(
+            f"ONLY={os.environ['ONLY']} names no part: counts, nccl, governor, overhead[:kind]"
+        )
+    results = {
+        "counts": counts,
+        "nccl": collectives,
+        "overhead": table,
+        "governor": governed,
+        "failures": failures,
+    }
     if "OUT" in os.environ:
         (Path(os.environ["OUT"]) / "ebpf.json").write_text(json.dumps(results, indent=1))
-    print(f"\n{time.monotonic() - started:.0f} s; " + ("all required figures reached" if not failures else ""))
+    print(
+        f"\n{time.monotonic() - started:.0f} s; "
+        + ("all required figures reached" if not failures else "")
+    )
     for failure in failures:
         print(f"MISSED: {failure}")
     return 1 if failures else 0

@@ -48,7 +48,9 @@ class RealJob:
         self.rings = self.machine.rings
         self.control = folder / "control.json"
         self.slow({})
-        plain = {name: value for name, value in self.machine.environment.items() if name != "PYTHONPATH"}
+        plain = {
+            name: value for name, value in self.machine.environment.items() if name != "PYTHONPATH"
+        }
         self.machine.environment = plain
         scenario = {"steps": 10**9, "control": str(self.control)}
         self.ranks = start_ranks(self.machine, scenario, folder, with_plugin=True)
@@ -78,7 +80,7 @@ class DryJob:
     def __init__(self, folder: Path) -> None:
         self.rings = Path(tempfile.mkdtemp(prefix="ingero-dry-", dir="/dev/shm"))
         job = {"name": "dry", "folders": [str(self.rings)], "plugin": str(PLUGIN), "own_ms": 100}
-        command = [sys.executable, str(ROOT / "tests" / "e2e" / "live_job.py"), json.dumps(job)]
+        command = [sys.executable, str(ROOT / "tests" / "support" / "live_job.py"), json.dumps(job)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
 
     def slow(self, fault: dict[str, Any]) -> None:
@@ -106,7 +108,9 @@ class Services:
         self.metrics = f"http://127.0.0.1:{ports['metrics']}/metrics"
         listeners = [f"--{name}=127.0.0.1:{port}" for name, port in ports.items()]
         (out / "rates.yaml").write_text(RATES)
-        (out / "fleet.yaml").write_text(f"processors: {{ingero: {{verdict: {{rates_file: {out / 'rates.yaml'}}}}}}}\n")
+        (out / "fleet.yaml").write_text(
+            f"processors: {{ingero: {{verdict: {{rates_file: {out / 'rates.yaml'}}}}}}}\n"
+        )
         configured = [f"--config={out / 'fleet.yaml'}", "--grpc=off", *listeners]
         self.fleet = self._start("fleet", ["-m", "ingero.cli.commands.services.fleet", *configured])
         self.agent = self._start(
@@ -117,14 +121,20 @@ class Services:
             {"INGERO_NCCL_RING_DIR": str(rings)},
         )  # fmt: skip
 
-    def _start(self, name: str, command: list[str], more: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def _start(
+        self, name: str, command: list[str], more: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         log = (self.out / f"{name}.log").open("wb")
         self.logs.append(log)
-        return subprocess.Popen([sys.executable, *command], env=os.environ | (more or {}), stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, *command], env=os.environ | (more or {}), stdout=log, stderr=log
+        )
 
     def verdicts(self) -> list[dict[str, Any]]:
         with urllib.request.urlopen(f"{self.api}/api/v1/status", timeout=10) as response:
-            return [verdict for each in json.load(response)["clusters"] for verdict in each["verdicts"]]
+            return [
+                verdict for each in json.load(response)["clusters"] for verdict in each["verdicts"]
+            ]
 
     def own_times(self) -> float:
         try:
@@ -132,7 +142,9 @@ class Services:
                 lines = response.read().decode().splitlines()
         except OSError:
             return 0.0
-        return sum(float(line.split()[-1]) for line in lines if 'inputs_total{kind="own_time"}' in line)
+        return sum(
+            float(line.split()[-1]) for line in lines if 'inputs_total{kind="own_time"}' in line
+        )
 
     def screen(self) -> str:
         command = [sys.executable, "-m", "ingero", "status", "--fleet", self.api]
@@ -180,7 +192,9 @@ class Story:
             self.problems.append(f"{title}: not named in {NAMED_WITHIN_S + PATIENCE_S:.0f} s")
         else:
             verdict = self.blamed[rank]
-            print(f"named after {took:.1f} s: {verdict['class']}, {verdict['excess']:+.1%} ±{verdict['error']:.1%}")
+            print(
+                f"named after {took:.1f} s: {verdict['class']}, {verdict['excess']:+.1%} ±{verdict['error']:.1%}"
+            )
             print(json.dumps(verdict, indent=1))
             if took > NAMED_WITHIN_S:
                 self.problems.append(f"{title}: named after {took:.1f} s")
@@ -214,7 +228,11 @@ class Story:
         return None
 
     def _open(self) -> list[dict[str, Any]]:
-        return [each for each in self.services.verdicts() if each["state"] not in ("resolved", "fleet_event")]
+        return [
+            each
+            for each in self.services.verdicts()
+            if each["state"] not in ("resolved", "fleet_event")
+        ]
 
     def _blame_nobody_but(self, rank: int | None, when: str) -> None:
         others = {who: verdict["excess"] for who, verdict in self.blamed.items() if who != rank}
@@ -236,7 +254,9 @@ def free_port() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--dry", action="store_true", help="simulated ranks instead of NCCL")
     parser.add_argument("--wheelhouse", type=Path, default=ROOT / "wheelhouse")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "live-verdict-out")))

@@ -21,8 +21,13 @@ STOP_STEPS = 100
 
 def groups(rank: int, world: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
     """Every rank makes all groups in the same order; these two are its own."""
-    tensor = [dist.new_group([2 * pair, 2 * pair + 1], group_desc=f"tp{pair}") for pair in range(world // 2)]
-    data = [dist.new_group(list(range(side, world, 2)), group_desc=f"dp{side}") for side in range(2)]
+    tensor = [
+        dist.new_group([2 * pair, 2 * pair + 1], group_desc=f"tp{pair}")
+        for pair in range(world // 2)
+    ]
+    data = [
+        dist.new_group(list(range(side, world, 2)), group_desc=f"dp{side}") for side in range(2)
+    ]
     return tensor[rank // 2], data[rank % 2]
 
 
@@ -48,7 +53,10 @@ class Control:
             self.last_step = int(self.path.with_suffix(".stop").read_text())
 
     def products(self) -> int:
-        return round(PRODUCTS * (1 + (self.fault.get("gpu", 0.0) if self.rank == self.fault.get("rank") else 0.0)))
+        return round(
+            PRODUCTS
+            * (1 + (self.fault.get("gpu", 0.0) if self.rank == self.fault.get("rank") else 0.0))
+        )
 
     def asleep_s(self) -> float:
         return self.fault.get("host_s", 0.0) if self.rank == self.fault.get("rank") else 0.0

@@ -28,7 +28,9 @@ from ingero.contract.nccl_ring import FLAG_CLOSED, FLAG_GPU_TIMED, FLAG_PARTIAL
 from ingero.core.collectives.columns import Collectives, concat
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ROOT / "src" / "ingero" / "agent" / "nccl" / platform.machine() / "libnccl-profiler-ingero.so"
+PLUGIN = (
+    ROOT / "src" / "ingero" / "agent" / "nccl" / platform.machine() / "libnccl-profiler-ingero.so"
+)
 WORLD = 8
 SCENARIOS = {
     "healthy": {"steps": 150},
@@ -48,27 +50,34 @@ class Machine:
         self.library.write_bytes(lzma.decompress((wheelhouse / "libnccl.so.2.xz").read_bytes()))
         mps = folder / "mps"
         mps.mkdir()
-        self.environment = os.environ | {
-            "CUDA_MPS_PIPE_DIRECTORY": str(mps),
-            "CUDA_MPS_LOG_DIRECTORY": str(mps),
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // WORLD),
-            "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-            "NCCL_MAX_NCHANNELS": "2",  # kernels that wait for each other must all fit on the GPU together
-            "NCCL_MAX_CTAS": "2",
-            "OMP_NUM_THREADS": "1",
-            "LD_PRELOAD": str(self.library),
-            "INGERO_NCCL_RING_DIR": str(self.rings),
-        }
+        self.environment = (
+            os.environ
+            | {
+                "CUDA_MPS_PIPE_DIRECTORY": str(mps),
+                "CUDA_MPS_LOG_DIRECTORY": str(mps),
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // WORLD),
+                "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+                "NCCL_MAX_NCHANNELS": "2",  # kernels that wait for each other must all fit on the GPU together
+                "NCCL_MAX_CTAS": "2",
+                "OMP_NUM_THREADS": "1",
+                "LD_PRELOAD": str(self.library),
+                "INGERO_NCCL_RING_DIR": str(self.rings),
+            }
+        )
         self.has_mps = shutil.which("nvidia-cuda-mps-control") is not None
         if self.has_mps:
-            plain = {name: value for name, value in self.environment.items() if name != "LD_PRELOAD"}
+            plain = {
+                name: value for name, value in self.environment.items() if name != "LD_PRELOAD"
+            }
             subprocess.run(["nvidia-cuda-mps-control", "-d"], env=plain, check=True)
         else:
             print("no MPS daemon: the ranks take turns, slowly")
 
     def close(self) -> None:
         if self.has_mps:
-            plain = {name: value for name, value in self.environment.items() if name != "LD_PRELOAD"}
+            plain = {
+                name: value for name, value in self.environment.items() if name != "LD_PRELOAD"
+            }
             subprocess.run(["nvidia-cuda-mps-control"], input=b"quit\n", env=plain, check=False)
         shutil.rmtree(self.rings, ignore_errors=True)
 
@@ -79,10 +88,19 @@ def start_ranks(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = machine.environment | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD)}
+    environment = machine.environment | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(WORLD),
+    }
     if with_plugin:
         environment["NCCL_PROFILER_PLUGIN"] = str(PLUGIN)
-    command = [sys.executable, str(Path(__file__).with_name("nccl_job.py")), json.dumps(scenario), str(out)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("nccl_job.py")),
+        json.dumps(scenario),
+        str(out),
+    ]
     ranks = []
     for rank in range(WORLD):
         own = environment | {"RANK": str(rank), "LOCAL_RANK": "0", "INGERO_JOB_ID": "hardware"}
@@ -104,7 +122,9 @@ def run_job(
         while any(rank.poll() is None for rank in ranks):
             batches += rings.poll(time.monotonic())
             if time.monotonic() > deadline:
-                raise SystemExit(f"{name}: ranks still running after {JOB_LIMIT_S:.0f} s; see {out}")
+                raise SystemExit(
+                    f"{name}: ranks still running after {JOB_LIMIT_S:.0f} s; see {out}"
+                )
             time.sleep(0.05)
     finally:
         for rank in ranks:
@@ -115,7 +135,11 @@ def run_job(
     if failed:
         print((out / f"rank_{failed[0]}.log").read_text()[-3000:])
         raise SystemExit(f"{name}: ranks {failed} failed")
-    return [json.loads((out / f"rank_{rank}.json").read_text()) for rank in range(WORLD)], batches, rings
+    return (
+        [json.loads((out / f"rank_{rank}.json").read_text()) for rank in range(WORLD)],
+        batches,
+        rings,
+    )
 
 
 def own_time_ms(collectives: Collectives) -> dict[int, float]:
@@ -129,25 +153,39 @@ def own_time_ms(collectives: Collectives) -> dict[int, float]:
     return own
 
 
-def check_records(name: str, reports: list[dict], batches: list, rings: Rings, folder: Path) -> list[str]:
+def check_records(
+    name: str, reports: list[dict], batches: list, rings: Rings, folder: Path
+) -> list[str]:
     """Everything recorded, timed, read and cleaned up? Returns what is wrong."""
     problems = []
     for report in reports:
-        records = np.concatenate([batch.records for batch in batches if batch.header.pid == report["pid"]])
-        all_reduces = records[(records["op"] == b"AllReduce") & (records["count"] > 1)]  # a barrier reduces one element
+        records = np.concatenate(
+            [batch.records for batch in batches if batch.header.pid == report["pid"]]
+        )
+        all_reduces = records[
+            (records["op"] == b"AllReduce") & (records["count"] > 1)
+        ]  # a barrier reduces one element
         if len(all_reduces) != report["all_reduces"]:
-            problems.append(f"rank {report['rank']}: {len(all_reduces)} recorded, {report['all_reduces']} made")
+            problems.append(
+                f"rank {report['rank']}: {len(all_reduces)} recorded, {report['all_reduces']} made"
+            )
         untimed = int((records["flags"] & FLAG_GPU_TIMED == 0).sum())
         partial = int((records["flags"] & FLAG_PARTIAL != 0).sum())
         closed = int((records["flags"] & FLAG_CLOSED != 0).sum())
         # a job that ends leaves its last operations with a channel open: they are marked as closed, and stay rare
         if partial:
-            print(f"  rank {report['rank']}: {partial} partial, {closed} of them when their communicator closed")
+            print(
+                f"  rank {report['rank']}: {partial} partial, {closed} of them when their communicator closed"
+            )
         if untimed or partial > 0.01 * len(records):
-            problems.append(f"rank {report['rank']}: {untimed} without GPU times, {partial} partial, {closed} at close")
+            problems.append(
+                f"rank {report['rank']}: {untimed} without GPU times, {partial} partial, {closed} at close"
+            )
     counts = rings.counts
     if counts.missed or counts.torn or counts.dropped or rings.refused:
-        problems.append(f"missed {counts.missed}, torn {counts.torn}, dropped {counts.dropped}, {rings.refused}")
+        problems.append(
+            f"missed {counts.missed}, torn {counts.torn}, dropped {counts.dropped}, {rings.refused}"
+        )
     if left := list(ring_files((folder,))):
         problems.append(f"{len(left)} rings left behind")
     comms = len({int(comm) for batch in batches for comm in batch.records["comm"]})
@@ -181,19 +219,31 @@ def measure_overhead(machine: Machine, pairs: int) -> list[str]:
         median = {}
         for with_plugin in (pair % 2 == 0, pair % 2 == 1):
             reports, _, _ = run_job(machine, {"steps": 150}, "overhead", with_plugin=with_plugin)
-            median[with_plugin] = statistics.median(step for report in reports for step in report["steps_s"])
+            median[with_plugin] = statistics.median(
+                step for report in reports for step in report["steps_s"]
+            )
         ratios.append(median[True] / median[False] - 1)
         without_ms, with_ms = 1e3 * median[False], 1e3 * median[True]
-        print(f"  pair {pair + 1}: {without_ms:.3f} ms without, {with_ms:.3f} ms with, {ratios[-1]:+.2%}")
-    print(f"overhead: median {statistics.median(ratios):+.2%}, from {min(ratios):+.2%} to {max(ratios):+.2%}")
+        print(
+            f"  pair {pair + 1}: {without_ms:.3f} ms without, {with_ms:.3f} ms with, {ratios[-1]:+.2%}"
+        )
+    print(
+        f"overhead: median {statistics.median(ratios):+.2%}, from {min(ratios):+.2%} to {max(ratios):+.2%}"
+    )
     return []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=list(SCENARIOS), choices=[*SCENARIOS, "overhead"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="*", default=list(SCENARIOS), choices=[*SCENARIOS, "overhead"]
+    )
     parser.add_argument("--wheelhouse", type=Path, default=ROOT / "wheelhouse")
-    parser.add_argument("--pairs", type=int, default=5, help="alternated pairs of runs for the overhead")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="alternated pairs of runs for the overhead"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(Path(folder), args.wheelhouse)
@@ -201,7 +251,9 @@ def main() -> None:
             problems = []
             for name in args.what:
                 problems += (
-                    measure_overhead(machine, args.pairs) if name == "overhead" else check_scenario(machine, name)
+                    measure_overhead(machine, args.pairs)
+                    if name == "overhead"
+                    else check_scenario(machine, name)
                 )
         finally:
             machine.close()

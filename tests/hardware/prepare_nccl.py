@@ -54,7 +54,16 @@ def _blank_container(library: bytearray, at: int, end: int, keep: int) -> int:
 
 def fetch_library(wheel: str, folder: Path) -> bytearray:
     """libnccl.so.2 out of the wheel, by pip."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(folder),
+    ]
     subprocess.run([*command, "--only-binary=:all:", f"--platform={PLATFORM}", wheel], check=True)
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/libnccl.so.2"))
@@ -62,9 +71,16 @@ def fetch_library(wheel: str, folder: Path) -> bytearray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path("wheelhouse"))
-    parser.add_argument("--architecture", type=int, default=HOPPER, help="compute capability to keep (90: H100, H200)")
+    parser.add_argument(
+        "--architecture",
+        type=int,
+        default=HOPPER,
+        help="compute capability to keep (90: H100, H200)",
+    )
     parser.add_argument("--wheel", default=WHEEL)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -72,7 +88,9 @@ def main() -> None:
     zeroed = blank_other_architectures(library, args.architecture)
     packed = lzma.compress(library, preset=6)
     if len(packed) > LIMIT_BYTES:
-        sys.exit(f"{len(packed):,} bytes after slimming: too large to carry; was the wheel's layout changed?")
+        sys.exit(
+            f"{len(packed):,} bytes after slimming: too large to carry; was the wheel's layout changed?"
+        )
     args.folder.mkdir(parents=True, exist_ok=True)
     target = args.folder / "libnccl.so.2.xz"
     target.write_bytes(packed)

@@ -29,7 +29,16 @@ WHEELS = (
         "h11",
         "httptools",
     ),
-    *("idna", "msgspec", "multidict", "opentelemetry-proto", "propcache", "protobuf", "python-multipart", "pyyaml"),
+    *(
+        "idna",
+        "msgspec",
+        "multidict",
+        "opentelemetry-proto",
+        "propcache",
+        "protobuf",
+        "python-multipart",
+        "pyyaml",
+    ),
     *("starlette", "typing-extensions", "uvicorn", "uvloop", "yarl"),
 )
 
@@ -41,15 +50,32 @@ def pinned(lock: str) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=Path("wheelhouse"))
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.whl"):
         old.unlink()
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--only-binary=:all:", f"--python-version={PYTHON}", *(f"--platform={each}" for each in PLATFORMS)]
-    subprocess.run([*command, f"--dest={folder}", *pinned((ROOT / "requirements.lock").read_text())], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
+    command += [
+        "--only-binary=:all:",
+        f"--python-version={PYTHON}",
+        *(f"--platform={each}" for each in PLATFORMS),
+    ]
+    subprocess.run(
+        [*command, f"--dest={folder}", *pinned((ROOT / "requirements.lock").read_text())],
+        check=True,
+    )
     size = sum(wheel.stat().st_size for wheel in folder.glob("*.whl"))
     if size > LIMIT_BYTES:
         sys.exit(f"{size:,} bytes of wheels: too large to carry beside NCCL")

@@ -9,7 +9,8 @@ from ingero.agent.host.gpu import Gpus
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(
-        shutil.which("nvidia-smi") is None, reason="needs an NVIDIA GPU, and this machine has no driver"
+        shutil.which("nvidia-smi") is None,
+        reason="needs an NVIDIA GPU, and this machine has no driver",
     ),
 ]
 

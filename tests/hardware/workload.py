@@ -28,8 +28,14 @@ class Block(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        q, k, v = (
+            self.qkv(self.norm1(x))
+            .view(batch, length, 3, self.heads, width // self.heads)
+            .permute(2, 0, 3, 1, 4)
+        )
+        attended = (
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        )
         x = x + self.out(attended)
         return x + self.down(F.gelu(self.up(self.norm2(x))))
 
@@ -56,14 +62,18 @@ class Tokens(torch.utils.data.Dataset):
         return 1 << 20
 
     def __getitem__(self, index: int):
-        return torch.randint(0, 8192, (self.length + 1,), generator=torch.Generator().manual_seed(index))
+        return torch.randint(
+            0, 8192, (self.length + 1,), generator=torch.Generator().manual_seed(index)
+        )
 
 
 def training(kind: str):
     layers, width, heads, length, batch = SIZES[kind]
     model = Gpt(layers, width, heads).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    loader = torch.utils.data.DataLoader(Tokens(length), batch, num_workers=2, pin_memory=True, prefetch_factor=4)
+    loader = torch.utils.data.DataLoader(
+        Tokens(length), batch, num_workers=2, pin_memory=True, prefetch_factor=4
+    )
     batches = iter(loader)
 
     def step() -> None:
@@ -130,7 +140,9 @@ def nccl():
     def step() -> None:
         if not dist.is_initialized():
             store = dist.HashStore()
-            dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
+            dist.init_process_group(
+                "nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0")
+            )
             state["x"] = torch.ones(1024, device="cuda")
         dist.all_reduce(state["x"])
 

@@ -53,7 +53,14 @@ def test_dumps_without_names_or_new_fields_still_tell_their_rank(tmp_path: Path)
     for rank in range(8):
         dump = flight_dump(records, rank)
         for entry in dump["entries"]:
-            for field in ("record_id", "pg_id", "retired", "timeout_ms", "is_p2p", "time_discovered_started_ns"):
+            for field in (
+                "record_id",
+                "pg_id",
+                "retired",
+                "timeout_ms",
+                "is_p2p",
+                "time_discovered_started_ns",
+            ):
                 del entry[field]
         del dump["pg_status"]
         name = "abcdefgh"[rank]  # no number in it: the groups have one member in common
@@ -64,7 +71,9 @@ def test_dumps_without_names_or_new_fields_still_tell_their_rank(tmp_path: Path)
 def test_dumps_without_durations_say_what_was_missing(tmp_path: Path) -> None:
     records = record(DDP)
     for rank in range(4):
-        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(flight_dump(records, rank, timed=False)))
+        (tmp_path / f"_dump_{rank}").write_bytes(
+            pickle.dumps(flight_dump(records, rank, timed=False))
+        )
     answer = _ask(tmp_path)
     assert answer.culprits == ()
     assert answer.not_sure is not None and "TORCH_NCCL_ENABLE_TIMING" in answer.not_sure
@@ -162,7 +171,9 @@ def test_mixtures_and_strangers_are_sorted_out(tmp_path: Path) -> None:
         ("a.json", b'{"traceEvents": []}', "the rank is neither in"),
     ],
 )
-def test_bad_files_say_what_and_where(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_bad_files_say_what_and_where(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(IngeroError, match=message) as caught:
         load([tmp_path / name])
@@ -173,7 +184,9 @@ def test_two_recordings_are_not_mixed(tmp_path: Path) -> None:
     for name in ("monday", "tuesday"):
         (tmp_path / name).mkdir()
         write_dumps(tmp_path / name, Job(tp=1, dp=2, steps=5))
-    with pytest.raises(MalformedInput, match=r"rank 0 left a dump in .*monday and in .*tuesday: ask about one"):
+    with pytest.raises(
+        MalformedInput, match=r"rank 0 left a dump in .*monday and in .*tuesday: ask about one"
+    ):
         load([tmp_path])
 
 
@@ -195,7 +208,9 @@ def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
         load([tmp_path / "r.csv"])
 
 
-def test_missing_paths_and_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_paths_and_large_files_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(MalformedInput, match="no such file or folder"):
         load([tmp_path / "nowhere"])
     monkeypatch.setattr(detect, "MAX_UNPACKED_BYTES", 1000)
@@ -212,7 +227,11 @@ CSV_HEAD = "comm_hash,seq,op,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"
 
 def test_records_copied_while_they_were_written_lose_their_last_line_only(tmp_path: Path) -> None:
     path = tmp_path / "collectives.csv"
-    lines = [f"00000000000000aa,{seq},AllReduce,{rank},2,{seq}00,{seq}10,{seq}20" for seq in (1, 2) for rank in (0, 1)]
+    lines = [
+        f"00000000000000aa,{seq},AllReduce,{rank},2,{seq}00,{seq}10,{seq}20"
+        for seq in (1, 2)
+        for rank in (0, 1)
+    ]
     path.write_text("\n".join([CSV_HEAD, *lines])[:-8])
     inputs = load([path])
     assert sum(len(records) for records in inputs.records.values()) == 3
@@ -221,14 +240,18 @@ def test_records_copied_while_they_were_written_lose_their_last_line_only(tmp_pa
 
 def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> None:
     path = tmp_path / "collectives.csv"
-    path.write_text(f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,x,2,1,1,2\n00000000000000aa,2,AllReduce,0,2,1,1,2\n")
+    path.write_text(
+        f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,x,2,1,1,2\n00000000000000aa,2,AllReduce,0,2,1,1,2\n"
+    )
     with pytest.raises(ForeignFile, match="line 2: rank is x, not a whole number"):
         load([path])
 
 
 def test_a_better_source_of_fewer_ranks_is_said_to_be_that(tmp_path: Path) -> None:
     write_dumps(tmp_path, DDP)
-    (tmp_path / "collectives.csv").write_text(f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,0,4,1,1,2\n")
+    (tmp_path / "collectives.csv").write_text(
+        f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,0,4,1,1,2\n"
+    )
     answer = _ask(tmp_path)
     assert _named(answer) == [(2, "compute")]
     assert "also there, of 1 ranks only: nccl-plugin" in answer.notes

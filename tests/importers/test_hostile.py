@@ -28,7 +28,13 @@ ODD: st.SearchStrategy[Any] = st.one_of(
 
 def _spots(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    children = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, child in list(children)[:12]:
         found += _spots(child, (*path, key))
     return found
@@ -95,7 +101,19 @@ def test_flipped_and_cut_bytes(choose: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"[1]", b"\x80", b"\x80\x04.", b"PAR1", b"\x1f\x8b", b"comm_hash", b"\x00" * 64]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[1]",
+        b"\x80",
+        b"\x80\x04.",
+        b"PAR1",
+        b"\x1f\x8b",
+        b"comm_hash",
+        b"\x00" * 64,
+    ],
 )
 def test_stubs_of_files(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "stub_0"
@@ -114,7 +132,9 @@ def test_files_nested_without_end_are_named_not_a_traceback(content: bytes, tmp_
         load([path])
 
 
-@pytest.mark.parametrize("field", ["profiling_name", "input_sizes", "input_dtypes", "state", "pg_id", "process_group"])
+@pytest.mark.parametrize(
+    "field", ["profiling_name", "input_sizes", "input_dtypes", "state", "pg_id", "process_group"]
+)
 def test_lists_that_repeat_themselves_are_not_written_out(field: str) -> None:
     """A few hundred bytes of pickle, but 4^40 words as text."""
     bomb: list[Any] = ["x"]
@@ -130,7 +150,9 @@ def test_a_table_that_is_no_schedule_is_refused_before_it_takes_all_memory(tmp_p
     pyarrow = pytest.importorskip("pyarrow", reason="reads Parquet; pip install 'ingero[echo]'")
     parquet = pytest.importorskip("pyarrow.parquet")
     number = list(range(400))
-    table: dict[str, list[Any]] = dict.fromkeys(("dp_rank", "rank", "step", "seq_id", "start_ts", "duration"), number)
+    table: dict[str, list[Any]] = dict.fromkeys(
+        ("dp_rank", "rank", "step", "seq_id", "start_ts", "duration"), number
+    )
     table |= {"stage": [0] * 400, "optype": ["forward-compute"] * 400}
     parquet.write_table(pyarrow.table(table), tmp_path / "ids.parquet")
     with pytest.raises(TooLarge, match="400 operations × 400 replicas × 400 steps"):

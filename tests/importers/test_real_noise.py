@@ -23,13 +23,17 @@ def _injected(gpu: Mapping[int, float], host: Mapping[int, float], every: int) -
     assert chain is not None
     rows = base.take(chain.rows)
     rank = np.array([rows.recorders[w].global_rank for w in rows.who])
-    place = np.concatenate([np.arange(count) for count in np.unique(rows.who, return_counts=True)[1]])
+    place = np.concatenate(
+        [np.arange(count) for count in np.unique(rows.who, return_counts=True)[1]]
+    )
     gap, asleep = chain.gap_s.copy(), np.zeros(len(rows))
     running = chain.before >= 0
     for who, share in gpu.items():
         gap[(rank == who) & (place % PER_STEP != PER_STEP - 1) & running] *= 1 + share
     for who, seconds in host.items():
-        asleep[(rank == who) & (place % PER_STEP == 0) & (place // PER_STEP % every == 0) & running] = seconds
+        asleep[
+            (rank == who) & (place % PER_STEP == 0) & (place // PER_STEP % every == 0) & running
+        ] = seconds
     gap += asleep
     end = replay_chain(chain, gap)
     previous = np.where(running, end[np.maximum(chain.before, 0)], 0.0)
@@ -39,7 +43,9 @@ def _injected(gpu: Mapping[int, float], host: Mapping[int, float], every: int) -
     start_ns, entry_ns, end_ns = (
         (np.rint(t * 1e9)).astype(np.int64) + rows.start_ns.min() for t in (enqueue, entry, end)
     )
-    return replace(rows, start_ns=start_ns, end_ns=end_ns, gpu_duration_ns=np.maximum(end_ns - entry_ns, 0))
+    return replace(
+        rows, start_ns=start_ns, end_ns=end_ns, gpu_duration_ns=np.maximum(end_ns - entry_ns, 0)
+    )
 
 
 @pytest.mark.parametrize("exact_ends", [True, False])
@@ -63,7 +69,10 @@ def test_three_percent_of_gpu_work_is_found_on_any_rank(rank: int, exact_ends: b
     ],
 )
 def test_faults_of_every_kind_are_told_apart(
-    gpu: Mapping[int, float], host: Mapping[int, float], every: int, truth: set[tuple[int, str, int | None]]
+    gpu: Mapping[int, float],
+    host: Mapping[int, float],
+    every: int,
+    truth: set[tuple[int, str, int | None]],
 ) -> None:
     answer = blame_records(_injected(gpu, host, every), True, "test")
     assert {(c.rank, str(c.cause), c.period) for c in answer.culprits} == truth

@@ -43,7 +43,9 @@ def test_a_scenario_can_be_recorded_and_explained(tmp_path: Path) -> None:
     run_incident("cpu-contention", db=tmp_path / "demo.db")
     connection = connect_readonly(tmp_path / "demo.db")
     chains = read_chains(connection)
-    calls = connection.execute("SELECT sum(count) FROM event_aggregates WHERE source = 1").fetchone()
+    calls = connection.execute(
+        "SELECT sum(count) FROM event_aggregates WHERE source = 1"
+    ).fetchone()
     connection.close()
     assert chains[0].id.startswith("demo:tail-")
     assert calls == (400,)

@@ -32,11 +32,17 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def test_three_nodes_and_the_merged_file(samples: list[Path]) -> None:
-    assert [path.name for path in samples] == [f"sample-{node}.db" for node in NODES] + ["sample-cluster.db"]
+    assert [path.name for path in samples] == [f"sample-{node}.db" for node in NODES] + [
+        "sample-cluster.db"
+    ]
     counts = [rows(path, "SELECT count(*) FROM events")[0][0] for path in samples]
     assert counts[3] == sum(int(str(count)) for count in counts[:3])
-    assert rows(samples[3], "SELECT DISTINCT node FROM events ORDER BY 1") == [(node,) for node in NODES]
-    assert sorted(file.name for file in samples[0].parent.iterdir()) == sorted(path.name for path in samples)
+    assert rows(samples[3], "SELECT DISTINCT node FROM events ORDER BY 1") == [
+        (node,) for node in NODES
+    ]
+    assert sorted(file.name for file in samples[0].parent.iterdir()) == sorted(
+        path.name for path in samples
+    )
 
 
 def test_the_merged_file_is_what_merge_makes(samples: list[Path], tmp_path: Path) -> None:
@@ -46,14 +52,18 @@ def test_the_merged_file_is_what_merge_makes(samples: list[Path], tmp_path: Path
     for table in TABLES | OWN_TABLES:
         everything = f"SELECT * FROM {table} ORDER BY 1, 2"
         assert rows(samples[3], everything) == rows(tmp_path / "again.db", everything), table
-    assert {row[0] for row in rows(samples[3], "SELECT DISTINCT node FROM node_snapshots")} == set(NODES)
+    assert {row[0] for row in rows(samples[3], "SELECT DISTINCT node FROM node_snapshots")} == set(
+        NODES
+    )
 
 
 def test_shape_equals_the_published_samples(samples: list[Path]) -> None:
     """F156: every table and column of theirs, and every table that has rows there has rows here."""
     theirs = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
     ours = connect_readonly(samples[0])
-    for (table,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+    for (table,) in theirs.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table'"
+    ).fetchall():
         if table in TABLES:
             assert set(table_columns(theirs, table)) <= set(table_columns(ours, table))
             if theirs.execute(f"SELECT count(*) FROM {table}").fetchone()[0]:
@@ -95,23 +105,31 @@ def test_chains_can_be_derived_again_from_the_stored_rows(samples: list[Path]) -
 
 def test_lateness_names_the_rank(samples: list[Path]) -> None:
     lateness = "SELECT seq, rank, start_ns - min(start_ns) OVER (PARTITION BY seq) FROM collectives"
-    late = {(seq, rank) for seq, rank, ns in rows(samples[3], lateness) if int(str(ns)) > 30_000_000}
+    late = {
+        (seq, rank) for seq, rank, ns in rows(samples[3], lateness) if int(str(ns)) > 30_000_000
+    }
     assert late == {(step + 1, 0) for step in BACKUP_STEPS}
 
 
 def test_aggregates_count_what_was_not_stored(samples: list[Path]) -> None:
     [(count, stored)] = rows(samples[0], "SELECT sum(count), sum(stored) FROM event_aggregates")
     assert stored == rows(samples[0], "SELECT count(*) FROM events")[0][0]
-    assert int(str(count)) - int(str(stored)) == 160, "one page allocation per step is counted, not kept"
+    assert int(str(count)) - int(str(stored)) == 160, (
+        "one page allocation per step is counted, not kept"
+    )
 
 
-def test_nothing_is_overwritten_and_nothing_half_written(samples: list[Path], tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_nothing_half_written(
+    samples: list[Path], tmp_path: Path
+) -> None:
     with pytest.raises(StoreError, match="already there"):
         write_samples(samples[0].parent)
     samples[3].rename(tmp_path / "kept.db")
     with pytest.raises(StoreError, match="already there"):
         write_samples(samples[0].parent)
-    assert sorted(file.name for file in samples[0].parent.iterdir()) == [path.name for path in samples[:3]]
+    assert sorted(file.name for file in samples[0].parent.iterdir()) == [
+        path.name for path in samples[:3]
+    ]
     (tmp_path / "kept.db").rename(samples[3])
     with pytest.raises(StoreError, match="cannot be written"):
         write_samples(samples[0] / "folder")

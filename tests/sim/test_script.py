@@ -15,9 +15,18 @@ from ingero.sim.script import LAUNCHES, Change, Script, ScriptedSource, Wobble
     [
         (Script(), {0: 1.0, 100: 1.0}),
         (Script(changes=(Change(at_s=10, level=0.3),)), {9.9: 1.0, 10: 0.3, 100: 0.3}),
-        (Script(changes=(Change(at_s=10, level=0.5, over_s=20),)), {10: 1.0, 20: 0.75, 30: 0.5, 100: 0.5}),
-        (Script(changes=(Change(at_s=10, level=0.4), Change(at_s=20, level=1.0))), {5: 1.0, 15: 0.4, 25: 1.0}),
-        (Script(wobbles=(Wobble(period_s=40, depth=0.6, from_s=100),)), {99: 1.0, 100: 1.0, 120: 0.4, 140: 1.0}),
+        (
+            Script(changes=(Change(at_s=10, level=0.5, over_s=20),)),
+            {10: 1.0, 20: 0.75, 30: 0.5, 100: 0.5},
+        ),
+        (
+            Script(changes=(Change(at_s=10, level=0.4), Change(at_s=20, level=1.0))),
+            {5: 1.0, 15: 0.4, 25: 1.0},
+        ),
+        (
+            Script(wobbles=(Wobble(period_s=40, depth=0.6, from_s=100),)),
+            {99: 1.0, 100: 1.0, 120: 0.4, 140: 1.0},
+        ),
     ],
 )
 def test_levels(script: Script, levels: dict[float, float]) -> None:
@@ -32,7 +41,9 @@ def test_a_scripted_source_feeds_the_agent() -> None:
 
 
 def test_equal_seeds_give_equal_outcomes() -> None:
-    scenario = Scenario(nodes=5, duration_s=150, scripts={2: Script(changes=(Change(at_s=100, level=0.3),))})
+    scenario = Scenario(
+        nodes=5, duration_s=150, scripts={2: Script(changes=(Change(at_s=100, level=0.3),))}
+    )
     first, second = ClusterRun(scenario, 3).run(), ClusterRun(scenario, 3).run()
     assert first == second
     assert first.episodes

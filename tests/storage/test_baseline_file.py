@@ -66,7 +66,11 @@ def test_recorded_file_has_our_shape_key_by_key(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("age_s", "outcome", "is_kept"),
-    [(300, LoadOutcome.FRESH, True), (1200, LoadOutcome.STALE, False), (-86400, LoadOutcome.STALE, False)],
+    [
+        (300, LoadOutcome.FRESH, True),
+        (1200, LoadOutcome.STALE, False),
+        (-86400, LoadOutcome.STALE, False),
+    ],
 )
 def test_age_vector_83(tmp_path: Path, age_s: int, outcome: LoadOutcome, is_kept: bool) -> None:
     path = tmp_path / "b.json"
@@ -89,7 +93,10 @@ def test_newer_version_is_left_alone_vector_83(tmp_path: Path) -> None:
         pytest.param(document(schema_version=0), id="old-schema"),
         pytest.param(document(schema_version=True), id="bool-schema"),
         pytest.param(document(sample_count=-5), id="negative-count"),
-        pytest.param(document(fast_ema={"Throughput": -1, "Compute": 0, "Memory": 0, "CPU": 0}), id="negative"),
+        pytest.param(
+            document(fast_ema={"Throughput": -1, "Compute": 0, "Memory": 0, "CPU": 0}),
+            id="negative",
+        ),
         pytest.param(document(fast_ema={"Throughput": 1}), id="half"),
         pytest.param(document().replace("1.0", "1e400"), id="huge-literal"),
         pytest.param(document(saved_at="yesterday"), id="no-date"),
@@ -113,7 +120,9 @@ def test_corrupt_files_are_set_aside_vector_83(tmp_path: Path, text: str) -> Non
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.binary(max_size=300) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(
     lambda tree: json.dumps({"schema_version": 1, "fast_ema": tree}).encode()
 ))  # fmt: skip

@@ -13,7 +13,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_permissions(tmp_path: Path) -> None:
+def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_permissions(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "silences.json"
     replace_file(path, b"one")
     assert (path.read_bytes(), mode(path)) == (b"one", 0o600)

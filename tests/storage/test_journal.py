@@ -45,7 +45,9 @@ def damage(path: Path, marker: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_a_segment_that_cannot_be_begun_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_cannot_be_begun_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk in trouble is tried again and again."""
     writer = write(tmp_path, [[b"x"]])
 
@@ -57,13 +59,21 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file_open(tmp_path: Path, monk
     for _ in range(100):
         with pytest.raises(StoreFull, match="Input/output error"):
             writer.append([(1, b"y" * SMALL)], received_us=5)
-    assert len(list(Path("/proc/self/fd").iterdir())) < opened + 50  # others in this process may open a few
+    assert (
+        len(list(Path("/proc/self/fd").iterdir())) < opened + 50
+    )  # others in this process may open a few
     monkeypatch.undo()
     assert writer.append([(1, b"y" * SMALL)], received_us=5) == 2
     writer.close()
 
 
-@given(st.binary(max_size=50), st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 7), st.integers(0, 3))
+@given(
+    st.binary(max_size=50),
+    st.integers(0, 2**63),
+    st.integers(0, 2**63),
+    st.integers(0, 7),
+    st.integers(0, 3),
+)
 def test_frame_round_trip_and_any_flipped_bit_is_noticed(
     body: bytes, seq: int, synced: int, bit: int, signal: int
 ) -> None:
@@ -93,7 +103,9 @@ def test_a_reader_follows_the_writer_and_reads_in_portions(tmp_path: Path) -> No
     for i in range(12):
         writer.append([(2, b"%02d" % i * 400)], 9)
         seen += reader.read(writer.last_seq, 100)
-    assert [(frame.seq, frame.signal, frame.received_us) for frame in seen] == [(i + 1, 2, 9) for i in range(12)]
+    assert [(frame.seq, frame.signal, frame.received_us) for frame in seen] == [
+        (i + 1, 2, 9) for i in range(12)
+    ]
     assert reader.read(writer.last_seq, 100) == []
 
 
@@ -128,7 +140,9 @@ def test_a_torn_last_write_costs_only_what_was_not_acknowledged(
     before = path.read_bytes()
     writer.append([(1, b"torn-1"), (1, b"torn-2"), (1, b"torn-3")], 5)
     after = path.read_bytes()
-    holes = data.draw(st.sets(st.integers(0, len(after) - 1), max_size=60))  # bytes that did not reach the disk
+    holes = data.draw(
+        st.sets(st.integers(0, len(after) - 1), max_size=60)
+    )  # bytes that did not reach the disk
     torn = bytearray(after)
     for position in holes:
         torn[position] = before[position]
@@ -186,7 +200,9 @@ def test_applied_segments_are_used_again_and_their_old_frames_stay_silent(tmp_pa
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
-    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False)
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False
+    )
     if mount.returncode != 0:
         pytest.skip("this machine does not let us mount a tmpfs")
     try:
@@ -198,14 +214,18 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_refuses_new_requests_and_keeps_the_old(small_disk: Path) -> None:
     writer = JournalWriter(small_disk, 0, 16384)
     acknowledged = 0
-    with pytest.raises(StoreFull, match="No space left on device; new data is refused until this is mended"):
+    with pytest.raises(
+        StoreFull, match="No space left on device; new data is refused until this is mended"
+    ):
         for _ in range(100):
             acknowledged = writer.append([(1, b"x" * 3000)], 5)
     assert acknowledged > 5
     assert read_all(small_disk, acknowledged) == [b"x" * 3000] * acknowledged
     assert inspect_journal(small_disk, 0).last_seq == acknowledged
     writer.recycle(acknowledged)
-    assert writer.append([(1, b"again")], 5) == acknowledged + 1, "space given back is used without a restart"
+    assert writer.append([(1, b"again")], 5) == acknowledged + 1, (
+        "space given back is used without a restart"
+    )
     assert read_all(small_disk, acknowledged + 1, after=acknowledged) == [b"again"]
 
 

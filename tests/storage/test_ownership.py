@@ -14,7 +14,9 @@ from ingero.storage.ownership import Ownership
 def test_the_second_owner_learns_who_the_first_is(tmp_path: Path) -> None:
     database = tmp_path / "echo.db"
     first = Ownership(database)
-    with pytest.raises(StoreLocked, match=rf"echo\.db is open for writing in process {os.getpid()}; stop it or use"):
+    with pytest.raises(
+        StoreLocked, match=rf"echo\.db is open for writing in process {os.getpid()}; stop it or use"
+    ):
         Ownership(database)
     first.release()
     Ownership(database).release()
@@ -25,7 +27,9 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
         "import sys, time; from pathlib import Path; from ingero.storage.ownership import Ownership\n"
         "kept = Ownership(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
-    owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "echo.db")], stdout=subprocess.PIPE)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "echo.db")], stdout=subprocess.PIPE
+    )
     assert owner.stdout is not None
     assert owner.stdout.readline() == b"held\n"
     with pytest.raises(StoreLocked, match=f"process {owner.pid}"):

@@ -109,12 +109,16 @@ def test_everything_else_is_refused_in_a_sentence(trace: Path, sql: str) -> None
     """V10b and its relatives."""
     before = trace.read_bytes()
     if sql == "SELECT 1 /* unfinished ; DROP TABLE events":
-        assert run_query(trace, sql).rows == [[1]], "SQLite ends an open comment at the end of the text"
+        assert run_query(trace, sql).rows == [[1]], (
+            "SQLite ends an open comment at the end of the text"
+        )
     else:
         with pytest.raises(MalformedInput):
             run_query(trace, sql)
     assert trace.read_bytes() == before
-    assert [file.name for file in trace.parent.iterdir() if file.name.startswith(trace.name)] == [trace.name]
+    assert [file.name for file in trace.parent.iterdir() if file.name.startswith(trace.name)] == [
+        trace.name
+    ]
 
 
 def test_the_engine_refuses_even_when_the_text_check_is_passed(trace: Path) -> None:
@@ -127,8 +131,15 @@ def test_truncation_is_told(trace: Path) -> None:
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"
     over = run_query(trace, numbers.format(1001))
     exact = run_query(trace, numbers.format(1000))
-    assert (len(over.rows), over.truncated, len(exact.rows), exact.truncated) == (1000, True, 1000, False)
-    assert run_query(trace, numbers.format(20_000), QueryLimits(max_rows=10**9)).truncated, "10,000 is the most"
+    assert (len(over.rows), over.truncated, len(exact.rows), exact.truncated) == (
+        1000,
+        True,
+        1000,
+        False,
+    )
+    assert run_query(trace, numbers.format(20_000), QueryLimits(max_rows=10**9)).truncated, (
+        "10,000 is the most"
+    )
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
@@ -164,9 +175,7 @@ def test_memory_bombs_are_errors(trace: Path, bomb: str) -> None:
 
 
 def test_a_sort_that_would_not_fit_is_stopped(trace: Path) -> None:
-    wide = (
-        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT DISTINCT i || {LONG} FROM n ORDER BY 1"
-    )
+    wide = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT DISTINCT i || {LONG} FROM n ORDER BY 1"
     with pytest.raises(Unavailable, match="more than 512 MiB of memory"):
         run_query(trace, wide, QueryLimits(timeout_s=200))
 

@@ -17,7 +17,13 @@ from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.cli.show.logs import set_up_logging
-from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig, PersistenceConfig, RemediateConfig
+from ingero.config.ingero import (
+    FleetBlockConfig,
+    HealthConfig,
+    IngeroConfig,
+    PersistenceConfig,
+    RemediateConfig,
+)
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 
@@ -37,11 +43,17 @@ class RunningAgent:
 
     def modes(self) -> list[str]:
         """The detection modes it went through, in order."""
-        return [line.split(" mode=")[1].split()[0] for line in self.said.splitlines() if "mode_changed" in line]
+        return [
+            line.split(" mode=")[1].split()[0]
+            for line in self.said.splitlines()
+            if "mode_changed" in line
+        ]
 
 
 @contextlib.contextmanager
-def agent(folder: Path, fleet: str, node: str, *flags: str, cluster: str = "demo") -> Iterator[RunningAgent]:
+def agent(
+    folder: Path, fleet: str, node: str, *flags: str, cluster: str = "demo"
+) -> Iterator[RunningAgent]:
     """Run one until the end of the block, then stop it as a supervisor does."""
     command = [
         sys.executable, "-m", "tests.support.agent_process",

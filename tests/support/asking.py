@@ -45,6 +45,12 @@ def trace(path: Path, events: Iterable[EventRow] = (), *statements: str) -> Path
 def calls(count: int, slow_every: int = 0, pid: int = 42) -> list[EventRow]:
     """Waits of a millisecond, 10 ms apart; every so many one takes fifty."""
     return [
-        (START_NS + i * 10**7, pid, 1, 5, 50 * 10**6 if slow_every and i % slow_every == slow_every - 1 else 10**6)
+        (
+            START_NS + i * 10**7,
+            pid,
+            1,
+            5,
+            50 * 10**6 if slow_every and i % slow_every == slow_every - 1 else 10**6,
+        )
         for i in range(count)
     ]

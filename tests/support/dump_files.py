@@ -20,7 +20,9 @@ def _members(records: list[CollectiveRecord]) -> dict[int, dict[int, int]]:
     return members
 
 
-def flight_dump(records: list[CollectiveRecord], rank: int, *, timed: bool = True) -> dict[str, Any]:
+def flight_dump(
+    records: list[CollectiveRecord], rank: int, *, timed: bool = True
+) -> dict[str, Any]:
     """The dump of one rank with all its operations completed."""
     members = _members(records)
     names = {comm: str(i + 1) for i, comm in enumerate(sorted(members))}
@@ -30,7 +32,11 @@ def flight_dump(records: list[CollectiveRecord], rank: int, *, timed: bool = Tru
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(world)}}
     for comm in mine:
         ranks = [members[comm][i] for i in sorted(members[comm])]
-        config[names[comm]] = {"name": names[comm], "desc": f"group{names[comm]}", "ranks": str(ranks)}
+        config[names[comm]] = {
+            "name": names[comm],
+            "desc": f"group{names[comm]}",
+            "ranks": str(ranks),
+        }
     entries = []
     for i, r in enumerate(own):
         name = TORCH_NAMES[r.op]
@@ -61,7 +67,9 @@ def write_dumps(folder: Path, job: Job) -> list[Path]:
     return paths
 
 
-def inspector_lines(records: list[CollectiveRecord], rank: int, *, verbose: bool) -> list[dict[str, Any]]:
+def inspector_lines(
+    records: list[CollectiveRecord], rank: int, *, verbose: bool
+) -> list[dict[str, Any]]:
     """What the Inspector plugin of one process writes; the world communicator comes first and gives the rank."""
     lines = []
     for r in (r for r in records if r.global_rank == rank):
@@ -99,11 +107,18 @@ def inspector_lines(records: list[CollectiveRecord], rank: int, *, verbose: bool
 def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict[str, Any]:
     """The profiler's trace of one rank: launches, NCCL kernels with metadata, and compute that is none of ours."""
     members = _members(records)
-    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}}]
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}}
+    ]
     base = min(r.start_ns for r in records)
     for i, r in enumerate(r for r in records if r.global_rank == rank):
         begin = (r.end_ns - (r.gpu_duration_ns or 0) - base) / 1000
-        launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "ts": (r.start_ns - base) / 1000}
+        launch = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernelExC",
+            "ts": (r.start_ns - base) / 1000,
+        }
         events.append({**launch, "dur": 4.0, "args": {"correlation": i}})
         events.append(
             {
@@ -117,6 +132,20 @@ def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict
                 },
             }
         )  # fmt: skip
-        events.append({"ph": "X", "cat": "kernel", "name": "ampere_gemm", "ts": begin - 50, "dur": 40, "args": {}})
+        events.append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ampere_gemm",
+                "ts": begin - 50,
+                "dur": 40,
+                "args": {},
+            }
+        )
     info = {"backend": "nccl", "rank": rank, "world_size": world}
-    return {"schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": base, "traceEvents": events}
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": info,
+        "baseTimeNanoseconds": base,
+        "traceEvents": events,
+    }

@@ -50,12 +50,16 @@ class EchoProcess:
         line = self.process.stdout.readline()
         if not line:
             self._reap()
-            raise AssertionError(f"Echo did not start:\n{(self.folder / 'echo.log').read_text()[-3000:]}")
+            raise AssertionError(
+                f"Echo did not start:\n{(self.folder / 'echo.log').read_text()[-3000:]}"
+            )
         self.addresses = json.loads(line)["addresses"]
 
     def store_pid(self) -> int:
         """The store process of this Echo."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
         return int(children[-1])
 
     def cpu_s(self) -> float:
@@ -88,7 +92,9 @@ class EchoProcess:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
         if self.process.poll() is None:
             self.stop()
 

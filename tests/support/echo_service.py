@@ -26,7 +26,9 @@ class Reply:
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
         self.headers = {name.lower(): value for name, value in headers.items()}
-        self.body = gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+        self.body = (
+            gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+        )
 
     @property
     def json(self) -> Any:
@@ -73,13 +75,21 @@ class RunningEcho:
         return reply.json["data"]
 
     def sql(self, sql: str, token: str | None = TOKEN, **arguments: Any) -> Reply:
-        return self.call(self.url("/api/v2/sql"), json.dumps({"sql": sql, **arguments}).encode(), token)
+        return self.call(
+            self.url("/api/v2/sql"), json.dumps({"sql": sql, **arguments}).encode(), token
+        )
 
-    def get(self, path: str, token: str | None = TOKEN, headers: Mapping[str, str] | None = None) -> Reply:
+    def get(
+        self, path: str, token: str | None = TOKEN, headers: Mapping[str, str] | None = None
+    ) -> Reply:
         return self.call(self.url(path), None, token, headers)
 
     def call(
-        self, url: str, body: bytes | None, token: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        body: bytes | None,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         request = urllib.request.Request(url, body, dict(headers or {}))
         if token is not None:
@@ -96,7 +106,9 @@ class RunningEcho:
         self.run(self.service.start())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
         self.run(self.service.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()

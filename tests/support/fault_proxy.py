@@ -59,7 +59,9 @@ class FaultProxy:
             self._tasks.discard(task)
             writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: int | None
+    ) -> None:
         sent = 0
         with contextlib.suppress(OSError):
             while data := await reader.read(1 if self.trickle_s and budget is not None else 65536):

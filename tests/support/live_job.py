@@ -23,7 +23,13 @@ from typing import Any
 
 PLUGIN_EVENTS = {"collective": 1 << 1, "channel": 1 << 6}
 CHANNEL_STOP = 22
-BUCKETS = (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20)  # gradient buckets, the last and largest ends a step
+BUCKETS = (
+    1 << 20,
+    2 << 20,
+    4 << 20,
+    8 << 20,
+    16 << 20,
+)  # gradient buckets, the last and largest ends a step
 WAKE_UPS = 21  # the calibration follows the last ones
 
 
@@ -51,9 +57,13 @@ INIT = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
     ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
 )  # fmt: skip
-START = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)
+START = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+)
 STOP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-STATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
+STATE = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_uint64)
+)
 
 
 class Profiler(ctypes.Structure):
@@ -68,7 +78,9 @@ class Communicator:
         self.plugin = Profiler.in_dll(ctypes.CDLL(library), "ncclProfiler_v5")
         self.context = ctypes.c_void_p()
         mask = ctypes.c_int()
-        self.plugin.init(ctypes.byref(self.context), comm, ctypes.byref(mask), b"world", 1, nranks, rank, None)
+        self.plugin.init(
+            ctypes.byref(self.context), comm, ctypes.byref(mask), b"world", 1, nranks, rank, None
+        )
         assert mask.value, "the plugin made no ring"
         self.rank, self.seq = rank, 0
 
@@ -86,7 +98,13 @@ class Communicator:
 
     def ran(self, operation: Any, start_ns: int, stop_ns: int) -> None:
         """What the GPU did, as NCCL's proxy thread tells it afterwards."""
-        event = Channel(type=PLUGIN_EVENTS["channel"], parent=operation, rank=self.rank, channel=0, gpu_ns=start_ns)
+        event = Channel(
+            type=PLUGIN_EVENTS["channel"],
+            parent=operation,
+            rank=self.rank,
+            channel=0,
+            gpu_ns=start_ns,
+        )
         handle = ctypes.c_void_p()
         self.plugin.start(self.context, ctypes.byref(handle), ctypes.byref(event))
         self.plugin.state(handle, CHANNEL_STOP, ctypes.byref(ctypes.c_uint64(stop_ns)))
@@ -123,7 +141,11 @@ class Slowdown(ctypes.Structure):
 
     def set(self, slow: dict[str, Any]) -> None:
         self.rank = -1
-        self.share, self.every, self.late_ms = slow.get("share", 0.0), slow.get("every", 0), slow.get("late_ms", 0.0)
+        self.share, self.every, self.late_ms = (
+            slow.get("share", 0.0),
+            slow.get("every", 0),
+            slow.get("late_ms", 0.0),
+        )
         self.on_host = slow.get("class") == "host"
         self.rank = slow.get("rank", -1)
 
@@ -134,7 +156,9 @@ class Slowdown(ctypes.Structure):
         return int(own_ns * self.share + late_ms * 1e6)
 
 
-def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, results: Any) -> None:
+def run_rank(
+    job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, results: Any
+) -> None:
     world, folders = job["world"], job["folders"]
     host = rank * len(folders) // world
     os.environ |= {
@@ -158,9 +182,13 @@ def run_rank(job: dict[str, Any], rank: int, barrier: Any, slow: Any, end: Any, 
         late.append(alarm.wait_for(free_ns + own_ns + extra_ns))
         arrived_ns = time.monotonic_ns()
         barrier.wait(30)
-        stopping = bool(end.value)  # read behind a barrier: all ranks see the same, but for the step it is set in
+        stopping = bool(
+            end.value
+        )  # read behind a barrier: all ranks see the same, but for the step it is set in
         free_ns = time.monotonic_ns()
-        for number, operation in enumerate(operations):  # the first waits for all, the others follow at once
+        for number, operation in enumerate(
+            operations
+        ):  # the first waits for all, the others follow at once
             start = arrived_ns if number == 0 else free_ns + number * 1000
             comm.ran(operation, gpu_base + start, gpu_base + free_ns + (number + 1) * 1000)
         step += 1
@@ -181,7 +209,8 @@ def main() -> None:
     slow, end = context.Value(Slowdown, lock=False), context.Value("b", 0)
     slow.set({})
     ranks = [
-        context.Process(target=run_rank, args=(job, rank, barrier, slow, end, results)) for rank in range(job["world"])
+        context.Process(target=run_rank, args=(job, rank, barrier, slow, end, results))
+        for rank in range(job["world"])
     ]
     for rank in ranks:
         rank.start()

@@ -19,7 +19,9 @@ class Job:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.lines: list[str] = []
-        inherited = {name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")}
+        inherited = {
+            name: value for name, value in os.environ.items() if name in ("PATH", "LD_LIBRARY_PATH")
+        }
         self.process = subprocess.Popen(
             [*map(str, command), str(version), scenario, str(number)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -30,7 +32,12 @@ class Job:
         self.wait_ready()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.process.kill()
         self.process.communicate()
 
@@ -41,7 +48,9 @@ class Job:
             if line == "ready\n":
                 return
             self.lines.append(line.strip())
-        raise AssertionError(f"ended with {self.process.wait()}: {self.process.stderr and self.process.stderr.read()}")
+        raise AssertionError(
+            f"ended with {self.process.wait()}: {self.process.stderr and self.process.stderr.read()}"
+        )
 
     def proceed(self) -> None:
         assert self.process.stdin is not None

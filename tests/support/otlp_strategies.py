@@ -14,10 +14,17 @@ floats = st.floats(allow_nan=False)
 
 def any_values() -> st.SearchStrategy[otlp.AnyValue]:
     scalars = st.one_of(
-        st.none(), texts, st.booleans(), st.integers(-(2**63), 2**63 - 1), floats, st.binary(max_size=3)
+        st.none(),
+        texts,
+        st.booleans(),
+        st.integers(-(2**63), 2**63 - 1),
+        floats,
+        st.binary(max_size=3),
     )
     plains = st.recursive(
-        scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2), max_leaves=3
+        scalars,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
+        max_leaves=3,
     )
     return plains.map(otlp.any_value)
 
@@ -25,15 +32,22 @@ def any_values() -> st.SearchStrategy[otlp.AnyValue]:
 def values(cls: type) -> st.SearchStrategy:
     """A value of any OTLP type, every field drawn or left at its default."""
     hints = get_type_hints(cls, include_extras=True)
-    fields = {field.name: st.just(field.default) | _field(hints[field.name]) for field in msgspec.structs.fields(cls)}
+    fields = {
+        field.name: st.just(field.default) | _field(hints[field.name])
+        for field in msgspec.structs.fields(cls)
+    }
     if cls in (otlp.NumberPoint, otlp.Exemplar):  # one of the two, as the protocol says
         return st.one_of(
-            st.builds(cls, **fields | {"as_int": st.none()}), st.builds(cls, **fields | {"as_double": st.none()})
+            st.builds(cls, **fields | {"as_int": st.none()}),
+            st.builds(cls, **fields | {"as_double": st.none()}),
         )
     if cls is otlp.Metric:
         kinds = ("gauge", "sum", "histogram", "exponential_histogram", "summary")
         return st.one_of(
-            *(st.builds(cls, **fields | {other: st.none() for other in kinds if other != kind}) for kind in kinds)
+            *(
+                st.builds(cls, **fields | {other: st.none() for other in kinds if other != kind})
+                for kind in kinds
+            )
         )
     return st.builds(cls, **fields)
 
@@ -41,7 +55,9 @@ def values(cls: type) -> st.SearchStrategy:
 def _field(hint: object) -> st.SearchStrategy:
     arguments = get_args(hint)
     if type(None) in arguments:
-        return st.none() | _field(next(argument for argument in arguments if argument is not type(None)))
+        return st.none() | _field(
+            next(argument for argument in arguments if argument is not type(None))
+        )
     if get_origin(hint) is tuple:
         return st.lists(_field(arguments[0]), max_size=2).map(tuple)
     scalars = {

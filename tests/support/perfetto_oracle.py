@@ -15,7 +15,9 @@ PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers")
 ENGINE = PEERS / "perfetto/node_modules/@amazon-devices/webui-for-perfetto/v46.0"
 DRIVER = Path(__file__).with_name("perfetto_engine.js")
 _PIECE = 1 << 20
-_PROBLEMS = "SELECT name, severity, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
+_PROBLEMS = (
+    "SELECT name, severity, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0"
+)
 
 
 def ask_perfetto(trace: bytes, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
@@ -38,7 +40,9 @@ def _requests(protos: ProtoFactory, trace: bytes, queries: Sequence[str]) -> byt
     rpc = protos.TraceProcessorRpc
     stream = protos.TraceProcessorRpcStream()
     for begin in range(0, len(trace), _PIECE):
-        stream.msg.add(request=rpc.TPM_APPEND_TRACE_DATA, append_trace_data=trace[begin : begin + _PIECE])
+        stream.msg.add(
+            request=rpc.TPM_APPEND_TRACE_DATA, append_trace_data=trace[begin : begin + _PIECE]
+        )
     stream.msg.add(request=rpc.TPM_FINALIZE_TRACE_DATA)
     for query in queries:
         stream.msg.add(request=rpc.TPM_QUERY_STREAMING).query_args.sql_query = query
@@ -63,7 +67,11 @@ def _answers(protos: ProtoFactory, replies: bytes) -> list[list[tuple[Any, ...]]
         for batch in result.batch:
             cells += _cells(batch)
             if batch.is_last_batch:
-                answers.append([tuple(cells[i : i + names]) for i in range(0, len(cells), names)] if names else [])
+                answers.append(
+                    [tuple(cells[i : i + names]) for i in range(0, len(cells), names)]
+                    if names
+                    else []
+                )
                 names, cells = 0, []
     return answers
 
@@ -71,5 +79,10 @@ def _answers(protos: ProtoFactory, replies: bytes) -> list[list[tuple[Any, ...]]
 def _cells(batch: Any) -> list[Any]:
     numbers, floats = iter(batch.varint_cells), iter(batch.float64_cells)
     texts = iter(batch.string_cells.split("\0"))
-    take = {1: lambda: None, 2: lambda: next(numbers), 3: lambda: next(floats), 4: lambda: next(texts)}
+    take = {
+        1: lambda: None,
+        2: lambda: next(numbers),
+        3: lambda: next(floats),
+        4: lambda: next(texts),
+    }
     return [take[kind]() for kind in batch.cells]

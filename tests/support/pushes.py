@@ -16,7 +16,11 @@ ANY_PORT = "127.0.0.1:0"
 
 
 def health(
-    node: str | None, score: float, state: str = "active", cluster: str | None = "train", sent_ns: int = 0
+    node: str | None,
+    score: float,
+    state: str = "active",
+    cluster: str | None = "train",
+    sent_ns: int = 0,
 ) -> otlp.MetricsRequest:
     """The least a push says."""
     identity: dict[str, otlp.Plain] = {names.NODE_ID: node, names.CLUSTER_ID: cluster}
@@ -25,15 +29,21 @@ def health(
         as_double=score,
         time_unix_nano=sent_ns,
     )
-    return request(identity, otlp.Metric(name=names.HEALTH_SCORE, unit="1", gauge=otlp.Gauge(data_points=(point,))))
+    return request(
+        identity,
+        otlp.Metric(name=names.HEALTH_SCORE, unit="1", gauge=otlp.Gauge(data_points=(point,))),
+    )
 
 
 def request(identity: dict[str, otlp.Plain], *metrics: otlp.Metric) -> otlp.MetricsRequest:
-    attributes = otlp.attributes({key: value for key, value in identity.items() if value is not None})
+    attributes = otlp.attributes(
+        {key: value for key, value in identity.items() if value is not None}
+    )
     return otlp.MetricsRequest(
         resource_metrics=(
             otlp.ResourceMetrics(
-                resource=otlp.Resource(attributes=attributes), scope_metrics=(otlp.ScopeMetrics(metrics=metrics),)
+                resource=otlp.Resource(attributes=attributes),
+                scope_metrics=(otlp.ScopeMetrics(metrics=metrics),),
             ),
         )
     )
@@ -50,7 +60,9 @@ def as_json(node: str, score: float, **more: Any) -> bytes:
 def loopback_config(**changes: Any) -> FleetConfig:
     """Every listener on a port the kernel chooses; `changes` are merged over it, None removes."""
     mapping: dict[str, Any] = {
-        "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": ANY_PORT}, "http": {"endpoint": ANY_PORT}}}},
+        "receivers": {
+            "otlp": {"protocols": {"grpc": {"endpoint": ANY_PORT}, "http": {"endpoint": ANY_PORT}}}
+        },
         "extensions": {
             "ingero_threshold": {"agent_endpoint": ANY_PORT, "admin_endpoint": ANY_PORT},
             "zpages": {"endpoint": ANY_PORT},

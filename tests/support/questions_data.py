@@ -19,46 +19,62 @@ def resource(cluster: str, node: str | None, **more: otlp.Plain) -> otlp.Resourc
     return otlp.Resource(attributes=otlp.attributes(who))
 
 
-def metrics(cluster: str, node: str | None, values: Sequence[otlp.Metric], **more: otlp.Plain) -> bytes:
+def metrics(
+    cluster: str, node: str | None, values: Sequence[otlp.Metric], **more: otlp.Plain
+) -> bytes:
     scope = otlp.ScopeMetrics(metrics=tuple(values))
     one = otlp.ResourceMetrics(resource=resource(cluster, node, **more), scope_metrics=(scope,))
     return encode_protobuf(otlp.MetricsRequest(resource_metrics=(one,)))
 
 
-def gauge(name: str, values: Iterable[float], attributes: Mapping[str, otlp.Plain] | None = None) -> otlp.Metric:
+def gauge(
+    name: str, values: Iterable[float], attributes: Mapping[str, otlp.Plain] | None = None
+) -> otlp.Metric:
     """One point a second."""
     points = tuple(
         otlp.NumberPoint(
-            time_unix_nano=START_NS + i * SECOND, as_double=value, attributes=otlp.attributes(dict(attributes or {}))
+            time_unix_nano=START_NS + i * SECOND,
+            as_double=value,
+            attributes=otlp.attributes(dict(attributes or {})),
         )
         for i, value in enumerate(values)
     )
     return otlp.Metric(name=name, gauge=otlp.Gauge(data_points=points))
 
 
-def total(name: str, values: Iterable[int], attributes: Mapping[str, otlp.Plain] | None = None) -> otlp.Metric:
+def total(
+    name: str, values: Iterable[int], attributes: Mapping[str, otlp.Plain] | None = None
+) -> otlp.Metric:
     """A running total, one point a second."""
     points = tuple(
         otlp.NumberPoint(
-            time_unix_nano=START_NS + i * SECOND, as_int=value, attributes=otlp.attributes(dict(attributes or {}))
+            time_unix_nano=START_NS + i * SECOND,
+            as_int=value,
+            attributes=otlp.attributes(dict(attributes or {})),
         )
         for i, value in enumerate(values)
     )
-    return otlp.Metric(name=name, sum=otlp.Sum(data_points=points, aggregation_temporality=2, is_monotonic=True))
+    return otlp.Metric(
+        name=name, sum=otlp.Sum(data_points=points, aggregation_temporality=2, is_monotonic=True)
+    )
 
 
 def score(cluster: str, node: str, values: Iterable[float]) -> bytes:
     return metrics(cluster, node, [gauge(names.HEALTH_SCORE, values, {names.NODE_STATE: "active"})])
 
 
-def log(cluster: str, node: str | None, event: str, document: Mapping[str, object], at_s: int = 0) -> bytes:
+def log(
+    cluster: str, node: str | None, event: str, document: Mapping[str, object], at_s: int = 0
+) -> bytes:
     """A verdict or causal chain as a log record with a JSON body."""
     record = otlp.LogRecord(
         time_unix_nano=START_NS + at_s * SECOND,
         event_name=event,
         body=otlp.any_value(json.dumps(document)),
     )
-    one = otlp.ResourceLogs(resource=resource(cluster, node), scope_logs=(otlp.ScopeLogs(log_records=(record,)),))
+    one = otlp.ResourceLogs(
+        resource=resource(cluster, node), scope_logs=(otlp.ScopeLogs(log_records=(record,)),)
+    )
     return encode_protobuf(otlp.LogsRequest(resource_logs=(one,)))
 
 

@@ -27,8 +27,12 @@ class Job:
     every: int = 1  # host sleeps in every n-th step only
     stage_factor: dict[int, float] = field(default_factory=dict)
     imbalance: float = 0.0  # spread of the work per rank and step, drawn anew
-    slow_comm: dict[tuple[str, int], float] = field(default_factory=dict)  # (kind, index): factor on its transfers
-    slow_link: dict[int, float] = field(default_factory=dict)  # rank: factor on every transfer it takes part in
+    slow_comm: dict[tuple[str, int], float] = field(
+        default_factory=dict
+    )  # (kind, index): factor on its transfers
+    slow_link: dict[int, float] = field(
+        default_factory=dict
+    )  # rank: factor on every transfer it takes part in
     skew_s: float = 0.0
     seed: int = 1
     unnumbered: bool = False  # sends and receives carry no sequence number
@@ -71,10 +75,14 @@ class _Run:
         self.host[rank] += 40e-6
         self.gpu[rank] = max(self.gpu[rank], self.host[rank]) + work
 
-    def meet(self, kind: str, index: int, members: list[int], op: str, size: int, transfer_s: float) -> None:
+    def meet(
+        self, kind: str, index: int, members: list[int], op: str, size: int, transfer_s: float
+    ) -> None:
         """One collective (or one send with its receive) of a communicator."""
         job = self.job
-        factor = job.slow_comm.get((kind, index), 1.0) * max(job.slow_link.get(m, 1.0) for m in members)
+        factor = job.slow_comm.get((kind, index), 1.0) * max(
+            job.slow_link.get(m, 1.0) for m in members
+        )
         enqueued = {}
         for m in members:
             self.host[m] += 20e-6
@@ -89,7 +97,9 @@ class _Run:
             is_send = op == "p2p" and m == members[0]
             name = ("Send" if is_send else "Recv") if op == "p2p" else op
             other = members[1] if is_send else members[0]
-            start, stop, began = (round((t + self.offset[m]) * 1e9) for t in (enqueued[m], end, entry[m]))
+            start, stop, began = (
+                round((t + self.offset[m]) * 1e9) for t in (enqueued[m], end, entry[m])
+            )
             self.records.append(
                 CollectiveRecord(
                     job=None, node=job.node_of(m), global_rank=m, comm=hash_of(kind, index), seq=number, op=name,
@@ -101,7 +111,9 @@ class _Run:
 
     def step(self, number: int) -> None:
         job = self.job
-        self.uneven = np.exp(self.rng.normal(0, job.imbalance, job.world)) if job.imbalance else self.uneven
+        self.uneven = (
+            np.exp(self.rng.normal(0, job.imbalance, job.world)) if job.imbalance else self.uneven
+        )
         for rank, asleep in job.slow_host.items():
             if number % job.every == 0:
                 self.host[rank] += asleep
@@ -110,7 +122,9 @@ class _Run:
             for stage in range(job.pp):
                 if stage:
                     for index, line in enumerate(self.groups("pp")):
-                        self.meet("pp", index, [line[stage - 1], line[stage]], "p2p", 1 << 20, 80e-6)
+                        self.meet(
+                            "pp", index, [line[stage - 1], line[stage]], "p2p", 1 << 20, 80e-6
+                        )
                 for rank in stages[stage]:
                     self.compute(rank)
                 for index, group in enumerate(self.groups("tp")):

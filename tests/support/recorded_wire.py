@@ -7,7 +7,10 @@ from tests.support.shared_data import shared
 
 from ingero.contract import names
 
-OURS = {names.RANK, names.PROVIDER}  # the rank also has our own name; the provider depends on the machine
+OURS = {
+    names.RANK,
+    names.PROVIDER,
+}  # the rank also has our own name; the provider depends on the machine
 
 
 def shape(value: Any) -> Any:
@@ -17,8 +20,16 @@ def shape(value: Any) -> Any:
             return (value["key"], shape(value["value"]))
         return {key: shape(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [shape(inner) for inner in value if not (isinstance(inner, dict) and inner.get("key") in OURS)]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+        return [
+            shape(inner)
+            for inner in value
+            if not (isinstance(inner, dict) and inner.get("key") in OURS)
+        ]
+    return (
+        "number"
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else type(value).__name__
+    )
 
 
 def recorded() -> list[Any]:
@@ -27,4 +38,6 @@ def recorded() -> list[Any]:
 
 
 def is_event(body: Any) -> bool:
-    return body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["name"] == names.STRAGGLER_EVENT
+    return (
+        body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["name"] == names.STRAGGLER_EVENT
+    )

@@ -13,7 +13,9 @@ SLOTS = 64
 class ModelRing:
     """Writes records like the plugin, but each step on its own."""
 
-    def __init__(self, path: Path, slots: int = SLOTS, comms: int = 4, pid: int | None = None, ticks: int = 1) -> None:
+    def __init__(
+        self, path: Path, slots: int = SLOTS, comms: int = 4, pid: int | None = None, ticks: int = 1
+    ) -> None:
         self.path, self.slots, self.head = path, slots, 0
         self.records_at = HEADER.itemsize + comms * COMM.itemsize
         self.header = np.zeros(1, HEADER)
@@ -42,9 +44,22 @@ class ModelRing:
     def fill(self, index: int, **values: object) -> bytes:
         """The finished bytes of the record at `index`."""
         record = np.zeros(1, RECORD)
-        defaults = {"comm": 5, "seq": index, "count": index, "op": b"AllReduce", "datatype": b"Float32", "flags": 1}
-        times = {"enqueue_ns": 10**18 + index, "gpu_start_ns": 10**12 + index, "gpu_stop_ns": 10**12 + index + 5}
-        for name, value in (defaults | times | {"host_stop_ns": 10**18 + index + 10} | values).items():
+        defaults = {
+            "comm": 5,
+            "seq": index,
+            "count": index,
+            "op": b"AllReduce",
+            "datatype": b"Float32",
+            "flags": 1,
+        }
+        times = {
+            "enqueue_ns": 10**18 + index,
+            "gpu_start_ns": 10**12 + index,
+            "gpu_stop_ns": 10**12 + index + 5,
+        }
+        for name, value in (
+            defaults | times | {"host_stop_ns": 10**18 + index + 10} | values
+        ).items():
             record[name] = value
         record["stamp"] = index + 1
         record["check"] = record_checks(record)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = Path(__file__).parents[2] / "shared"
+SHARED = Path(__file__).parents[3] / "shared"
 
 
 def shared(relative: str) -> Path:

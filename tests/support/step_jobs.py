@@ -20,7 +20,9 @@ class StepJob:
     forward_s: float = 0.3
     noise: float = 0.01
     chronic: float = 0.002
-    slow: dict[tuple[int, int], float] = field(default_factory=dict)  # (replica, stage): factor on its compute
+    slow: dict[tuple[int, int], float] = field(
+        default_factory=dict
+    )  # (replica, stage): factor on its compute
     stage_factor: dict[int, float] = field(default_factory=dict)
     imbalance: float = 0.0  # spread of the length of micro-batches
     seed: int = 1
@@ -34,7 +36,11 @@ def trace_rows(job: StepJob) -> list[dict[str, Any]]:
     for step in range(job.steps):
         done, gathered = [], {}
         for replica in range(job.dp):
-            lengths = np.exp(rng.normal(0, job.imbalance, job.micro)) if job.imbalance else np.ones(job.micro)
+            lengths = (
+                np.exp(rng.normal(0, job.imbalance, job.micro))
+                if job.imbalance
+                else np.ones(job.micro)
+            )
             replica_rows, ends = _pipeline(job, rng, replica, lengths, level[replica])
             done.append((replica, replica_rows, ends))
             gathered[replica] = ends
@@ -54,7 +60,11 @@ def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
 def _order(job: StepJob, stage: int) -> list[tuple[str, int, int]]:
     """(direction, chunk, micro-batch) in the order a stage computes them."""
     total = job.micro * job.chunks
-    warm = job.pp - stage - 1 if job.chunks == 1 else (job.pp - stage - 1) * 2 + (job.chunks - 1) * job.pp
+    warm = (
+        job.pp - stage - 1
+        if job.chunks == 1
+        else (job.pp - stage - 1) * 2 + (job.chunks - 1) * job.pp
+    )
     warm = min(total, warm)
 
     def place(k: int, direction: str) -> tuple[str, int, int]:
@@ -116,8 +126,16 @@ def _pipeline(
                 begin = max(free[stage], ready[key]) + 0.001
                 put(stage, f"{direction}-recv", free[stage], begin, chunk, mb)
             elif job.chunks > 1:
-                put(stage, f"{direction}-recv", free[stage], free[stage] + 1e-5, chunk, mb)  # recorded, never launched
-            work = job.forward_s / job.chunks * (1.0 if direction == FORWARD else 2.0) * lengths[mb] * level[stage]
+                put(
+                    stage, f"{direction}-recv", free[stage], free[stage] + 1e-5, chunk, mb
+                )  # recorded, never launched
+            work = (
+                job.forward_s
+                / job.chunks
+                * (1.0 if direction == FORWARD else 2.0)
+                * lengths[mb]
+                * level[stage]
+            )
             work *= job.slow.get((replica, stage), 1.0) * job.stage_factor.get(stage, 1.0)
             end = begin + work * np.exp(rng.normal(0, job.noise))
             put(stage, f"{direction}-compute", begin, end, chunk, mb)
@@ -129,7 +147,9 @@ def _pipeline(
     return rows, free
 
 
-def _finish(job: StepJob, rng: np.random.Generator, step: int, done: list[Any]) -> list[dict[str, Any]]:
+def _finish(
+    job: StepJob, rng: np.random.Generator, step: int, done: list[Any]
+) -> list[dict[str, Any]]:
     rows = [row for _, replica_rows, _ in done for row in replica_rows]
     clock = {(replica, stage): ends[stage] for replica, _, ends in done for stage in range(job.pp)}
 

@@ -19,7 +19,17 @@ def events(
     assert key, op
     return columns_from_rows(
         [
-            (at + i * step, pid, pid if tid is None else tid, *key, duration, arg0, arg1, ret, cgroup)
+            (
+                at + i * step,
+                pid,
+                pid if tid is None else tid,
+                *key,
+                duration,
+                arg0,
+                arg1,
+                ret,
+                cgroup,
+            )
             for i in range(count)
         ]
     )

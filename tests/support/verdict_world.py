@@ -14,17 +14,23 @@ ONSET = 150  # when `slowed` turns slow
 def noise(seconds: int, ranks: int, seed: int = 0, spread: float = 0.008) -> np.ndarray:
     """Independent noise around a common mode that wanders by some percent."""
     rng = np.random.default_rng(seed)
-    return rng.normal(0, spread, (seconds, ranks)) + np.cumsum(rng.normal(0, 0.002, seconds))[:, None]
+    return (
+        rng.normal(0, spread, (seconds, ranks)) + np.cumsum(rng.normal(0, 0.002, seconds))[:, None]
+    )
 
 
-def slowed(ranks: int = 8, rank: int = 3, effect: float = 0.05, seconds: int = 230, seed: int = 1) -> np.ndarray:
+def slowed(
+    ranks: int = 8, rank: int = 3, effect: float = 0.05, seconds: int = 230, seed: int = 1
+) -> np.ndarray:
     """One rank turns slower at ONSET."""
     own = noise(seconds, ranks, seed)
     own[ONSET:, rank] += np.log1p(effect)
     return own
 
 
-def run(log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object) -> list[tuple[int, Verdict]]:
+def run(
+    log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object
+) -> list[tuple[int, Verdict]]:
     """Feed one row a second, NaN meaning no data, and collect (second, verdict)."""
     engine = engine or VerdictEngine()
     seconds, ranks = log_own.shape
@@ -33,7 +39,10 @@ def run(log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: obje
     for second in range(seconds):
         known = ~np.isnan(log_own[second])
         engine.observe(
-            make_batch(members[known], np.exp(log_own[second][known]), np.full(known.sum(), second)), START_S + second
+            make_batch(
+                members[known], np.exp(log_own[second][known]), np.full(known.sum(), second)
+            ),
+            START_S + second,
         )
         said += [(second, verdict) for verdict in engine.tick(START_S + second)]
     return said

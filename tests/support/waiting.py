@@ -15,7 +15,9 @@ def until(condition: Callable[[], object], what: str = "the condition did not co
         time.sleep(0.01)
 
 
-async def until_async(condition: Callable[[], object], what: str = "the condition did not come true") -> None:
+async def until_async(
+    condition: Callable[[], object], what: str = "the condition did not come true"
+) -> None:
     """The same beside a running loop."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():

@@ -5,15 +5,25 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import AuthError
-from ingero.transport.auth import parse_bearer, read_token_file, token_digest, token_from, tokens_equal
+from ingero.transport.auth import (
+    parse_bearer,
+    read_token_file,
+    token_digest,
+    token_from,
+    tokens_equal,
+)
 
 
-@pytest.mark.parametrize("header", ["Bearer abc", "bearer abc", "BEARER abc", "Bearer  abc  ", "Bearer\tabc"])
+@pytest.mark.parametrize(
+    "header", ["Bearer abc", "bearer abc", "BEARER abc", "Bearer  abc  ", "Bearer\tabc"]
+)
 def test_v11_accepted_spellings(header: str) -> None:
     assert parse_bearer(header) == "abc"
 
 
-@pytest.mark.parametrize("header", [None, "", "Bear", "Bearer", "Bearer   ", "Basic abc", "BeerAbc123"])
+@pytest.mark.parametrize(
+    "header", [None, "", "Bear", "Bearer", "Bearer   ", "Basic abc", "BeerAbc123"]
+)
 def test_v11b_everything_else_is_no_token(header: str | None) -> None:
     assert parse_bearer(header) is None
 

@@ -48,12 +48,19 @@ def stranger() -> Iterator[str]:
 )
 def test_what_is_no_address_is_said_with_an_example(url: str) -> None:
     with pytest.raises(ConfigError, match="write https://host:1"):
-        connection_to(url, ClientTls(), http_port=1, https_port=1, timeout_s=1, example="https://host:1")
+        connection_to(
+            url, ClientTls(), http_port=1, https_port=1, timeout_s=1, example="https://host:1"
+        )
 
 
-@pytest.mark.parametrize("url, port", [("http://host", 1), ("http://host:3", 3), ("https://[::1]", 2)])
+@pytest.mark.parametrize(
+    "url, port", [("http://host", 1), ("http://host:3", 3), ("https://[::1]", 2)]
+)
 def test_a_url_without_port_gets_the_usual_one(url: str, port: int) -> None:
-    assert connection_to(url, ClientTls(), http_port=1, https_port=2, timeout_s=1, example="").port == port
+    assert (
+        connection_to(url, ClientTls(), http_port=1, https_port=2, timeout_s=1, example="").port
+        == port
+    )
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

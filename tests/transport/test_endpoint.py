@@ -28,18 +28,33 @@ def test_published_urls(text: str, insecure: bool, base: str) -> None:
 
 def test_cluster_and_node_are_encoded_into_the_query_vector_57() -> None:
     url = parse_endpoint("fleet:4318").push_url("prod-cluster", "gpu node/1&x=y")
-    assert url == "https://fleet:4318/v1/metrics?cluster_id=prod-cluster&node_id=gpu%20node%2F1%26x%3Dy"
+    assert (
+        url
+        == "https://fleet:4318/v1/metrics?cluster_id=prod-cluster&node_id=gpu%20node%2F1%26x%3Dy"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "   ", "ftp://fleet:4318", "://invalid", "https://", "fleet:99999", "http://u:p@fleet:1", "a b:4318"]
+    "text",
+    [
+        "",
+        "   ",
+        "ftp://fleet:4318",
+        "://invalid",
+        "https://",
+        "fleet:99999",
+        "http://u:p@fleet:1",
+        "a b:4318",
+    ],
 )
 def test_what_is_no_address_is_refused_vector_58(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_endpoint(text)
 
 
-@pytest.mark.parametrize("text", ["https://fleet.example/", "https://fleet.example/api/v1/threshold"])
+@pytest.mark.parametrize(
+    "text", ["https://fleet.example/", "https://fleet.example/api/v1/threshold"]
+)
 def test_threshold_url_vector_59(text: str) -> None:
     assert threshold_url(text, "prod") == "https://fleet.example/api/v1/threshold?cluster_id=prod"
 
@@ -61,7 +76,9 @@ def test_scheme_rules(text: str, protocol: Protocol, base: str) -> None:
 
 
 def test_protocol_decides_otherwise() -> None:
-    assert parse_endpoint("fleet:4317", protocol=Protocol.HTTP_PROTOBUF).base == "https://fleet:4317"
+    assert (
+        parse_endpoint("fleet:4317", protocol=Protocol.HTTP_PROTOBUF).base == "https://fleet:4317"
+    )
     assert parse_endpoint("fleet:9999", protocol=Protocol.GRPC).base == "fleet:9999"
     assert parse_endpoint("https://fleet", protocol=Protocol.GRPC).base == "fleet:4317"
     with pytest.raises(ConfigError, match="path"):

@@ -30,7 +30,9 @@ async def hello(_: Request) -> Response:
 @contextlib.asynccontextmanager
 async def listening() -> AsyncIterator[HttpListener]:
     protocol = push_protocol(lambda *_: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-    listener = HttpListener(Starlette(routes=[Route("/", hello)]), bind("127.0.0.1:0"), protocol=protocol)
+    listener = HttpListener(
+        Starlette(routes=[Route("/", hello)]), bind("127.0.0.1:0"), protocol=protocol
+    )
     await listener.start()
     try:
         yield listener
@@ -45,7 +47,13 @@ async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio
 
 @pytest.mark.parametrize(
     "begun",
-    [b"", b"\r\n", b"GE", b"GET / HTTP/1.1\r\nHost: x\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"],
+    [
+        b"",
+        b"\r\n",
+        b"GE",
+        b"GET / HTTP/1.1\r\nHost: x\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n1",
+    ],
 )
 @pytest.mark.parametrize("before", [b"", WHOLE, PUSH])
 async def test_a_request_that_does_not_end_is_ended(
@@ -76,7 +84,9 @@ async def test_a_whole_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
             monkeypatch.setattr(http, "REQUEST_S", 0.05)
             with contextlib.suppress(TimeoutError):
-                while await asyncio.wait_for(reader.read(100), 0.12):  # idle for longer than a request may take
+                while await asyncio.wait_for(
+                    reader.read(100), 0.12
+                ):  # idle for longer than a request may take
                     pass
         writer.close()
 
@@ -100,7 +110,9 @@ async def test_an_answer_does_not_wait_for_the_peers_acknowledgement() -> None:
     _, writer = await asyncio.open_connection(*listener.getsockname())
     accepted, _ = await asyncio.get_running_loop().sock_accept(listener)
     assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-    assert listener.proto == socket.IPPROTO_TCP  # asyncio looks at it before it sets the option itself
+    assert (
+        listener.proto == socket.IPPROTO_TCP
+    )  # asyncio looks at it before it sets the option itself
     accepted.close()
     writer.close()
     listener.close()

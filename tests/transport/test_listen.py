@@ -49,7 +49,9 @@ def test_addresses_as_people_write_them(text: str, found: tuple[str, int]) -> No
     assert parse_address(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "8080", "localhost", "host:", "host:x", "host:70000", "host:-1", "host:²"])
+@pytest.mark.parametrize(
+    "text", ["", "8080", "localhost", "host:", "host:x", "host:70000", "host:-1", "host:²"]
+)
 def test_what_is_no_address_is_said(text: str) -> None:
     with pytest.raises(ConfigError, match="write host:port"):
         parse_address(text)
@@ -78,7 +80,9 @@ def test_a_port_alone_is_ipv4_where_there_is_no_ipv6(monkeypatch: pytest.MonkeyP
     with bind(":0") as listener:
         assert listener.family == socket.AF_INET
         assert listener.getsockname()[0] == "0.0.0.0"
-    with pytest.raises(Unavailable, match=r"cannot listen on \[::1\]:0: Address family not supported"):
+    with pytest.raises(
+        Unavailable, match=r"cannot listen on \[::1\]:0: Address family not supported"
+    ):
         bind("[::1]:0")
 
 
@@ -89,7 +93,12 @@ def test_a_host_that_is_not_ours_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("host", "plain"),
-    [("::ffff:10.0.0.1", "10.0.0.1"), ("10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("2001:db8::7", "2001:db8::7")],
+    [
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("::1", "::1"),
+        ("2001:db8::7", "2001:db8::7"),
+    ],
 )
 def test_a_peer_has_one_name_on_every_socket(host: str, plain: str) -> None:
     assert plain_peer(host) == plain
@@ -118,7 +127,9 @@ async def test_pushes_and_requests_over_both_families_know_who_sent_them() -> No
         seen.append(request.client.host if request.client else None)
         return PlainTextResponse("")
 
-    listener = HttpListener(Starlette(routes=[Route("/", ask)]), bind(":0"), protocol=push_protocol(answer))
+    listener = HttpListener(
+        Starlette(routes=[Route("/", ask)]), bind(":0"), protocol=push_protocol(answer)
+    )
     await listener.start()
     try:
         port = parse_address(listener.address)[1]

@@ -88,7 +88,10 @@ def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_
     both = kept_certificate(tmp_path, ["b"], ["192.0.2.2"]).cert
     assert names_in(both) == ["b", "192.0.2.2", "a", "192.0.2.1"]
     kept = both.read_bytes()
-    assert kept_certificate(tmp_path, ["a"]).cert.read_bytes() == kept_certificate(tmp_path, ["b"]).cert.read_bytes()
+    assert (
+        kept_certificate(tmp_path, ["a"]).cert.read_bytes()
+        == kept_certificate(tmp_path, ["b"]).cert.read_bytes()
+    )
     assert both.read_bytes() == kept
     moved = kept_certificate(tmp_path, ["a"], ["192.0.2.9"]).cert
     assert "192.0.2.9" in names_in(moved), "this machine is nowhere it was before"
@@ -127,12 +130,22 @@ def test_wrong_files_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:8080", "127.42.0.1:8080", "localhost", "[::1]:8080", "https://localhost:8443", "::1"]
+    "address",
+    [
+        "127.0.0.1:8080",
+        "127.42.0.1:8080",
+        "localhost",
+        "[::1]:8080",
+        "https://localhost:8443",
+        "::1",
+    ],
 )
 def test_v12_loopback(address: str) -> None:
     assert is_loopback(address)
 
 
-@pytest.mark.parametrize("address", [":8080", "0.0.0.0:8080", "10.0.0.5:8080", "prod-01.example.com:8080", ""])
+@pytest.mark.parametrize(
+    "address", [":8080", "0.0.0.0:8080", "10.0.0.5:8080", "prod-01.example.com:8080", ""]
+)
 def test_v12b_not_loopback(address: str) -> None:
     assert not is_loopback(address)

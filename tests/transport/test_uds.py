@@ -159,7 +159,9 @@ async def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
         await LineServer(link / "s.sock").start()
 
 
-async def test_strangers_are_refused_by_their_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_strangers_are_refused_by_their_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with serving(tmp_path / "s.sock") as server:
         monkeypatch.setattr(uds, "_CREDENTIALS", _Stranger())
         reader, writer = await asyncio.open_unix_connection(server.path)

@@ -61,9 +61,13 @@ def check_kernel(release: str | None = None) -> Check:
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version >= MIN_KERNEL:
-        detail = "" if version >= (6, 6) else "before 6.6 removing probes is slow (about 0.1 s each)"
+        detail = (
+            "" if version >= (6, 6) else "before 6.6 removing probes is slow (about 0.1 s each)"
+        )
         return Check("kernel", True, text, detail)
-    return Check("kernel", False, text, "5.15 or newer is needed to trace", "upgrade the kernel of this host")
+    return Check(
+        "kernel", False, text, "5.15 or newer is needed to trace", "upgrade the kernel of this host"
+    )
 
 
 def check_btf(path: Path = BTF) -> Check:
@@ -91,7 +95,12 @@ def check_probes() -> Check:
     """Load and remove every probe, which is the only honest answer to whether this kernel lets us."""
     if missing_capabilities():
         return Check(
-            "probes", False, "not tried", "needs the capabilities above", "run `sudo ingero check`", optional=True
+            "probes",
+            False,
+            "not tried",
+            "needs the capabilities above",
+            "run `sudo ingero check`",
+            optional=True,
         )
     from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only where probes may be loaded
     from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - only where probes may be loaded
@@ -100,7 +109,13 @@ def check_probes() -> Check:
     try:
         tracer.start()
     except IngeroError as error:
-        return Check("probes", False, "none", str(error), "see docs/deployment.md for what the kernel must allow")
+        return Check(
+            "probes",
+            False,
+            "none",
+            str(error),
+            "see docs/deployment.md for what the kernel must allow",
+        )
     try:
         found = tracer.capabilities()
     finally:
@@ -121,7 +136,10 @@ def check_driver() -> Check:
         )  # fmt: skip
     tested = version.split(".")[0].isdigit() and int(version.split(".")[0]) >= TESTED_DRIVER
     return Check(
-        "NVIDIA driver", True, version, "" if tested else f"older than {TESTED_DRIVER}: works, but was not tried"
+        "NVIDIA driver",
+        True,
+        version,
+        "" if tested else f"older than {TESTED_DRIVER}: works, but was not tried",
     )
 
 
@@ -130,13 +148,22 @@ def check_gpu() -> Check:
     try:
         gpu = Gpus().info()
     except Unavailable as error:
-        return Check("GPU", False, "none visible", str(error), "in a container, pass the GPU through", optional=True)
+        return Check(
+            "GPU",
+            False,
+            "none visible",
+            str(error),
+            "in a container, pass the GPU through",
+            optional=True,
+        )
     return Check("GPU", True, f"{gpu.count} x {gpu.model}")
 
 
 def check_cudart() -> Check:
     """The CUDA runtime as installed or as mapped by somebody."""
-    return _check_library("libcudart", "launches, copies and waits of the runtime API cannot be seen by name")
+    return _check_library(
+        "libcudart", "launches, copies and waits of the runtime API cannot be seen by name"
+    )
 
 
 def check_cuda() -> Check:
@@ -145,12 +172,22 @@ def check_cuda() -> Check:
 
 
 def _check_library(name: str, cost: str) -> Check:
-    mapped = sorted({one.path for pid in process_ids() for one in mapped_libraries(pid) if one.library == name})
-    on_disk = [str(path) for folder in _LIBRARY_DIRS for path in sorted(Path(folder).glob(f"{name}.so*"))]
+    mapped = sorted(
+        {one.path for pid in process_ids() for one in mapped_libraries(pid) if one.library == name}
+    )
+    on_disk = [
+        str(path) for folder in _LIBRARY_DIRS for path in sorted(Path(folder).glob(f"{name}.so*"))
+    ]
     found = mapped or on_disk
     if found:
-        where = "mapped by a process" if mapped else "on disk; copies in virtual environments are found when used"
-        return Check(name, True, found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else ""), where)
+        where = (
+            "mapped by a process"
+            if mapped
+            else "on disk; copies in virtual environments are found when used"
+        )
+        return Check(
+            name, True, found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else ""), where
+        )
     return Check(
         name, False, "not found", f"{cost}; normal on a node where only containers have it",
         "start the job, then check again", optional=True,
@@ -161,7 +198,11 @@ def check_processes() -> Check:
     """Who uses CUDA or NCCL now."""
     users = [pid for pid in process_ids() if pid != os.getpid() and mapped_libraries(pid)]
     if users:
-        return Check("CUDA processes", True, ", ".join(map(str, users[:8])) + (" …" if len(users) > 8 else ""))
+        return Check(
+            "CUDA processes",
+            True,
+            ", ".join(map(str, users[:8])) + (" …" if len(users) > 8 else ""),
+        )
     return Check("CUDA processes", True, "none now", "`ingero trace` waits for the first one")
 
 
@@ -172,7 +213,9 @@ def check_ptrace_scope(path: Path = YAMA) -> Check:
     except (OSError, ValueError):
         return Check("ptrace scope", True, "no Yama")
     if scope <= 1:
-        return Check("ptrace scope", True, str(scope), "" if scope == 0 else "root may read what it needs")
+        return Check(
+            "ptrace scope", True, str(scope), "" if scope == 0 else "root may read what it needs"
+        )
     return Check(
         "ptrace scope", False, str(scope), "Python frames of slow calls cannot be read; everything else works",
         "sysctl kernel.yama.ptrace_scope=1", optional=True,
@@ -185,7 +228,13 @@ def check_database(given: Path | None = None) -> Check:
     folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free
     if not os.access(folder, os.W_OK):
-        return Check("trace database", False, str(path), "its folder cannot be written", "name another with --db")
+        return Check(
+            "trace database",
+            False,
+            str(path),
+            "its folder cannot be written",
+            "name another with --db",
+        )
     enough = free > 1 << 30
     return Check(
         "trace database",

@@ -25,7 +25,18 @@ def leave_with_parent() -> None:
 def dashboard_beside(address: str, db: Path, node: str) -> Iterator[list[str]]:
     """The node API in a process of its own: questions must not delay the taking of events. Yields where it listens and
     its fingerprint; raises Unavailable where it does not start."""
-    command = [sys.executable, "-m", "ingero", "dashboard", "--addr", address, "--db", str(db), "--node", node]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "dashboard",
+        "--addr",
+        address,
+        "--db",
+        str(db),
+        "--node",
+        node,
+    ]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -36,7 +47,9 @@ def dashboard_beside(address: str, db: Path, node: str) -> Iterator[list[str]]:
     try:
         said = [process.stdout.readline().strip() for _ in range(2)]
         if not said[0]:
-            raise Unavailable("the dashboard did not start, as said above; nothing is recorded without it")
+            raise Unavailable(
+                "the dashboard did not start, as said above; nothing is recorded without it"
+            )
         yield said
     finally:
         process.terminate()

@@ -22,7 +22,11 @@ def run(args: list[str]) -> int:
     target = targets.get(args[0])
     if target is None:
         close = difflib.get_close_matches(args[0], targets, n=1)
-        hint = f"; did you mean `ingero {close[0]}`?" if close else "; `ingero --help` lists the commands"
+        hint = (
+            f"; did you mean `ingero {close[0]}`?"
+            if close
+            else "; `ingero --help` lists the commands"
+        )
         print(f"ingero: no command {args[0]!r}{hint}", file=sys.stderr)
         return 2
     module, name = target.split(":")
@@ -49,7 +53,9 @@ def output_lost(error: OSError, prog_name: str) -> int:
         status = 1
     else:
         raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more on its way out
+    os.dup2(
+        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+    )  # Python flushes once more on its way out
     return status
 
 
@@ -72,18 +78,26 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         error.show()
         return error.exit_code
     except IngeroError as error:
-        lines = [printable(line) for line in f"{name}: {error}".splitlines()]  # some of it may be what a peer said
+        lines = [
+            printable(line) for line in f"{name}: {error}".splitlines()
+        ]  # some of it may be what a peer said
         print(*lines, sep="\n", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(str(error.name).partition(".")[0])
         if extra is None:
             raise
-        print(f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`", file=sys.stderr)
+        print(
+            f"{name}: needs {error.name}; install it with `pip install 'ingero[{extra}]'`",
+            file=sys.stderr,
+        )
         return 1
     except OSError as error:
         if error.filename is None:
             raise
-        print(f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another", file=sys.stderr)
+        print(
+            f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another",
+            file=sys.stderr,
+        )
         return 1
     return status if isinstance(status, int) else 0

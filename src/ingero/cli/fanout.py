@@ -50,7 +50,9 @@ def ask_nodes(options: FanoutOptions, *asked: tuple[Question, Take]) -> Course:
     return course
 
 
-async def _ask(options: FanoutOptions, asked: tuple[tuple[Question, Take], ...], course: Course) -> None:
+async def _ask(
+    options: FanoutOptions, asked: tuple[tuple[Question, Take], ...], course: Course
+) -> None:
     async with Fanout(options.policy, keep_open=False) as fanout:
         try:
             for question, take in asked:
@@ -90,10 +92,15 @@ def ask_rows(options: FanoutOptions, sql: str, limit: int, form: str) -> int:
     refuse_silence(merge, course)
     printer.end()
     if form == "table":
-        text = f"\n  {merge.rows} rows from {len(merge.nodes)} node(s)" if merge.rows else "no results"
+        text = (
+            f"\n  {merge.rows} rows from {len(merge.nodes)} node(s)" if merge.rows else "no results"
+        )
         print(text, file=sys.stderr)
     if truncated:
-        print(f"WARNING: more than {limit} rows on {some_of(truncated)}; raise --limit", file=sys.stderr)
+        print(
+            f"WARNING: more than {limit} rows on {some_of(truncated)}; raise --limit",
+            file=sys.stderr,
+        )
     return closing(options, merge, course)
 
 
@@ -111,7 +118,9 @@ def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
                 chain.timeline = []
             chains.extend(decoded.chains)
             if decoded.truncated:
-                merge.warnings.append(f"node {reply.name}: only its newest chains are here; narrow it with --since")
+                merge.warnings.append(
+                    f"node {reply.name}: only its newest chains are here; narrow it with --since"
+                )
 
     path = f"/api/v1/chains?since={since}" if since else "/api/v1/chains"
     course = ask_nodes(options, (Question(path), take))
@@ -138,7 +147,10 @@ def closing(options: FanoutOptions, merge: RowMerge, course: Course) -> int:
     for skew in skewed[:10]:
         print(f"WARNING: clocks differ: {skew}", file=sys.stderr)
     if len(skewed) > 10:
-        print(f"WARNING: {len(skewed) - 10} more nodes have deviating clocks; is NTP or PTP running?", file=sys.stderr)
+        print(
+            f"WARNING: {len(skewed) - 10} more nodes have deviating clocks; is NTP or PTP running?",
+            file=sys.stderr,
+        )
     unsure = unsure_nodes(course.offsets, options.skew_threshold_ms)
     if unsure:
         longest = max(course.offsets[name].rtt_ms for name in unsure)
@@ -164,7 +176,9 @@ def _print_chains(chains: list[ChainRow], answered: int, asked: int) -> None:
         return
     print(f"FLEET CAUSAL CHAINS - {len(chains)} chain(s) from {nodes}\n")
     for chain in chains:
-        print(f"{severity_tag(chain.severity)} [{printable(chain.node)}] {printable(chain.summary)}")
+        print(
+            f"{severity_tag(chain.severity)} [{printable(chain.node)}] {printable(chain.summary)}"
+        )
         print(f"  Root cause: {printable(chain.root_cause)}")
         if chain.recommendations:
             print(f"  Fix: {'; '.join(printable(line) for line in chain.recommendations)}")

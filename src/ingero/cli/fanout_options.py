@@ -10,7 +10,13 @@ from ingero.cli.params import Decorator, Duration, stacked
 from ingero.config.ingero import FleetBlockConfig, load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.auth import token_from
-from ingero.transport.fanout.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
+from ingero.transport.fanout.nodes import (
+    FanoutPolicy,
+    check_nodes,
+    client_tls,
+    distinct,
+    parse_nodes,
+)
 
 _PATH = click.Path(path_type=Path)
 
@@ -25,21 +31,27 @@ class FanoutOptions:
     fail_on_partial: bool = False
 
 
-FAIL_ON_PARTIAL = click.option("--fail-on-partial", is_flag=True, help="Exit 3 when a node is missing in the answer.")
+FAIL_ON_PARTIAL = click.option(
+    "--fail-on-partial", is_flag=True, help="Exit 3 when a node is missing in the answer."
+)
 
 
 def fanout_options(default_timeout_s: float) -> Decorator:
     """Adds --nodes and its companions to a command; the command receives them as `**fanout`."""
     return stacked(
         click.option(
-            "--nodes", metavar="HOST:PORT,…", help="Ask these nodes at once [else fleet.nodes of ingero.yaml]."
+            "--nodes",
+            metavar="HOST:PORT,…",
+            help="Ask these nodes at once [else fleet.nodes of ingero.yaml].",
         ),
         click.option(
             "--timeout",
             type=Duration(above_zero=True),
             help=f"How long to wait [default: {default_timeout_s:g}s per node].",
         ),
-        click.option("--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."),
+        click.option(
+            "--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."
+        ),
         click.option("--client-cert", type=_PATH, help="Our certificate, where nodes want one."),
         click.option("--client-key", type=_PATH, help="Key of that certificate."),
         click.option(
@@ -50,12 +62,16 @@ def fanout_options(default_timeout_s: float) -> Decorator:
             help="Warn about clocks further apart.",
         ),
         click.option(
-            "--fleet-require-tls/--no-fleet-require-tls", default=True, help="Refuse plaintext off this machine."
+            "--fleet-require-tls/--no-fleet-require-tls",
+            default=True,
+            help="Refuse plaintext off this machine.",
         ),
     )
 
 
-def resolve_fanout(fanout: dict[str, Any], default_timeout_s: float, *, is_local: bool) -> FanoutOptions | None:
+def resolve_fanout(
+    fanout: dict[str, Any], default_timeout_s: float, *, is_local: bool
+) -> FanoutOptions | None:
     """The fan-out that was asked for: --nodes, or the nodes of ingero.yaml unless a local file was named."""
     config = load_ingero().fleet
     if is_local and fanout["nodes"] is not None:
@@ -65,7 +81,9 @@ def resolve_fanout(fanout: dict[str, Any], default_timeout_s: float, *, is_local
     return fanout_of(fanout, config, default_timeout_s)
 
 
-def fanout_of(fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float) -> FanoutOptions:
+def fanout_of(
+    fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float
+) -> FanoutOptions:
     """Options over configuration."""
     nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else distinct(config.nodes)
     policy = FanoutPolicy(
@@ -80,4 +98,6 @@ def fanout_of(fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_
         token=token_from(config.token_file, FLEET_TOKEN_VARIABLE),
     )
     check_nodes(nodes, policy)
-    return FanoutOptions(nodes, policy, fanout["clock_skew_threshold"] * 1000, fanout.get("fail_on_partial", False))
+    return FanoutOptions(
+        nodes, policy, fanout["clock_skew_threshold"] * 1000, fanout.get("fail_on_partial", False)
+    )

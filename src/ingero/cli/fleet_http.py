@@ -30,17 +30,25 @@ def open_connection(url: str, ca_cert: Path | None, port: int = 8080) -> http.cl
     if url.startswith("http://") and authorization() and not fleet.insecure:
         refuse_plaintext(url, "fleet.insecure of ingero.yaml")
     tls = ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    return connection_to(url, tls, http_port=port, https_port=port, timeout_s=TIMEOUT_S, example=example)
+    return connection_to(
+        url, tls, http_port=port, https_port=port, timeout_s=TIMEOUT_S, example=example
+    )
 
 
 def authorization() -> dict[str, str]:
     """The header with Fleet's token, where there is one."""
-    token = os.environ.get(FLEET_TOKEN_VARIABLE) or token_from(load_ingero().fleet.token_file, FLEET_TOKEN_VARIABLE)
+    token = os.environ.get(FLEET_TOKEN_VARIABLE) or token_from(
+        load_ingero().fleet.token_file, FLEET_TOKEN_VARIABLE
+    )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def fleet_json(
-    url: str, path: str, ca_cert: Path | None, body: bytes | None = None, kind: str = "application/json"
+    url: str,
+    path: str,
+    ca_cert: Path | None,
+    body: bytes | None = None,
+    kind: str = "application/json",
 ) -> Any:
     """A JSON answer; redirects are refused, because they would carry the token elsewhere."""
     connection = open_connection(url, ca_cert)
@@ -56,11 +64,15 @@ def fleet_json(
             f"{url}: its certificate is not trusted: {error.verify_message}; give its authority with --ca-cert"
         ) from None
     except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"Fleet does not answer at {url}: {failure_text(url, error, _advice(error))}") from None
+        raise Unavailable(
+            f"Fleet does not answer at {url}: {failure_text(url, error, _advice(error))}"
+        ) from None
     finally:
         connection.close()
     if reply.status == 401:
-        raise AuthError(f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml")
+        raise AuthError(
+            f"Fleet at {url} wants a token; set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
+        )
     if reply.status != 200:
         hint = f"; {RIGHT_ADDRESS}" if reply.status == HTTPStatus.NOT_FOUND else ""
         raise Unavailable(f"Fleet at {url} answered {reply.status}: {_reason(data)}{hint}")

@@ -9,9 +9,24 @@ GROUPS = (
 )
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
-    ("demo", "Try it", "a slow node being found, on this machine", "ingero.cli.commands.demo:command"),
-    ("status", "Find the slow one", "who is slow now, by cluster", "ingero.cli.commands.status:command"),
-    ("blame", "Find the slow one", "the rank a recorded job waits for, and why", "ingero.cli.commands.blame:blame"),
+    (
+        "demo",
+        "Try it",
+        "a slow node being found, on this machine",
+        "ingero.cli.commands.demo:command",
+    ),
+    (
+        "status",
+        "Find the slow one",
+        "who is slow now, by cluster",
+        "ingero.cli.commands.status:command",
+    ),
+    (
+        "blame",
+        "Find the slow one",
+        "the rank a recorded job waits for, and why",
+        "ingero.cli.commands.blame:blame",
+    ),
     (
         "whatif",
         "Find the slow one",
@@ -24,7 +39,12 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "what was slow, why, and what to do about it",
         "ingero.cli.commands.explain:command",
     ),
-    ("query", "Find the slow one", "ask a trace database with SQL or filters", "ingero.cli.commands.query:command"),
+    (
+        "query",
+        "Find the slow one",
+        "ask a trace database with SQL or filters",
+        "ingero.cli.commands.query:command",
+    ),
     (
         "import",
         "Find the slow one",
@@ -67,9 +87,24 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "push this node's health to Fleet, name it when it is slow",
         "ingero.cli.commands.node.fleet_push:command",
     ),
-    ("dashboard", "On a GPU node", "this node's page and API", "ingero.cli.commands.node.dashboard:command"),
-    ("mcp", "On a GPU node", "this node's tools for an AI assistant", "ingero.cli.commands.node.mcp:command"),
-    ("ask", "On a GPU node", "ask one of those tools from the shell", "ingero.cli.commands.node.mcp:ask"),
+    (
+        "dashboard",
+        "On a GPU node",
+        "this node's page and API",
+        "ingero.cli.commands.node.dashboard:command",
+    ),
+    (
+        "mcp",
+        "On a GPU node",
+        "this node's tools for an AI assistant",
+        "ingero.cli.commands.node.mcp:command",
+    ),
+    (
+        "ask",
+        "On a GPU node",
+        "ask one of those tools from the shell",
+        "ingero.cli.commands.node.mcp:ask",
+    ),
     (
         "nodes",
         "Across nodes and files",
@@ -88,7 +123,22 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
         "a timeline for Perfetto: JSON or native packets",
         "ingero.cli.commands.export:command",
     ),
-    ("up", "Operate", "Fleet and Echo on this machine, watched over", "ingero.cli.commands.services.up:command"),
-    ("silence", "Operate", "no alerts about a node or a job for a while", "ingero.cli.commands.silence:command"),
-    ("rates", "Operate", "what a GPU hour costs: show, check, update", "ingero.cli.commands.rates:command"),
+    (
+        "up",
+        "Operate",
+        "Fleet and Echo on this machine, watched over",
+        "ingero.cli.commands.services.up:command",
+    ),
+    (
+        "silence",
+        "Operate",
+        "no alerts about a node or a job for a while",
+        "ingero.cli.commands.silence:command",
+    ),
+    (
+        "rates",
+        "Operate",
+        "what a GPU hour costs: show, check, update",
+        "ingero.cli.commands.rates:command",
+    ),
 )

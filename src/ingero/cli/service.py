@@ -19,7 +19,11 @@ class Started(Protocol):
 
 
 def run_service(
-    name: str, serve: Callable[[Callable[[Started], None]], Awaitable[None]], *, as_json: bool, log_level: str
+    name: str,
+    serve: Callable[[Callable[[Started], None]], Awaitable[None]],
+    *,
+    as_json: bool,
+    log_level: str,
 ) -> int:
     """Run `serve` until it ends; the callback it gets is for when its listeners are open."""
     import uvloop
@@ -28,7 +32,9 @@ def run_service(
         if as_json:
             click.echo(json.dumps({"addresses": service.addresses}))
         else:
-            where = "  ".join(f"{listener} {address}" for listener, address in service.addresses.items())
+            where = "  ".join(
+                f"{listener} {address}" for listener, address in service.addresses.items()
+            )
             click.echo(f"{name} is up: {where}")
 
     async def whole() -> None:
@@ -49,6 +55,9 @@ def run_stdio(server: Any) -> int:
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.stdin.isatty():
-        click.echo("speaking MCP on standard input and output, which is for an assistant; Ctrl-C ends", err=True)
+        click.echo(
+            "speaking MCP on standard input and output, which is for an assistant; Ctrl-C ends",
+            err=True,
+        )
     asyncio.run(serve_stdio(server))
     return 0

@@ -62,7 +62,9 @@ class ProtocolsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpReceiverConfig:
-    protocols: ProtocolsConfig = setting(ProtocolsConfig(grpc=GrpcReceiverConfig(), http=HttpReceiverConfig()))
+    protocols: ProtocolsConfig = setting(
+        ProtocolsConfig(grpc=GrpcReceiverConfig(), http=HttpReceiverConfig())
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +117,14 @@ class IngeroProcessorConfig:
     def __post_init__(self) -> None:
         try:
             self.policy()
-        except ConfigError as error:  # two settings contradict each other; it names the field, not the section
+        except (
+            ConfigError
+        ) as error:  # two settings contradict each other; it names the field, not the section
             field = str(error).partition(":")[0]
-            section = next((name for name in ("threshold", "quorum") if hasattr(getattr(self, name), field)), None)
+            section = next(
+                (name for name in ("threshold", "quorum") if hasattr(getattr(self, name), field)),
+                None,
+            )
             raise ConfigError(f"{section}.{error}" if section else str(error)) from None
 
     def policy(self) -> ThresholdPolicy:
@@ -246,13 +253,17 @@ class PipelineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinesConfig:
-    metrics: PipelineConfig = setting(PipelineConfig(processors=("ingero",), exporters=("prometheus",)))
+    metrics: PipelineConfig = setting(
+        PipelineConfig(processors=("ingero",), exporters=("prometheus",))
+    )
     traces: PipelineConfig = setting(PipelineConfig())
     logs: PipelineConfig = setting(PipelineConfig())
 
     def __post_init__(self) -> None:
         if "ingero" not in self.metrics.processors:
-            raise ConfigError("metrics.processors: must name ingero; without it there is no threshold to serve")
+            raise ConfigError(
+                "metrics.processors: must name ingero; without it there is no threshold to serve"
+            )
         for name in ("traces", "logs"):
             for exporter in getattr(self, name).exporters:
                 if exporter_kind(exporter) == "prometheus":
@@ -276,7 +287,9 @@ class TelemetryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    extensions: tuple[str, ...] = setting(("ingero_threshold",), choices=("ingero_threshold", "zpages"))
+    extensions: tuple[str, ...] = setting(
+        ("ingero_threshold",), choices=("ingero_threshold", "zpages")
+    )
     pipelines: PipelinesConfig = setting(PipelinesConfig())
     telemetry: TelemetryConfig = setting(TelemetryConfig())
 
@@ -299,7 +312,9 @@ class FleetConfig:
     receivers: ReceiversConfig = setting(ReceiversConfig())
     processors: ProcessorsConfig = setting(ProcessorsConfig())
     extensions: ExtensionsConfig = setting(ExtensionsConfig())
-    exporters: dict[str, ExporterConfig] = setting({"prometheus": PrometheusExporterConfig()}, components=EXPORTERS)
+    exporters: dict[str, ExporterConfig] = setting(
+        {"prometheus": PrometheusExporterConfig()}, components=EXPORTERS
+    )
     service: ServiceConfig = setting(ServiceConfig())
 
     def __post_init__(self) -> None:
@@ -318,8 +333,14 @@ class FleetConfig:
         for listener in self.listeners():
             host, port = parse_address(listener.endpoint)
             other, other_host = taken.setdefault(port, (listener.key, host))
-            if port and other != listener.key and (host == other_host or {host, other_host} & EVERYWHERE):
-                raise ConfigError(f"{listener.key}: port {port} is taken by {other}; choose another")
+            if (
+                port
+                and other != listener.key
+                and (host == other_host or {host, other_host} & EVERYWHERE)
+            ):
+                raise ConfigError(
+                    f"{listener.key}: port {port} is taken by {other}; choose another"
+                )
 
     def listeners(self) -> list[Listener]:
         """Every address this configuration opens."""
@@ -328,20 +349,40 @@ class FleetConfig:
             receiver: _ListenerConfig | None = getattr(protocols, name)
             if receiver is not None:
                 key = f"receivers.otlp.protocols.{name}.endpoint"
-                found.append(Listener(name, key, receiver.endpoint, receiver.tls, receiver.token_file))
+                found.append(
+                    Listener(name, key, receiver.endpoint, receiver.tls, receiver.token_file)
+                )
         own = extensions.ingero_threshold
         if "ingero_threshold" in self.service.extensions:
             section = "extensions.ingero_threshold"
-            agents = Listener("threshold", f"{section}.agent_endpoint", own.agent_endpoint, own.tls, own.token_file)
-            admin = Listener("admin", f"{section}.admin_endpoint", own.admin_endpoint, own.tls, own.token_file)
+            agents = Listener(
+                "threshold",
+                f"{section}.agent_endpoint",
+                own.agent_endpoint,
+                own.tls,
+                own.token_file,
+            )
+            admin = Listener(
+                "admin", f"{section}.admin_endpoint", own.admin_endpoint, own.tls, own.token_file
+            )
             found += [agents, admin]
         pages, metrics = extensions.zpages, self.service.telemetry.metrics
         found += [
-            Listener("health", "extensions.zpages.endpoint", pages.endpoint, pages.tls, pages.token_file),
-            Listener("metrics", "service.telemetry.metrics.address", metrics.address, metrics.tls, metrics.token_file),
+            Listener(
+                "health", "extensions.zpages.endpoint", pages.endpoint, pages.tls, pages.token_file
+            ),
+            Listener(
+                "metrics",
+                "service.telemetry.metrics.address",
+                metrics.address,
+                metrics.tls,
+                metrics.token_file,
+            ),
         ]
         for name, exporter in self.exporters.items():
             if isinstance(exporter, PrometheusExporterConfig):
                 key = f"exporters.{name}.endpoint"
-                found.append(Listener(name, key, exporter.endpoint, exporter.tls, exporter.token_file))
+                found.append(
+                    Listener(name, key, exporter.endpoint, exporter.tls, exporter.token_file)
+                )
         return found

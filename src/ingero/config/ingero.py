@@ -33,7 +33,9 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
-            raise ConfigError(f"node {self.node!r} must be 1 to 253 printable characters without a colon")
+            raise ConfigError(
+                f"node {self.node!r} must be 1 to 253 printable characters without a colon"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,9 @@ class FleetBlockConfig:
     poll_interval_s: float = setting(10.0, key="poll_interval", duration=True, range=(1.0, 3600.0))
     insecure: bool = False
     failure_threshold: int = setting(3, range=(1, 1000))
-    cached_max_age_s: float = setting(300.0, key="cached_max_age", duration=True, range=(1.0, 86400.0))
+    cached_max_age_s: float = setting(
+        300.0, key="cached_max_age", duration=True, range=(1.0, 86400.0)
+    )
     token_file: Path | None = None
     headers: dict[str, str] = field(default_factory=dict)
     tls: FleetTlsConfig = field(default_factory=FleetTlsConfig)
@@ -82,13 +86,17 @@ class FleetBlockConfig:
                 "a push must end before the next"
             )
         if self.world_size and self.node_rank >= self.world_size:
-            raise ConfigError(f"node_rank {self.node_rank} must be below world_size {self.world_size}")
+            raise ConfigError(
+                f"node_rank {self.node_rank} must be below world_size {self.world_size}"
+            )
         if self.insecure and (self.tls.ca or self.tls.cert or self.tls.key):
             raise ConfigError("insecure and tls exclude each other; remove one")
         for name in ("cluster_id", "node_id", "job_id", "role", "workload_type"):
             value = getattr(self, name)
             if value is not None and problem_with_id(value):
-                raise ConfigError(f"{name} {value!r} must be 1 to 253 printable characters without spaces around them")
+                raise ConfigError(
+                    f"{name} {value!r} must be 1 to 253 printable characters without spaces around them"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +125,9 @@ class HealthConfig:
     def score_policy(self) -> ScorePolicy:
         """The part that core needs for a score; raises ConfigError where it does not fit together."""
         return ScorePolicy(
-            weights=self.weights, degradation_zone=self.degradation_zone, penalty_floor=self.penalty_floor
+            weights=self.weights,
+            degradation_zone=self.degradation_zone,
+            penalty_floor=self.penalty_floor,
         )
 
 
@@ -192,7 +202,11 @@ def find_config() -> Path | None:
     given = os.environ.get(CONFIG_VARIABLE)
     if given:
         return Path(given)
-    places = (Path("ingero.yaml"), Path("/etc/ingero/ingero.yaml"), home() / ".config" / "ingero" / "ingero.yaml")
+    places = (
+        Path("ingero.yaml"),
+        Path("/etc/ingero/ingero.yaml"),
+        home() / ".config" / "ingero" / "ingero.yaml",
+    )
     return next((place for place in places if place.is_file()), None)
 
 
@@ -220,7 +234,9 @@ def pagerduty_key() -> str | None:
         return given or None
     alerter = load_ingero(found).alerter
     try:
-        key = msgspec.convert(alerter, _Alerter).pagerduty.routing_key if alerter is not None else ""
+        key = (
+            msgspec.convert(alerter, _Alerter).pagerduty.routing_key if alerter is not None else ""
+        )
     except msgspec.ValidationError as error:
         raise ConfigError(f"{found}: alerter: {error}") from None
     if key:

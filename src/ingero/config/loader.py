@@ -45,7 +45,13 @@ def setting(
     components: Mapping[str, type] | None = None,
 ) -> Any:
     """A dataclass field that the loader checks."""
-    limits = {"range": range, "choices": choices, "duration": duration, "size": size, "components": components}
+    limits = {
+        "range": range,
+        "choices": choices,
+        "duration": duration,
+        "size": size,
+        "components": components,
+    }
     metadata = {"key": key, **limits}
     if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
@@ -56,7 +62,9 @@ def load_file(cls: type[T], path: Path) -> T:
     """Read one configuration file."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_CONFIG_BYTES} bytes; this is not a configuration file")
+            raise ConfigError(
+                f"{path} is larger than {MAX_CONFIG_BYTES} bytes; this is not a configuration file"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
@@ -68,7 +76,9 @@ def load_file(cls: type[T], path: Path) -> T:
 def load_text(cls: type[T], text: str, source: str) -> T:
     """Build `cls` from YAML text; `source` is named in errors."""
     try:
-        root = yaml.compose(text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader)
+        root = yaml.compose(
+            text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
+        )
         return cls() if root is None else typing.cast(T, _Reader(source).value(root, cls, "", {}))
     except (yaml.YAMLError, RecursionError) as error:
         raise yaml_complaint(source, error) from None
@@ -128,9 +138,13 @@ def to_mapping(config: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             result[name] = to_mapping(value)
         elif isinstance(value, Mapping):
-            result[name] = {k: to_mapping(v) if dataclasses.is_dataclass(v) else v for k, v in value.items()}
+            result[name] = {
+                k: to_mapping(v) if dataclasses.is_dataclass(v) else v for k, v in value.items()
+            }
         elif isinstance(value, tuple | list):
-            result[name] = [to_mapping(item) if dataclasses.is_dataclass(item) else item for item in value]
+            result[name] = [
+                to_mapping(item) if dataclasses.is_dataclass(item) else item for item in value
+            ]
         elif field.metadata.get("duration") and value is not None:
             result[name] = f"{value:.12g}s"
         elif isinstance(value, Enum | Path):
@@ -173,13 +187,19 @@ class _Reader:
 
     def dataclass(self, node: yaml.Node, cls: type, key: str) -> Any:
         hints = typing.get_type_hints(cls)
-        fields = {field.metadata.get("key") or field.name: field for field in dataclasses.fields(cls)}
+        fields = {
+            field.metadata.get("key") or field.name: field for field in dataclasses.fields(cls)
+        }
         values = {}
         for name, name_node, child in self.pairs(node, key):
             path = f"{key}.{name}" if key else name
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(fields))}"
+                hint = (
+                    f"did you mean {close[0]}?"
+                    if close
+                    else f"allowed: {', '.join(sorted(fields))}"
+                )
                 raise self.fail(name_node, path, f"unknown key; {hint}")
             field = fields[name]
             values[field.name] = self.value(child, hints[field.name], path, field.metadata)
@@ -188,7 +208,9 @@ class _Reader:
         except (ConfigError, ValueError) as error:
             raise self.complaint(node, key, str(error)) from None
         except TypeError:
-            required = [name for name, f in fields.items() if _is_required(f) and f.name not in values]
+            required = [
+                name for name, f in fields.items() if _is_required(f) and f.name not in values
+            ]
             raise self.fail(node, key, f"missing: {', '.join(required)}") from None
 
     def complaint(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
@@ -221,7 +243,9 @@ class _Reader:
         if not isinstance(node, yaml.SequenceNode):
             raise self.fail(node, key, "must be a list")
         item = typing.get_args(hint)[0]
-        values = [self.value(child, item, f"{key}[{i}]", metadata) for i, child in enumerate(node.value)]
+        values = [
+            self.value(child, item, f"{key}[{i}]", metadata) for i, child in enumerate(node.value)
+        ]
         return tuple(values) if typing.get_origin(hint) is tuple else values
 
     def mapping(
@@ -233,7 +257,11 @@ class _Reader:
                 kind, slash, suffix = name.partition("/")
                 if kind not in components or (slash and not suffix.strip()):
                     allowed = ", ".join(sorted(components))
-                    raise self.fail(name_node, f"{key}.{name}", f"unknown; allowed: {allowed}, each also as TYPE/NAME")
+                    raise self.fail(
+                        name_node,
+                        f"{key}.{name}",
+                        f"unknown; allowed: {allowed}, each also as TYPE/NAME",
+                    )
                 hint = components[kind]
             values[name] = self.value(child, hint, f"{key}.{name}", {})
         return values
@@ -271,18 +299,24 @@ def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any])
         if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) or (
             hint is int and not text.lstrip("+-").isdigit()
         ):
-            raise ValueError(f"must be {'a whole number' if hint is int else 'a number'}, not {text!r}")
+            raise ValueError(
+                f"must be {'a whole number' if hint is int else 'a number'}, not {text!r}"
+            )
         return hint(text)
     if isinstance(hint, type) and issubclass(hint, Enum):
         if text not in [member.value for member in hint]:
-            raise ValueError(f"must be one of {', '.join(str(m.value) for m in hint)}, not {text!r}")
+            raise ValueError(
+                f"must be one of {', '.join(str(m.value) for m in hint)}, not {text!r}"
+            )
         return hint(text)
     if hint is Path:
         return home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
     return text
 
 
-def check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]) -> None:
+def check_limits(
+    value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]
+) -> None:
     """Raise what `fail` makes of the complaint when a value is outside its field's choices or range."""
     if (choices := metadata.get("choices")) and value not in choices:
         raise fail(f"must be one of {', '.join(choices)}, not {value!r}")
@@ -290,8 +324,17 @@ def check_limits(value: Any, metadata: Mapping[str, Any], fail: typing.Callable[
         low, high = limits
         if (low is not None and value < low) or (high is not None and value > high):
             unit = "s" if metadata.get("duration") else ""
-            least, most = f"{low:g}{unit}" if low is not None else "", f"{high:g}{unit}" if high is not None else ""
-            allowed = f"{least} to {most}" if least and most else f"at least {least}" if least else f"at most {most}"
+            least, most = (
+                f"{low:g}{unit}" if low is not None else "",
+                f"{high:g}{unit}" if high is not None else "",
+            )
+            allowed = (
+                f"{least} to {most}"
+                if least and most
+                else f"at least {least}"
+                if least
+                else f"at most {most}"
+            )
             raise fail(f"{value:g}{unit} is out of range; allowed: {allowed}")
 
 

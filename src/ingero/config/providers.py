@@ -30,9 +30,13 @@ class ProviderLookup:
         self._networks: list[tuple[Network, str]] = []
         for text, name in rules.addresses.items():
             try:
-                self._networks.append((ipaddress.ip_network(text, strict=False), canonical_provider(name)))
+                self._networks.append(
+                    (ipaddress.ip_network(text, strict=False), canonical_provider(name))
+                )
             except ValueError:
-                raise ConfigError(f"addresses.{text}: not an address or network such as 10.1.0.0/16") from None
+                raise ConfigError(
+                    f"addresses.{text}: not an address or network such as 10.1.0.0/16"
+                ) from None
         self._networks.sort(key=lambda pair: -pair[0].prefixlen)
         for label in rules.labels:
             if "=" not in label:
@@ -43,7 +47,9 @@ class ProviderLookup:
         """True when there are no rules: what agents say of themselves stands."""
         return not self._networks and not self._labels
 
-    def find(self, address: str | None, labels: Mapping[str, Any] | None = None, said: str | None = None) -> str | None:
+    def find(
+        self, address: str | None, labels: Mapping[str, Any] | None = None, said: str | None = None
+    ) -> str | None:
         """The provider of a node; None when nobody knows."""
         if address is not None and self._networks:
             try:

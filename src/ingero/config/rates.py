@@ -12,7 +12,13 @@ import yaml
 from ingero.config.loader import MAX_CONFIG_BYTES, yaml_complaint
 from ingero.errors import ConfigError
 
-ALIASES = {"aws": "ec2", "amazon": "ec2", "google": "gcp", "microsoft": "azure", "on-prem": "onprem"}
+ALIASES = {
+    "aws": "ec2",
+    "amazon": "ec2",
+    "google": "gcp",
+    "microsoft": "azure",
+    "on-prem": "onprem",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,9 @@ def canonical_provider(name: str) -> str:
 
 def load_rates(override: Path | None = None) -> RateTable:
     """The shipped table, with the rows of an own file on top."""
-    shipped = parse_rates(files("ingero.config").joinpath("gpu_rates.yaml").read_text("utf-8"), "gpu_rates.yaml")
+    shipped = parse_rates(
+        files("ingero.config").joinpath("gpu_rates.yaml").read_text("utf-8"), "gpu_rates.yaml"
+    )
     return shipped if override is None else shipped.overridden_by(read_rates(override))
 
 
@@ -87,13 +95,17 @@ def read_rates(path: Path) -> RateTable:
 def parse_rates(text: str | bytes, source: str) -> RateTable:
     """A table from YAML; unknown keys are ignored, everything that would make a wrong price is refused."""
     if len(text) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{source} is larger than {MAX_CONFIG_BYTES} bytes; this is not a rate table")
+        raise ConfigError(
+            f"{source} is larger than {MAX_CONFIG_BYTES} bytes; this is not a rate table"
+        )
     try:
         root = yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise yaml_complaint(source, error) from None
     if not isinstance(root, dict):
-        raise ConfigError(f"{source}: a rate table is a mapping with the keys currency_name, providers, fallback_rate")
+        raise ConfigError(
+            f"{source}: a rate table is a mapping with the keys currency_name, providers, fallback_rate"
+        )
     providers = root.get("providers")
     if not isinstance(providers, dict) or not providers:
         raise ConfigError(f"{source}: providers: needs at least one provider with its models")
@@ -101,7 +113,8 @@ def parse_rates(text: str | bytes, source: str) -> RateTable:
         currency_name=_text(root, "currency_name", source),
         currency_symbol=_text(root, "currency_symbol", source),
         providers={
-            canonical_provider(str(name)): _rates(rates, str(name), source) for name, rates in providers.items()
+            canonical_provider(str(name)): _rates(rates, str(name), source)
+            for name, rates in providers.items()
         },
         fallback_rate=_rate(root.get("fallback_rate"), "fallback_rate", source),
         as_of=str(root.get("as_of", "")),
@@ -119,11 +132,19 @@ def _text(root: Mapping[str, Any], key: str, source: str) -> str:
 def _rates(rates: Any, provider: str, source: str) -> dict[str, float]:
     if not isinstance(rates, dict):
         raise ConfigError(f"{source}: providers.{provider}: write one `GPU model: rate` per line")
-    return {str(model): _rate(rate, f"providers.{provider}.{model}", source) for model, rate in rates.items()}
+    return {
+        str(model): _rate(rate, f"providers.{provider}.{model}", source)
+        for model, rate in rates.items()
+    }
 
 
 def _rate(value: Any, key: str, source: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value < 0
+    ):
         raise ConfigError(f"{source}: {key}: {value!r} is not a rate; write a number of 0 or more")
     return float(value)
 

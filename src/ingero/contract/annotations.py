@@ -91,7 +91,9 @@ def check_annotation(note: Annotation) -> None:
         raise MalformedInput(f"{len(note.labels)} labels; 1 to {MAX_LABELS} are allowed")
     for key, value in note.labels.items():
         if not _KEY.fullmatch(key) or len(key) > MAX_KEY_BYTES:
-            raise MalformedInput(f"the key {key[:80]!r} is not 1 to {MAX_KEY_BYTES} of letters, digits, `_`, `.`, `-`")
+            raise MalformedInput(
+                f"the key {key[:80]!r} is not 1 to {MAX_KEY_BYTES} of letters, digits, `_`, `.`, `-`"
+            )
         if len(value.encode()) > MAX_VALUE_BYTES:
             raise MalformedInput(f"the value of {key!r} is longer than {MAX_VALUE_BYTES} bytes")
         if any(ord(character) < 32 or ord(character) == 127 for character in value):

@@ -15,7 +15,9 @@ class Severity(StrEnum):
     LOW = "LOW"
 
 
-CHAIN_WINDOW_NS: Final = 60_000_000_000  # how far before its detection the events of a chain may lie
+CHAIN_WINDOW_NS: Final = (
+    60_000_000_000  # how far before its detection the events of a chain may lie
+)
 SEVERITIES = ("CRITICAL", *(str(severity) for severity in Severity))  # other agents know one more
 
 

@@ -16,7 +16,9 @@ class CollectiveSource(StrEnum):
     INSPECTOR = "nccl-inspector"
     FLIGHT_RECORDER = "flight-recorder"
     KINETO = "kineto"
-    ANNOTATION = "annotation"  # own time between steps a job names; its collectives are those of probes
+    ANNOTATION = (
+        "annotation"  # own time between steps a job names; its collectives are those of probes
+    )
     EBPF = "ebpf"
 
 
@@ -42,7 +44,9 @@ DATATYPE_BYTES = {
 NCCL_DATATYPES = tuple(DATATYPE_BYTES)  # index = ncclDataType_t
 _DATATYPE_BY_PLAIN_NAME = {name.replace("_", ""): name for name in DATATYPE_BYTES}
 NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")  # index = ncclRedOp_t
-MAX_RANKS = 1 << 20  # of one communicator: more is not a cluster but a wrong number, and costs memory per rank
+MAX_RANKS = (
+    1 << 20
+)  # of one communicator: more is not a cluster but a wrong number, and costs memory per rank
 _RANGES = {
     "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS, "nranks": MAX_RANKS + 1,
     "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62, "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62,
@@ -71,7 +75,9 @@ class CollectiveRecord:
     gpu_duration_ns: int | None
     stream: int | None
     source: CollectiveSource
-    barrier_wait_ns: int | None = None  # from the enqueue to the host's wait for the stream; measured, never stored
+    barrier_wait_ns: int | None = (
+        None  # from the enqueue to the host's wait for the stream; measured, never stored
+    )
 
 
 def encode_comm(comm: int) -> str:

@@ -78,7 +78,10 @@ _OPS: Final[dict[Source, dict[int, tuple[str, str]]]] = {
         14: ("cudaEventSynchronize", "wait for an event; arg0 event"),
     },
     Source.HOST: {
-        1: ("sched_switch", "a traced thread was off the CPU; duration is how long, arg1 who ran instead"),
+        1: (
+            "sched_switch",
+            "a traced thread was off the CPU; duration is how long, arg1 who ran instead",
+        ),
         2: ("sched_wakeup", "a traced thread was woken; arg1 the thread"),
         3: ("mm_page_alloc", "kernel page allocation; arg0 bytes"),
         4: ("oom_kill", "the out-of-memory killer chose a victim; arg1 its pid"),
@@ -198,7 +201,11 @@ def op_name(source: int, op: int) -> str:
     known = OP_TEXT.get((source, op))
     if known:
         return known[0]
-    return _UNKNOWN_OP.get(Source(source), "unknown({})").format(op) if source in SOURCE_TEXT else f"unknown({op})"
+    return (
+        _UNKNOWN_OP.get(Source(source), "unknown({})").format(op)
+        if source in SOURCE_TEXT
+        else f"unknown({op})"
+    )
 
 
 def source_name(source: int) -> str:

@@ -64,12 +64,18 @@ def render(families: Iterable[Family]) -> bytes:
 
 def render_labels(pairs: Labels) -> str:
     """`{a="1",b="2"}`, or nothing."""
-    return "{" + ",".join([f'{key}="{value.translate(_ESCAPES)}"' for key, value in pairs]) + "}" if pairs else ""
+    return (
+        "{" + ",".join([f'{key}="{value.translate(_ESCAPES)}"' for key, value in pairs]) + "}"
+        if pairs
+        else ""
+    )
 
 
 def render_value(value: float) -> str:
     """Shortest exact form; the format has its own words for what is not finite."""
-    if isinstance(value, int) or (math.isfinite(value) and value == int(value) and abs(value) < 1e15):
+    if isinstance(value, int) or (
+        math.isfinite(value) and value == int(value) and abs(value) < 1e15
+    ):
         return str(int(value))
     if math.isfinite(value):
         return repr(value)

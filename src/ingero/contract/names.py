@@ -26,7 +26,9 @@ EPISODE_ID: Final = "ingero.episode.id"
 MEMCPY_DIRECTION: Final = "ingero.memcpy.direction"
 SOURCE: Final = "ingero.source"
 STEP: Final = "ingero.step"  # number of a step; of the first one where a point stands for several
-STEP_COUNT: Final = "ingero.step.count"  # steps one own-time point is the mean of; 1 where it is missing
+STEP_COUNT: Final = (
+    "ingero.step.count"  # steps one own-time point is the mean of; 1 where it is missing
+)
 STEP_IDLE_MS: Final = "ingero.step.idle_ms"  # of own time: the GPU waited for its host
 STEP_SPAN_MS: Final = "ingero.step.span_ms"  # wall time of the step, waiting included
 THRESHOLD_ATTR: Final = "threshold"
@@ -57,8 +59,12 @@ HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the version of the published contract 
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
 COLLECTIVE_BARRIER_WAIT_MS: Final = "nccl.collective.barrier_wait_ms"
 COLLECTIVE_BYTES: Final = "nccl.collective.bytes"
-COLLECTIVE_PEER_LAG_MS: Final = "nccl.collective.peer_lag_ms"  # published: own duration minus the peers' median
-COLLECTIVE_LATENESS_MS: Final = "ingero.collective.lateness_ms"  # ours: positive means this rank came late
+COLLECTIVE_PEER_LAG_MS: Final = (
+    "nccl.collective.peer_lag_ms"  # published: own duration minus the peers' median
+)
+COLLECTIVE_LATENESS_MS: Final = (
+    "ingero.collective.lateness_ms"  # ours: positive means this rank came late
+)
 NCCL_OP: Final = "nccl.op_type"
 NCCL_COMM: Final = "nccl.comm_id_hash"
 NCCL_RANK: Final = "nccl.rank"
@@ -70,7 +76,9 @@ NCCL_SEQ: Final = "nccl.seq"
 NCCL_STREAM: Final = "nccl.stream"
 NCCL_GPU_DURATION_NS: Final = "nccl.gpu_duration_ns"
 NCCL_BYTES: Final = "nccl.bytes"
-NCCL_BARRIER: Final = "nccl.barrier"  # true on points about a wait, which keep the plain name of the operation
+NCCL_BARRIER: Final = (
+    "nccl.barrier"  # true on points about a wait, which keep the plain name of the operation
+)
 
 # Reply of a push
 THRESHOLD_HEADER: Final = "X-Ingero-Threshold"
@@ -88,7 +96,9 @@ NODE_NAME_HEADER: Final = "X-Ingero-Node"
 
 SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the number under which a request is durable
 SEQUENCE_METADATA: Final = "ingero-sequence"
-WAIT_HEADER: Final = "x-ingero-wait"  # Echo: answer once it can be queried; header and metadata alike
+WAIT_HEADER: Final = (
+    "x-ingero-wait"  # Echo: answer once it can be queried; header and metadata alike
+)
 
 # OTLP
 METRICS_PATH: Final = "/v1/metrics"
@@ -100,7 +110,9 @@ JSON_TYPE: Final = "application/json"
 
 # Verdict events and series
 VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
-CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"  # log record name; body or attributes are the chain object
+CAUSAL_CHAIN_EVENT: Final = (
+    "ingero.causal_chain"  # log record name; body or attributes are the chain object
+)
 
 # where the NCCL plugin puts its rings, unless the variable names another folder
 RING_FOLDER: Final = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links

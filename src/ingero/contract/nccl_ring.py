@@ -103,7 +103,9 @@ def decode_header(data: bytes, where: str) -> RingHeader:
     if int(raw["magic"]) != MAGIC:
         raise ForeignFile(f"{where}: not an NCCL ring")
     if int(raw["version"]) != VERSION:
-        raise ForeignFile(f"{where}: ring layout {raw['version']}, this agent reads {VERSION}; upgrade the older side")
+        raise ForeignFile(
+            f"{where}: ring layout {raw['version']}, this agent reads {VERSION}; upgrade the older side"
+        )
     sizes = (int(raw["header_bytes"]), int(raw["comm_bytes"]), int(raw["record_bytes"]))
     slots, comms = int(raw["slots"]), int(raw["comms"])
     if sizes != (HEADER.itemsize, COMM.itemsize, RECORD.itemsize):
@@ -150,7 +152,9 @@ def record_checks(records: Records) -> NDArray[np.uint64]:
 def whole_records(records: Records, first: int) -> NDArray[np.bool_]:
     """Which of the records copied from index `first` on are complete and unharmed."""
     index = np.arange(first, first + len(records), dtype=np.uint64)
-    whole: NDArray[np.bool_] = (records["stamp"] == index + np.uint64(1)) & (records["check"] == record_checks(records))
+    whole: NDArray[np.bool_] = (records["stamp"] == index + np.uint64(1)) & (
+        records["check"] == record_checks(records)
+    )
     return whole
 
 
@@ -177,7 +181,9 @@ def decode_ring(data: bytes, where: str) -> RingCopy:
     ordered = slots[np.arange(oldest, head) % header.slots]
     whole = whole_records(ordered, oldest)
     comms = decode_comms(data[HEADER.itemsize : header.records_at])
-    return RingCopy(header, decode_counters(data), comms, ordered[whole], oldest, int((~whole).sum()))
+    return RingCopy(
+        header, decode_counters(data), comms, ordered[whole], oldest, int((~whole).sum())
+    )
 
 
 def decode_text(raw: Any) -> str:  # Any: numpy's scalar of a bytes field

@@ -4,7 +4,9 @@ from typing import Final
 
 import msgspec
 
-AGGREGATE_ABOVE_EVENTS: Final = 500_000  # above this many events, operations are answered from minute buckets
+AGGREGATE_ABOVE_EVENTS: Final = (
+    500_000  # above this many events, operations are answered from minute buckets
+)
 MAX_QUERY_BODY_BYTES: Final = 1 << 20
 
 
@@ -112,7 +114,9 @@ class GraphEvent(msgspec.Struct, omit_defaults=True):
     pid: int
     op: str
     duration_us: int
-    ret_code: int | None = msgspec.field(default_factory=int)  # null where the recorder did not keep it
+    ret_code: int | None = msgspec.field(
+        default_factory=int
+    )  # null where the recorder did not keep it
     comm: str = ""
     stream_handle: str = ""
     graph_handle: str = ""
@@ -182,8 +186,17 @@ _ABSENT = (
 
 def capabilities() -> list[Capability]:
     """What this API can show, and what it would need for the rest."""
-    present = [Capability(id=i, label=label, available=True, source=source) for i, label, source in _PRESENT]
+    present = [
+        Capability(id=i, label=label, available=True, source=source)
+        for i, label, source in _PRESENT
+    ]
     return present + [
-        Capability(id=i, label=label, available=False, required_tool=needs, tooltip=f"needs {needs}, which is not read")
+        Capability(
+            id=i,
+            label=label,
+            available=False,
+            required_tool=needs,
+            tooltip=f"needs {needs}, which is not read",
+        )
         for i, label, needs in _ABSENT
     ]

@@ -117,7 +117,9 @@ class InferenceSamplerDegraded(Line, frozen=True, tag="inference_sampler_degrade
     world_size: int | None = None
 
 
-class VerdictLine(Verdict, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="verdict"):
+class VerdictLine(
+    Verdict, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="verdict"
+):
     """A verdict Fleet sent in the reply to a push, with where and when it was received."""
 
     cluster_id: str

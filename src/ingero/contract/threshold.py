@@ -41,7 +41,9 @@ def encode_quorum(quorum_met: bool) -> str:
     return "true" if quorum_met else "false"
 
 
-def decode_headers(threshold: str | None, quorum: str | None) -> tuple[Delivery, ServedThreshold | None]:
+def decode_headers(
+    threshold: str | None, quorum: str | None
+) -> tuple[Delivery, ServedThreshold | None]:
     """The pair of reply headers; both or neither count, and nothing but a finite number within bounds is believed."""
     threshold, quorum = (threshold or "").strip(), (quorum or "").strip()
     if not threshold or not quorum:
@@ -49,7 +51,10 @@ def decode_headers(threshold: str | None, quorum: str | None) -> tuple[Delivery,
     value = float(threshold) if _DECIMAL.fullmatch(threshold) else None
     flag = {"true": True, "false": False}.get(quorum.lower())
     if value == 0.0 and flag is False:
-        return Delivery.HIT, COLD_START  # the same as in an answer to GET: Fleet is there and has no line yet
+        return (
+            Delivery.HIT,
+            COLD_START,
+        )  # the same as in an answer to GET: Fleet is there and has no line yet
     if value is None or flag is None or not MIN_DELIVERED <= value <= MAX_DELIVERED:
         return Delivery.REJECTED, None
     return Delivery.HIT, ServedThreshold(value, flag)

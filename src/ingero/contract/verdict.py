@@ -34,7 +34,11 @@ class CauseClass(StrEnum):
 
 
 class Verdict(
-    msgspec.Struct, frozen=True, kw_only=True, rename={"cause": "class", "next_step": "next"}, omit_defaults=True
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"cause": "class", "next_step": "next"},
+    omit_defaults=True,
 ):
     """One decision with its evidence. `excess` and `error` are shares of own time; `since` is Unix seconds."""
 

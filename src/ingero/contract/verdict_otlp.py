@@ -5,7 +5,15 @@ from collections.abc import Iterable
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.otlp.values import AnyValue, LogRecord, LogsRequest, Resource, ResourceLogs, ScopeLogs, attributes
+from ingero.contract.otlp.values import (
+    AnyValue,
+    LogRecord,
+    LogsRequest,
+    Resource,
+    ResourceLogs,
+    ScopeLogs,
+    attributes,
+)
 from ingero.contract.verdict import Verdict, VerdictState
 
 
@@ -13,7 +21,11 @@ def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRe
     """One resource per (cluster, verdict)."""
     resources = []
     for cluster, verdict in changed:
-        identity = {names.CLUSTER_ID: cluster, names.NODE_ID: verdict.node, names.JOB_ID: verdict.job}
+        identity = {
+            names.CLUSTER_ID: cluster,
+            names.NODE_ID: verdict.node,
+            names.JOB_ID: verdict.job,
+        }
         record = LogRecord(
             time_unix_nano=wall_ns,
             observed_time_unix_nano=wall_ns,
@@ -22,6 +34,10 @@ def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRe
             body=AnyValue(string_value=msgspec.json.encode(verdict).decode()),
             event_name=names.VERDICT_EVENT,
         )
-        resource = Resource(attributes=attributes({key: value for key, value in identity.items() if value}))
-        resources.append(ResourceLogs(resource=resource, scope_logs=(ScopeLogs(log_records=(record,)),)))
+        resource = Resource(
+            attributes=attributes({key: value for key, value in identity.items() if value})
+        )
+        resources.append(
+            ResourceLogs(resource=resource, scope_logs=(ScopeLogs(log_records=(record,)),))
+        )
     return LogsRequest(tuple(resources))

@@ -30,10 +30,15 @@ class RowMerge:
         self._columns = list(columns)
         self.header = list(columns) if NODE_COLUMN in columns else [NODE_COLUMN, *columns]
 
-    def add(self, node: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    def add(
+        self, node: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
+    ) -> list[list[Any]]:
         """Rows of one node in the shape of the merged table; none when its columns differ from the first answer's."""
         if any(len(row) != len(columns) for row in rows):
-            self.fail(node, f"its rows do not have the {len(columns)} values its columns promise; left out")
+            self.fail(
+                node,
+                f"its rows do not have the {len(columns)} values its columns promise; left out",
+            )
             return []
         self.answered += 1
         if not columns:

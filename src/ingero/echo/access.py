@@ -74,13 +74,21 @@ def read_acl(path: Path) -> list[Key]:
         entries = msgspec.convert(yaml.safe_load(data), list[_AclEntry])
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # the error's own text would quote the file
-        raise AuthError(f"ACL file {path}{f' line {mark.line + 1}' if mark else ''}: not valid YAML or JSON") from None
+        raise AuthError(
+            f"ACL file {path}{f' line {mark.line + 1}' if mark else ''}: not valid YAML or JSON"
+        ) from None
     except msgspec.ValidationError as error:
-        raise AuthError(f"ACL file {path}: {error}; it is a list of key_name, token, allowed_clusters") from None
+        raise AuthError(
+            f"ACL file {path}: {error}; it is a list of key_name, token, allowed_clusters"
+        ) from None
     if not entries or len(entries) > MAX_KEYS:
         raise AuthError(f"ACL file {path} has {len(entries)} entries; 1 to {MAX_KEYS} are allowed")
     for number, entry in enumerate(entries, 1):
-        if len(entry.token) < MIN_TOKEN_LENGTH or not entry.token.isprintable() or " " in entry.token:
+        if (
+            len(entry.token) < MIN_TOKEN_LENGTH
+            or not entry.token.isprintable()
+            or " " in entry.token
+        ):
             raise AuthError(
                 f"ACL file {path}: the token of entry {number} must be at least {MIN_TOKEN_LENGTH} characters without "
                 "spaces; `openssl rand -hex 32` makes one"
@@ -88,12 +96,16 @@ def read_acl(path: Path) -> list[Key]:
         if not entry.key_name:
             raise AuthError(f"ACL file {path}: entry {number} has an empty key_name")
     return [
-        Key(entry.key_name, token_digest(entry.token), frozenset(entry.allowed_clusters) or None) for entry in entries
+        Key(entry.key_name, token_digest(entry.token), frozenset(entry.allowed_clusters) or None)
+        for entry in entries
     ]
 
 
 def _check_distinct(keys: list[Key], path: Path) -> None:
-    for what, values in (("key_name", [key.name for key in keys]), ("token", [key.digest for key in keys])):
+    for what, values in (
+        ("key_name", [key.name for key in keys]),
+        ("token", [key.digest for key in keys]),
+    ):
         if len(set(values)) < len(values):
             raise AuthError(f"ACL file {path}: two bearers have the same {what}")
 
@@ -110,7 +122,11 @@ class Access:
         """Take a new set; who is no longer in it may go on for the grace window, with the scope it had."""
         fresh = tuple(keys)
         known = {key.digest for key in fresh}
-        leaving = [(key, until) for key, until in self._leaving if key.digest not in known and until > now_s]
+        leaving = [
+            (key, until)
+            for key, until in self._leaving
+            if key.digest not in known and until > now_s
+        ]
         leaving += [(key, now_s + self._grace_s) for key in self._keys if key.digest not in known]
         self._keys, self._leaving = fresh, tuple(leaving)
         log.info("bearers_replaced", extra={"bearers": len(fresh), "in_grace": len(leaving)})

@@ -11,7 +11,9 @@ RETRY_AFTER_S: Final = 2
 class Admission:
     """Wraps an ASGI app. A body without a declared length counts as the largest one allowed."""
 
-    def __init__(self, app: ASGIApp, largest_bytes: int, limit_bytes: int = MAX_IN_FLIGHT_BYTES) -> None:
+    def __init__(
+        self, app: ASGIApp, largest_bytes: int, limit_bytes: int = MAX_IN_FLIGHT_BYTES
+    ) -> None:
         self._app = app
         self._largest_bytes = largest_bytes
         self._limit_bytes = limit_bytes
@@ -20,7 +22,9 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared = dict(scope["headers"]).get(b"content-length", b"")
-        size = min(int(declared), self._largest_bytes) if declared.isdigit() else self._largest_bytes
+        size = (
+            min(int(declared), self._largest_bytes) if declared.isdigit() else self._largest_bytes
+        )
         if self.in_flight_bytes + size > self._limit_bytes:
             self.refused += 1
             await _refuse(send)

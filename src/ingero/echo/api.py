@@ -32,7 +32,13 @@ from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
 from ingero.transport.auth import BEARER_NEEDED
 from ingero.transport.http import json_response
-from ingero.transport.tools.http import REQUEST_ID_HEADER, list_tools, refusal, request_id, tool_endpoint
+from ingero.transport.tools.http import (
+    REQUEST_ID_HEADER,
+    list_tools,
+    refusal,
+    request_id,
+    tool_endpoint,
+)
 from ingero.transport.tools.tool import ToolRefused
 
 DRAIN_RETRY_S: Final = 5
@@ -79,7 +85,10 @@ class QuestionApi:
             Route("/api/v2/whoami", self._whoami),
             Route("/metrics", self._metrics),
         ]
-        inner = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _internal_error})
+        inner = Starlette(
+            routes=routes,
+            exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+        )
         return Gate(GZipMiddleware(self._split(inner), COMPRESS_FROM_BYTES), self)
 
     async def start(self) -> None:
@@ -90,7 +99,11 @@ class QuestionApi:
             name="ingero-echo",
             tools=TOOLS,
             context_of=self._asker,
-            prompts=[McpPrompt("investigate", "Find the node and rank that slow a cluster down", _investigate)],
+            prompts=[
+                McpPrompt(
+                    "investigate", "Find the node and rank that slow a cluster down", _investigate
+                )
+            ],
             resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
             instructions=INSTRUCTIONS,
         )
@@ -147,7 +160,9 @@ class QuestionApi:
 
     async def _metrics(self, request: Request) -> Response:
         if request.scope[_CALLER].key.clusters is not None:
-            raise HTTPException(403, "metrics are of the whole service; use a token without a cluster scope")
+            raise HTTPException(
+                403, "metrics are of the whole service; use a token without a cluster scope"
+            )
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
 
@@ -165,7 +180,9 @@ class Gate:
             return
         request = Request(scope)
         entry = Entry(
-            request_id(request), transport="mcp" if scope["path"] in MCP_PATHS else "http", tool=scope["path"]
+            request_id(request),
+            transport="mcp" if scope["path"] in MCP_PATHS else "http",
+            tool=scope["path"],
         )
 
         async def send_and_note(message: Message) -> None:
@@ -191,7 +208,9 @@ class Gate:
         """None lets it in."""
         now_s = time.monotonic()
         if self._api.engine.ingest.draining:
-            return refusal(ToolRefused("draining", "Echo is stopping", 503, DRAIN_RETRY_S), entry.request_id)
+            return refusal(
+                ToolRefused("draining", "Echo is stopping", 503, DRAIN_RETRY_S), entry.request_id
+            )
         if request.url.path.startswith(_OPEN):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
@@ -217,14 +236,17 @@ class Gate:
 def _too_many(wait_s: float, entry: Entry) -> Response:
     after = max(1, int(wait_s + 0.999))
     return refusal(
-        ToolRefused("rate_limited", f"too many requests; ask again in {after} s", 429, after), entry.request_id
+        ToolRefused("rate_limited", f"too many requests; ask again in {after} s", 429, after),
+        entry.request_id,
     )
 
 
 def _reply(request: Request, data: Any) -> Response:
     entry: Entry = request.scope[_CALLER].entry
     took_ms = round((time.perf_counter() - entry.began_s) * 1e3, 3)
-    return json_response({"data": data, "meta": {"duration_ms": took_ms, "request_id": entry.request_id}})
+    return json_response(
+        {"data": data, "meta": {"duration_ms": took_ms, "request_id": entry.request_id}}
+    )
 
 
 def _named(endpoint: Callable[[Request], Any], name: str) -> Callable[[Request], Any]:
@@ -270,4 +292,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _internal_error(request: Request, _: Exception) -> Response:
     """A defect of ours: the log has the details, the caller gets the number to look for."""
     entry: Entry = request.scope[_CALLER].entry
-    return refusal(ToolRefused("internal", "an error of Echo itself; its log has the details", 500), entry.request_id)
+    return refusal(
+        ToolRefused("internal", "an error of Echo itself; its log has the details", 500),
+        entry.request_id,
+    )

@@ -42,7 +42,9 @@ from ingero.transport.tls import ServerTls, renew_context, server_context
 
 STATS_TIMEOUT_S = 2.0
 MAX_GRPC_CALLS = 256
-SWITCH_INTERVAL_S = 0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
+SWITCH_INTERVAL_S = (
+    0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
+)
 log = logging.getLogger(__name__)
 
 
@@ -134,20 +136,27 @@ class EchoService:
             return ServerTls(cert=config.tls_cert, key=config.tls_key, client_ca=config.client_ca)
         if config.create_certificate:
             bound = [
-                parse_address(address)[0] for address in (config.otlp_addr, config.otlp_http_addr, config.mcp_addr)
+                parse_address(address)[0]
+                for address in (config.otlp_addr, config.otlp_http_addr, config.mcp_addr)
             ]
-            kept = kept_certificate(certificate_beside(config.database).parent, local_names(None, bound))
+            kept = kept_certificate(
+                certificate_beside(config.database).parent, local_names(None, bound)
+            )
             log.info("certificate", extra={"path": str(kept.cert)})
             if kept.replaced is not None:
                 next_step = "give those that trust a copy of it the new file"
                 log.warning("certificate_replaced", extra={"was": kept.replaced, "next": next_step})
             return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)
-        log.warning("plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"})
+        log.warning(
+            "plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"}
+        )
         return None
 
     def _otlp_app(self) -> Starlette:
         def endpoint(kind: Any) -> Callable[[Request], Any]:
-            return otlp_endpoint(kind, self.receiver.receive_http, self.receiver.no_headers, MAX_REQUEST_BYTES)
+            return otlp_endpoint(
+                kind, self.receiver.receive_http, self.receiver.no_headers, MAX_REQUEST_BYTES
+            )
 
         return Starlette(
             routes=[
@@ -157,7 +166,9 @@ class EchoService:
             ]
         )
 
-    async def _serve(self, name: str, endpoint: str, app: ASGIApp, context: ssl.SSLContext | None) -> None:
+    async def _serve(
+        self, name: str, endpoint: str, app: ASGIApp, context: ssl.SSLContext | None
+    ) -> None:
         listener = HttpListener(app, bind(endpoint), context)
         self._listeners.append(listener)
         await listener.start()
@@ -171,7 +182,9 @@ class EchoService:
     async def _metrics(self, request: Request) -> Response:
         key = self._sender(request.headers.get("authorization"))
         if key is None or key.clusters is not None:
-            return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+            return error_response(
+                BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+            )
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
     async def render_metrics(self) -> bytes:
@@ -184,7 +197,9 @@ class EchoService:
         return render(families + store_families(self.engine, stats, self._limit_bytes))
 
     def _keys(self) -> list[Key]:
-        return read_keys(self.config.auth_token_file, self.config.bearer_acl_file, self.config.database)
+        return read_keys(
+            self.config.auth_token_file, self.config.bearer_acl_file, self.config.database
+        )
 
     def _sender(self, authorization: str | None) -> Key | None:
         return self.access.find(authorization, time.monotonic())

@@ -66,7 +66,9 @@ class AuditTrail:
             return
         at = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
         who = [entry.request_id, entry.token_digest, entry.key_name or None, entry.transport]
-        self._waiting.append([at, *who, entry.tool, entry.clusters, entry.status, entry.rows, took_ms])
+        self._waiting.append(
+            [at, *who, entry.tool, entry.clusters, entry.status, entry.rows, took_ms]
+        )
 
     def start(self) -> None:
         """Write inside the running loop."""
@@ -90,7 +92,10 @@ class AuditTrail:
             rows = [self._waiting.popleft() for _ in range(min(FLUSH_ROWS, len(self._waiting)))]
             try:
                 await self._store.audit(rows)
-            except (IngeroError, asyncio.CancelledError) as error:  # the store is being replaced: keep them
+            except (
+                IngeroError,
+                asyncio.CancelledError,
+            ) as error:  # the store is being replaced: keep them
                 self._waiting.extendleft(reversed(rows))
                 if isinstance(error, asyncio.CancelledError):
                     raise

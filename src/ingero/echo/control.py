@@ -38,8 +38,12 @@ class Control:
         self._path.unlink(missing_ok=True)  # left by a killed predecessor; we own the database
         mask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, self._path, limit=MAX_LINE_BYTES)
-        except OSError as error:  # a path over 107 bytes; Echo serves, only a backup needs it stopped
+            self._server = await asyncio.start_unix_server(
+                self._serve, self._path, limit=MAX_LINE_BYTES
+            )
+        except (
+            OSError
+        ) as error:  # a path over 107 bytes; Echo serves, only a backup needs it stopped
             log.warning("no_control_socket", extra={"path": str(self._path), "reason": str(error)})
         finally:
             os.umask(mask)
@@ -64,7 +68,9 @@ class Control:
         if request["do"] != "backup":
             raise StoreError(f"unknown request {request['do']!r}")
         durable = self._engine.ingest.durable_seq
-        await self._engine.store.wait_applied(durable, WAIT_S)  # all that was acknowledged so far is in the copy
+        await self._engine.store.wait_applied(
+            durable, WAIT_S
+        )  # all that was acknowledged so far is in the copy
         return {"applied_seq": await self._engine.store.backup(request["path"])}
 
 
@@ -78,16 +84,24 @@ def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> di
         except OSError as error:
             if isinstance(error, FileNotFoundError | ConnectionRefusedError) or not error.errno:
                 return None  # nobody is there; without a number, the path is longer than a socket can have
-            raise StoreError(f"cannot ask the Echo behind {path}: {error.strerror}; run this as its user") from None
+            raise StoreError(
+                f"cannot ask the Echo behind {path}: {error.strerror}; run this as its user"
+            ) from None
         try:
             with connection.makefile("rwb") as stream:
                 stream.write(json.dumps(request).encode() + b"\n")
                 stream.flush()
                 line = stream.readline()
         except OSError as error:
-            reason = f"no answer within {timeout_s:g} s" if isinstance(error, TimeoutError) else error.strerror
+            reason = (
+                f"no answer within {timeout_s:g} s"
+                if isinstance(error, TimeoutError)
+                else error.strerror
+            )
             raise StoreError(f"the Echo behind {path}: {reason}; its log says more") from None
-    answer: dict[str, Any] = json.loads(line) if line else {"error": "Echo stopped before it answered"}
+    answer: dict[str, Any] = (
+        json.loads(line) if line else {"error": "Echo stopped before it answered"}
+    )
     if "error" in answer:
         raise StoreError(answer["error"])
     return answer

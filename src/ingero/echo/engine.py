@@ -70,7 +70,9 @@ class Engine:
         try:
             applied = await self.store.start()
             found = self._check_journal(applied)
-            journal = JournalWriter(settings.journal, max(found.last_seq, applied), settings.segment_bytes)
+            journal = JournalWriter(
+                settings.journal, max(found.last_seq, applied), settings.segment_bytes
+            )
         except BaseException:
             await self.store.stop()
             self._ownership.release()
@@ -110,7 +112,10 @@ class Engine:
                 f"{self._settings.journal}: {'; '.join(found.problems)}. Nothing was changed. Put the missing files "
                 "back, or run `ingero-echo verify --repair` to go on without what is lost"
             )
-        log.info("journal_open", extra={"replay_requests": found.frames, "torn_bytes": found.dropped_bytes})
+        log.info(
+            "journal_open",
+            extra={"replay_requests": found.frames, "torn_bytes": found.dropped_bytes},
+        )
         return found
 
     def _on_progress(self, progress: Progress) -> None:

@@ -57,7 +57,10 @@ class Ingest:
     """The way in. `submit` runs in the event loop; `start` and `stop` frame its writer thread."""
 
     def __init__(
-        self, journal: JournalWriter, max_backlog_bytes: int, on_durable: Callable[[int], None] = lambda _: None
+        self,
+        journal: JournalWriter,
+        max_backlog_bytes: int,
+        on_durable: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._journal = journal
         self._on_durable = on_durable
@@ -69,9 +72,13 @@ class Ingest:
         self._stopping = threading.Event()
         self._full: tuple[float, str] | None = None
         self._thread = threading.Thread(target=self._write_forever, name="journal", daemon=True)
-        self._preparer = threading.Thread(target=self._prepare_forever, name="segments", daemon=True)
+        self._preparer = threading.Thread(
+            target=self._prepare_forever, name="segments", daemon=True
+        )
         self._loop: asyncio.AbstractEventLoop
-        self._backlog: deque[tuple[int, int]] = deque()  # last sequence and bytes of each group not yet in the database
+        self._backlog: deque[tuple[int, int]] = (
+            deque()
+        )  # last sequence and bytes of each group not yet in the database
         self._applied_seq = journal.last_seq
         self.backlog_bytes = 0
         self.draining = False
@@ -92,7 +99,11 @@ class Ingest:
             return "Echo is stopping"
         if self._full is not None and time.monotonic() < self._full[0]:
             return self._full[1]
-        return "" if self.backlog_bytes < self._max_backlog_bytes else "the store is behind; its backlog is full"
+        return (
+            ""
+            if self.backlog_bytes < self._max_backlog_bytes
+            else "the store is behind; its backlog is full"
+        )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -139,13 +150,18 @@ class Ingest:
 
     def _admit(self, size: int) -> None:
         if size > MAX_REQUEST_BYTES:
-            raise TooLarge(f"the request is larger than {MAX_REQUEST_BYTES} bytes; send smaller batches")
+            raise TooLarge(
+                f"the request is larger than {MAX_REQUEST_BYTES} bytes; send smaller batches"
+            )
         if self.draining:
             raise Overloaded("Echo is stopping", DRAIN_RETRY_S)
         if self._full is not None and time.monotonic() < self._full[0]:
             self.counters.refused_full += 1
             raise StoreFull(self._full[1])
-        if self._queued_bytes + size > MAX_QUEUED_BYTES or self.backlog_bytes > self._max_backlog_bytes:
+        if (
+            self._queued_bytes + size > MAX_QUEUED_BYTES
+            or self.backlog_bytes > self._max_backlog_bytes
+        ):
             self.counters.refused_overload += 1
             raise Overloaded("more arrives than the store can load", OVERLOAD_RETRY_S)
 
@@ -168,14 +184,18 @@ class Ingest:
             size += len(group[-1][1])
         failure: StoreError | None = None
         try:
-            last = self._journal.append([(signal, body) for signal, body, _, _ in group], time.time_ns() // 1000)
+            last = self._journal.append(
+                [(signal, body) for signal, body, _, _ in group], time.time_ns() // 1000
+            )
         except StoreError as error:
             failure = error
             last = 0
             log.error("journal_refused", extra={"reason": str(error)})
         self._loop.call_soon_threadsafe(self._settle, group, size, last, failure)
 
-    def _settle(self, group: list[_Waiting], size: int, last: int, failure: StoreError | None) -> None:
+    def _settle(
+        self, group: list[_Waiting], size: int, last: int, failure: StoreError | None
+    ) -> None:
         """In the event loop: acknowledge a group, or tell all of it why not."""
         self._queued_bytes -= size
         if failure is not None:

@@ -34,7 +34,9 @@ async def investigate_text(find_stragglers: Callable[[], Awaitable[StragglersAns
 async def _lead(find_stragglers: Callable[[], Awaitable[StragglersAnswer]]) -> str:
     try:
         found = await find_stragglers()
-    except IngeroError as error:  # no data yet, or several clusters to choose from: the steps still hold
+    except (
+        IngeroError
+    ) as error:  # no data yet, or several clusters to choose from: the steps still hold
         return f"Where things stand: {error}."
     if not found.stragglers:
         return f"Where things stand: nobody in {found.cluster_id} is slow now; the summary says what else is known."
@@ -47,9 +49,21 @@ async def _lead(find_stragglers: Callable[[], Awaitable[StragglersAnswer]]) -> s
 
 def schema_text() -> str:
     """Every readable table and column with its meaning, as Markdown."""
-    lines = ["# Tables of Echo", "", "DuckDB dialect. Times are UTC. Write table names without a schema in front.", ""]
+    lines = [
+        "# Tables of Echo",
+        "",
+        "DuckDB dialect. Times are UTC. Write table names without a schema in front.",
+        "",
+    ]
     for table in READABLE:
-        lines += [f"## {table.name}", "", table.comment, "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"## {table.name}",
+            "",
+            table.comment,
+            "",
+            "| column | type | meaning |",
+            "|---|---|---|",
+        ]
         lines += [f"| {name} | {kind} | {comment} |" for name, kind, comment in table.columns]
         lines.append("")
     return "\n".join(lines)

@@ -38,7 +38,9 @@ def backup(database: Path, target: Path) -> int:
     """Copy everything acknowledged so far to `target`, from a running Echo or from its files; returns its sequence."""
     if target.exists():
         raise StoreError(f"{target} exists; give a name that is free")
-    running = ask_running(database, {"do": "backup", "path": str(target.absolute())}, BACKUP_TIMEOUT_S)
+    running = ask_running(
+        database, {"do": "backup", "path": str(target.absolute())}, BACKUP_TIMEOUT_S
+    )
     if running is not None:
         return int(running["applied_seq"])
     with _opened(database) as store:
@@ -49,7 +51,9 @@ def backup(database: Path, target: Path) -> int:
 def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
     """Put a backup in the place of `database`; returns its sequence and what became of the journal."""
     if database.exists() and not force:
-        raise StoreError(f"{database} exists; --force sets it aside and puts the backup in its place")
+        raise StoreError(
+            f"{database} exists; --force sets it aside and puts the backup in its place"
+        )
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ownership = Ownership(database)
     try:
@@ -79,13 +83,21 @@ def verify(database: Path) -> Verification:
     """Check database and journal without changing either."""
     found = Verification()
     with _opened(database) as store:
-        found.facts |= {"database": str(database), "schema_version": SCHEMA_VERSION, "applied_seq": store.applied_seq}
+        found.facts |= {
+            "database": str(database),
+            "schema_version": SCHEMA_VERSION,
+            "applied_seq": store.applied_seq,
+        }
         found.facts |= {f"rows in {table}": count for table, count in store.row_counts().items()}
         found.facts["database_bytes"] = store.used_bytes()
         newest = store.scalar("SELECT max(seq) FROM events")
         if newest is not None and newest > store.applied_seq:
-            found.problems.append(f"events has request {newest}, but only {store.applied_seq} are marked as applied")
-        twice = store.scalar("SELECT count(*) FROM (SELECT 1 FROM events GROUP BY seq, idx HAVING count(*) > 1)")
+            found.problems.append(
+                f"events has request {newest}, but only {store.applied_seq} are marked as applied"
+            )
+        twice = store.scalar(
+            "SELECT count(*) FROM (SELECT 1 FROM events GROUP BY seq, idx HAVING count(*) > 1)"
+        )
         if twice:
             found.problems.append(f"{twice} events are stored more than once")
         journal = journal_directory(database)
@@ -97,10 +109,15 @@ def verify(database: Path) -> Verification:
         except StoreDamaged as error:
             found.problems.append(str(error))
             return found
-        found.facts |= {"journal_segments": len(inspection.segments), "requests_to_load": inspection.frames}
+        found.facts |= {
+            "journal_segments": len(inspection.segments),
+            "requests_to_load": inspection.frames,
+        }
         found.problems += inspection.problems
         if inspection.dropped_bytes:
-            found.notes.append(f"{inspection.dropped_bytes} bytes of a write that was never acknowledged are ignored")
+            found.notes.append(
+                f"{inspection.dropped_bytes} bytes of a write that was never acknowledged are ignored"
+            )
     return found
 
 
@@ -120,7 +137,11 @@ def repair(database: Path) -> tuple[int, int]:
             store.load(group)
         saved += len(group)
         lost = store.applied_seq - before - saved
-        journal.rename(journal.with_name(f"{journal.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"))
+        journal.rename(
+            journal.with_name(
+                f"{journal.name}.damaged-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}"
+            )
+        )
         return saved, lost
 
 
@@ -130,11 +151,21 @@ def write_demo(target: Path) -> int:
         raise StoreError(f"{target} exists; give a name that is free")
     nodes = tuple(f"node-{kind}-{i}" for kind in ("h100", "a100") for i in range(4))
     plan = StressPlan(
-        node_ids=nodes, events=2000, chains=80, batch=250, rate=0, cluster="demo", planted=(nodes[1], nodes[6])
+        node_ids=nodes,
+        events=2000,
+        chains=80,
+        batch=250,
+        rate=0,
+        cluster="demo",
+        planted=(nodes[1], nodes[6]),
     )
     frames = [
         Frame(
-            i + 1, i, DEMO_START_NS // 1000, Signal.METRICS, batch_body(plan, node, i, 0, plan.share(i), DEMO_START_NS)
+            i + 1,
+            i,
+            DEMO_START_NS // 1000,
+            Signal.METRICS,
+            batch_body(plan, node, i, 0, plan.share(i), DEMO_START_NS),
         )
         for i, node in enumerate(nodes)
     ]
@@ -189,9 +220,7 @@ def _settle_journal(journal: Path, applied: int, suffix: str) -> str:
     except StoreDamaged as error:
         problems = str(error)
     if not problems:
-        return (
-            f"the journal goes on where the backup ends: {inspection.frames} requests will be loaded at the next start"
-        )
+        return f"the journal goes on where the backup ends: {inspection.frames} requests will be loaded at the next start"
     aside = journal.with_name(journal.name + suffix)
     journal.rename(aside)
     return f"the journal does not fit the backup ({problems}) and lies in {aside}"

@@ -13,7 +13,14 @@ _OPEN: Final = (429, 503)
 _VERSIONS: Final = {
     "type": "object",
     "additionalProperties": False,
-    "required": ["supported", "deprecated", "preferred", "binary", "capabilities", "removal_schedule"],
+    "required": [
+        "supported",
+        "deprecated",
+        "preferred",
+        "binary",
+        "capabilities",
+        "removal_schedule",
+    ],
     "properties": {
         "supported": {"type": "array", "items": {"type": "string"}},
         "deprecated": {"type": "array", "items": {"type": "string"}},
@@ -33,20 +40,36 @@ _VERSIONS: Final = {
 def described() -> dict[str, Any]:
     """Made once; the tools and their types are fixed."""
     extra = {
-        "/api/versions": {"get": {**_get("versions", "Versions of this API", _json(_VERSIONS), _OPEN), "security": []}},
-        "/api/v2/tools/list": {"get": _get("list_tools", "Every tool with its schemas", _json(enveloped(_OBJECT)))},
+        "/api/versions": {
+            "get": {
+                **_get("versions", "Versions of this API", _json(_VERSIONS), _OPEN),
+                "security": [],
+            }
+        },
+        "/api/v2/tools/list": {
+            "get": _get("list_tools", "Every tool with its schemas", _json(enveloped(_OBJECT)))
+        },
         "/api/v2/openapi.json": {"get": _get("openapi", "This document", _json(_OBJECT))},
-        "/api/v2/health": {"get": _get("health", "State and version of the service", _json(enveloped(_OBJECT)))},
-        "/api/v2/whoami": {"get": _get("whoami", "What this token may see", _json(enveloped(_OBJECT)))},
+        "/api/v2/health": {
+            "get": _get("health", "State and version of the service", _json(enveloped(_OBJECT)))
+        },
+        "/api/v2/whoami": {
+            "get": _get("whoami", "What this token may see", _json(enveloped(_OBJECT)))
+        },
         "/metrics": {
             "get": _get(
-                "metrics", "Echo's own metrics", {"text/plain": {"schema": {"type": "string"}}}, (401, 403, 429, 503)
+                "metrics",
+                "Echo's own metrics",
+                {"text/plain": {"schema": {"type": "string"}}},
+                (401, 403, 429, 503),
             )
         },
     }
     document = openapi("Ingero Echo", version("ingero"), "/api/v2", TOOLS, extra)
     analysis = document["paths"][f"/api/v2/tools/{PREFIX}run_analysis"]["post"]
-    document["paths"]["/api/v2/sql"] = {"post": {**analysis, "operationId": "sql", "summary": "One read-only SELECT"}}
+    document["paths"]["/api/v2/sql"] = {
+        "post": {**analysis, "operationId": "sql", "summary": "One read-only SELECT"}
+    }
     return document
 
 

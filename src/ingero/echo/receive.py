@@ -61,7 +61,10 @@ class Receiver:
         began = time.perf_counter()
         try:
             if (foreign := _foreign_cluster(inbound, sender)) is not None:
-                return Reply(HTTPStatus.FORBIDDEN, message=f"tenant_scoped_bearer_refused: cluster {foreign!r}")
+                return Reply(
+                    HTTPStatus.FORBIDDEN,
+                    message=f"tenant_scoped_bearer_refused: cluster {foreign!r}",
+                )
             if inbound.encoding is Encoding.JSON:
                 body = encode_protobuf(decode(inbound.kind, body, Encoding.JSON))
             accepted = await self._engine.submit(SIGNALS[inbound.kind], body)
@@ -73,16 +76,26 @@ class Receiver:
         except TooLarge as error:
             return Reply(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message=str(error))
         except Overloaded as error:
-            status = HTTPStatus.SERVICE_UNAVAILABLE if self._engine.ingest.draining else HTTPStatus.TOO_MANY_REQUESTS
+            status = (
+                HTTPStatus.SERVICE_UNAVAILABLE
+                if self._engine.ingest.draining
+                else HTTPStatus.TOO_MANY_REQUESTS
+            )
             return Reply(status, message=str(error), retry_after_s=error.retry_after_s)
         except StoreError as error:
-            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=FULL_RETRY_S)
+            return Reply(
+                HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=FULL_RETRY_S
+            )
         except Unavailable as error:  # durable, but not yet visible: sending it again is harmless
-            return Reply(HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=int(WAIT_S))
+            return Reply(
+                HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=int(WAIT_S)
+            )
         return Reply(headers=((sequence_name, str(accepted.seq)),))
 
     def _observe(self, elapsed_ms: float) -> None:
-        position = next((i for i, bound in enumerate(ACK_BOUNDS_MS) if elapsed_ms <= bound), len(ACK_BOUNDS_MS))
+        position = next(
+            (i for i, bound in enumerate(ACK_BOUNDS_MS) if elapsed_ms <= bound), len(ACK_BOUNDS_MS)
+        )
         self.ack_counts[position] += 1
         self.ack_sum_ms += elapsed_ms
 

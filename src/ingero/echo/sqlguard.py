@@ -18,7 +18,9 @@ from ingero.errors import IngeroError
 
 MAX_SQL_BYTES = 64 * 1024
 MAX_DEPTH = 200
-_EXPLAIN = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN(?:\s+ANALYZE)?\b", re.IGNORECASE | re.DOTALL)
+_EXPLAIN = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*EXPLAIN(?:\s+ANALYZE)?\b", re.IGNORECASE | re.DOTALL
+)
 _SELECT_ONLY = "only one SELECT or EXPLAIN SELECT is allowed"
 
 
@@ -33,7 +35,9 @@ class CheckedSql:
     text: str
 
 
-def check_sql(connection: duckdb.DuckDBPyConnection, sql: str, tables: Collection[str]) -> CheckedSql:
+def check_sql(
+    connection: duckdb.DuckDBPyConnection, sql: str, tables: Collection[str]
+) -> CheckedSql:
     """Allow `sql` over `tables`, or raise SqlRefused with the reason."""
     if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
         raise SqlRefused(f"the statement is longer than {MAX_SQL_BYTES} bytes")
@@ -76,13 +80,21 @@ def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[st
     except duckdb.Error as error:
         raise SqlRefused(_first_line(error)) from None
     if len(statements) != 1:
-        reason = "the statement is empty" if not statements else f"{len(statements)} statements; send one at a time"
-        raise SqlRefused(f"{reason}: {_SELECT_ONLY} (PIVOT needs an explicit IN list)" if statements else reason)
+        reason = (
+            "the statement is empty"
+            if not statements
+            else f"{len(statements)} statements; send one at a time"
+        )
+        raise SqlRefused(
+            f"{reason}: {_SELECT_ONLY} (PIVOT needs an explicit IN list)" if statements else reason
+        )
     kind, text = statements[0].type, statements[0].query
     if kind == duckdb.StatementType.EXPLAIN:
         match = _EXPLAIN.match(text)
         if not match:
-            raise SqlRefused("write EXPLAIN or EXPLAIN ANALYZE in front of one SELECT, without options")
+            raise SqlRefused(
+                "write EXPLAIN or EXPLAIN ANALYZE in front of one SELECT, without options"
+            )
         analyze = "ANALYZE " if "ANALYZE" in match.group().upper().split() else ""
         return text[match.end() :], f"EXPLAIN {analyze}"
     if kind != duckdb.StatementType.SELECT:
@@ -105,17 +117,23 @@ def _syntax_tree(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, 
 
 def _check_reference(reference: _Table | _Function | _Listing, allowed: Collection[str]) -> None:
     if isinstance(reference, _Listing):
-        raise SqlRefused(f"{reference.what} is refused; DESCRIBE works on: {', '.join(sorted(allowed))}")
+        raise SqlRefused(
+            f"{reference.what} is refused; DESCRIBE works on: {', '.join(sorted(allowed))}"
+        )
     if isinstance(reference, _Table):
         if reference.qualifier:
             raise SqlRefused(f"write {reference.name} without {reference.qualifier!r} in front")
         if reference.name.lower() not in allowed:
-            raise SqlRefused(f"no table {reference.name!r}; there are: {', '.join(sorted(allowed))}")
+            raise SqlRefused(
+                f"no table {reference.name!r}; there are: {', '.join(sorted(allowed))}"
+            )
     elif reference.qualifier not in ("", "main") or reference.name.lower() not in ALLOWED:
         raise SqlRefused(f"function {reference.name!r} is not allowed here")
 
 
-def _references(node: Any, names: frozenset[str], depth: int) -> Iterator[_Table | _Function | _Listing]:
+def _references(
+    node: Any, names: frozenset[str], depth: int
+) -> Iterator[_Table | _Function | _Listing]:
     """Every table, function and listing in the tree; `names` are the common table expressions in scope."""
     if depth > MAX_DEPTH:
         raise SqlRefused("the statement is nested too deeply")
@@ -131,7 +149,10 @@ def _references(node: Any, names: frozenset[str], depth: int) -> Iterator[_Table
         if qualifier or node["table_name"].lower() not in names:
             yield _Table(node["table_name"], qualifier)
     elif "function_name" in node:
-        yield _Function(node["function_name"], ".".join(p for p in (node.get("catalog"), node.get("schema")) if p))
+        yield _Function(
+            node["function_name"],
+            ".".join(p for p in (node.get("catalog"), node.get("schema")) if p),
+        )
     elif kind == "SHOW_REF" and node.get("query") is None:
         yield _Listing(f"SHOW {node.get('table_name', '')}".replace('"', "").strip())
     if isinstance(cte_map := node.get("cte_map"), dict):
@@ -141,7 +162,9 @@ def _references(node: Any, names: frozenset[str], depth: int) -> Iterator[_Table
     for key, child in node.items():
         if key == "cte_map":
             continue
-        own = {node["cte_name"].lower()} if kind == "RECURSIVE_CTE_NODE" and key == "right" else set()
+        own = (
+            {node["cte_name"].lower()} if kind == "RECURSIVE_CTE_NODE" and key == "right" else set()
+        )
         yield from _references(child, names | own, depth + 1)
 
 

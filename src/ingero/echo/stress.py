@@ -59,10 +59,14 @@ class StressResult:
     def percentile_ms(self, share: float) -> float:
         """Acknowledgement time that `share` of the requests kept."""
         ordered = sorted(self.ack_ms)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+        return (
+            ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+        )
 
 
-def batch_body(plan: StressPlan, node: str, producer: int, first: int, count: int, now_ns: int) -> bytes:
+def batch_body(
+    plan: StressPlan, node: str, producer: int, first: int, count: int, now_ns: int
+) -> bytes:
     """One request: `count` health scores of `node`; chain ids go round over all events of the run."""
     low = first == 0 and node in plan.planted
     position = producer + first * len(plan.node_ids)
@@ -99,11 +103,16 @@ def batch_body(plan: StressPlan, node: str, producer: int, first: int, count: in
 Send = Callable[[bytes], Any]  # awaitable: the sequence, or raises Unavailable
 
 
-async def run_stress(plan: StressPlan, send: Send, on_progress: Callable[[StressResult], None]) -> StressResult:
+async def run_stress(
+    plan: StressPlan, send: Send, on_progress: Callable[[StressResult], None]
+) -> StressResult:
     """Send everything, each request until it is acknowledged or has failed for good."""
     result = StressResult()
     began = time.monotonic()
-    producers = [_produce(plan, number, node, send, result, began) for number, node in enumerate(plan.node_ids)]
+    producers = [
+        _produce(plan, number, node, send, result, began)
+        for number, node in enumerate(plan.node_ids)
+    ]
     work = asyncio.gather(*producers)
     try:
         while not work.done():
@@ -119,7 +128,9 @@ async def run_stress(plan: StressPlan, send: Send, on_progress: Callable[[Stress
     return result
 
 
-async def _produce(plan: StressPlan, number: int, node: str, send: Send, result: StressResult, began: float) -> None:
+async def _produce(
+    plan: StressPlan, number: int, node: str, send: Send, result: StressResult, began: float
+) -> None:
     events = plan.share(number)
     per_producer = plan.rate / len(plan.node_ids)
     for first in range(0, events, plan.batch):
@@ -186,7 +197,9 @@ class HttpSender:
 
     def __init__(self, url: str, token: str | None, context: Any) -> None:
         self._url = url.rstrip("/") + names.METRICS_PATH
-        headers = {"Content-Type": names.PROTOBUF_TYPE} | ({"Authorization": f"Bearer {token}"} if token else {})
+        headers = {"Content-Type": names.PROTOBUF_TYPE} | (
+            {"Authorization": f"Bearer {token}"} if token else {}
+        )
         connector = aiohttp.TCPConnector(limit=0, ssl=context if context is not None else True)
         self._session = aiohttp.ClientSession(
             headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
@@ -208,18 +221,24 @@ class HttpSender:
         await self._session.close()
 
 
-async def count_found(url: str, token: str | None, authority: str | None, run: str, least: int) -> int:
+async def count_found(
+    url: str, token: str | None, authority: str | None, run: str, least: int
+) -> int:
     """Events of `run` in the store, asked over the HTTP API until it has loaded them or time is up."""
     sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     context = client_context(ClientTls(ca=Path(authority))) if authority else True
     until = time.monotonic() + _TIMEOUT_S
     found = 0
-    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(ssl=context)) as session:
+    async with aiohttp.ClientSession(
+        headers=headers, connector=aiohttp.TCPConnector(ssl=context)
+    ) as session:
         while True:
             async with session.post(url.rstrip("/") + "/api/v2/sql", json={"sql": sql}) as reply:
                 if reply.status != 200:
-                    raise Unavailable(f"{url} cannot count: HTTP {reply.status} {(await reply.text())[:300]}")
+                    raise Unavailable(
+                        f"{url} cannot count: HTTP {reply.status} {(await reply.text())[:300]}"
+                    )
                 found = int((await reply.json())["data"]["rows"][0][0])
             if found >= least or time.monotonic() > until:
                 return found

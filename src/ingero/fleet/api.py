@@ -82,7 +82,9 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
     """The state of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
-        return json_response({"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]})
+        return json_response(
+            {"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]}
+        )
 
     async def scores(request: Request) -> Response:
         name = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -92,7 +94,11 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
             return error_response(f"no cluster {name!r}; known: {known}", HTTPStatus.NOT_FOUND)
         rows = await _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
         return json_response(
-            {**_cluster(name, cluster), "nodes": rows, "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES}
+            {
+                **_cluster(name, cluster),
+                "nodes": rows,
+                "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES,
+            }
         )
 
     return Starlette(
@@ -122,7 +128,9 @@ def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
     }
 
 
-async def _nodes(cluster: Cluster, now_s: float, ttl_s: float, silences: Silences | None = None) -> list[msgspec.Raw]:
+async def _nodes(
+    cluster: Cluster, now_s: float, ttl_s: float, silences: Silences | None = None
+) -> list[msgspec.Raw]:
     """Encoded one by one, with pauses: looking at a large cluster must not hold up the pushes of its nodes."""
     rows = []
     for number, node in enumerate(sorted(cluster.roster.rows)[:MAX_LISTED_NODES], 1):
@@ -144,7 +152,9 @@ def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:
         "node_id": row.node,
         "score": row.score,
         "state": "silent" if silent else row.state,
-        "below_threshold": bool(counts and row.score is not None and row.score < cluster.served.value),
+        "below_threshold": bool(
+            counts and row.score is not None and row.score < cluster.served.value
+        ),
         "straggler": row.straggling,
         "straggler_for_s": row.straggling_for_s,
         "mode": report.mode,
@@ -198,7 +208,10 @@ def _status_page(processor: FleetProcessor) -> str:
             f"{cluster.served.value:.6f}" if cluster.served.value else "none yet",
             "yes" if cluster.served.quorum_met else "no",
             f"{state.stats.median:.4f}" if state.stats else "",
-            *(str(cluster.counts.get(kind, 0)) for kind in ("active", "idle", "calibrating", "silent")),
+            *(
+                str(cluster.counts.get(kind, 0))
+                for kind in ("active", "idle", "calibrating", "silent")
+            ),
             str(state.below),
             str(state.panic or ""),
         )

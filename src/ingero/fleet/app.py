@@ -105,7 +105,9 @@ class FleetService:
         self.failed_ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
         self.receiver = Receiver(self.processor)
-        self._unix_offset_s = time.time() - time.monotonic()  # verdicts carry Unix time that never steps back
+        self._unix_offset_s = (
+            time.time() - time.monotonic()
+        )  # verdicts carry Unix time that never steps back
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
         self._providers = load_providers(verdict.providers_file)
         self.verdicts = VerdictDesk(
@@ -115,7 +117,9 @@ class FleetService:
         )
         self._inputs: InputLog | None = None
         if verdict.record_inputs is not None:
-            self._inputs = InputLog(verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes)
+            self._inputs = InputLog(
+                verdict.record_inputs, encode_rates(rates), verdict.record_max_bytes
+            )
         if verdict.enabled:
             self.processor.on_measurements = self._measured
             self.receiver.verdict_texts = self.verdicts.texts
@@ -130,7 +134,10 @@ class FleetService:
             raise
         for forwarder in self._forwarders:
             forwarder.start()
-        self._tasks = [asyncio.create_task(self._tick_forever()), asyncio.create_task(self._report_forever())]
+        self._tasks = [
+            asyncio.create_task(self._tick_forever()),
+            asyncio.create_task(self._report_forever()),
+        ]
         self._ready = True
         if self._plaintext:
             log.warning("plaintext_listeners", extra={"listeners": ", ".join(self._plaintext)})
@@ -138,7 +145,9 @@ class FleetService:
 
     def _build_exporters(self) -> None:
         pipelines = self.config.service.pipelines
-        sinks = {name: self._exporter(name, exporter) for name, exporter in self.config.exporters.items()}
+        sinks = {
+            name: self._exporter(name, exporter) for name, exporter in self.config.exporters.items()
+        }
         chosen: tuple[tuple[Kind, tuple[str, ...]], ...] = (
             (MetricsRequest, pipelines.metrics.exporters),
             (TracesRequest, pipelines.traces.exporters),
@@ -148,13 +157,17 @@ class FleetService:
 
     def _exporter(self, name: str, config: ExporterConfig) -> Sink:
         if isinstance(config, PrometheusExporterConfig):
-            self._series[name] = ReceivedSeries(name, self.processor.policy.ttl_s, config.max_series)
+            self._series[name] = ReceivedSeries(
+                name, self.processor.policy.ttl_s, config.max_series
+            )
             return self._series[name]
         if isinstance(config, DebugExporterConfig):
             return DebugSink(config.verbosity)
         return self._forward(name, config, _backend(name, config))
 
-    def _forward(self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend) -> Forwarder:
+    def _forward(
+        self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend
+    ) -> Forwarder:
         retry = config.retry_on_failure
         policy = ForwardPolicy(
             queue_size=config.sending_queue.queue_size,
@@ -172,9 +185,13 @@ class FleetService:
         """OTLP last: once a push is taken, everything about it can be seen."""
         asked = {listener.name: listener for listener in self.config.listeners()}
         if "threshold" in asked:
-            await self._serve(asked["threshold"], lambda gate: threshold_app(self.processor, gate, self.verdicts))
+            await self._serve(
+                asked["threshold"], lambda gate: threshold_app(self.processor, gate, self.verdicts)
+            )
             await self._serve(asked["admin"], lambda gate: admin_app(self.processor, gate))
-        await self._serve(asked["health"], lambda gate: health_app(self.receiver, lambda: self._ready, gate))
+        await self._serve(
+            asked["health"], lambda gate: health_app(self.receiver, lambda: self._ready, gate)
+        )
         await self._serve(asked["metrics"], lambda gate: metrics_app(self._render_own, gate))
         for name, series in self._series.items():
             await self._serve(asked[name], partial(metrics_app, series.render))
@@ -189,10 +206,15 @@ class FleetService:
             await self._serve_grpc(asked["grpc"])
 
     async def _serve(
-        self, listener: Listener, app: Callable[[TokenGate], Any], protocol: type[TimedProtocol] = TimedProtocol
+        self,
+        listener: Listener,
+        app: Callable[[TokenGate], Any],
+        protocol: type[TimedProtocol] = TimedProtocol,
     ) -> TokenGate:
         secured = self._secure(listener)
-        serving = HttpListener(app(secured.gate), bind(listener.endpoint), secured.context, protocol)
+        serving = HttpListener(
+            app(secured.gate), bind(listener.endpoint), secured.context, protocol
+        )
         self._listeners.append(serving)
         await serving.start()
         self.addresses[listener.name] = serving.address
@@ -201,7 +223,9 @@ class FleetService:
     async def _serve_grpc(self, listener: Listener) -> None:
         self.receiver.grpc_gate = self._secure(listener).gate
         tls = listener.tls.files() if listener.tls else None
-        self._grpc = grpc_listener(listener.endpoint, tls, self.receiver.receive_grpc, self.receiver.grpc_headers)
+        self._grpc = grpc_listener(
+            listener.endpoint, tls, self.receiver.receive_grpc, self.receiver.grpc_headers
+        )
         await self._grpc.start()
         self.addresses["grpc"] = self._grpc.address
 
@@ -222,14 +246,23 @@ class FleetService:
                 log.exception("tick_failed")
             if self.processor.counters.defaulted and not self._warned_defaulted:
                 self._warned_defaulted = True
-                log.warning("cluster_defaulted", extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"})
+                log.warning(
+                    "cluster_defaulted",
+                    extra={"cluster": DEFAULT_CLUSTER, "next": "set ingero.cluster.id"},
+                )
 
-    def _measured(self, request: MetricsRequest, cluster: str, now_s: float, address: str | None) -> None:
-        request = with_provider(request, self._providers, address)  # recorded, too: a replay gives the same prices
+    def _measured(
+        self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
+    ) -> None:
+        request = with_provider(
+            request, self._providers, address
+        )  # recorded, too: a replay gives the same prices
         self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
         self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
 
-    def _record(self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes) -> None:
+    def _record(
+        self, kind: str, at_s: float, cluster: str = "", body: Callable[[], bytes] = bytes
+    ) -> None:
         if self._inputs is None:
             return
         try:
@@ -251,9 +284,15 @@ class FleetService:
             self._record(VERDICT, now_s, cluster, lambda verdict=verdict: encode_one(verdict))  # type: ignore[misc]  # a default argument binds the loop's value
         if not changed:
             return
-        changed = [(cluster, self.verdicts.silences.mark(cluster, verdict, now_s)) for cluster, verdict in changed]
+        changed = [
+            (cluster, self.verdicts.silences.mark(cluster, verdict, now_s))
+            for cluster, verdict in changed
+        ]
         for cluster, verdict in changed:
-            log.info("verdict", extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)})
+            log.info(
+                "verdict",
+                extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)},
+            )
         body = encode_protobuf(verdict_logs(changed, time.time_ns()))
         for sink in self.receiver.sinks.get(LogsRequest, ()):
             sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
@@ -269,7 +308,9 @@ class FleetService:
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     async def _render_own(self) -> bytes:
-        exporters: list[Family] = forward_families(self._forwarders) + series_families(self._series.values())
+        exporters: list[Family] = forward_families(self._forwarders) + series_families(
+            self._series.values()
+        )
         return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts)
@@ -297,7 +338,9 @@ class FleetService:
         if self._grpc is not None:
             await self._grpc.stop()
         health = self.addresses.get("health")
-        await asyncio.gather(*(listener.stop() for listener in self._listeners if listener.address != health))
+        await asyncio.gather(
+            *(listener.stop() for listener in self._listeners if listener.address != health)
+        )
         await asyncio.gather(*(forwarder.stop() for forwarder in self._forwarders))
         await asyncio.gather(*(backend.close() for backend in self._backends))
         await self._close_listeners()
@@ -320,7 +363,10 @@ def check_files(config: FleetConfig) -> None:
     verdict = config.processors.ingero.verdict
     needed: list[tuple[str, Callable[[], object]]] = [
         ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
-        ("processors.ingero.verdict.providers_file", lambda: load_providers(verdict.providers_file)),
+        (
+            "processors.ingero.verdict.providers_file",
+            lambda: load_providers(verdict.providers_file),
+        ),
         *((listener.key, partial(_Secured.read, listener)) for listener in config.listeners()),
         *(
             (f"exporters.{name}", partial(_backend, name, exporter))

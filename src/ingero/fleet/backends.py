@@ -37,8 +37,12 @@ _RETRYABLE_GRPC: Final = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED  # worth another try only where the backend says when
-_CROWDED: Final = "Concurrent RPC limit exceeded"  # or where gRPC's own server refuses, which never says when
+_EXHAUSTED: Final = (
+    grpc.StatusCode.RESOURCE_EXHAUSTED
+)  # worth another try only where the backend says when
+_CROWDED: Final = (
+    "Concurrent RPC limit exceeded"  # or where gRPC's own server refuses, which never says when
+)
 MAX_REPLY_BYTES: Final = 64 << 10
 
 
@@ -91,7 +95,9 @@ class HttpBackend:
             self._is_stale = False
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._config.timeout)
-            connector = aiohttp.TCPConnector(limit=4, ssl=self._tls if self._tls is not None else True)
+            connector = aiohttp.TCPConnector(
+                limit=4, ssl=self._tls if self._tls is not None else True
+            )
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
 
@@ -135,14 +141,20 @@ class GrpcBackend:
         except grpc.aio.AioRpcError as error:
             said = f"{self._target}: {error.code().name} {error.details()}"
             wished_s = retry_after(dict(error.trailing_metadata() or ()))
-            is_crowded = error.code() is _EXHAUSTED and (wished_s is not None or _CROWDED in (error.details() or ""))
+            is_crowded = error.code() is _EXHAUSTED and (
+                wished_s is not None or _CROWDED in (error.details() or "")
+            )
             if error.code() in _RETRYABLE_GRPC or is_crowded:
                 raise Busy(said, wished_s) from None
             raise Refused(said) from None
         return _rejected(kind, answer)
 
     def _connect(self) -> Any:
-        compression = grpc.Compression.Gzip if self._config.compression == "gzip" else grpc.Compression.NoCompression
+        compression = (
+            grpc.Compression.Gzip
+            if self._config.compression == "gzip"
+            else grpc.Compression.NoCompression
+        )
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_retries", 0))
         if self._credentials is None:
             return grpc.aio.insecure_channel(self._target, options, compression)
@@ -160,7 +172,9 @@ def _client_tls(tls: ClientTlsConfig) -> ssl.SSLContext:
 
 def _channel_credentials(tls: ClientTlsConfig) -> Any:
     _client_tls(tls)  # names the file that is wrong; gRPC would only say that the handshake failed
-    ca, key, cert = (path.read_bytes() if path else None for path in (tls.ca_file, tls.key_file, tls.cert_file))
+    ca, key, cert = (
+        path.read_bytes() if path else None for path in (tls.ca_file, tls.key_file, tls.cert_file)
+    )
     return grpc.ssl_channel_credentials(ca, key, cert)
 
 

@@ -61,14 +61,18 @@ class ForwardCounters:
     retries: int = 0
     rejected_items: int = 0
     dropped: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("queue_full", "refused", "gave_up", "malformed", "failed"), 0)
+        default_factory=lambda: dict.fromkeys(
+            ("queue_full", "refused", "gave_up", "malformed", "failed"), 0
+        )
     )
 
 
 class Forwarder:
     """A sink with one worker. `send` raises Busy to be asked again and Refused to be spared."""
 
-    def __init__(self, name: str, send: Send, policy: ForwardPolicy, chance: random.Random | None = None) -> None:
+    def __init__(
+        self, name: str, send: Send, policy: ForwardPolicy, chance: random.Random | None = None
+    ) -> None:
         self.name = name
         self.send = send
         self.policy = policy
@@ -84,7 +88,10 @@ class Forwarder:
         """Queue a request; the oldest makes room, since news is worth more than history."""
         self._queue.append((kind, body, encoding))
         self._queued_bytes += len(body)
-        while len(self._queue) > self.policy.queue_size or self._queued_bytes > self.policy.queue_bytes:
+        while (
+            len(self._queue) > self.policy.queue_size
+            or self._queued_bytes > self.policy.queue_bytes
+        ):
             self._queued_bytes -= len(self._queue.popleft()[1])
             self.counters.dropped["queue_full"] += 1
         if len(self._queue) == 1:
@@ -118,7 +125,9 @@ class Forwarder:
                         await self._deliver(kind, count, body)
                     else:
                         await asyncio.sleep(0)
-                except asyncio.CancelledError:  # the service ends, and nobody knows what of it arrived
+                except (
+                    asyncio.CancelledError
+                ):  # the service ends, and nobody knows what of it arrived
                     self.counters.dropped["gave_up"] += count
                     raise
             self._wake.clear()
@@ -130,7 +139,12 @@ class Forwarder:
         kind = self._queue[0][0]
         parts: list[bytes] = []
         size = 0
-        while self._queue and self._queue[0][0] is kind and len(parts) < BATCH_REQUESTS and size < BATCH_BYTES:
+        while (
+            self._queue
+            and self._queue[0][0] is kind
+            and len(parts) < BATCH_REQUESTS
+            and size < BATCH_BYTES
+        ):
             _, body, encoding = self._queue.popleft()
             self._queued_bytes -= len(body)
             try:
@@ -180,8 +194,16 @@ def forward_families(forwarders: list[Forwarder]) -> list[Family]:
     """How the exporters are doing, one label value each."""
     by_name = [((("exporter", forwarder.name),), forwarder) for forwarder in forwarders]
     return [
-        counter("ingero_fleet_export_sent_total", "Requests delivered", ((n, f.counters.sent) for n, f in by_name)),
-        counter("ingero_fleet_export_retries_total", "Retries", ((n, f.counters.retries) for n, f in by_name)),
+        counter(
+            "ingero_fleet_export_sent_total",
+            "Requests delivered",
+            ((n, f.counters.sent) for n, f in by_name),
+        ),
+        counter(
+            "ingero_fleet_export_retries_total",
+            "Retries",
+            ((n, f.counters.retries) for n, f in by_name),
+        ),
         counter(
             "ingero_fleet_export_rejected_items_total",
             "Items the backend took only in part",
@@ -218,10 +240,16 @@ class DebugSink:
         if self._lines > 10:
             self._suppressed += 1
             return
-        fields: dict[str, object] = {"kind": kind.__name__, "size_bytes": len(body), "encoding": encoding.name}
+        fields: dict[str, object] = {
+            "kind": kind.__name__,
+            "size_bytes": len(body),
+            "encoding": encoding.name,
+        }
         if self._suppressed:
             fields["suppressed"], self._suppressed = self._suppressed, 0
         if self.verbosity != "basic":
-            with contextlib.suppress(MalformedPush):  # it was taken; what it holds is only shown here
+            with contextlib.suppress(
+                MalformedPush
+            ):  # it was taken; what it holds is only shown here
                 fields["items"] = count_items(decode(kind, body, encoding))
         log.info("debug_export", extra=fields)

@@ -27,12 +27,16 @@ class TokenGate:
         return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)
 
 
-def guarded(gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+def guarded(
+    gate: TokenGate, endpoint: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Any]:
     """An endpoint behind a listener's bearer token."""
 
     async def check(request: Request) -> Response:
         if gate.admits(request.headers.get("authorization")):
             return await endpoint(request)
-        return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+        return error_response(
+            BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+        )
 
     return check

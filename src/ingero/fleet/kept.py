@@ -40,7 +40,9 @@ class KeptBodiesPurely:
 
     def _make_room(self) -> None:
         """Drop the quarter that is oldest; rare, so that keeping order need not be paid for with every push."""
-        oldest = sorted(self.bodies, key=lambda key: self.bodies[key].at_s)[: 1 + len(self.bodies) // 4]
+        oldest = sorted(self.bodies, key=lambda key: self.bodies[key].at_s)[
+            : 1 + len(self.bodies) // 4
+        ]
         for key in oldest:
             self._drop(key)
         self.dropped += len(oldest)

@@ -16,12 +16,21 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding, PartialSuccess
 from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.contract.push.decode import NodeReport, Push, Reject, problem_with_id, read_plain_push, read_push
+from ingero.contract.push.decode import (
+    NodeReport,
+    Push,
+    Reject,
+    problem_with_id,
+    read_plain_push,
+    read_push,
+)
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, advance
 from ingero.fleet.roster import Put, Roster
 
-CLOCK_SKEW_NS = 60 * 10**9  # a sender further off than this is counted; its push counts at the time we received it
+CLOCK_SKEW_NS = (
+    60 * 10**9
+)  # a sender further off than this is counted; its push counts at the time we received it
 MAX_CLUSTERS = 1024
 _EXPLANATIONS = {
     Reject.SCORE_NOT_FINITE: "health score is not a finite number",
@@ -67,7 +76,9 @@ class Counters:
     """Everything counted on the push path. Compiled code adds to the arrays as well."""
 
     tally: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Tally)))
-    puts: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Put)))  # by what became of a report
+    puts: "array[int]" = field(
+        default_factory=lambda: array("q", [0] * len(Put))
+    )  # by what became of a report
     defaulted: int = 0  # no cluster named anywhere
     rejected: Counter[Reject] = field(default_factory=Counter)
     forgotten: int = 0
@@ -90,7 +101,9 @@ class Counters:
         return self.tally[Tally.SKEWED]
 
 
-def no_measurements(request: MetricsRequest, cluster: str, now_s: float, address: str | None) -> None:
+def no_measurements(
+    request: MetricsRequest, cluster: str, now_s: float, address: str | None
+) -> None:
     """Stands in where nothing reads collectives and own times."""
 
 
@@ -131,11 +144,15 @@ class FleetProcessor:
             return self.take(request, cluster, now_s, wall_ns, address)
         report, lead = plain
         found = self.clusters.get(cluster or report.cluster or "")
-        if found is None or found.served is COLD_START:  # the first pushes of a cluster go the long way
+        if (
+            found is None or found.served is COLD_START
+        ):  # the first pushes of a cluster go the long way
             return self._apply(Push((report,), False, (), lead), cluster, now_s, wall_ns)
         return self._put_plain(found, report, lead, now_s, wall_ns)
 
-    def _put_plain(self, cluster: Cluster, report: NodeReport, lead: str, now_s: float, wall_ns: int) -> Taken:
+    def _put_plain(
+        self, cluster: Cluster, report: NodeReport, lead: str, now_s: float, wall_ns: int
+    ) -> Taken:
         """`_apply` for the push that nearly all are: one report for a cluster in service. Every microsecond counts."""
         counters = self.counters
         counters.tally[Tally.PUSHES] += 1
@@ -149,7 +166,12 @@ class FleetProcessor:
         return Taken(cluster.name, report.node, lead, partial)
 
     def take(
-        self, request: MetricsRequest, cluster: str | None, now_s: float, wall_ns: int, address: str | None = None
+        self,
+        request: MetricsRequest,
+        cluster: str | None,
+        now_s: float,
+        wall_ns: int,
+        address: str | None = None,
     ) -> Taken:
         """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
         found = read_push(request)
@@ -195,7 +217,9 @@ class FleetProcessor:
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.tally[Tally.SKEWED] += 1
         if cluster.served is COLD_START and report.score is not None:
-            self._advance(cluster, now_s)  # the first score of a cluster is answered at once, not a second later
+            self._advance(
+                cluster, now_s
+            )  # the first score of a cluster is answered at once, not a second later
         return Reject.TOO_MANY_NODES if put is Put.FULL else None
 
     def _refuse(self, rejected: list[tuple[Reject, int]]) -> PartialSuccess:

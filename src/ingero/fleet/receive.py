@@ -35,7 +35,9 @@ except ImportError:  # built without a compiler
 
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
 _MAX_KEPT_QUERIES = 16384
-_MAX_KEPT_QUERY_BYTES = 512  # a longer one is read each time: whoever sends it decides how long it is
+_MAX_KEPT_QUERY_BYTES = (
+    512  # a longer one is read each time: whoever sends it decides how long it is
+)
 _GRPC_NAMES = (THRESHOLD_METADATA, QUORUM_METADATA, VERDICT_METADATA)
 _Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster, and what they say
 
@@ -66,8 +68,12 @@ class Receiver:
         self.grpc_gate = grpc_gate or TokenGate(None)
         self.max_requests_per_s = max_requests_per_s
         self.draining = False
-        self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status); of the short cut only refusals
-        self.short_cuts = array("q", [0])  # pushes the short cut took; compiled code adds to it as well
+        self.replies: Counter[tuple[str, int]] = (
+            Counter()
+        )  # (transport, status); of the short cut only refusals
+        self.short_cuts = array(
+            "q", [0]
+        )  # pushes the short cut took; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
         self._allowance = max_requests_per_s
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
@@ -107,10 +113,14 @@ class Receiver:
         cluster = self._named_cluster(query, header)
         reply = None
         if self.draining or self.max_requests_per_s or self.http_gate.is_closed:
-            reply = self._refusal(self.http_gate, authorization.decode("latin-1") if authorization else None)
+            reply = self._refusal(
+                self.http_gate, authorization.decode("latin-1") if authorization else None
+            )
         if reply is None:
             try:
-                taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns(), address)
+                taken = self.processor.push(
+                    body, encoding, cluster, time.monotonic(), time.time_ns(), address
+                )
             except MalformedPush as error:
                 reply = Reply(400, message=str(error))
             else:
@@ -125,7 +135,9 @@ class Receiver:
                 return _render(Reply(headers=headers), encoding, date, content)
         self.replies["http", reply.status] += 1
         reply = replace(reply, headers=self.http_headers(cluster))
-        content = encode_status(encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s)
+        content = encode_status(
+            encoding, GRPC_CODES[reply.status], reply.message, reply.retry_after_s
+        )
         return _render(reply, encoding, date, content)
 
     def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
@@ -148,7 +160,9 @@ class Receiver:
             return kept[1]
         reply = Reply(headers=self.http_headers(cluster))
         rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
-        if served is not COLD_START:  # until a cluster has its line, each push may draw it: the long way
+        if (
+            served is not COLD_START
+        ):  # until a cluster has its line, each push may draw it: the long way
             replies[cluster] = (served, rendered)
         return rendered
 
@@ -169,12 +183,19 @@ class Receiver:
         """The same as metadata."""
         return self._headers(_GRPC_NAMES, cluster or "", "")
 
-    def _receive(self, transport: str, gate: TokenGate, names: tuple[str, str, str], inbound: Inbound) -> Reply:
+    def _receive(
+        self, transport: str, gate: TokenGate, names: tuple[str, str, str], inbound: Inbound
+    ) -> Reply:
         refusal = self._refusal(gate, inbound.authorization)
         if refusal is not None:
             self.replies[transport, refusal.status] += 1
             headers = self._headers(names, inbound.cluster or "", "")
-            return Reply(refusal.status, message=refusal.message, retry_after_s=refusal.retry_after_s, headers=headers)
+            return Reply(
+                refusal.status,
+                message=refusal.message,
+                retry_after_s=refusal.retry_after_s,
+                headers=headers,
+            )
         try:
             taken = self._take(inbound)
         except MalformedPush:
@@ -193,14 +214,25 @@ class Receiver:
         if self.max_requests_per_s:
             if self._allowance <= 0:
                 retry_after_s = max(1, round(self.processor.policy.push_interval_s))
-                return Reply(429, message="more requests than max_requests_per_s", retry_after_s=retry_after_s)
+                return Reply(
+                    429,
+                    message="more requests than max_requests_per_s",
+                    retry_after_s=retry_after_s,
+                )
             self._allowance -= 1
         return None
 
     def _take(self, inbound: Inbound) -> Taken:
-        kind, body, encoding, cluster = inbound.kind, inbound.body, inbound.encoding, inbound.cluster
+        kind, body, encoding, cluster = (
+            inbound.kind,
+            inbound.body,
+            inbound.encoding,
+            inbound.cluster,
+        )
         if kind is MetricsRequest:
-            taken = self.processor.push(body, encoding, cluster, time.monotonic(), time.time_ns(), inbound.address)
+            taken = self.processor.push(
+                body, encoding, cluster, time.monotonic(), time.time_ns(), inbound.address
+            )
         else:
             self.items[kind.__name__] += count_items(decode(kind, body, encoding))
             taken = Taken(cluster if cluster and not problem_with_id(cluster) else "", "")
@@ -208,9 +240,14 @@ class Receiver:
             sink.offer(kind, body, encoding, taken)
         return taken
 
-    def _headers(self, names: tuple[str, str, str], cluster: str, verdict: str) -> tuple[tuple[str, str], ...]:
+    def _headers(
+        self, names: tuple[str, str, str], cluster: str, verdict: str
+    ) -> tuple[tuple[str, str], ...]:
         served = self.processor.served(cluster)
-        pair = (names[0], encode_threshold(served.value)), (names[1], encode_quorum(served.quorum_met))
+        pair = (
+            (names[0], encode_threshold(served.value)),
+            (names[1], encode_quorum(served.quorum_met)),
+        )
         return (*pair, (names[2], verdict)) if verdict else pair
 
 

@@ -68,11 +68,15 @@ def replay(folder: Path) -> Replay:
     return result
 
 
-def _compare(result: Replay, said: list[tuple[str, bytes, int]], cluster: str, recorded: bytes) -> None:
+def _compare(
+    result: Replay, said: list[tuple[str, bytes, int]], cluster: str, recorded: bytes
+) -> None:
     for place, (where, text, index) in enumerate(said):
         if (where, text) == (cluster, recorded):
             found = result.verdicts[index]
-            result.verdicts[index] = Replayed(found.at_s, found.cluster, found.verdict, True, found.peers)
+            result.verdicts[index] = Replayed(
+                found.at_s, found.cluster, found.verdict, True, found.peers
+            )
             del said[place]
             return
     result.missing.append(msgspec.json.decode(recorded, type=Verdict))

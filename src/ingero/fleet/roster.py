@@ -19,7 +19,9 @@ except ImportError:  # built without a compiler: every push takes the long way
     RosterWriter = None
 
 FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missing is not gone
-REORDER_NS = 5 * 10**9  # an older push within this is a late retry; further back the sender's clock was set
+REORDER_NS = (
+    5 * 10**9
+)  # an older push within this is a late retry; further back the sender's clock was set
 ACTIVE = STATES.index(NodeState.ACTIVE.value)
 _FIRST_CAPACITY = 64
 _STATE_CODES = {state: code for code, state in enumerate(STATES)}
@@ -143,7 +145,9 @@ class Roster:
     def counts(self, now_s: float, ttl_s: float) -> dict[str, int]:
         """Live nodes by state; `silent` counts those that stopped pushing and are not forgotten yet."""
         live = self.seen_s >= now_s - ttl_s
-        by_state = np.bincount(self.state[live & (self.state >= 0)].astype(np.int64), minlength=len(STATES))
+        by_state = np.bincount(
+            self.state[live & (self.state >= 0)].astype(np.int64), minlength=len(STATES)
+        )
         found = {state: int(by_state[i]) for i, state in enumerate(STATES)}
         found["unscored"] = int(np.count_nonzero(live & (self.state < 0)))
         found["silent"] = len(self.rows) - int(np.count_nonzero(live))
@@ -151,7 +155,9 @@ class Roster:
 
     def forget(self, now_s: float, ttl_s: float) -> int:
         """Drop the nodes silent for so long that nobody expects them; returns how many."""
-        gone = np.nonzero((self.seen_s < now_s - ttl_s * FORGET_AFTER_TTLS) & np.isfinite(self.seen_s))[0]
+        gone = np.nonzero(
+            (self.seen_s < now_s - ttl_s * FORGET_AFTER_TTLS) & np.isfinite(self.seen_s)
+        )[0]
         for row in gone.tolist():
             report = self.reports[row]
             assert report is not None

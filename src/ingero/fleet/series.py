@@ -12,17 +12,34 @@ from itertools import accumulate, islice
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.exposition import Family, counter, gauge, metric_name, render_labels, render_value
+from ingero.contract.exposition import (
+    Family,
+    counter,
+    gauge,
+    metric_name,
+    render_labels,
+    render_value,
+)
 from ingero.contract.otlp.body import Encoding, decode
 from ingero.contract.otlp.exponential import cumulative_buckets
-from ingero.contract.otlp.values import HistogramPoint, KeyValue, Kind, Metric, MetricsRequest, Plain, plain_attributes
+from ingero.contract.otlp.values import (
+    HistogramPoint,
+    KeyValue,
+    Kind,
+    Metric,
+    MetricsRequest,
+    Plain,
+    plain_attributes,
+)
 from ingero.errors import MalformedPush
 from ingero.fleet.kept import KeptBodies
 from ingero.fleet.processor import Taken
 
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
-MAX_BODY_BYTES: Final = 256 << 10  # a larger body holds events (collectives), which are not for scraping
+MAX_BODY_BYTES: Final = (
+    256 << 10
+)  # a larger body holds events (collectives), which are not for scraping
 _SLICE_S: Final = 0.002  # of work between two looks at the sockets
 _SLICE_LINES: Final = 500
 _RESOURCE_LABELS: Final = {
@@ -41,13 +58,22 @@ _RESOURCE_LABELS: Final = {
 _RESOURCE_NAMES: Final = frozenset(_RESOURCE_LABELS.values())
 # Values of these are new with every event: as labels they would make a series per push
 _UNBOUNDED: Final = frozenset(
-    {names.EVENT_ID, names.EPISODE_ID, names.CAUSAL_CHAIN_ID, names.STEP, names.NCCL_SEQ, names.NCCL_GPU_DURATION_NS}
+    {
+        names.EVENT_ID,
+        names.EPISODE_ID,
+        names.CAUSAL_CHAIN_ID,
+        names.STEP,
+        names.NCCL_SEQ,
+        names.NCCL_GPU_DURATION_NS,
+    }
 )
 _MAX_LABEL_CHARACTERS: Final = 200
 _MAX_LABELS: Final = 24
 _MAX_TEXTS: Final = 16384
 Sample = tuple[int, str]  # (time in ns, rendered value)
-Families = dict[str, tuple[str, str, dict[str, Sample]]]  # name: (kind, help, samples by the rest of their line)
+Families = dict[
+    str, tuple[str, str, dict[str, Sample]]
+]  # name: (kind, help, samples by the rest of their line)
 
 
 class ReceivedSeries:
@@ -102,12 +128,18 @@ class ReceivedSeries:
 
     def _add(self, request: MetricsRequest, cluster: str, families: Families, total: int) -> int:
         for resource in request.resource_metrics:
-            own = _resource_labels(resource.resource.attributes if resource.resource else (), cluster)
+            own = _resource_labels(
+                resource.resource.attributes if resource.resource else (), cluster
+            )
             head = render_labels(tuple(sorted(own.items())))[1:-1]
             for metric in (metric for scope in resource.scope_metrics for metric in scope.metrics):
                 name, kind = _name_and_kind(metric)
                 if name not in families:
-                    help = (metric.description or metric.name).replace("\\", "\\\\").replace("\n", "\\n")
+                    help = (
+                        (metric.description or metric.name)
+                        .replace("\\", "\\\\")
+                        .replace("\n", "\\n")
+                    )
                     families[name] = (kind, help, {})
                 samples = families[name][2]
                 for at_ns, tail, value in self._samples(metric, head, own):
@@ -129,7 +161,9 @@ class ReceivedSeries:
             pairs = _point_labels(attributes)
             text = render_labels(tuple(sorted(pairs.items())))[1:-1]
             if not pairs.keys().isdisjoint(_RESOURCE_NAMES):
-                free = tuple(sorted((name, value) for name, value in pairs.items() if name not in own))
+                free = tuple(
+                    sorted((name, value) for name, value in pairs.items() if name not in own)
+                )
                 text = render_labels(free)[1:-1]  # depends on the resource, so it is not kept
             elif len(self._texts) < _MAX_TEXTS:
                 self._texts[attributes] = text
@@ -137,7 +171,9 @@ class ReceivedSeries:
                 self._texts.clear()
         return f"{head},{text}" if head and text else head or text
 
-    def _samples(self, metric: Metric, head: str, own: dict[str, str]) -> Iterator[tuple[int, str, str]]:
+    def _samples(
+        self, metric: Metric, head: str, own: dict[str, str]
+    ) -> Iterator[tuple[int, str, str]]:
         """(time, rest of the line before the value, value)."""
         for point in metric.numbers:
             value = point.as_double if point.as_double is not None else point.as_int
@@ -146,10 +182,16 @@ class ReceivedSeries:
                 yield point.time_unix_nano, f"{{{labels}}}" if labels else "", render_value(value)
         for bucketed in metric.histogram.data_points if metric.histogram else ():
             labels = self._labels(bucketed.attributes, head, own)
-            yield from _histogram(bucketed.time_unix_nano, labels, _cumulative(bucketed), bucketed.sum, bucketed.count)
-        for fine in metric.exponential_histogram.data_points if metric.exponential_histogram else ():
+            yield from _histogram(
+                bucketed.time_unix_nano, labels, _cumulative(bucketed), bucketed.sum, bucketed.count
+            )
+        for fine in (
+            metric.exponential_histogram.data_points if metric.exponential_histogram else ()
+        ):
             labels = self._labels(fine.attributes, head, own)
-            yield from _histogram(fine.time_unix_nano, labels, cumulative_buckets(fine), fine.sum, fine.count)
+            yield from _histogram(
+                fine.time_unix_nano, labels, cumulative_buckets(fine), fine.sum, fine.count
+            )
         for summary in metric.summary.data_points if metric.summary else ():
             labels = self._labels(summary.attributes, head, own)
             for quantile in summary.quantile_values:
@@ -162,14 +204,20 @@ def series_families(exporters: Iterable[ReceivedSeries]) -> list[Family]:
     """How the exporters for scraping are doing, one label value each."""
     by_name = [((("exporter", series.name),), series) for series in exporters]
     return [
-        gauge("ingero_fleet_prometheus_series", "Series in the last scrape", ((n, s.series) for n, s in by_name)),
+        gauge(
+            "ingero_fleet_prometheus_series",
+            "Series in the last scrape",
+            ((n, s.series) for n, s in by_name),
+        ),
         counter(
             "ingero_fleet_prometheus_dropped_series_total",
             "Beyond max_series",
             ((n, s.dropped_series) for n, s in by_name),
         ),
         counter(
-            "ingero_fleet_prometheus_dropped_bodies_total", "Not kept", ((n, s.dropped_bodies) for n, s in by_name)
+            "ingero_fleet_prometheus_dropped_bodies_total",
+            "Not kept",
+            ((n, s.dropped_bodies) for n, s in by_name),
         ),
     ]
 
@@ -198,7 +246,9 @@ def _histogram(
     yield from _totals(at_ns, labels, total, count)
 
 
-def _totals(at_ns: int, labels: str, total: float | None, count: int) -> Iterator[tuple[int, str, str]]:
+def _totals(
+    at_ns: int, labels: str, total: float | None, count: int
+) -> Iterator[tuple[int, str, str]]:
     tail = f"{{{labels}}}" if labels else ""
     if total is not None:
         yield at_ns, f"_sum{tail}", render_value(total)

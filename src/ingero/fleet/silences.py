@@ -20,7 +20,9 @@ class TooManySilences(StoreError):
     """Nobody silences a thousand things on purpose."""
 
     def __init__(self) -> None:
-        super().__init__(f"{MAX_SILENCES} silences are in force; lift some first (`ingero silence list`)")
+        super().__init__(
+            f"{MAX_SILENCES} silences are in force; lift some first (`ingero silence list`)"
+        )
 
 
 class Silences:
@@ -39,7 +41,11 @@ class Silences:
         if key not in self._kept and len(self._kept) >= MAX_SILENCES:
             raise TooManySilences()
         silence = Silence(
-            target=asked.target, cluster=asked.cluster, since=now_s, until=now_s + asked.for_s, why=asked.why
+            target=asked.target,
+            cluster=asked.cluster,
+            since=now_s,
+            until=now_s + asked.for_s,
+            why=asked.why,
         )
         self._replace(self._kept | {key: silence})
         log.info("silenced", extra={"target": silence.target, "until": silence.until})
@@ -47,7 +53,11 @@ class Silences:
 
     def lift(self, asked: LiftRequest) -> list[Silence]:
         """End those of a target, in one cluster or in all; returns what ended."""
-        ended = [s for s in self._kept.values() if s.target == asked.target and asked.cluster in (None, s.cluster)]
+        ended = [
+            s
+            for s in self._kept.values()
+            if s.target == asked.target and asked.cluster in (None, s.cluster)
+        ]
         if ended:
             self._replace({key: s for key, s in self._kept.items() if s not in ended})
             log.info("silence_lifted", extra={"target": asked.target})
@@ -55,7 +65,9 @@ class Silences:
 
     def active(self, now_s: float) -> list[Silence]:
         """Those in force, the first to end first."""
-        return sorted((s for s in self._kept.values() if now_s < s.until), key=lambda s: (s.until, s.target))
+        return sorted(
+            (s for s in self._kept.values() if now_s < s.until), key=lambda s: (s.until, s.target)
+        )
 
     def expire(self, now_s: float) -> None:
         """Let go of what is over; the file follows with the next change."""
@@ -87,9 +99,13 @@ def _text(silence: Silence) -> str:
 def _read(path: Path) -> list[Silence]:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes: not a file of silences")
+            raise ConfigError(
+                f"{path} is larger than {MAX_FILE_BYTES} bytes: not a file of silences"
+            )
         return msgspec.json.decode(path.read_bytes(), type=list[Silence])
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is not a file of silences: {error}; move it away to start without") from None
+        raise ConfigError(
+            f"{path} is not a file of silences: {error}; move it away to start without"
+        ) from None

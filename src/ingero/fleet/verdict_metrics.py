@@ -17,7 +17,11 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
         "refused_cluster": counters.refused_clusters,
     }
     return [
-        gauge("ingero_fleet_verdict", "1 for every open verdict", [(labels, 1.0) for labels, _ in told]),
+        gauge(
+            "ingero_fleet_verdict",
+            "1 for every open verdict",
+            [(labels, 1.0) for labels, _ in told],
+        ),
         gauge(
             "ingero_fleet_verdict_excess_ratio",
             "Own time above the peers, as a share",
@@ -38,7 +42,11 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
             ],
         ),
         *_lag_families(desk),
-        counter("ingero_fleet_verdict_changes_total", "Verdicts that were new or changed", [((), counters.verdicts)]),
+        counter(
+            "ingero_fleet_verdict_changes_total",
+            "Verdicts that were new or changed",
+            [((), counters.verdicts)],
+        ),
         counter(
             "ingero_fleet_verdict_inputs_total",
             "Measurements taken or refused, by kind",
@@ -94,12 +102,23 @@ def _lag_families(desk: VerdictDesk) -> list[Family]:
             for index, value in sorted(getattr(each, kind).items()):
                 member = each.engine.state.members[index]
                 rank = "" if member.rank is None else str(member.rank)
-                found.append(((("cluster_id", cluster), ("node_id", member.node), ("rank", rank)), value * scale))
+                found.append(
+                    (
+                        (("cluster_id", cluster), ("node_id", member.node), ("rank", rank)),
+                        value * scale,
+                    )
+                )
         return found
 
     return [
-        gauge("nccl_collective_peer_lag_ms", "Own duration minus the peers' median, lately", rows("peer_lag_ms", 1)),
-        gauge("ingero_collective_lateness_ms", "How late a rank came lately", rows("lateness_s", 1e3)),
+        gauge(
+            "nccl_collective_peer_lag_ms",
+            "Own duration minus the peers' median, lately",
+            rows("peer_lag_ms", 1),
+        ),
+        gauge(
+            "ingero_collective_lateness_ms", "How late a rank came lately", rows("lateness_s", 1e3)
+        ),
     ]
 
 

@@ -25,7 +25,9 @@ from ingero.core.verdict.table import Member
 from ingero.fleet.silences import Silences
 
 FORGET_AFTER_S = 3600.0  # a cluster without measurements for this long is over
-RESOLVED_FOR_S = 60.0  # a resolved verdict is still told for this long: an agent may push once a minute
+RESOLVED_FOR_S = (
+    60.0  # a resolved verdict is still told for this long: an agent may push once a minute
+)
 MAX_PENDING = 200_000  # collectives held between two ticks, per cluster
 Who = tuple[str, str | None, int | None]  # node, job, rank
 
@@ -39,8 +41,12 @@ class ClusterDesk:
     matcher: CollectiveMatcher = field(default_factory=CollectiveMatcher)
     members: dict[Who, int] = field(default_factory=dict)
     streams: dict[int, RankStream] = field(default_factory=dict)
-    self_timed: set[int] = field(default_factory=set)  # members that send own times: their collectives are samples
-    records: defaultdict[int, list[CollectiveRecord]] = field(default_factory=lambda: defaultdict(list))
+    self_timed: set[int] = field(
+        default_factory=set
+    )  # members that send own times: their collectives are samples
+    records: defaultdict[int, list[CollectiveRecord]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     pending: int = 0
     lateness_s: dict[int, float] = field(default_factory=dict)
     peer_lag_ms: dict[int, float] = field(default_factory=dict)
@@ -129,7 +135,9 @@ class VerdictDesk:
         changed = []
         texts: dict[tuple[str, str], str] = {}
         self._now_s = now_s
-        for cluster in [name for name, desk in self.clusters.items() if now_s - desk.heard_s > FORGET_AFTER_S]:
+        for cluster in [
+            name for name, desk in self.clusters.items() if now_s - desk.heard_s > FORGET_AFTER_S
+        ]:
             del self.clusters[cluster]
         for cluster, desk in self.clusters.items():
             self._judge_collectives(desk, now_s)
@@ -162,7 +170,9 @@ class VerdictDesk:
         judged, learning = (0, 0) if desk is None else desk.engine.learning()
         return {"judged": judged, "learning": learning}
 
-    def _member(self, desk: ClusterDesk, cluster: str, measured: Measured, now_s: float) -> int | None:
+    def _member(
+        self, desk: ClusterDesk, cluster: str, measured: Measured, now_s: float
+    ) -> int | None:
         resource = measured.resource
         node, job = resource.get(names.NODE_ID), resource.get(names.JOB_ID)
         rank = resource.get(names.RANK, resource.get(names.NODE_RANK))
@@ -221,7 +231,9 @@ class VerdictDesk:
             taken = dict(desk.records)
             desk.records.clear()  # first: what cannot be judged must not be tried again every second
             desk.pending = 0
-            desk.matcher.add(from_records([record for records in taken.values() for record in records]), now_s)
+            desk.matcher.add(
+                from_records([record for records in taken.values() for record in records]), now_s
+            )
             for member, records in taken.items():
                 if member not in desk.self_timed:
                     self._own_times(desk, member, records, now_s)
@@ -230,7 +242,9 @@ class VerdictDesk:
         stale_s = now_s - self._policy.stale_s
         desk.forget_lag([index for index, at_s in desk.measured_s.items() if at_s < stale_s])
 
-    def _own_times(self, desk: ClusterDesk, member: int, records: list[CollectiveRecord], now_s: float) -> None:
+    def _own_times(
+        self, desk: ClusterDesk, member: int, records: list[CollectiveRecord], now_s: float
+    ) -> None:
         stream = desk.streams.get(member)
         if stream is None:
             stream = desk.streams[member] = RankStream()
@@ -251,13 +265,19 @@ class VerdictDesk:
         columns = matched.collectives
         if not len(columns):
             return
-        lag = measure_lag(columns, matched.groups, {})  # no clock fits: only clock-free lateness counts
+        lag = measure_lag(
+            columns, matched.groups, {}
+        )  # no clock fits: only clock-free lateness counts
         clock_free, size = np.isfinite(lag.error_ms), len(columns.recorders)
         lateness_ms = _means(columns.who[clock_free], lag.lateness_ms[clock_free], size)
         peer_lag_ms = _means(columns.who[lag.is_quorate], lag.peer_lag_ms[lag.is_quorate], size)
-        for recorder, late_ms, behind_ms in zip(columns.recorders, lateness_ms, peer_lag_ms, strict=True):
+        for recorder, late_ms, behind_ms in zip(
+            columns.recorders, lateness_ms, peer_lag_ms, strict=True
+        ):
             member = desk.members.get((recorder.node or "", recorder.job, recorder.global_rank))
-            if member is None or math.isnan(behind_ms):  # without a quorum there is no lateness either
+            if member is None or math.isnan(
+                behind_ms
+            ):  # without a quorum there is no lateness either
                 continue
             desk.measured_s[member], desk.peer_lag_ms[member] = now_s, behind_ms
             if not math.isnan(late_ms):
@@ -267,7 +287,9 @@ class VerdictDesk:
         for verdict in news:
             if verdict.state is VerdictState.RESOLVED:
                 desk.resolved[verdict.episode] = (verdict, now_s)
-        desk.resolved = {e: pair for e, pair in desk.resolved.items() if now_s - pair[1] <= RESOLVED_FOR_S}
+        desk.resolved = {
+            e: pair for e, pair in desk.resolved.items() if now_s - pair[1] <= RESOLVED_FOR_S
+        }
 
     def _texts_of(self, cluster: str, desk: ClusterDesk) -> dict[tuple[str, str], str]:
         by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
@@ -284,5 +306,7 @@ class VerdictDesk:
 def _means(who: NDArray[np.int32], values: NDArray[np.float64], size: int) -> list[float]:
     """Mean of the values of each, NaN for those without any."""
     counts = np.bincount(who, minlength=size)
-    means = np.divide(np.bincount(who, values, size), counts, out=np.full(size, np.nan), where=counts > 0)
+    means = np.divide(
+        np.bincount(who, values, size), counts, out=np.full(size, np.nan), where=counts > 0
+    )
     return [float(mean) for mean in means]

@@ -17,16 +17,22 @@ def blame_inputs(inputs: Inputs) -> Answer:
     """One answer for everything that belongs to one job."""
     if len(inputs.steps) > 1:
         names = ", ".join(str(path) for path, _ in inputs.steps[:3])
-        raise MalformedInput(f"several step traces ({names}): each is a job of its own, ask about one at a time")
+        raise MalformedInput(
+            f"several step traces ({names}): each is a job of its own, ask about one at a time"
+        )
     if inputs.steps:
         beside = [str(source) for source in CollectiveSource if inputs.records.get(source)]
-        unused = f"also there, another recording and not used: {', '.join(beside)}" if beside else None
+        unused = (
+            f"also there, another recording and not used: {', '.join(beside)}" if beside else None
+        )
         return _noted(blame_steps(inputs.steps[0][1]), inputs, unused)
     timed = [source for source in CollectiveSource if inputs.records.get(source)]
     flight = CollectiveSource.FLIGHT_RECORDER
     if inputs.progress:
         world = inputs.world or len(inputs.progress)
-        hang = blame_hang(list(inputs.progress.values()), inputs.groups, world, timed=flight in timed)
+        hang = blame_hang(
+            list(inputs.progress.values()), inputs.groups, world, timed=flight in timed
+        )
         if hang is not None:
             return _noted(hang, inputs)
     if timed:
@@ -35,8 +41,14 @@ def blame_inputs(inputs: Inputs) -> Answer:
         source = next(source for source in timed if _coverage(inputs, source) == most)
         labels = {comm_hash(key): group.desc for key, group in inputs.groups.items() if group.desc}
         columns = from_records(inputs.records[source])
-        answer = blame_records(columns, source not in inputs.inexact, str(source), inputs.world, labels)
-        return _noted(answer, inputs, *(_beside(inputs, other, most) for other in timed if other is not source))
+        answer = blame_records(
+            columns, source not in inputs.inexact, str(source), inputs.world, labels
+        )
+        return _noted(
+            answer,
+            inputs,
+            *(_beside(inputs, other, most) for other in timed if other is not source),
+        )
     why = "nothing is stuck, and the dumps hold no GPU durations: run the job with TORCH_NCCL_ENABLE_TIMING=1"
     return _noted(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
 
@@ -47,8 +59,14 @@ def _coverage(inputs: Inputs, source: CollectiveSource) -> int:
 
 def _beside(inputs: Inputs, source: CollectiveSource, most: int) -> str:
     ranks = _coverage(inputs, source)
-    return f"also there, and less exact: {source}" if ranks == most else f"also there, of {ranks} ranks only: {source}"
+    return (
+        f"also there, and less exact: {source}"
+        if ranks == most
+        else f"also there, of {ranks} ranks only: {source}"
+    )
 
 
 def _noted(answer: Answer, inputs: Inputs, *more: str | None) -> Answer:
-    return replace(answer, notes=(*answer.notes, *(note for note in more if note), *inputs.problems))
+    return replace(
+        answer, notes=(*answer.notes, *(note for note in more if note), *inputs.problems)
+    )

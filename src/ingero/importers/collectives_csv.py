@@ -22,7 +22,9 @@ def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
     if missing:
-        raise MalformedInput(f"{path}: column {missing[0]!r} is missing; records have {', '.join(REQUIRED)}")
+        raise MalformedInput(
+            f"{path}: column {missing[0]!r} is missing; records have {', '.join(REQUIRED)}"
+        )
     records = []
     for row in reader:
         try:
@@ -61,7 +63,9 @@ def _record(row: dict[str, str]) -> CollectiveRecord:
         peer=_known(row, "peer"),
         datatype=datatype,
         reduce_op=row.get("reduce_op") or None,
-        size_bytes=(_known(row, "count") or 0) * DATATYPE_BYTES.get(datatype, 1) if size is None else size,
+        size_bytes=(_known(row, "count") or 0) * DATATYPE_BYTES.get(datatype, 1)
+        if size is None
+        else size,
         start_ns=_whole(row, "enqueue_ns"),
         end_ns=stop,
         gpu_duration_ns=stop - begin,

@@ -51,12 +51,21 @@ class Inputs:
         """A Flight Recorder dump that is at hand already; its name ends in the rank."""
         self.used.append((path, _flight_recorder(path, data, self)))
 
-    def add(self, path: Path, source: CollectiveSource, records: Sequence[CollectiveRecord], *, exact: bool) -> None:
+    def add(
+        self,
+        path: Path,
+        source: CollectiveSource,
+        records: Sequence[CollectiveRecord],
+        *,
+        exact: bool,
+    ) -> None:
         """Records of one file. The same rank in two folders means two recordings, which must not be mixed."""
         for rank in {record.global_rank for record in records}:
             folder = self.folders.setdefault((source, rank), path.parent)
             if folder != path.parent:
-                raise SeveralJobs(f"rank {rank} was recorded in {folder} and in {path.parent}: ask about one at a time")
+                raise SeveralJobs(
+                    f"rank {rank} was recorded in {folder} and in {path.parent}: ask about one at a time"
+                )
         self.records.setdefault(source, []).extend(records)
         if not exact:
             self.inexact.add(source)
@@ -79,13 +88,18 @@ def load(paths: Sequence[Path]) -> Inputs:
         if kind:
             inputs.used.append((path, kind))
         elif asked_for:
-            inputs.problems.append(f"{path}: not a format that is known here (see `ingero blame --help`)")
+            inputs.problems.append(
+                f"{path}: not a format that is known here (see `ingero blame --help`)"
+            )
         else:
             inputs.ignored.append(path)
     _apply_world(inputs)
     if not any((inputs.records, inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
-        detail = "; ".join(inputs.problems[:3]) or f"{len(inputs.ignored)} files looked at, none recognised"
+        detail = (
+            "; ".join(inputs.problems[:3])
+            or f"{len(inputs.ignored)} files looked at, none recognised"
+        )
         raise ForeignFile(f"nothing to read in {where}: {detail}")
     return inputs
 
@@ -156,7 +170,9 @@ def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
             raise SeveralJobs(
                 f"rank {dump.rank} left a dump in {where.parent} and in {path.parent}: ask about one at a time"
             )
-        raise MalformedInput(f"{path}: a second dump of rank {dump.rank} beside {where.name}; keep one per rank")
+        raise MalformedInput(
+            f"{path}: a second dump of rank {dump.rank} beside {where.name}; keep one per rank"
+        )
     inputs.dump_of[dump.rank] = path
     inputs.add(path, CollectiveSource.FLIGHT_RECORDER, dump.records, exact=False)
     inputs.progress[dump.rank] = dump.progress
@@ -169,7 +185,9 @@ def _inspector(path: Path, data: bytes, inputs: Inputs) -> str:
     found = read_inspector(path, data.decode("utf-8", "replace"))
     inputs.add(path, CollectiveSource.INSPECTOR, found.records, exact=found.exact_ends)
     if found.skipped:
-        inputs.problems.append(f"{path}: {found.skipped} objects are no collectives or cut off, left out")
+        inputs.problems.append(
+            f"{path}: {found.skipped} objects are no collectives or cut off, left out"
+        )
     return "NCCL inspector"
 
 
@@ -178,7 +196,12 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
         content = json.loads(data)
     except ValueError as error:
         raise MalformedInput(f"{path}: broken JSON ({error})") from error
-    if isinstance(content, list) and content and isinstance(content[0], dict) and "ph" in content[0]:
+    if (
+        isinstance(content, list)
+        and content
+        and isinstance(content[0], dict)
+        and "ph" in content[0]
+    ):
         content = {"traceEvents": content}
     if not isinstance(content, dict):
         return None
@@ -187,9 +210,13 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
         inputs.add(path, CollectiveSource.KINETO, trace.records, exact=True)
         inputs.widen(trace.world)
         if trace.nameless:
-            inputs.problems.append(f"{path}: {trace.nameless} NCCL kernels carry no collective name, left out")
+            inputs.problems.append(
+                f"{path}: {trace.nameless} NCCL kernels carry no collective name, left out"
+            )
         return "kineto trace"
-    return _flight_recorder(path, data, inputs) if isinstance(content.get("entries"), list) else None
+    return (
+        _flight_recorder(path, data, inputs) if isinstance(content.get("entries"), list) else None
+    )
 
 
 def _csv(path: Path, data: bytes, inputs: Inputs) -> str:
@@ -226,5 +253,6 @@ def _apply_world(inputs: Inputs) -> None:
     """A job description beside step traces says how many GPUs there are; without it the rank numbers do."""
     if inputs.world:
         inputs.steps = [
-            (path, replace(trace, world_size=max(inputs.world, trace.worker_rank.size))) for path, trace in inputs.steps
+            (path, replace(trace, world_size=max(inputs.world, trace.worker_rank.size)))
+            for path, trace in inputs.steps
         ]

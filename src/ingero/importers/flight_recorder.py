@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, checked
+from ingero.contract.collective import (
+    DATATYPE_BYTES,
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    checked,
+)
 from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
 
@@ -48,7 +54,9 @@ class FlightRecording:
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}; dumps hold plain containers only")
+        raise pickle.UnpicklingError(
+            f"it asks for {module_name}.{global_name}; dumps hold plain containers only"
+        )
 
     def persistent_load(self, pid: object) -> NoReturn:
         raise pickle.UnpicklingError("it refers to data outside the file")
@@ -64,7 +72,9 @@ def read_dump(path: Path, data: bytes) -> FlightRecording:
     try:
         return _interpret(path, content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise MalformedInput(f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})") from error
+        raise MalformedInput(
+            f"{path}: an entry lacks or misuses a field ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _interpret(path: Path, content: dict[str, Any]) -> FlightRecording:
@@ -81,7 +91,9 @@ def _interpret(path: Path, content: dict[str, Any]) -> FlightRecording:
     return FlightRecording(rank, world, records, progress, keyed, done - len(records))
 
 
-def _decode(path: Path, data: bytes) -> Any:  # plain containers of unknown shape; read_dump checks them
+def _decode(
+    path: Path, data: bytes
+) -> Any:  # plain containers of unknown shape; read_dump checks them
     if data.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(data)
@@ -129,7 +141,10 @@ def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Ent
     op = _text(entry["profiling_name"]).rsplit("nccl:", 1)[-1]
     is_p2p = bool(entry.get("is_p2p", False))
     peer = _peer(op, group) if is_p2p or op.startswith(("send", "recv")) else None
-    sizes = [[int(extent) for extent in size] for size in entry.get("input_sizes") or entry.get("output_sizes") or ()]
+    sizes = [
+        [int(extent) for extent in size]
+        for size in entry.get("input_sizes") or entry.get("output_sizes") or ()
+    ]
     kind = _text((entry.get("input_dtypes") or ["Byte"])[0])
     datatype = TORCH_DATATYPES.get(kind, kind.lower())
     duration = entry.get("duration_ms")
@@ -152,7 +167,9 @@ def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Ent
         started_ns=_moment(entry.get("time_discovered_started_ns")),
         completed_ns=_moment(entry.get("time_discovered_completed_ns")),
         duration_ns=None if duration is None else round(float(duration) * 1e6),
-        state="completed" if entry.get("time_discovered_completed_ns") and state != "completed" else state,
+        state="completed"
+        if entry.get("time_discovered_completed_ns") and state != "completed"
+        else state,
     )
 
 
@@ -227,7 +244,9 @@ def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> int:
     )
 
 
-def _status(status: object, groups: Mapping[str, ProcessGroup], rows: Sequence[_Entry]) -> dict[str, tuple[int, int]]:
+def _status(
+    status: object, groups: Mapping[str, ProcessGroup], rows: Sequence[_Entry]
+) -> dict[str, tuple[int, int]]:
     """Last enqueued and completed per group. The table is keyed by a local id: entries say which group it is, else the
     order of creation does, since ids and names both grow with it."""
     if not isinstance(status, dict):
@@ -237,14 +256,24 @@ def _status(status: object, groups: Mapping[str, ProcessGroup], rows: Sequence[_
     if len(names) == len(ids) + 1 and _number(names[0]) == 0 and _number(ids[0]) != 0:
         names = names[1:]  # the default group appears only once used
     known = {row.pg_id: row.group for row in rows if row.pg_id}
-    guess = {i: _key(groups[n]) for i, n in zip(ids, names, strict=True)} if len(ids) == len(names) else {}
+    guess = (
+        {i: _key(groups[n]) for i, n in zip(ids, names, strict=True)}
+        if len(ids) == len(names)
+        else {}
+    )
     if any(guess.get(i, key) != key for i, key in known.items()):
         guess = {}
     found = {}
     for i in ids:
-        key, item = known.get(i) or guess.get(i), status.get(i, status.get(int(i)) if i.isdigit() else None)
+        key, item = (
+            known.get(i) or guess.get(i),
+            status.get(i, status.get(int(i)) if i.isdigit() else None),
+        )
         if key and isinstance(item, dict):
-            found[key] = (int(item.get("last_enqueued_collective", -1)), int(item.get("last_completed_collective", -1)))
+            found[key] = (
+                int(item.get("last_enqueued_collective", -1)),
+                int(item.get("last_completed_collective", -1)),
+            )
     return found
 
 
@@ -252,7 +281,9 @@ def _number(text: str) -> int:
     return int(text) if text.isdigit() else 1 << 60
 
 
-def _progress(rank: int, rows: Sequence[_Entry], status: Mapping[str, tuple[int, int]]) -> RankProgress:
+def _progress(
+    rank: int, rows: Sequence[_Entry], status: Mapping[str, tuple[int, int]]
+) -> RankProgress:
     enqueued = {key: last for key, (last, _) in status.items()}
     completed = {key: last for key, (_, last) in status.items()}
     for row in rows:
@@ -278,8 +309,14 @@ def _progress(rank: int, rows: Sequence[_Entry], status: Mapping[str, tuple[int,
         if row.state != "completed" and row.peer is None:
             completed.setdefault(row.group, row.seq - 1)
     stamps = [t for row in rows for t in (row.created_ns, row.started_ns, row.completed_ns) if t]
-    spans = [row.completed_ns - row.created_ns for row in rows if row.state == "completed" and row.completed_ns]
-    return RankProgress(rank, enqueued, completed, pending, max(stamps, default=0), max(spans, default=None))
+    spans = [
+        row.completed_ns - row.created_ns
+        for row in rows
+        if row.state == "completed" and row.completed_ns
+    ]
+    return RankProgress(
+        rank, enqueued, completed, pending, max(stamps, default=0), max(spans, default=None)
+    )
 
 
 def _record(row: _Entry, rank: int, group: ProcessGroup) -> CollectiveRecord | None:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, checked, decode_comm
+from ingero.contract.collective import (
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    checked,
+    decode_comm,
+)
 from ingero.errors import MalformedInput
 
 MAX_OBJECTS = 5_000_000
@@ -28,7 +34,11 @@ def read_inspector(path: Path, text: str) -> Inspection:
     """All collectives of a file; a last object cut off by a dying process is counted as skipped."""
     objects, skipped = [], 0
     for item in _objects(path, text):
-        if isinstance(item, dict) and isinstance(item.get("coll_perf"), dict) and isinstance(item.get("header"), dict):
+        if (
+            isinstance(item, dict)
+            and isinstance(item.get("coll_perf"), dict)
+            and isinstance(item.get("header"), dict)
+        ):
             objects.append(item)
         else:
             skipped += 1
@@ -41,7 +51,9 @@ def read_inspector(path: Path, text: str) -> Inspection:
             exact &= is_exact
             records.append(record)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise MalformedInput(f"{path}, object {len(records) + 1}: {type(error).__name__}: {error}") from error
+        raise MalformedInput(
+            f"{path}, object {len(records) + 1}: {type(error).__name__}: {error}"
+        ) from error
     return Inspection(tuple(records), exact and bool(records), skipped)
 
 
@@ -84,11 +96,17 @@ def _global_ranks(objects: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
     return {process: rank for process, (_, rank) in widest.items()}
 
 
-def _record(item: Mapping[str, Any], ranks: Mapping[tuple[str, int], int]) -> tuple[CollectiveRecord, bool]:
+def _record(
+    item: Mapping[str, Any], ranks: Mapping[tuple[str, int], int]
+) -> tuple[CollectiveRecord, bool]:
     header, perf = item["header"], item["coll_perf"]
     meta = item.get("metadata") or {}
     trace = perf.get("event_trace_ts") or {}
-    kernels = [k for k in trace.get("kernel_events", ()) if k.get("kernel_start_ts") and k.get("kernel_stop_ts")]
+    kernels = [
+        k
+        for k in trace.get("kernel_events", ())
+        if k.get("kernel_start_ts") and k.get("kernel_stop_ts")
+    ]
     if kernels:
         begin_us = min(int(k["kernel_start_ts"]) for k in kernels)
         end_us = max(int(k["kernel_stop_ts"]) for k in kernels)

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingero.contract.collective import DATATYPE_BYTES, CollectiveRecord, CollectiveSource, canonical_op, checked
+from ingero.contract.collective import (
+    DATATYPE_BYTES,
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    checked,
+)
 from ingero.errors import MalformedInput
 from ingero.importers.flight_recorder import TORCH_DATATYPES, TORCH_OPS, comm_hash
 
@@ -30,7 +36,9 @@ def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
     try:
         return _interpret(path, content)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise MalformedInput(f"{path}: an event lacks or misuses a field ({type(error).__name__}: {error})") from error
+        raise MalformedInput(
+            f"{path}: an event lacks or misuses a field ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _interpret(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
@@ -46,7 +54,9 @@ def _interpret(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
         args, kind = event.get("args") or {}, str(event.get("cat", "")).lower()
         if kind in ("cuda_runtime", "cuda_driver") and "correlation" in args:
             launches[args["correlation"]] = float(event["ts"])
-        elif kind in ("kernel", "gpu_op") and str(event.get("name", "")).lower().startswith(("nccl", "rccl")):
+        elif kind in ("kernel", "gpu_op") and str(event.get("name", "")).lower().startswith(
+            ("nccl", "rccl")
+        ):
             kernels.append(event)
     kernels.sort(key=lambda event: float(event["ts"]))
     counts: dict[str, int] = {}
@@ -62,7 +72,9 @@ def _rank_of(path: Path, info: Mapping[str, Any]) -> int:
     named = _RANK_IN_NAME.search(path.name)
     if named:
         return int(named.group(1))
-    raise MalformedInput(f"{path}: the rank is neither in 'distributedInfo' nor in the file name (as rank3.json)")
+    raise MalformedInput(
+        f"{path}: the rank is neither in 'distributedInfo' nor in the file name (as rank3.json)"
+    )
 
 
 def _record(
@@ -77,7 +89,9 @@ def _record(
     called = args.get("Collective name")
     if not called:
         return None
-    group = str(args.get("Process Group Name") or args.get("Process Group Description") or "default")
+    group = str(
+        args.get("Process Group Name") or args.get("Process Group Description") or "default"
+    )
     members = _members(args.get("Process Group Ranks"))
     key = f"{group}|{','.join(map(str, members))}"
     counts[key] = counts.get(key, -1) + 1
@@ -114,6 +128,10 @@ def _members(ranks: object) -> tuple[int, ...]:
 
 
 def _peer(args: Mapping[str, Any], rank: int) -> int | None:
-    ends = [int(args[name]) for name in ("Src Rank", "Dst Rank") if str(args.get(name, "")).lstrip("-").isdigit()]
+    ends = [
+        int(args[name])
+        for name in ("Src Rank", "Dst Rank")
+        if str(args.get(name, "")).lstrip("-").isdigit()
+    ]
     others = [end for end in ends if end not in (rank, -1)]
     return others[0] if others else None

@@ -11,7 +11,9 @@ from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 
 MAX_ROWS = 20_000_000
-MAX_CELLS = 2 * MAX_ROWS  # all run one schedule: more room than rows means that the columns are something else
+MAX_CELLS = (
+    2 * MAX_ROWS
+)  # all run one schedule: more room than rows means that the columns are something else
 REQUIRED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
 
 
@@ -20,13 +22,21 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
     table = _read_table(path)
     missing = [name for name in REQUIRED if name not in table.column_names]
     if missing:
-        raise MalformedInput(f"{path}: column {missing[0]!r} is missing; a step trace has {', '.join(REQUIRED)}")
+        raise MalformedInput(
+            f"{path}: column {missing[0]!r} is missing; a step trace has {', '.join(REQUIRED)}"
+        )
     if table.num_rows > MAX_ROWS:
         raise TooLarge(f"{path}: {table.num_rows} operations, at most {MAX_ROWS}; cut it by step")
     if not table.num_rows:
         raise MalformedInput(f"{path}: holds no operation")
-    ints = {name: _ints(path, table, name) for name in ("dp_rank", "stage", "rank", "step", "seq_id")}
-    ints["chunk"] = _ints(path, table, "mc") if "mc" in table.column_names else np.zeros(table.num_rows, np.int64)
+    ints = {
+        name: _ints(path, table, name) for name in ("dp_rank", "stage", "rank", "step", "seq_id")
+    }
+    ints["chunk"] = (
+        _ints(path, table, "mc")
+        if "mc" in table.column_names
+        else np.zeros(table.num_rows, np.int64)
+    )
     ints["place"] = _ints(path, table, "gmc") if "gmc" in table.column_names else ints["stage"]
     optype = table.column("optype").combine_chunks()
     names = optype.to_pylist() if not hasattr(optype, "dictionary") else None
@@ -36,7 +46,9 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
     else:
         found, codes = np.unique(np.array([str(x) for x in names]), return_inverse=True)
         labels = [str(x) for x in found]
-    times = {name: table.column(name).to_numpy().astype(np.float64) for name in ("start_ts", "duration")}
+    times = {
+        name: table.column(name).to_numpy().astype(np.float64) for name in ("start_ts", "duration")
+    }
     for name, column in times.items():
         if not np.isfinite(column).all():
             raise MalformedInput(
@@ -50,7 +62,9 @@ def _read_table(path: Path) -> Any:  # pyarrow has no types
         import pyarrow  # noqa: PLC0415  # optional dependency
         import pyarrow.parquet  # noqa: PLC0415  # optional dependency
     except ImportError as error:
-        raise Unavailable(f"{path} is Parquet, which needs pyarrow: pip install 'ingero[echo]'") from error
+        raise Unavailable(
+            f"{path} is Parquet, which needs pyarrow: pip install 'ingero[echo]'"
+        ) from error
     try:
         return pyarrow.parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -82,7 +96,9 @@ def _assemble(
     node = node.reshape(-1)
     shape = (columns.shape[1], len(replicas), len(steps))
     if math.prod(shape) > MAX_CELLS:
-        raise TooLarge(f"{path}: {shape[0]} operations × {shape[1]} replicas × {shape[2]} steps; cut it by step")
+        raise TooLarge(
+            f"{path}: {shape[0]} operations × {shape[1]} replicas × {shape[2]} steps; cut it by step"
+        )
     start = np.full(shape, np.nan)
     duration = np.full(shape, np.nan)
     start[node, replica, step] = times["start_ts"]
@@ -92,11 +108,19 @@ def _assemble(
     start, duration, first = start[common], duration[common], first[common]
     whole = np.isfinite(duration).all(axis=(0, 1))
     if not whole.any():
-        raise MalformedInput(f"{path}: no step has every operation of every worker; the trace has holes everywhere")
+        raise MalformedInput(
+            f"{path}: no step has every operation of every worker; the trace has holes everywhere"
+        )
     ranks = np.full((len(replicas), len(stages)), -1, np.int64)
     ranks[replica, stage] = ints["rank"]
     nodes = tuple(
-        Node(int(stage[i]), labels[codes[i]], int(ints["seq_id"][i]), int(ints["chunk"][i]), int(ints["place"][i]))
+        Node(
+            int(stage[i]),
+            labels[codes[i]],
+            int(ints["seq_id"][i]),
+            int(ints["chunk"][i]),
+            int(ints["place"][i]),
+        )
         for i in first
     )
     start, duration = start[:, :, whole], duration[:, :, whole]

@@ -23,9 +23,9 @@ CLUSTER: Final = "demo"
 WARMUP_SAMPLES: Final = 5
 POLL_S: Final = 0.1
 # flag of ingero-fleet -> name under which it reports the address
-_LISTENERS: Final = {name: name for name in ("grpc", "http", "admin", "health", "metrics", "prometheus")} | {
-    "agent": "threshold"
-}
+_LISTENERS: Final = {
+    name: name for name in ("grpc", "http", "admin", "health", "metrics", "prometheus")
+} | {"agent": "threshold"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,9 @@ class DemoCluster:
 
     node_names: Sequence[str]
     push_interval_s: float = 1.0
-    quorum: int | None = None  # active nodes for a valid threshold; None is all of them, at most three
+    quorum: int | None = (
+        None  # active nodes for a valid threshold; None is all of them, at most three
+    )
     exporters: str = ""  # extra lines under `exporters:` of Fleet's file
     pipeline: str = "prometheus"
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
@@ -84,7 +86,9 @@ class DemoCluster:
         """Start Fleet, or start it again on the addresses it had."""
         config = self.folder / "fleet-config.yaml"
         config.write_text(self._fleet_config())
-        ports = [word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))]
+        ports = [
+            word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))
+        ]
         command = [
             sys.executable,
             "-m",
@@ -99,7 +103,9 @@ class DemoCluster:
         assert self._fleet.stdout is not None
         line = self._fleet.stdout.readline()
         if not line:
-            raise Unavailable(f"Fleet did not start: {(self.folder / 'fleet.log').read_text().strip()[-500:]}")
+            raise Unavailable(
+                f"Fleet did not start: {(self.folder / 'fleet.log').read_text().strip()[-500:]}"
+            )
         self.addresses = json.loads(line)["addresses"]
         self._let_ports_go()
 
@@ -139,7 +145,10 @@ class DemoCluster:
 
     def stop(self) -> None:
         """Ask every process to end, then see that it did."""
-        running: list[subprocess.Popen[Any]] = [*self._nodes.values(), *([self._fleet] if self._fleet else [])]
+        running: list[subprocess.Popen[Any]] = [
+            *self._nodes.values(),
+            *([self._fleet] if self._fleet else []),
+        ]
         for process in running:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -170,7 +179,9 @@ class DemoCluster:
         for name, process in self._nodes.items():
             if process.poll() is not None:
                 text = (self.folder / f"{name}.log").read_text().strip()[-500:]
-                raise Unavailable(f"simulated node {name} ended: {text or f'status {process.returncode}'}")
+                raise Unavailable(
+                    f"simulated node {name} ended: {text or f'status {process.returncode}'}"
+                )
 
     def _port(self, name: str) -> str:
         return self.addresses[name].rsplit(":", 1)[1] if name in self.addresses else "0"
@@ -201,7 +212,9 @@ def _keep_port(address: str) -> socket.socket:
 
 def _status(scores: dict[str, Any]) -> ClusterStatus:
     nodes = {
-        row["node_id"]: NodeStatus(row["node_id"], row["state"], row["score"], bool(row["straggler"]), row["mode"])
+        row["node_id"]: NodeStatus(
+            row["node_id"], row["state"], row["score"], bool(row["straggler"]), row["mode"]
+        )
         for row in scores["nodes"]
     }
     return ClusterStatus(scores["threshold"], scores["quorum_met"], nodes)

@@ -30,7 +30,14 @@ class DemoEcho:
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "ingero.cli.commands.services.echo", "serve", "--json", "--create-certificate"]
+        command = [
+            sys.executable,
+            "-m",
+            "ingero.cli.commands.services.echo",
+            "serve",
+            "--json",
+            "--create-certificate",
+        ]
         command += ["--db-path", str(self._database), "--log-level", "warning"]
         for name in ("otlp", "otlp-http", "mcp", "health"):
             command += [f"--{name}-addr", "127.0.0.1:0"]
@@ -64,7 +71,9 @@ class DemoEcho:
     def client(self) -> EchoClient:
         """Speaks to it with the token and certificate it made."""
         token = read_token_file(token_beside(self._database))
-        return EchoClient(f"https://{self.addresses['mcp']}", token, certificate_beside(self._database))
+        return EchoClient(
+            f"https://{self.addresses['mcp']}", token, certificate_beside(self._database)
+        )
 
     def exporter(self) -> str:
         """The lines of Fleet's file that send everything here."""
@@ -81,7 +90,9 @@ class DemoEcho:
         found: list[dict[str, Any]] = []
         while True:
             try:
-                found = self.client.ask("fleet.cluster.find_stragglers", {"cluster_id": cluster})["stragglers"]
+                found = self.client.ask("fleet.cluster.find_stragglers", {"cluster_id": cluster})[
+                    "stragglers"
+                ]
             except (ToolRefused, Unavailable):
                 found = []
             if (found and found[0]["node_id"] == expected) or time.monotonic() > until:

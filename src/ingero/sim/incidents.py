@@ -68,7 +68,9 @@ class EventScript:
         self.rows: list[tuple[int, ...]] = []
         self.busy: list[tuple[int, int]] = []  # when the host is short of CPU
 
-    def call(self, op: str, typical_ns: float, jitter: float = 0.1, pid: int = PID, **more: int) -> None:
+    def call(
+        self, op: str, typical_ns: float, jitter: float = 0.1, pid: int = PID, **more: int
+    ) -> None:
         """A call that takes about `typical_ns`, after which the next begins."""
         duration_ns = int(typical_ns * self.rng.uniform(1 - jitter, 1 + jitter))
         self.add(op, self.now_ns, duration_ns, pid, **more)
@@ -76,9 +78,25 @@ class EventScript:
 
     def preempted(self, before_ns: int, off_ns: int) -> None:
         """Off the CPU for `off_ns`, ending `before_ns` from now; the clock stays."""
-        self.add("sched_switch", self.now_ns + before_ns, off_ns, PID, arg1=RIVAL_PID, ret=OFF_CPU_PREEMPTED)
+        self.add(
+            "sched_switch",
+            self.now_ns + before_ns,
+            off_ns,
+            PID,
+            arg1=RIVAL_PID,
+            ret=OFF_CPU_PREEMPTED,
+        )
 
-    def add(self, op: str, at_ns: int, duration_ns: int, pid: int, arg0: int = 0, arg1: int = 0, ret: int = 0) -> None:
+    def add(
+        self,
+        op: str,
+        at_ns: int,
+        duration_ns: int,
+        pid: int,
+        arg0: int = 0,
+        arg1: int = 0,
+        ret: int = 0,
+    ) -> None:
         """One event."""
         key = find_op(op)
         assert key is not None
@@ -113,7 +131,13 @@ def _cold_start(script: EventScript) -> None:
     _steady(
         script,
         200,
-        {"cudaLaunchKernel": 45, "cudaMemcpyAsync": 25, "cudaMalloc": 15, "cudaDeviceSync": 10, "cudaStreamSync": 5},
+        {
+            "cudaLaunchKernel": 45,
+            "cudaMemcpyAsync": 25,
+            "cudaMalloc": 15,
+            "cudaDeviceSync": 10,
+            "cudaStreamSync": 5,
+        },
     )
 
 
@@ -133,7 +157,9 @@ def _steady(script: EventScript, count: int, weights: dict[str, int]) -> None:
 
 
 def _memcpy_bottleneck(script: EventScript) -> None:
-    for op in script.rng.choice(["copy", "launch", "sync", "malloc"], 200, p=[0.35, 0.35, 0.2, 0.1]):
+    for op in script.rng.choice(
+        ["copy", "launch", "sync", "malloc"], 200, p=[0.35, 0.35, 0.2, 0.1]
+    ):
         name, typical_us = {
             "copy": ("cudaMemcpyAsync", 5000), "launch": ("cudaLaunchKernel", 15), "sync": ("cudaStreamSync", 150),
             "malloc": ("cudaMalloc", 50),
@@ -166,7 +192,9 @@ def _gpu_steal(script: EventScript) -> None:
     for cycle in range(40):
         for pid in (PID, OTHER_PID):
             for launch in range(8):
-                script.call("cudaLaunchKernel", (800 if cycle and launch == 0 else 14) * US, pid=pid)
+                script.call(
+                    "cudaLaunchKernel", (800 if cycle and launch == 0 else 14) * US, pid=pid
+                )
                 script.call("cudaMemcpyAsync", 0.5 * MS, pid=pid, arg0=2**20, arg1=1)
             script.call("cudaStreamSync", 12 * MS, pid=pid)
             script.call("cudaDeviceSync", 8 * MS, pid=pid)
@@ -179,7 +207,9 @@ def _of(operations: list[OpSummary], op: str, pid: int = PID) -> OpSummary:
 def _tail_finding(op: str) -> Callable[[list[OpSummary], list[Chain]], Finding]:
     def find(operations: list[OpSummary], chains: list[Chain]) -> Finding:
         found = _of(operations, op)
-        chain = next((one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None)
+        chain = next(
+            (one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None
+        )
         text = f"{op} is up to {found.tail_ratio:.1f}x slower than usual"
         cause = f"; cause: {chain.root_cause}" if chain else ", and no cause was found"
         return Finding(text + cause, chain is not None and found.tail_ratio >= 3)
@@ -190,21 +220,30 @@ def _tail_finding(op: str) -> Callable[[list[OpSummary], list[Chain]], Finding]:
 def _find_cold_start(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     malloc = _of(operations, "cudaMalloc")
     ratio = malloc.max_ns / max(malloc.p50_ns, 1)
-    return Finding(f"the first cudaMalloc took {ratio:.0f}x the usual {human_duration(malloc.p50_ns)}", ratio > 10)
+    return Finding(
+        f"the first cudaMalloc took {ratio:.0f}x the usual {human_duration(malloc.p50_ns)}",
+        ratio > 10,
+    )
 
 
 def _find_memcpy(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     total_ns = sum(one.total_ns for one in operations)
     share = operations[0].total_ns / total_ns
     name = op_name(*operations[0].key)
-    return Finding(f"{name} takes {share:.0%} of the time in CUDA calls", name == "cudaMemcpyAsync" and share > 0.3)
+    return Finding(
+        f"{name} takes {share:.0%} of the time in CUDA calls",
+        name == "cudaMemcpyAsync" and share > 0.3,
+    )
 
 
 def _find_period(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     malloc = _of(operations, "cudaMalloc")
     ratio = malloc.max_ns / max(malloc.p50_ns, 1)
     every = f"every ~{malloc.period} calls" if malloc.period else "without a rhythm"
-    return Finding(f"cudaMalloc spikes {ratio:.0f}x above its median {every}", malloc.period is not None and ratio > 10)
+    return Finding(
+        f"cudaMalloc spikes {ratio:.0f}x above its median {every}",
+        malloc.period is not None and ratio > 10,
+    )
 
 
 def _find_steal(operations: list[OpSummary], chains: list[Chain]) -> Finding:
@@ -227,11 +266,23 @@ class Incident:
 
 
 INCIDENTS: dict[str, Incident] = {
-    "incident": Incident("a CPU storm makes every wait for the GPU longer", _incident, _tail_finding("cudaStreamSync")),
-    "cold-start": Incident("first calls cost far more than later ones", _cold_start, _find_cold_start),
-    "memcpy-bottleneck": Incident("copies take more time than kernels", _memcpy_bottleneck, _find_memcpy),
-    "periodic-spike": Incident("an allocator that is slow in a rhythm", _periodic_spike, _find_period),
-    "cpu-contention": Incident("another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")),
+    "incident": Incident(
+        "a CPU storm makes every wait for the GPU longer",
+        _incident,
+        _tail_finding("cudaStreamSync"),
+    ),
+    "cold-start": Incident(
+        "first calls cost far more than later ones", _cold_start, _find_cold_start
+    ),
+    "memcpy-bottleneck": Incident(
+        "copies take more time than kernels", _memcpy_bottleneck, _find_memcpy
+    ),
+    "periodic-spike": Incident(
+        "an allocator that is slow in a rhythm", _periodic_spike, _find_period
+    ),
+    "cpu-contention": Incident(
+        "another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")
+    ),
     "gpu-steal": Incident("two processes share one GPU", _gpu_steal, _find_steal),
 }
 ALIASES = {"gpu-contention": "gpu-steal", "contention": "gpu-steal"}

@@ -43,12 +43,27 @@ US, MS = 1_000, 1_000_000
 COMM = 0x5EED_0000_C0FF_EE01
 
 _LAUNCH_STACKS = [
-    (Frame(symbol="cuLaunchKernel", file="libcuda.so.1"), Frame(py_file="train.py", py_func=function, py_line=line))
-    for function, line in (("forward", 47), ("attention", 81), ("mlp", 102), ("loss", 131), ("backward", 140))
+    (
+        Frame(symbol="cuLaunchKernel", file="libcuda.so.1"),
+        Frame(py_file="train.py", py_func=function, py_line=line),
+    )
+    for function, line in (
+        ("forward", 47),
+        ("attention", 81),
+        ("mlp", 102),
+        ("loss", 131),
+        ("backward", 140),
+    )
 ]
 _ALLOC_STACKS = [
-    (Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"), Frame(py_file="train.py", py_func="forward", py_line=47)),
-    (Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"), Frame(py_file="data.py", py_func="collate", py_line=18)),
+    (
+        Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"),
+        Frame(py_file="train.py", py_func="forward", py_line=47),
+    ),
+    (
+        Frame(symbol="cuMemAlloc_v2", file="libcuda.so.1"),
+        Frame(py_file="data.py", py_func="collate", py_line=18),
+    ),
 ]
 _SYNC_STACK = (
     Frame(symbol="cudaStreamSynchronize", file="libcudart.so.13"),
@@ -117,7 +132,9 @@ def _make_node(node: str, rank: int, late_ns: list[int], rng: np.random.Generato
     return NodeTrace(node, rank, pid, events, script.stacks, script.samples, collectives, names)
 
 
-def _all_reduce(node: str, rank: int, step: int, start_ns: int, duration_ns: int) -> CollectiveRecord:
+def _all_reduce(
+    node: str, rank: int, step: int, start_ns: int, duration_ns: int
+) -> CollectiveRecord:
     return CollectiveRecord(
         job="sample", node=node, global_rank=rank, comm=COMM, seq=step + 1, op="AllReduce", rank=rank,
         nranks=len(NODES), peer=None, datatype="bfloat16", reduce_op="sum", size_bytes=64 * 2**20, start_ns=start_ns,
@@ -129,7 +146,9 @@ def _all_reduce(node: str, rank: int, step: int, start_ns: int, duration_ns: int
 class _Script:
     """Writes the events of one training step after another."""
 
-    def __init__(self, pid: int, loader: int, writer: int, cgroup: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, pid: int, loader: int, writer: int, cgroup: int, rng: np.random.Generator
+    ) -> None:
         self.pid, self.loader, self.writer, self.cgroup, self.rng = pid, loader, writer, cgroup, rng
         self.rows: list[tuple[int, ...]] = []
         self.stacks: list[tuple[Frame, ...] | None] = []
@@ -142,14 +161,22 @@ class _Script:
             slow = is_starved and launch == number % 5
             begins_ns = at_ns + (1 + launch) * MS
             self._call(
-                "cuLaunchKernel", begins_ns, 840 * US if slow else 13 * US, _LAUNCH_STACKS[launch], arg0=0x7F00 + launch
+                "cuLaunchKernel",
+                begins_ns,
+                840 * US if slow else 13 * US,
+                _LAUNCH_STACKS[launch],
+                arg0=0x7F00 + launch,
             )
             if slow:
                 self._preempted(begins_ns + 20 * US, 720 * US)
         if number % 4 == 0:
             slow = is_starved or is_disturbed
             self._call(
-                "cuMemAlloc", at_ns + 7 * MS, (930 if slow else 180) * US, _ALLOC_STACKS[number // 4 % 2], arg0=2**21
+                "cuMemAlloc",
+                at_ns + 7 * MS,
+                (930 if slow else 180) * US,
+                _ALLOC_STACKS[number // 4 % 2],
+                arg0=2**21,
             )
             for part in range(2 if slow else 0):
                 self._preempted(at_ns + 7 * MS + (30 + 400 * part) * US, 380 * US)
@@ -161,18 +188,34 @@ class _Script:
         if number % 9 == 0:
             self._sample(at_ns, is_starved)
 
-    def _call(self, op: str, at_ns: int, typical_ns: int, stack: tuple[Frame, ...] | None = None, **more: int) -> None:
+    def _call(
+        self,
+        op: str,
+        at_ns: int,
+        typical_ns: int,
+        stack: tuple[Frame, ...] | None = None,
+        **more: int,
+    ) -> None:
         duration_ns = int(typical_ns * self.rng.uniform(0.9, 1.1))
         self._add(op, at_ns, duration_ns, self.pid, stack, **more)
 
     def _preempted(self, begins_ns: int, off_ns: int) -> None:
-        self._add("sched_switch", begins_ns + off_ns, off_ns, self.pid, arg1=self.writer, ret=OFF_CPU_PREEMPTED)
+        self._add(
+            "sched_switch",
+            begins_ns + off_ns,
+            off_ns,
+            self.pid,
+            arg1=self.writer,
+            ret=OFF_CPU_PREEMPTED,
+        )
 
     def _write_backup(self, at_ns: int) -> None:
         for request in range(10):
             took_ns = int(self.rng.uniform(3, 9) * MS)
             ends_ns = at_ns + request * MS + took_ns
-            self._add("block_write", ends_ns, took_ns, self.writer, arg0=1024, arg1=139_000_000 + request)
+            self._add(
+                "block_write", ends_ns, took_ns, self.writer, arg0=1024, arg1=139_000_000 + request
+            )
 
     def _add(
         self, op: str, at_ns: int, duration_ns: int, pid: int, stack: tuple[Frame, ...] | None = None, *, arg0: int = 0,
@@ -205,10 +248,19 @@ def _node_batch(trace: NodeTrace) -> list[tuple[str, list[Row]]]:
     named: list[Row] = [(pid, name, ends_ns) for pid, name in trace.names.items()]
     batch: list[tuple[str, list[Row]]] = [
         (insert_sql("events", EVENT_COLUMNS), _event_rows(trace, keep)),
-        (insert_sql("stack_traces", ("hash", "ips", "frames")), [(key, *text) for key, text in stacks.items()]),
-        (insert_sql("causal_chains", CHAIN_COLUMNS), [chain_row(trace.node, at_ns, chain) for at_ns, chain in chains]),
+        (
+            insert_sql("stack_traces", ("hash", "ips", "frames")),
+            [(key, *text) for key, text in stacks.items()],
+        ),
+        (
+            insert_sql("causal_chains", CHAIN_COLUMNS),
+            [chain_row(trace.node, at_ns, chain) for at_ns, chain in chains],
+        ),
         (UPSERT_HISTORY, [history_row(trace.node, at_ns, chain) for at_ns, chain in chains]),
-        (insert_sql("system_snapshots", _SNAPSHOT_COLUMNS), [_snapshot_row(sample) for sample in trace.samples]),
+        (
+            insert_sql("system_snapshots", _SNAPSHOT_COLUMNS),
+            [_snapshot_row(sample) for sample in trace.samples],
+        ),
         (insert_sql("sessions", _SESSION_COLUMNS), [_session_row(trace, ends_ns)]),
         (insert_sql("process_names", ("pid", "name", "seen_at")), named),
         (
@@ -225,13 +277,23 @@ def _node_batch(trace: NodeTrace) -> list[tuple[str, list[Row]]]:
             [collective_row(record, trace.pid) for record in trace.collectives],
         ),
     ]
-    for table, bucket_ns in (("event_aggregates", MINUTE_NS), ("event_aggregates_5s", FIVE_SECONDS_NS)):
+    for table, bucket_ns in (
+        ("event_aggregates", MINUTE_NS),
+        ("event_aggregates_5s", FIVE_SECONDS_NS),
+    ):
         batch.append((upsert_aggregates_sql(table), list(aggregate(events, keep, bucket_ns))))
     return batch
 
 
 _SNAPSHOT_COLUMNS = ("timestamp", "cpu_pct", "mem_pct", "mem_avail", "swap_mb", "load_avg")
-_SCHEDSTAT_COLUMNS = ("cgroup_id", "p99_off_cpu", "total_off_cpu", "event_count", "window_start", "window_end")
+_SCHEDSTAT_COLUMNS = (
+    "cgroup_id",
+    "p99_off_cpu",
+    "total_off_cpu",
+    "event_count",
+    "window_start",
+    "window_end",
+)
 _SESSION_COLUMNS = (
     "started_at", "stopped_at", "gpu_model", "cpu_model", "cpu_cores", "mem_total", "kernel", "ingero_ver",
     "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
@@ -258,8 +320,12 @@ def _session_row(trace: NodeTrace, ends_ns: int) -> Row:
     )  # fmt: skip
 
 
-def _event_rows(trace: NodeTrace, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[Row]:
-    order = [int(index) for index in np.argsort(trace.events.timestamp, kind="stable") if keep[index]]
+def _event_rows(
+    trace: NodeTrace, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+) -> list[Row]:
+    order = [
+        int(index) for index in np.argsort(trace.events.timestamp, kind="stable") if keep[index]
+    ]
     events = trace.events
     rows: list[Row] = []
     for number, index in enumerate(order, start=1):

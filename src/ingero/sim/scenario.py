@@ -80,7 +80,9 @@ class ClusterRun:
         self._agents = {number: self._agent(number) for number in range(scenario.nodes)}
         self._due: list[tuple[float, int]] = [(1.0, -1)]  # (when, node or -1 for Fleet's tick)
         for number in self._agents:
-            first_s = scenario.joins_s.get(number, 0.0) + self._chance.uniform(0.0, scenario.push_interval_s)
+            first_s = scenario.joins_s.get(number, 0.0) + self._chance.uniform(
+                0.0, scenario.push_interval_s
+            )
             heapq.heappush(self._due, (first_s, number))
 
     def run(self) -> Outcome:
@@ -94,7 +96,9 @@ class ClusterRun:
                 heapq.heappush(self._due, (self.now_s + 1.0, -1))
             elif self.now_s < self.scenario.leaves_s.get(number, float("inf")):
                 self._tick(number)
-                pause_s = self.scenario.push_interval_s * self._chance.uniform(1 - JITTER, 1 + JITTER)
+                pause_s = self.scenario.push_interval_s * self._chance.uniform(
+                    1 - JITTER, 1 + JITTER
+                )
                 heapq.heappush(self._due, (self.now_s + pause_s, number))
         return self.outcome
 
@@ -127,7 +131,10 @@ class ClusterRun:
         self._fleet.take(health_request(brain.identity, report), CLUSTER, self.now_s, now_ns)
         served = self._fleet.served(CLUSTER)
         brain.pushed(PushOutcome.OK, None)
-        brain.heard(*decode_headers(encode_threshold(served.value), encode_quorum(served.quorum_met)), self.now_s)
+        brain.heard(
+            *decode_headers(encode_threshold(served.value), encode_quorum(served.quorum_met)),
+            self.now_s,
+        )
 
     def _note(self, number: int, brain: Brain) -> None:
         thought = brain.last
@@ -138,7 +145,9 @@ class ClusterRun:
         if thought.raised:
             self.outcome.episodes.append(Episode(number, self.now_s, thought.decision.mode.value))
         elif thought.closing is not None:
-            place = max(i for i, episode in enumerate(self.outcome.episodes) if episode.node == number)
+            place = max(
+                i for i, episode in enumerate(self.outcome.episodes) if episode.node == number
+            )
             opened = self.outcome.episodes[place]
             self.outcome.episodes[place] = Episode(
                 number, opened.raised_s, opened.mode, self.now_s, thought.closing.value
@@ -156,7 +165,9 @@ def load_scenario(path: Path, nodes: int) -> Scenario:
             scripts=_scripts(document, nodes),
             joins_s=_moments(document.get("join", ()), nodes),
             leaves_s=_moments(document.get("leave", ()), nodes),
-            outages_s=tuple((entry["from_s"], entry["until_s"]) for entry in document.get("outage", ())),
+            outages_s=tuple(
+                (entry["from_s"], entry["until_s"]) for entry in document.get("outage", ())
+            ),
             threshold=ThresholdPolicy(**document.get("threshold", {})),
         )
     except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
@@ -174,7 +185,11 @@ def _scripts(document: dict[str, Any], nodes: int) -> dict[int, Script]:
             wobbles.setdefault(number, []).append(Wobble(**_tupled(entry)))
     noise = document.get("noise", 0.01)
     return {
-        number: Script(changes=tuple(changes.get(number, ())), wobbles=tuple(wobbles.get(number, ())), noise=noise)
+        number: Script(
+            changes=tuple(changes.get(number, ())),
+            wobbles=tuple(wobbles.get(number, ())),
+            noise=noise,
+        )
         for number in range(nodes)
     }
 
@@ -184,7 +199,9 @@ def _tupled(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _moments(entries: Iterable[dict[str, Any]], nodes: int) -> dict[int, float]:
-    return {number: entry["at_s"] for entry in entries for number in _numbers(entry["nodes"], nodes)}
+    return {
+        number: entry["at_s"] for entry in entries for number in _numbers(entry["nodes"], nodes)
+    }
 
 
 def _numbers(said: str | list[int], nodes: int) -> list[int]:

@@ -59,7 +59,9 @@ class Script:
 class ScriptedSource:
     """Plays a script against a clock. `elapsed_s` says how long the script runs already; None uses the wall clock."""
 
-    def __init__(self, script: Script, chance: random.Random, elapsed_s: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, script: Script, chance: random.Random, elapsed_s: Callable[[], float] | None = None
+    ) -> None:
         started_s = time.monotonic()
         self.script = script
         self._chance = chance

@@ -59,7 +59,9 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     floor_alpha: float
     fast_ema: _Averages
     hard_floor: _Averages
-    signal_samples: tuple[int, int, int, int] | None = None  # only where a signal was missing for a while
+    signal_samples: tuple[int, int, int, int] | None = (
+        None  # only where a signal was missing for a while
+    )
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -109,20 +111,30 @@ def load_baseline(path: Path, policy: BaselinePolicy, now_ns: int, max_age_s: fl
     try:
         version = msgspec.json.decode(data, type=_Version).schema_version
         if version > SCHEMA_VERSION:
-            return Loaded(LoadOutcome.NEWER_VERSION, detail=f"{path} has schema {version}, this agent knows 1")
+            return Loaded(
+                LoadOutcome.NEWER_VERSION, detail=f"{path} has schema {version}, this agent knows 1"
+            )
         if version < SCHEMA_VERSION:
             raise ValueError(f"schema {version}")
         document = msgspec.json.decode(data, type=_Document)
         baseline = _baseline(document)
         age_s = now_ns / 1e9 - _unix_s(document.saved_at)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError, UnicodeDecodeError) as error:
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+        UnicodeDecodeError,
+    ) as error:
         return _quarantine(path, now_ns, str(error))
     if not 0 <= age_s <= max_age_s:
         with contextlib.suppress(OSError):
             path.unlink()
         return Loaded(LoadOutcome.STALE, detail=f"saved {age_s:.0f} s ago")
     if not same_alphas(document.fast_alpha, document.floor_alpha, policy):
-        return Loaded(LoadOutcome.OTHER_SETTINGS, detail=f"{path} was made with other averaging factors")
+        return Loaded(
+            LoadOutcome.OTHER_SETTINGS, detail=f"{path} was made with other averaging factors"
+        )
     return Loaded(LoadOutcome.FRESH, baseline)
 
 
@@ -180,6 +192,9 @@ def _quarantine(path: Path, now_ns: int, problem: str) -> Loaded:
         try:
             path.rename(target)
         except OSError as error:
-            return Loaded(LoadOutcome.CORRUPT, detail=f"{problem}; and it cannot be set aside: {error.strerror}")
+            return Loaded(
+                LoadOutcome.CORRUPT,
+                detail=f"{problem}; and it cannot be set aside: {error.strerror}",
+            )
         return Loaded(LoadOutcome.CORRUPT, detail=f"{problem}; kept as {target}")
     return Loaded(LoadOutcome.CORRUPT, detail=problem)

@@ -31,7 +31,9 @@ class Entry(NamedTuple):
 class InputLog:
     """Appends to numbered files and removes the oldest beyond the bound; `removed` counts them."""
 
-    def __init__(self, folder: Path, rates: bytes = b"", max_bytes: int = 256 << 20, files: int = 8) -> None:
+    def __init__(
+        self, folder: Path, rates: bytes = b"", max_bytes: int = 256 << 20, files: int = 8
+    ) -> None:
         self.removed = 0
         self._folder, self._rates = folder, rates
         self._per_file, self._files = max_bytes // files, files
@@ -83,7 +85,9 @@ def read_inputs(folder: Path) -> Iterator[Entry]:
     """Every whole frame of every file, in order."""
     paths = list_files(folder)
     if not paths:
-        raise ForeignFile(f"{folder} holds no recorded inputs; Fleet writes them with --record-inputs DIR")
+        raise ForeignFile(
+            f"{folder} holds no recorded inputs; Fleet writes them with --record-inputs DIR"
+        )
     for path in paths:
         data = path.read_bytes()
         if not data.startswith(MAGIC):
@@ -95,7 +99,9 @@ def read_inputs(folder: Path) -> Iterator[Entry]:
             if length > MAX_FRAME or place + length > len(data):
                 break
             try:
-                frame = msgspec.msgpack.decode(data[place : place + length], type=tuple[str, float, str, bytes])
+                frame = msgspec.msgpack.decode(
+                    data[place : place + length], type=tuple[str, float, str, bytes]
+                )
             except msgspec.DecodeError as error:
                 raise ForeignFile(
                     f"{path} is damaged at byte {place}: {error}; move it away to replay the rest"

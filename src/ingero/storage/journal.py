@@ -24,8 +24,12 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 SEGMENT_MAGIC: Final = b"INGEROJ1"
 FRAME_MAGIC: Final = b"EJ1\n"
-_SEGMENT_HEAD: Final = struct.Struct("<8sQQI36x")  # magic, number, first sequence, CRC of the 24 bytes before it
-_FRAME_HEAD: Final = struct.Struct("<4sII QQqI")  # magic, body length, CRC of the rest, then the fields of Frame
+_SEGMENT_HEAD: Final = struct.Struct(
+    "<8sQQI36x"
+)  # magic, number, first sequence, CRC of the 24 bytes before it
+_FRAME_HEAD: Final = struct.Struct(
+    "<4sII QQqI"
+)  # magic, body length, CRC of the rest, then the fields of Frame
 _FRAME_FIELDS: Final = struct.Struct("<QQqI")
 _ZEROS: Final = bytes(1024 * 1024)
 _WINDOW_BYTES: Final = 1024 * 1024  # read at a time; larger frames are read on their own
@@ -104,9 +108,13 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
     for segment, following in zip_longest(segments, segments[1:]):
         if following and following.first_seq <= expected:
             continue  # everything in it has been applied
-        limit = following.first_seq if following and following.number == segment.number + 1 else None
+        limit = (
+            following.first_seq if following and following.number == segment.number + 1 else None
+        )
         if segment.first_seq > expected:
-            problems.append(f"requests {expected} to {segment.first_seq - 1} are missing before {segment.path.name}")
+            problems.append(
+                f"requests {expected} to {segment.first_seq - 1} are missing before {segment.path.name}"
+            )
             expected = segment.first_seq
         data = segment.path.read_bytes()
         scan = _Scan(data, segment.first_seq)
@@ -118,7 +126,9 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
         lost = scan.lost(limit)
         if lost is not None and lost >= expected:
             which = f"request {expected}" if lost == expected else f"requests {expected} to {lost}"
-            problems.append(f"{segment.path.name} is damaged at byte {scan.offset}: {which} cannot be read")
+            problems.append(
+                f"{segment.path.name} is damaged at byte {scan.offset}: {which} cannot be read"
+            )
             expected = max(lost + 1, limit or 0)
         dropped += _torn_bytes(data, scan.offset) if following is None else 0
     return Inspection(tuple(segments), expected - 1, frames, waiting, dropped, tuple(problems))
@@ -179,7 +189,11 @@ class JournalReader:
                 if frame is None:
                     break
                 offset += frame_bytes(frame.body)
-                if frame.seq < self._expected and self._segment and frame.seq >= self._segment.first_seq:
+                if (
+                    frame.seq < self._expected
+                    and self._segment
+                    and frame.seq >= self._segment.first_seq
+                ):
                     continue  # applied before we started
                 if frame.seq != self._expected:
                     break
@@ -199,8 +213,12 @@ class JournalReader:
     def _read_large_or_fail(self, frames: list[Frame]) -> None:
         frame = decode_frame(os.pread(self._fd, MAX_BODY_BYTES + _FRAME_HEAD.size, self._offset), 0)
         if frame is None or frame.seq != self._expected:
-            where = f"{self._segment.path if self._segment else self._directory} at byte {self._offset}"
-            raise StoreDamaged(f"{where}: request {self._expected} cannot be read; run `ingero-echo verify`")
+            where = (
+                f"{self._segment.path if self._segment else self._directory} at byte {self._offset}"
+            )
+            raise StoreDamaged(
+                f"{where}: request {self._expected} cannot be read; run `ingero-echo verify`"
+            )
         frames.append(frame)
         self._offset += frame_bytes(frame.body)
         self._expected += 1
@@ -209,9 +227,15 @@ class JournalReader:
         """Be in the segment that holds the expected request; returns the last sequence to read from it."""
         following = self._following()
         if self._segment is None or (following and following.first_seq <= self._expected):
-            fitting = [segment for segment in list_segments(self._directory) if segment.first_seq <= self._expected]
+            fitting = [
+                segment
+                for segment in list_segments(self._directory)
+                if segment.first_seq <= self._expected
+            ]
             if not fitting:
-                raise StoreDamaged(f"{self._directory}: the segment with request {self._expected} is missing")
+                raise StoreDamaged(
+                    f"{self._directory}: the segment with request {self._expected} is missing"
+                )
             self.close()
             self._segment = fitting[-1]
             self._fd = os.open(self._segment.path, os.O_RDONLY)
@@ -355,7 +379,9 @@ def _decode_head(path: Path, head: bytes) -> tuple[int, int]:
         magic, number, first_seq, crc = _SEGMENT_HEAD.unpack(head)
         if magic == SEGMENT_MAGIC and zlib.crc32(head[:24]) == crc:
             return number, first_seq
-    raise StoreDamaged(f"{path}: the header of this journal segment is damaged; run `ingero-echo verify --repair`")
+    raise StoreDamaged(
+        f"{path}: the header of this journal segment is damaged; run `ingero-echo verify --repair`"
+    )
 
 
 def _read_head(path: Path) -> bytes:

@@ -22,7 +22,8 @@ Value: TypeAlias = str | int | float | None
 _PROGRESS_STEPS: Final = 1000  # virtual machine steps between two looks at the clock
 _MAX_GROWTH_BYTES: Final = 512 * 2**20
 _LIMITS: Final = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 256 * 1024,  # of one value: no function call runs long or takes much memory
+    sqlite3.SQLITE_LIMIT_LENGTH: 256
+    * 1024,  # of one value: no function call runs long or takes much memory
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_COLUMN: 500,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
@@ -52,7 +53,9 @@ _FUNCTIONS: Final = frozenset(
 )
 _WIDEST: Final = 1000  # characters that one conversion of printf may pad to
 _CONVERSION: Final = re.compile(r"%([-+ #!0-9.,*l]*)")
-_PRAGMAS: Final = frozenset({"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"})
+_PRAGMAS: Final = frozenset(
+    {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"}
+)
 _READS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE})
 _FIRST_WORDS: Final = frozenset({"SELECT", "WITH", "EXPLAIN", "VALUES"})
 _TOKEN: Final = re.compile(
@@ -96,9 +99,13 @@ def check_statement(sql: str) -> str:
         elif not words:
             words.append(match[0])  # a statement that begins with a parenthesis or a quote
     if not words:
-        raise MalformedInput("the query is empty; for example: SELECT op, count(*) FROM events GROUP BY op")
+        raise MalformedInput(
+            "the query is empty; for example: SELECT op, count(*) FROM events GROUP BY op"
+        )
     if words[0] not in _FIRST_WORDS:
-        raise MalformedInput(f"only questions are allowed: begin with SELECT, WITH or EXPLAIN, not {words[0][:20]!r}")
+        raise MalformedInput(
+            f"only questions are allowed: begin with SELECT, WITH or EXPLAIN, not {words[0][:20]!r}"
+        )
     return sql if end is None else sql[:end]
 
 
@@ -124,7 +131,12 @@ def run_query(
 
 def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch") -> None:
     """Make a read-only connection safe for a stranger's SQL."""
-    for statement in ("query_only = ON", "trusted_schema = OFF", "cell_size_check = ON", "temp_store = MEMORY"):
+    for statement in (
+        "query_only = ON",
+        "trusted_schema = OFF",
+        "cell_size_check = ON",
+        "temp_store = MEMORY",
+    ):
         connection.execute(f"PRAGMA {statement}")
     for table in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
         # the first use declares it, which looks like a write
@@ -137,7 +149,11 @@ def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch"
 
 
 def _run(
-    connection: sqlite3.Connection, statement: str, limits: QueryLimits, text: "_BoundedText", watch: "_Watch"
+    connection: sqlite3.Connection,
+    statement: str,
+    limits: QueryLimits,
+    text: "_BoundedText",
+    watch: "_Watch",
 ) -> QueryResult:
     try:
         cursor = connection.execute(statement)
@@ -148,10 +164,14 @@ def _run(
             raise Unavailable(
                 f"the query was stopped: {watch.reason}; narrow it with WHERE timestamp > … or LIMIT"
             ) from None
-        raise MalformedInput(f"the query failed: {text.refusal or error}{_way_on(connection, str(error))}") from None
+        raise MalformedInput(
+            f"the query failed: {text.refusal or error}{_way_on(connection, str(error))}"
+        ) from None
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
-            raise MalformedInput(f"refused: {error}; only reading of tables is allowed here") from None
+            raise MalformedInput(
+                f"refused: {error}; only reading of tables is allowed here"
+            ) from None
         raise MalformedInput(f"the query failed: {error}") from None
     return QueryResult(columns, rows, truncated)
 
@@ -162,11 +182,15 @@ def _way_on(connection: sqlite3.Connection, complaint: str) -> str:
         return "; `SELECT name FROM pragma_table_info('events')` lists those of a table"
     if not complaint.startswith("no such table"):
         return ""
-    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 50").fetchall()
+    tables = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 50"
+    ).fetchall()
     return f"; there are: {', '.join(str(name) for (name,) in tables)}"
 
 
-def _collect(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> tuple[list[list[Value]], bool]:
+def _collect(
+    cursor: sqlite3.Cursor, max_rows: int, max_bytes: int
+) -> tuple[list[list[Value]], bool]:
     rows: list[list[Value]] = []
     size = 0
     for row in _rows(cursor):
@@ -175,7 +199,9 @@ def _collect(cursor: sqlite3.Cursor, max_rows: int, max_bytes: int) -> tuple[lis
         values = [_plain(value) for value in row]
         size += sum(len(value) if isinstance(value, str) else 8 for value in values)
         if size > max_bytes:
-            raise TooLarge(f"the answer is larger than {max_bytes >> 20} MiB; ask for fewer columns or rows")
+            raise TooLarge(
+                f"the answer is larger than {max_bytes >> 20} MiB; ask for fewer columns or rows"
+            )
         rows.append(values)
     return rows, False
 
@@ -193,7 +219,9 @@ def _plain(value: object) -> Value:
     return str(value)
 
 
-def _authorize(action: int, first: str | None, second: str | None, _schema: str | None, _trigger: str | None) -> int:
+def _authorize(
+    action: int, first: str | None, second: str | None, _schema: str | None, _trigger: str | None
+) -> int:
     """Called by SQLite while it prepares a statement; what is not known to be harmless is denied."""
     if action in _READS:
         return sqlite3.SQLITE_OK
@@ -219,18 +247,28 @@ class _BoundedText:
         """Put these in the place of the engine's own."""
         for name in ("printf", "format"):
             connection.create_function(name, -1, self.formatted, deterministic=True)
-        connection.create_function("trim", 2, lambda text, of: _stripped(str.strip, text, of), deterministic=True)
-        connection.create_function("ltrim", 2, lambda text, of: _stripped(str.lstrip, text, of), deterministic=True)
-        connection.create_function("rtrim", 2, lambda text, of: _stripped(str.rstrip, text, of), deterministic=True)
+        connection.create_function(
+            "trim", 2, lambda text, of: _stripped(str.strip, text, of), deterministic=True
+        )
+        connection.create_function(
+            "ltrim", 2, lambda text, of: _stripped(str.lstrip, text, of), deterministic=True
+        )
+        connection.create_function(
+            "rtrim", 2, lambda text, of: _stripped(str.rstrip, text, of), deterministic=True
+        )
 
     def formatted(self, *values: Value | bytes) -> Value:
         """The engine's own printf, unless it is asked to pad without bounds."""
         for conversion in _CONVERSION.findall(str(values[0]) if values else ""):
-            if "*" in conversion or any(int(digits[:9]) > _WIDEST for digits in re.findall("[0-9]+", conversion)):
+            if "*" in conversion or any(
+                int(digits[:9]) > _WIDEST for digits in re.findall("[0-9]+", conversion)
+            ):
                 self.refusal = f"printf pads to at most {_WIDEST} characters here, and takes no width from an argument"
                 raise ValueError(self.refusal)
         try:
-            row = self._engine.execute(f"SELECT printf({', '.join('?' * len(values))})", values).fetchone()
+            row = self._engine.execute(
+                f"SELECT printf({', '.join('?' * len(values))})", values
+            ).fetchone()
         except sqlite3.Error as error:
             self.refusal = str(error)
             raise
@@ -238,7 +276,9 @@ class _BoundedText:
         return found
 
 
-def _stripped(strip: Callable[[str, str], str], text: Value | bytes, characters: Value | bytes) -> str | None:
+def _stripped(
+    strip: Callable[[str, str], str], text: Value | bytes, characters: Value | bytes
+) -> str | None:
     if text is None or characters is None:
         return None
     return strip(str(_plain(text)), str(_plain(characters)))

@@ -30,7 +30,11 @@ def token_digest(token: str) -> bytes:
 
 def tokens_equal(presented: str | None, expected_digest: bytes | None) -> bool:
     """Constant-time comparison of digests; an absent or empty expectation never matches."""
-    if not presented or not expected_digest or hmac.compare_digest(expected_digest, token_digest("")):
+    if (
+        not presented
+        or not expected_digest
+        or hmac.compare_digest(expected_digest, token_digest(""))
+    ):
         return False
     return hmac.compare_digest(token_digest(presented), expected_digest)
 
@@ -47,8 +51,12 @@ def read_token_file(path: Path) -> str:
         raise AuthError(f"token file {path} is larger than {MAX_TOKEN_FILE_BYTES} bytes")
     token = data.decode("utf-8", errors="replace").strip()
     if not token:
-        raise AuthError(f"token file {path} is empty; `openssl rand -hex 32 > {path}` makes a token")
-    if not token.isascii() or any(character.isspace() or not character.isprintable() for character in token):
+        raise AuthError(
+            f"token file {path} is empty; `openssl rand -hex 32 > {path}` makes a token"
+        )
+    if not token.isascii() or any(
+        character.isspace() or not character.isprintable() for character in token
+    ):
         raise AuthError(f"token file {path} must hold just the token: one word of ASCII characters")
     return token
 

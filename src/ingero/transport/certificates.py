@@ -33,7 +33,10 @@ class KeptTls(ServerTls):
 
 
 def kept_certificate(
-    directory: Path, names: Sequence[str], addresses: Sequence[str] = (), now: datetime.datetime | None = None
+    directory: Path,
+    names: Sequence[str],
+    addresses: Sequence[str] = (),
+    now: datetime.datetime | None = None,
 ) -> KeptTls:
     """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when a name is missing.
 
@@ -55,7 +58,9 @@ def kept_certificate(
     return KeptTls(cert=cert, key=key, replaced=replaced)
 
 
-def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_CERTIFICATE_DAYS) -> tuple[bytes, bytes]:
+def self_signed(
+    names: Sequence[str], now: datetime.datetime, days: int = KEPT_CERTIFICATE_DAYS
+) -> tuple[bytes, bytes]:
     """Certificate and key as PEM; `names` may be host names or addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
@@ -65,9 +70,13 @@ def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_C
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))  # a client's clock may be a little behind
+        .not_valid_before(
+            now - datetime.timedelta(minutes=5)
+        )  # a client's clock may be a little behind
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False
+        )
         # its own trust anchor
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(), critical=True)
@@ -82,7 +91,14 @@ def self_signed(names: Sequence[str], now: datetime.datetime, days: int = KEPT_C
 
 def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
     """What a certificate of this machine should be valid for: node, host name, loopback, bound addresses."""
-    names = [node or socket.gethostname(), socket.gethostname(), "localhost", "127.0.0.1", "::1", *bound]
+    names = [
+        node or socket.gethostname(),
+        socket.gethostname(),
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        *bound,
+    ]
     return list(dict.fromkeys(name for name in names if name not in EVERYWHERE))
 
 
@@ -96,9 +112,13 @@ def machine_addresses() -> list[str]:
                 found.append(socket.inet_ntoa(answer[20:24]))
     with contextlib.suppress(OSError):  # no IPv6
         lines = Path("/proc/net/if_inet6").read_text().splitlines()
-        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines]
+        found += [
+            socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in lines
+        ]
     parsed = [ipaddress.ip_address(text) for text in found]
-    return [str(address) for address in parsed if not (address.is_loopback or address.is_link_local)]
+    return [
+        str(address) for address in parsed if not (address.is_loopback or address.is_link_local)
+    ]
 
 
 def names_in(certificate: Path) -> list[str]:
@@ -132,7 +152,9 @@ def _key_usage() -> x509.KeyUsage:
     )  # fmt: skip
 
 
-def _still_good(cert: Path, key: Path, names: Sequence[str], addresses: Sequence[str], now: datetime.datetime) -> bool:
+def _still_good(
+    cert: Path, key: Path, names: Sequence[str], addresses: Sequence[str], now: datetime.datetime
+) -> bool:
     if not (cert.exists() and key.exists()):
         return False
     try:
@@ -144,7 +166,11 @@ def _still_good(cert: Path, key: Path, names: Sequence[str], addresses: Sequence
         return False  # the machine went down between writing one and the other
     renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
     held = set(names_in(cert))
-    return now < renew_at and held.issuperset(names) and (not addresses or not held.isdisjoint(addresses))
+    return (
+        now < renew_at
+        and held.issuperset(names)
+        and (not addresses or not held.isdisjoint(addresses))
+    )
 
 
 def _write_private(path: Path, data: bytes) -> None:

@@ -27,10 +27,17 @@ def connection_to(
 
 def failure_text(url: str, error: Exception, otherwise: str) -> str:
     """What went wrong with such a connection and what to do: about the scheme where that is wrong, else `otherwise`."""
-    if isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+    if isinstance(error, ssl.SSLError) and error.reason in (
+        "WRONG_VERSION_NUMBER",
+        "RECORD_LAYER_FAILURE",
+    ):
         return "it does not speak TLS there; write http://, or is it another port?"
-    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith("http://"):
+    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith(
+        "http://"
+    ):
         return "somebody hung up; if it speaks TLS, write https://"
-    if isinstance(error, http.client.HTTPException):  # its text is what came, and what came is not text
+    if isinstance(
+        error, http.client.HTTPException
+    ):  # its text is what came, and what came is not text
         return f"what answers does not speak HTTP; {otherwise}"
     return f"{error}; {otherwise}"

@@ -41,12 +41,16 @@ class EchoClient:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            connection.request("POST", f"/api/v2/tools/{tool}", json.dumps(arguments).encode(), headers)
+            connection.request(
+                "POST", f"/api/v2/tools/{tool}", json.dumps(arguments).encode(), headers
+            )
             reply = connection.getresponse()
             body = reply.read(MAX_ANSWER_BYTES)
         except ssl.SSLCertVerificationError as error:
             hint = "name its authority with --ca-cert or INGERO_ECHO_CA"
-            raise AuthError(f"the certificate of {self.url} is not trusted ({error.verify_message}); {hint}") from None
+            raise AuthError(
+                f"the certificate of {self.url} is not trusted ({error.verify_message}); {hint}"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             told = failure_text(self.url, error, "is `ingero-echo serve` running?")
             raise Unavailable(f"no Echo answers at {self.url}: {told}") from None
@@ -57,7 +61,9 @@ class EchoClient:
 
 def _data(url: str, reply: http.client.HTTPResponse, body: bytes) -> Any:
     if reply.status == 401:
-        raise AuthError(f"{url} wants another bearer token; give it with --token-file or INGERO_ECHO_TOKEN")
+        raise AuthError(
+            f"{url} wants another bearer token; give it with --token-file or INGERO_ECHO_TOKEN"
+        )
     try:
         document = json.loads(body)
         if reply.status == 200:
@@ -65,7 +71,9 @@ def _data(url: str, reply: http.client.HTTPResponse, body: bytes) -> Any:
         code, message = document["error"]["code"], document["error"]["message"]
     except (ValueError, LookupError, TypeError, RecursionError):
         said = body[:200].decode(errors="replace").strip()
-        raise Unavailable(f"{url} answered {reply.status}, but not like Echo's API: {said}") from None
+        raise Unavailable(
+            f"{url} answered {reply.status}, but not like Echo's API: {said}"
+        ) from None
     after = reply.headers.get("Retry-After", "")
     raise ToolRefused(code, message, reply.status, int(after) if after.isdigit() else None)
 
@@ -74,8 +82,14 @@ def remote(tool: Tool[Any]) -> Tool[EchoClient]:
     """The same question, answered by the Echo behind a client."""
 
     async def answer(client: EchoClient, question: msgspec.Struct) -> Any:
-        arguments = {name: value for name, value in msgspec.to_builtins(question).items() if value is not None}
-        return msgspec.convert(await asyncio.to_thread(client.ask, tool.name, arguments), tool.output)
+        arguments = {
+            name: value
+            for name, value in msgspec.to_builtins(question).items()
+            if value is not None
+        }
+        return msgspec.convert(
+            await asyncio.to_thread(client.ask, tool.name, arguments), tool.output
+        )
 
     answer.__doc__ = tool.description
     return Tool(tool.name, tool.input, tool.output, answer)

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, urlsplit
 
-from ingero.contract.names import CLUSTER_QUERY, METRICS_PATH, NODE_QUERY, THRESHOLD_PATH, TRACES_PATH
+from ingero.contract.names import (
+    CLUSTER_QUERY,
+    METRICS_PATH,
+    NODE_QUERY,
+    THRESHOLD_PATH,
+    TRACES_PATH,
+)
 from ingero.errors import ConfigError
 from ingero.transport.tls import is_loopback
 
@@ -30,16 +36,16 @@ class Endpoint:
 
     def push_url(self, cluster: str, node: str) -> str:
         """Cluster and node also in the query, so that balancers and logs can tell them without reading the body."""
-        return (
-            f"{self.base}{METRICS_PATH}?{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
-        )
+        return f"{self.base}{METRICS_PATH}?{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
 
     @property
     def traces_url(self) -> str:
         return f"{self.base}{TRACES_PATH}"
 
 
-def parse_endpoint(text: str, *, insecure: bool = False, protocol: Protocol | None = None) -> Endpoint:
+def parse_endpoint(
+    text: str, *, insecure: bool = False, protocol: Protocol | None = None
+) -> Endpoint:
     """Port 4317 without a path means gRPC, anything else HTTP with JSON; `protocol` decides otherwise.
 
     A URL keeps its scheme; a bare `host:port` is https unless `insecure`.
@@ -49,7 +55,9 @@ def parse_endpoint(text: str, *, insecure: bool = False, protocol: Protocol | No
     chosen = protocol or (Protocol.GRPC if port == GRPC_PORT and not path else Protocol.HTTP_JSON)
     if chosen is Protocol.GRPC:
         if path:
-            raise ConfigError(f"endpoint {text!r} has a path, which gRPC has not; remove it or use an http protocol")
+            raise ConfigError(
+                f"endpoint {text!r} has a path, which gRPC has not; remove it or use an http protocol"
+            )
         return Endpoint(host if port else f"{host}:{GRPC_PORT}", scheme == "https", chosen)
     return Endpoint(f"{scheme}://{host}{path}", scheme == "https", chosen)
 
@@ -86,5 +94,7 @@ def _split(text: str, insecure: bool, suffix: str) -> tuple[str, str, str]:
     if not parts.hostname or re.search(r"\s", written) or port == 0:
         raise ConfigError(f"endpoint {text!r} has no host; give host:port or a URL")
     if parts.username is not None or parts.query or parts.fragment:
-        raise ConfigError(f"endpoint {text!r} must be a plain address without user, query or fragment")
+        raise ConfigError(
+            f"endpoint {text!r} must be a plain address without user, query or fragment"
+        )
     return parts.scheme, parts.netloc, parts.path.rstrip("/").removesuffix(suffix).rstrip("/")

@@ -10,14 +10,18 @@ from ingero.errors import AuthError, TooLarge, Unavailable
 MAX_REDIRECTS = 10
 
 
-async def fetch_https(url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None = None) -> bytes:
+async def fetch_https(
+    url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None = None
+) -> bytes:
     """The body of a 200 answer. Raises before any connection is made to a URL that is not https."""
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     connector = aiohttp.TCPConnector(ssl=context if context is not None else True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         for _ in range(MAX_REDIRECTS + 1):
             if not url.startswith("https://"):
-                raise AuthError(f"{url!r} is not an https address; prices are only fetched over TLS")
+                raise AuthError(
+                    f"{url!r} is not an https address; prices are only fetched over TLS"
+                )
             try:
                 async with session.get(url, allow_redirects=False) as reply:
                     if reply.status in (301, 302, 303, 307, 308):

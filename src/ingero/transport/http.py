@@ -24,7 +24,9 @@ MAX_HEAD_BYTES = 64 * 1024
 _encode = msgspec.json.Encoder().encode
 
 
-def json_response(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    content: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     """A JSON answer, encoded once by msgspec."""
     return Response(_encode(content), status, dict(headers or {}), "application/json")
 

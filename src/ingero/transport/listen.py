@@ -19,7 +19,9 @@ def parse_address(text: str) -> tuple[str, int]:
     host, separator, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{text!r} is not an address; write host:port, for example 127.0.0.1:4318")
+        raise ConfigError(
+            f"{text!r} is not an address; write host:port, for example 127.0.0.1:4318"
+        )
     return host, int(port)
 
 
@@ -41,11 +43,15 @@ def bind(endpoint: str) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    family, _, _, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # whatever this system's default is
+            listener.setsockopt(
+                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0
+            )  # whatever this system's default is
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # inherited by every connection: head and body are two writes, the second must not wait 40 ms for the peer's ACK
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

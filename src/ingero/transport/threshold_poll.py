@@ -19,7 +19,9 @@ class PollOutcome(StrEnum):
     """What an answer was; one label value of the poll counter each."""
 
     OK = "ok"
-    CLIENT_ERROR = "client_error"  # no usable answer: network, redirect, 4xx, too large, not what we asked for
+    CLIENT_ERROR = (
+        "client_error"  # no usable answer: network, redirect, 4xx, too large, not what we asked for
+    )
     SERVER_ERROR = "server_error"
     RATE_LIMITED = "rate_limited"
 
@@ -49,9 +51,13 @@ class ThresholdPoll:
             self._session = open_session(self._options)
         headers = {"Accept": JSON_TYPE, **self._options.request_headers()}
         try:
-            async with self._session.get(self._url, headers=headers, allow_redirects=False) as response:
+            async with self._session.get(
+                self._url, headers=headers, allow_redirects=False
+            ) as response:
                 body = b""
-                while len(body) <= MAX_ANSWER_BYTES and (more := await response.content.read(MAX_ANSWER_BYTES)):
+                while len(body) <= MAX_ANSWER_BYTES and (
+                    more := await response.content.read(MAX_ANSWER_BYTES)
+                ):
                     body += more
                 return self._read(response.status, response.headers.get("Retry-After"), body)
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError) as error:
@@ -65,14 +71,19 @@ class ThresholdPoll:
         wait_s = parse_retry_after(retry_after, time.time())
         if status == 429:
             return PollReply(
-                PollOutcome.RATE_LIMITED, wait_s=2 * self._interval_s if wait_s is None else wait_s, detail="HTTP 429"
+                PollOutcome.RATE_LIMITED,
+                wait_s=2 * self._interval_s if wait_s is None else wait_s,
+                detail="HTTP 429",
             )
         if status >= 500:
             return PollReply(PollOutcome.SERVER_ERROR, wait_s=wait_s, detail=f"HTTP {status}")
         if status != 200:
             return PollReply(PollOutcome.CLIENT_ERROR, detail=f"HTTP {status}")
         if len(body) > MAX_ANSWER_BYTES:
-            return PollReply(PollOutcome.CLIENT_ERROR, detail=f"the answer is larger than {MAX_ANSWER_BYTES} bytes")
+            return PollReply(
+                PollOutcome.CLIENT_ERROR,
+                detail=f"the answer is larger than {MAX_ANSWER_BYTES} bytes",
+            )
         delivery, served = decode_answer(body)
         if delivery is not Delivery.HIT or served is None:
             return PollReply(PollOutcome.CLIENT_ERROR, detail="the answer is not a threshold")

@@ -30,7 +30,9 @@ class ClientTls:
     key: Path | None = None
 
 
-def server_context(tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+def server_context(
+    tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+) -> ssl.SSLContext:
     """A listener's context; raises AuthError naming the file that is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = minimum
@@ -38,7 +40,9 @@ def server_context(tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv
     if tls.client_ca is not None:
         _load_authorities(context, tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
-        context.num_tickets = 0  # a resumed session would not show its certificate to a new authority
+        context.num_tickets = (
+            0  # a resumed session would not show its certificate to a new authority
+        )
     return context
 
 
@@ -47,13 +51,17 @@ def renew_context(context: ssl.SSLContext, tls: ServerTls) -> None:
     changes nothing where one is wrong. Loading them into `context` would only ever add authorities."""
     fresh = server_context(tls, context.minimum_version)
 
-    def choose(connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, initial: ssl.SSLContext) -> None:
+    def choose(
+        connection: ssl.SSLSocket | ssl.SSLObject, name: str | None, initial: ssl.SSLContext
+    ) -> None:
         connection.context = fresh
 
     context.sni_callback = choose
 
 
-def client_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
+def client_context(
+    tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+) -> ssl.SSLContext:
     """A client's context: verifies names, presents a certificate when both files are given."""
     context = _own_context(tls, minimum)
     if tls.ca is None:
@@ -63,7 +71,9 @@ def client_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv
     return context
 
 
-def unverified_context(tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2) -> ssl.SSLContext:
+def unverified_context(
+    tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+) -> ssl.SSLContext:
     """For whoever compares the fingerprint: takes any certificate, presents ours when both files are given."""
     context = _own_context(tls, minimum)
     context.check_hostname = False
@@ -95,7 +105,9 @@ def fingerprint_bytes(text: str) -> bytes:
     except ValueError:
         digest = b""
     if len(digest) != 32:
-        raise ConfigError(f"{text!r} is not a SHA-256 fingerprint: 32 pairs of hex digits, as a node prints it")
+        raise ConfigError(
+            f"{text!r} is not a SHA-256 fingerprint: 32 pairs of hex digits, as a node prints it"
+        )
     return digest
 
 
@@ -137,4 +149,6 @@ def _load_authorities(context: ssl.SSLContext, path: Path) -> None:
     try:
         context.load_verify_locations(path)
     except (ssl.SSLError, OSError) as error:
-        raise AuthError(f"{path} holds no certificate that can be used as an authority: {error}") from None
+        raise AuthError(
+            f"{path} holds no certificate that can be used as an authority: {error}"
+        ) from None

@@ -28,7 +28,9 @@ _MAX_GROUPS = 1024
 class LineServer:
     """Broadcasts lines. `sent`, `dropped` (by reason) and `refused` count what became of them and of readers."""
 
-    def __init__(self, path: Path, *, gid: int = -1, snapshot: Callable[[], Iterable[bytes]] = tuple) -> None:
+    def __init__(
+        self, path: Path, *, gid: int = -1, snapshot: Callable[[], Iterable[bytes]] = tuple
+    ) -> None:
         self.path = path
         self.gid = gid
         self.sent = 0
@@ -103,7 +105,9 @@ class LineServer:
             _, uid, gid = peer_credentials(peer)
         except (OSError, struct.error):
             return False
-        return uid in (0, os.geteuid()) or (self.gid >= 0 and self.gid in {gid, *_peer_groups(peer)})
+        return uid in (0, os.geteuid()) or (
+            self.gid >= 0 and self.gid in {gid, *_peer_groups(peer)}
+        )
 
 
 def open_listener(path: Path, gid: int = -1) -> socket.socket:
@@ -116,7 +120,9 @@ def open_listener(path: Path, gid: int = -1) -> socket.socket:
 
 def peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
     """(pid, uid, gid) of the other end, as the kernel vouches for it. Raises OSError."""
-    pid, uid, gid = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, gid = _CREDENTIALS.unpack(
+        peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
     return pid, uid, gid
 
 
@@ -130,7 +136,9 @@ class _Consumer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closing = False
-        writer.transport.set_write_buffer_limits(high=0)  # drain() returns when the kernel has taken everything
+        writer.transport.set_write_buffer_limits(
+            high=0
+        )  # drain() returns when the kernel has taken everything
 
     def put(self, line: bytes) -> bool:
         """True when an older line had to go."""
@@ -171,13 +179,21 @@ def _prepare_directory(directory: Path, gid: int) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise AuthError(f"{directory} is not a directory of its own (a link?); choose another place for the socket")
+        raise AuthError(
+            f"{directory} is not a directory of its own (a link?); choose another place for the socket"
+        )
     if status.st_uid not in (os.geteuid(), 0):
-        raise AuthError(f"{directory} belongs to user {status.st_uid}; choose a directory you own for the socket")
+        raise AuthError(
+            f"{directory} belongs to user {status.st_uid}; choose a directory you own for the socket"
+        )
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
-        raise AuthError(f"others may write to {directory}; run `chmod go-w {directory}` or choose another place")
+        raise AuthError(
+            f"others may write to {directory}; run `chmod go-w {directory}` or choose another place"
+        )
     if gid >= 0 and is_new:
-        with contextlib.suppress(OSError):  # without the right to, the group simply cannot reach the socket
+        with contextlib.suppress(
+            OSError
+        ):  # without the right to, the group simply cannot reach the socket
             os.chown(directory, -1, gid)
             directory.chmod(0o750)
 
@@ -200,7 +216,9 @@ def _remove_own_socket(path: Path) -> None:
         except OSError as error:
             raise Unavailable(f"cannot tell whether {path} is in use: {error.strerror}") from None
         else:
-            raise Unavailable(f"another process listens on {path}; stop it or give each agent its own path")
+            raise Unavailable(
+                f"another process listens on {path}; stop it or give each agent its own path"
+            )
 
 
 def _bind(path: Path, gid: int) -> socket.socket:
@@ -211,7 +229,11 @@ def _bind(path: Path, gid: int) -> socket.socket:
         listener.listen(MAX_CONSUMERS)  # at once: whoever sees the path may connect
     except OSError as error:
         listener.close()
-        reason = "the path is too long" if error.errno == errno.ENAMETOOLONG or not error.errno else error.strerror
+        reason = (
+            "the path is too long"
+            if error.errno == errno.ENAMETOOLONG or not error.errno
+            else error.strerror
+        )
         raise Unavailable(f"cannot listen on {path}: {reason}") from None
     finally:
         os.umask(before)
@@ -221,7 +243,10 @@ def _bind(path: Path, gid: int) -> socket.socket:
             os.chown(path, -1, gid)
             mode = 0o770
         except OSError:
-            log.warning("socket_group_refused", extra={"path": str(path), "gid": gid, "group": _group_name(gid)})
+            log.warning(
+                "socket_group_refused",
+                extra={"path": str(path), "gid": gid, "group": _group_name(gid)},
+            )
     path.chmod(mode)
     listener.setblocking(False)
     return listener

@@ -22,11 +22,20 @@ from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 
 LATER_NS = 2**62
-DATABASES = ["sample-gpu-node-01", "sample-gpu-node-02", "sample-gpu-node-03", "vllm-37343-logprobs-amplification"]
-OPS_SQL = "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op"
+DATABASES = [
+    "sample-gpu-node-01",
+    "sample-gpu-node-02",
+    "sample-gpu-node-03",
+    "vllm-37343-logprobs-amplification",
+]
+OPS_SQL = (
+    "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op"
+)
 
 
-def client(path: Path, now_ns: int = LATER_NS, address: str = "localhost", **guard: object) -> TestClient:
+def client(
+    path: Path, now_ns: int = LATER_NS, address: str = "localhost", **guard: object
+) -> TestClient:
     app = NodeApi(view=NodeView(path), now_ns=lambda: now_ns).app()
     options = {"node": "n1", "token_digest": None, "hosts": None, **guard}
     return TestClient(NodeGuard(app, **options), base_url=f"http://{address}")
@@ -34,10 +43,13 @@ def client(path: Path, now_ns: int = LATER_NS, address: str = "localhost", **gua
 
 @pytest.mark.parametrize("database_name", DATABASES)
 @pytest.mark.parametrize(
-    "endpoint", ["overview", "ops", "chains", "snapshots?since=9999999h", "graph-metrics", "graph-events"]
+    "endpoint",
+    ["overview", "ops", "chains", "snapshots?since=9999999h", "graph-metrics", "graph-events"],
 )
 def test_answers_equal_the_recorded_ones(database_name: str, endpoint: str) -> None:
-    recorded = shared(f"data/ingero-wire/api/{database_name}/{endpoint.split('?', maxsplit=1)[0]}.json")
+    recorded = shared(
+        f"data/ingero-wire/api/{database_name}/{endpoint.split('?', maxsplit=1)[0]}.json"
+    )
     reply = client(shared(f"data/ingero/{database_name}.db"), now_ns=1_790_000_000_000_000_000).get(
         f"/api/v1/{endpoint}"
     )
@@ -47,8 +59,14 @@ def test_answers_equal_the_recorded_ones(database_name: str, endpoint: str) -> N
 
 @pytest.mark.parametrize("database_name", DATABASES)
 def test_sql_answers_equal_the_recorded_ones(database_name: str) -> None:
-    recorded = json.loads(shared(f"data/ingero-wire/api/{database_name}/query-ops.json").read_text())
-    reply = client(shared(f"data/ingero/{database_name}.db")).post("/api/v1/query", json={"sql": OPS_SQL}).json()
+    recorded = json.loads(
+        shared(f"data/ingero-wire/api/{database_name}/query-ops.json").read_text()
+    )
+    reply = (
+        client(shared(f"data/ingero/{database_name}.db"))
+        .post("/api/v1/query", json={"sql": OPS_SQL})
+        .json()
+    )
     assert reply["columns"] == recorded["columns"]
     assert sorted(reply["rows"]) == sorted(recorded["rows"])
 
@@ -59,18 +77,25 @@ def test_the_end_of_the_recording_is_said_when_nobody_records_any_more(tmp_path:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute("INSERT INTO losses VALUES (1, 'calls', 0, ?)", (beat_ns,))
     answers = [
-        client(tmp_path / "t.db", now_ns=beat_ns + age_s * 10**9).get("/api/v1/overview").json() for age_s in (5, 3600)
+        client(tmp_path / "t.db", now_ns=beat_ns + age_s * 10**9).get("/api/v1/overview").json()
+        for age_s in (5, 3600)
     ]
     assert [answer.get("recorded_until") for answer in answers] == [None, "2023-11-14T22:13:20Z"]
 
 
 def test_time_needs_no_database(tmp_path: Path) -> None:
-    assert client(tmp_path / "none.db", now_ns=42).get("/api/v1/time").json() == {"timestamp_ns": 42}
+    assert client(tmp_path / "none.db", now_ns=42).get("/api/v1/time").json() == {
+        "timestamp_ns": 42
+    }
 
 
 def test_no_trace_yet_is_empty_shapes_and_503_for_sql(tmp_path: Path) -> None:
     node = client(tmp_path / "none.db")
-    assert node.get("/api/v1/overview").json() == {"event_count": 0, "chain_count": 0, "session_count": 0}
+    assert node.get("/api/v1/overview").json() == {
+        "event_count": 0,
+        "chain_count": 0,
+        "session_count": 0,
+    }
     assert node.get("/api/v1/ops").json() == {"mode": "empty", "ops": []}
     assert node.get("/api/v1/chains").json() == {"chains": []}
     reply = node.post("/api/v1/query", json={"sql": "SELECT 1"})
@@ -103,7 +128,11 @@ def test_bad_requests_say_what_is_wrong(tmp_path: Path) -> None:
     assert node.post("/api/v1/query", content=b"{").status_code == 400
     assert node.post("/api/v1/query", content=b"x" * ((1 << 20) + 1)).status_code == 413
     assert node.get("/api/v1/query").status_code == 405
-    assert node.get("/api/v1/ops?since=soon").json()["error"].startswith("since: 'soon' is not a duration")
+    assert (
+        node.get("/api/v1/ops?since=soon")
+        .json()["error"]
+        .startswith("since: 'soon' is not a duration")
+    )
     assert node.get("/api/v1/ops?pid=x").status_code == 400
 
 
@@ -124,11 +153,15 @@ def test_v10c_rows_over_the_limit_are_cut_and_said_so(tmp_path: Path) -> None:
     node = client(database(tmp_path / "a.db", events=1001))
     many = node.post("/api/v1/query", json={"sql": "SELECT id FROM events", "limit": 1000}).json()
     assert (len(many["rows"]), many["truncated"]) == (1000, True)
-    exact = node.post("/api/v1/query", json={"sql": "SELECT id FROM events LIMIT 1000", "limit": 1000}).json()
+    exact = node.post(
+        "/api/v1/query", json={"sql": "SELECT id FROM events LIMIT 1000", "limit": 1000}
+    ).json()
     assert (len(exact["rows"]), "truncated" in exact) == (1000, False)
 
 
-def test_operations_of_one_process_and_of_many_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_of_one_process_and_of_many_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = database(tmp_path / "a.db")
     assert client(path).get("/api/v1/ops?pid=7").json()["ops"][0]["count"] == 3
     assert client(path).get("/api/v1/ops?pid=8").json()["mode"] == "empty"
@@ -144,16 +177,21 @@ def test_token_is_wanted_for_the_api_and_not_for_the_page(tmp_path: Path) -> Non
     node = client(database(tmp_path / "a.db"), token_digest=token_digest("s3cret"))
     assert node.get("/").status_code == 200
     answers = [
-        node.get("/api/v1/overview", headers=h) for h in ({}, {"Authorization": "Bearer no"}, {"Authorization": "x"})
+        node.get("/api/v1/overview", headers=h)
+        for h in ({}, {"Authorization": "Bearer no"}, {"Authorization": "x"})
     ]
     assert {reply.status_code for reply in answers} == {401}
     assert len({reply.text for reply in answers}) == 1
-    assert node.get("/api/v1/overview", headers={"Authorization": "bearer s3cret"}).status_code == 200
+    assert (
+        node.get("/api/v1/overview", headers={"Authorization": "bearer s3cret"}).status_code == 200
+    )
 
 
 def test_a_host_name_we_do_not_have_is_refused(tmp_path: Path) -> None:
     """Against DNS rebinding; configured names, addresses and the certificate's names are admitted."""
-    node = client(database(tmp_path / "a.db"), hosts=["localhost", "127.0.0.1", "::1", "GPU-node-01"])
+    node = client(
+        database(tmp_path / "a.db"), hosts=["localhost", "127.0.0.1", "::1", "GPU-node-01"]
+    )
     for host in ("localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "gpu-node-01:8080"):
         assert node.get("/api/v1/time", headers={"Host": host}).status_code == 200, host
     refused = node.get("/api/v1/time", headers={"Host": "evil.example:8080"})
@@ -161,10 +199,19 @@ def test_a_host_name_we_do_not_have_is_refused(tmp_path: Path) -> None:
     assert "--host-name evil.example" in refused.json()["error"]
 
 
-def test_the_address_a_connection_came_in_on_and_wildcards_of_the_certificate_are_ours(tmp_path: Path) -> None:
+def test_the_address_a_connection_came_in_on_and_wildcards_of_the_certificate_are_ours(
+    tmp_path: Path,
+) -> None:
     """A wildcard bind answers on addresses that nobody can list beforehand."""
     node = client(tmp_path / "none.db", address="192.0.2.7", hosts=["localhost", "*.train.example"])
-    hosts = ("192.0.2.7:8080", "gpu-1.train.example", "192.0.2.8", "a.b.train.example", "train.example", "")
+    hosts = (
+        "192.0.2.7:8080",
+        "gpu-1.train.example",
+        "192.0.2.8",
+        "a.b.train.example",
+        "train.example",
+        "",
+    )
     states = [node.get("/api/v1/time", headers={"Host": host}).status_code for host in hosts]
     assert states == [200, 200, 403, 403, 403, 403]
 
@@ -180,7 +227,9 @@ def test_a_file_that_is_no_trace_is_not_the_callers_fault(tmp_path: Path) -> Non
     for path in (tmp_path / "a.db", damaged):
         reply = client(path).get("/api/v1/chains")
         assert (reply.status_code, set(reply.json())) == (503, {"error"})
-    assert client(tmp_path / "a.db").post("/api/v1/query", json={"sql": "SELECT 1"}).status_code == 503
+    assert (
+        client(tmp_path / "a.db").post("/api/v1/query", json={"sql": "SELECT 1"}).status_code == 503
+    )
 
 
 def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +238,8 @@ def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE events (id, timestamp, pid, tid, source, op, duration)")
         connection.executemany(
-            "INSERT INTO events VALUES (?, ?, 7, 7, 8, 1, 3000)", [(i, 10**18 + i) for i in range(3)]
+            "INSERT INTO events VALUES (?, ?, 7, 7, 8, 1, 3000)",
+            [(i, 10**18 + i) for i in range(3)],
         )
     (newest, *_) = client(path).get("/api/v1/graph-events").json()
     assert newest == {
@@ -211,7 +261,9 @@ def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     }
 
 
-def test_the_newest_snapshots_are_kept_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_snapshots_are_kept_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = database(tmp_path / "a.db")
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         rows = [(second * 10**9, second) for second in range(5)]
@@ -224,7 +276,9 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(tmp_path: Path, m
     assert [row["cpu_percent"] for row in shown] == [3, 4]
 
 
-def test_chains_that_are_left_out_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_that_are_left_out_are_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_samples(tmp_path)[0]
     assert set(client(path).get("/api/v1/chains").json()) == {"chains"}
     monkeypatch.setattr("ingero.storage.trace.node_view.MAX_CHAINS", 1)
@@ -232,7 +286,9 @@ def test_chains_that_are_left_out_are_said_to_be(tmp_path: Path, monkeypatch: py
     assert (len(answer["chains"]), answer["truncated"]) == (1, True)
 
 
-async def test_a_question_ends_when_whoever_asked_it_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_ends_when_whoever_asked_it_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C of a fan-out must not leave its nodes computing beside the training job."""
     monkeypatch.setattr("ingero.agent.api.routes.QUERY_TIMEOUT_S", 10 * PATIENCE_S)
     api = NodeApi(view=NodeView(database(tmp_path / "a.db")), sql_room=asyncio.Semaphore(1))
@@ -242,7 +298,10 @@ async def test_a_question_ends_when_whoever_asked_it_leaves(tmp_path: Path, monk
         host, port = listener.address.rsplit(":", 1)
         _, writer = await asyncio.open_connection(host, int(port))
         body = json.dumps({"sql": ENDLESS}).encode()
-        writer.write(b"POST /api/v1/query HTTP/1.1\r\nhost: n1\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"POST /api/v1/query HTTP/1.1\r\nhost: n1\r\ncontent-length: %d\r\n\r\n" % len(body)
+            + body
+        )
         await until_async(api.sql_room.locked, "the question did not begin")
         writer.transport.abort()
         await until_async(lambda: not api.sql_room.locked(), "the question goes on")

@@ -25,14 +25,20 @@ async def test_another_address_keeps_the_certificate_and_a_new_name_is_told(
     here = DashboardSettings(address=":0", db=tmp_path / "t.db", node="gpu-1")
     first = await served(here)
     assert (first.replaced, first.notice) == (None, "")
-    for address in ("127.0.0.1:0", "[::1]:0", *(f"{each}:0" for each in machine_addresses() if ":" not in each)):
+    for address in (
+        "127.0.0.1:0",
+        "[::1]:0",
+        *(f"{each}:0" for each in machine_addresses() if ":" not in each),
+    ):
         try:
             other = await served(replace(here, address=address))
         except Unavailable:  # this machine has no IPv6
             continue
         assert (other.fingerprint, other.notice) == (first.fingerprint, "")
     named = await served(
-        DashboardSettings(address="127.0.0.1:0", db=here.db, node="gpu-1", host_names=("gpu.example",))
+        DashboardSettings(
+            address="127.0.0.1:0", db=here.db, node="gpu-1", host_names=("gpu.example",)
+        )
     )
     assert named.replaced == first.fingerprint != named.fingerprint
     assert f"before: {first.fingerprint}" in named.notice

@@ -22,7 +22,17 @@ LIBRARIES = {"libcudart.so.12": 1, "libcuda.so.1": 2, "libnccl.so.2": 3}
 
 
 def compile_c(source: Path, target: Path, *options: str) -> Path:
-    command = [sys.executable, "-m", "ziglang", "cc", "-O1", "-fno-omit-frame-pointer", "-shared", "-fPIC", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-O1",
+        "-fno-omit-frame-pointer",
+        "-shared",
+        "-fPIC",
+        *options,
+    ]
     subprocess.run([*command, "-o", str(target), str(source)], check=True)
     return target
 
@@ -42,7 +52,9 @@ class Job:
 
     def __init__(self, folder: Path, *prefix: str) -> None:
         command = [*prefix, sys.executable, "-I", str(HERE / "job.py"), str(folder)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         assert self.answer() == "ready"
 
     @property
@@ -118,7 +130,9 @@ class Trace:
         return records[(records["source"] == source) & (records["op"] == op)]
 
     def count(self, pid: int, name: str) -> int:
-        return sum(row.calls for row in self.tracer.histograms() if row.pid == pid and row.name == name)
+        return sum(
+            row.calls for row in self.tracer.histograms() if row.pid == pid and row.name == name
+        )
 
 
 @pytest.fixture

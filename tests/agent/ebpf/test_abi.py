@@ -13,7 +13,10 @@ from ingero.agent.ebpf.abi import FIRST_STACK_WORD, LOC_32BIT, LOC_PRESENT, loca
 from ingero.agent.ebpf.functions import FUNCTIONS
 
 C_TYPES = {"q": "unsigned long", "i": "unsigned", "d": "dim3", "u": "id128"}
-REGISTERS = {"x86_64": ("di", "si", "dx", "cx", "8", "9"), "aarch64": tuple(str(n) for n in range(8))}
+REGISTERS = {
+    "x86_64": ("di", "si", "dx", "cx", "8", "9"),
+    "aarch64": tuple(str(n) for n in range(8)),
+}
 
 
 def word(index: int, width: int = 0) -> int:
@@ -33,7 +36,12 @@ def test_seventh_argument_of_all_reduce() -> None:
 
 def test_unique_id_by_value_is_on_the_stack_of_x86_and_by_reference_on_aarch64() -> None:
     init = "qiui"  # out, nranks, id, rank
-    assert locate(init, "x86_64") == [word(0), word(1, LOC_32BIT), word(FIRST_STACK_WORD), word(2, LOC_32BIT)]
+    assert locate(init, "x86_64") == [
+        word(0),
+        word(1, LOC_32BIT),
+        word(FIRST_STACK_WORD),
+        word(2, LOC_32BIT),
+    ]
     assert locate(init, "aarch64") == [word(0), word(1, LOC_32BIT), word(2), word(3, LOC_32BIT)]
 
 
@@ -58,7 +66,9 @@ def test_places_agree_with_compiled_code(machine: str, tmp_path: Path) -> None:
         for pick in {pick for pick in function.picks if pick is not None}:
             if function.signature[pick] == "u":
                 continue
-            arguments = ", ".join(f"{C_TYPES[letter]} a{index}" for index, letter in enumerate(function.signature))
+            arguments = ", ".join(
+                f"{C_TYPES[letter]} a{index}" for index, letter in enumerate(function.signature)
+            )
             name = f"probe_{number}_{pick}"
             source.append(f"unsigned long {name}({arguments}) {{ return a{pick}; }}")
             expected[name] = locate(function.signature, machine)[pick]
@@ -76,7 +86,9 @@ def test_places_agree_with_compiled_code(machine: str, tmp_path: Path) -> None:
         "-fomit-frame-pointer",
         "-fno-sanitize=all",
     ]
-    subprocess.run([*command, str(tmp_path / "places.c"), "-o", str(tmp_path / "places.s")], check=True)
+    subprocess.run(
+        [*command, str(tmp_path / "places.c"), "-o", str(tmp_path / "places.s")], check=True
+    )
     text = (tmp_path / "places.s").read_text()
     assert len(expected) > 90
     for name, place in expected.items():
@@ -94,7 +106,9 @@ def place_in(body: str, machine: str) -> int:
     code = [line for line in lines if line and not line.startswith((".", "//", "/"))]
     if machine == "x86_64":
         if stack := re.search(r"mov(l|q)\s+(\d+)\(%rsp\), %([er])ax", "\n".join(code)):
-            return word(FIRST_STACK_WORD + int(stack[2]) // 8 - 1, LOC_32BIT if stack[3] == "e" else 0)
+            return word(
+                FIRST_STACK_WORD + int(stack[2]) // 8 - 1, LOC_32BIT if stack[3] == "e" else 0
+            )
         register = re.search(r"mov[lq]\s+%([er]?)(di|si|dx|cx|8|9)(d?), %[er]ax", "\n".join(code))
         if register is None:
             register = re.search(r"mov[lq]\s+%(r)(8|9)(d?), %[er]ax", "\n".join(code))

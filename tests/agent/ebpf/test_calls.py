@@ -39,7 +39,9 @@ def test_every_runtime_call_is_recorded_with_its_arguments(job, trace) -> None:
     after = time.time_ns()
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 2)) == 1)
     calls = tracing.records[tracing.records["source"] == Source.CUDA]
-    seen = [(int(r["op"]), int(r["arg0"]), int(r["arg1"]), int(r["ret"]), int(r["gpu"])) for r in calls]
+    seen = [
+        (int(r["op"]), int(r["arg0"]), int(r["arg1"]), int(r["ret"]), int(r["gpu"])) for r in calls
+    ]
     pointer = 0x7F0000000000 + (1 << 40)
     assert seen == [
         (1, 1 << 40, pointer, 0, 3),
@@ -111,7 +113,9 @@ def test_freed_sizes_are_found_by_process_and_whole_pointer_must_11(job, trace) 
     first, second = job(), job()
     for process in (first, second):
         process.do(RUNTIME + "p, q, m = P(), P(), P()")
-    tracing = trace(pids=(first.pid, second.pid), record_everything=True, layers=frozenset({"runtime"}))
+    tracing = trace(
+        pids=(first.pid, second.pid), record_everything=True, layers=frozenset({"runtime"})
+    )
     first.do(
         "rt.cudaMalloc(ctypes.byref(p), S(5))\nrt.cudaMalloc(ctypes.byref(q), S((1 << 33) + 5))\n"
         "rt.cudaMallocManaged(ctypes.byref(m), S(7), I(1))\n"
@@ -138,7 +142,9 @@ def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(j
     assert (row.calls, row.timed, row.failed) == (1005, 1005, 0)
     assert int(row.buckets.sum()) == 1005
     slow = [
-        bucket for bucket in range(len(row.buckets)) if row.buckets[bucket] and bucket_floor_ns(bucket) >= 2_621_440
+        bucket
+        for bucket in range(len(row.buckets))
+        if row.buckets[bucket] and bucket_floor_ns(bucket) >= 2_621_440
     ]
     assert sum(int(row.buckets[bucket]) for bucket in slow) >= 5
     assert row.max_ns >= 3_000_000
@@ -197,7 +203,9 @@ def test_nothing_is_lost_at_100000_calls_per_second(job, trace) -> None:
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) >= calls)
     process.answer()
     records = tracing.of(Source.CUDA, 3)
-    assert records["arg0"].tolist() == list(range(0x1000, 0x1000 + calls)), "every call, once, in order"
+    assert records["arg0"].tolist() == list(range(0x1000, 0x1000 + calls)), (
+        "every call, once, in order"
+    )
     assert tracing.count(process.pid, "cudaLaunchKernel") == calls
     assert not any(tracing.tracer.losses().values())
 
@@ -206,7 +214,10 @@ def test_kernel_side_loss_is_counted_per_ring_when_nobody_drains(job, trace) -> 
     process = job()
     process.do(RUNTIME)
     tracing = trace(
-        pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}), ring_bytes=(("calls_ring", 4096),)
+        pids=(process.pid,),
+        record_everything=True,
+        layers=frozenset({"runtime"}),
+        ring_bytes=(("calls_ring", 4096),),
     )
     process.do("burst.burst(address(rt.cudaLaunchKernel), 1000, 0)")
     tracing.poll()
@@ -227,7 +238,9 @@ def test_other_processes_are_never_touched(job, trace) -> None:
 
 
 @pytest.mark.parametrize("style", list(ProbeStyle))
-def test_every_style_of_probing_gives_the_same_records(job, trace, monkeypatch, style: ProbeStyle) -> None:
+def test_every_style_of_probing_gives_the_same_records(
+    job, trace, monkeypatch, style: ProbeStyle
+) -> None:
     """Session, multi and perf uprobes: older kernels get the same answer, only dearer."""
     monkeypatch.setattr("ingero.agent.ebpf.loading.detect_style", lambda: (style, {}))
     process = job()
@@ -249,7 +262,9 @@ def test_variant_inside_its_own_function_does_not_end_the_outer_call(
     process = job()
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
-    process.do("[rt.cudaStreamSynchronize_ptsz(P(7)) for _ in range(3)]\nrt.cudaStreamSynchronize(P(8))")
+    process.do(
+        "[rt.cudaStreamSynchronize_ptsz(P(7)) for _ in range(3)]\nrt.cudaStreamSynchronize(P(8))"
+    )
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 5)) >= 4)
     records = tracing.of(Source.CUDA, 5)
     assert records["arg0"].tolist() == [7, 7, 7, 8]
@@ -257,7 +272,9 @@ def test_variant_inside_its_own_function_does_not_end_the_outer_call(
     assert tracing.count(process.pid, "cudaStreamSynchronize") == 4
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the seventh argument is in a register here")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="the seventh argument is in a register here"
+)
 def test_direction_that_cannot_be_read_is_unknown_never_host_to_host_must_9(job, trace) -> None:
     process = job()
     process.do(RUNTIME)
@@ -278,13 +295,28 @@ def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None
     tracing = trace(pids=(process.pid,), record_everything=True, ring_bytes=small)
     for turn in range(1, 11):
         process.do("[rt.cudaMemcpy(P(-1), P(-1), S((1 << 63) - 1), I(-1)) for _ in range(20)]")
-        process.do("[nccl.ncclAllReduce(P(-1), P(-1), S((1 << 63) - 1), I(7), I(3), P(5), P(-1)) for _ in range(10)]")
-        tracing.wait(lambda turn=turn: len(tracing.of(Source.CUDA, 4)) == 20 * turn and len(tracing.nccl) == 10 * turn)
-    process.do("[rt.cudaDeviceSynchronize() for _ in range(20)]\n[nccl.ncclGroupStart() for _ in range(10)]")
+        process.do(
+            "[nccl.ncclAllReduce(P(-1), P(-1), S((1 << 63) - 1), I(7), I(3), P(5), P(-1)) for _ in range(10)]"
+        )
+        tracing.wait(
+            lambda turn=turn: (
+                len(tracing.of(Source.CUDA, 4)) == 20 * turn and len(tracing.nccl) == 10 * turn
+            )
+        )
+    process.do(
+        "[rt.cudaDeviceSynchronize() for _ in range(20)]\n[nccl.ncclGroupStart() for _ in range(10)]"
+    )
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 20 and len(tracing.nccl) == 110)
     calls, groups = tracing.of(Source.CUDA, 6), tracing.nccl[100:]
     for records in (calls, groups):
-        for field, value in (("arg0", 0), ("arg1", 0), ("ret", 0), ("stack", -1), ("gpu", -1), ("flags", FLAG_SAMPLED)):
+        for field, value in (
+            ("arg0", 0),
+            ("arg1", 0),
+            ("ret", 0),
+            ("stack", -1),
+            ("gpu", -1),
+            ("flags", FLAG_SAMPLED),
+        ):
             assert set(records[field].tolist()) == {value}, field
     for field, value in (("comm_hash", 0), ("seq", 0), ("count", 0), ("stream", 0), ("rank", -1), ("nranks", -1),
                          ("datatype", -1), ("reduce_op", -1), ("peer", -1)):  # fmt: skip
@@ -306,7 +338,9 @@ def test_stack_of_a_failed_call_holds_addresses_of_the_caller(job, trace) -> Non
         for line in maps
         if "ffi" in line or "ctypes" in line
     ]
-    assert any(low <= stacks[number][0] < high for low, high in spans), "the caller is ctypes' foreign function code"
+    assert any(low <= stacks[number][0] < high for low, high in spans), (
+        "the caller is ctypes' foreign function code"
+    )
 
 
 def test_probes_are_gone_after_close(job, trace) -> None:
@@ -327,7 +361,11 @@ def test_agent_needs_only_the_standard_library_and_numpy() -> None:
         "print(sorted(name for name in ours if not name.startswith('_')))"
     )
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], capture_output=True, text=True, env=bare_path(), check=True
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        env=bare_path(),
+        check=True,
     )
     assert done.stdout.strip() == "['ingero', 'numpy']"
 

@@ -31,7 +31,17 @@ __asm__(".text\\n.globl guarded\\n.type guarded,@function\\n"
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("elf")
     (folder / "lib.c").write_text(SOURCE)
-    command = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-O1", "-target", "x86_64-linux-gnu"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-target",
+        "x86_64-linux-gnu",
+    ]
     subprocess.run([*command, "-o", str(folder / "lib.so"), str(folder / "lib.c")], check=True)
     return folder / "lib.so"
 
@@ -122,7 +132,10 @@ def test_text_file_is_not_elf(tmp_path: Path) -> None:
 
 
 def test_versioned_names_are_chosen_by_number_not_by_spelling(tmp_path: Path) -> None:
-    body = "".join(f'__attribute__((visibility("default"))) int {name}(void) {{ return 0; }}\n' for name in VERSIONED)
+    body = "".join(
+        f'__attribute__((visibility("default"))) int {name}(void) {{ return 0; }}\n'
+        for name in VERSIONED
+    )
     (tmp_path / "v.c").write_text(body)
     subprocess.run(
         [

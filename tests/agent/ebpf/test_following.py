@@ -14,7 +14,9 @@ from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
 from ingero.agent.processes.discover import Library
 from ingero.contract.events import Source
 
-LAUNCH = next(number for number, function in enumerate(FUNCTIONS) if function.name == "cuLaunchKernel")
+LAUNCH = next(
+    number for number, function in enumerate(FUNCTIONS) if function.name == "cuLaunchKernel"
+)
 SYNC = "[rt.cudaDeviceSynchronize() for _ in range({})]\n"
 
 
@@ -38,24 +40,32 @@ def test_processes_are_found_by_themselves_and_forgotten_when_they_end(job, trac
     process.do("rt = load('libcudart.so.12')")
     tracing.wait(lambda: attached(tracing, process.pid))
     process.do(SYNC.format(3))
-    tracing.wait(lambda: len([r for r in tracing.of(Source.CUDA, 6) if r["pid"] == process.pid]) == 3)
+    tracing.wait(
+        lambda: len([r for r in tracing.of(Source.CUDA, 6) if r["pid"] == process.pid]) == 3
+    )
     process.close()
     tracing.wait(lambda: process.pid not in tracing.tracer.processes())
 
 
-def test_two_copies_in_one_process_are_both_traced(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+def test_two_copies_in_one_process_are_both_traced(
+    job, trace, fake_gpu: Path, tmp_path: Path
+) -> None:
     venv = tmp_path / "venv" / "nvidia" / "cuda_runtime" / "lib"
     venv.mkdir(parents=True)
     shutil.copy(fake_gpu / "libcudart.so.12", venv / "libcudart.so.12")
     process = job()
-    process.do(f"rt = load('libcudart.so.12'); copy = ctypes.CDLL({str(venv / 'libcudart.so.12')!r})")
+    process.do(
+        f"rt = load('libcudart.so.12'); copy = ctypes.CDLL({str(venv / 'libcudart.so.12')!r})"
+    )
     tracing = trace(pids=(process.pid,))
     process.do(SYNC.format(4) + "[copy.cudaDeviceSynchronize() for _ in range(5)]")
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 9)
     assert tracing.count(process.pid, "cudaDeviceSynchronize") == 9
 
 
-def test_replaced_file_is_no_obstacle_for_old_and_new_processes(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+def test_replaced_file_is_no_obstacle_for_old_and_new_processes(
+    job, trace, fake_gpu: Path, tmp_path: Path
+) -> None:
     """A package upgrade replaces the file under a running job; the next job maps the new one."""
     folder = tmp_path / "lib"
     shutil.copytree(fake_gpu, folder)
@@ -73,14 +83,18 @@ def test_replaced_file_is_no_obstacle_for_old_and_new_processes(job, trace, fake
     assert (pids.count(before.pid), pids.count(after.pid)) == (2, 3)
 
 
-def test_library_that_exists_only_inside_a_container_is_traced(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+def test_library_that_exists_only_inside_a_container_is_traced(
+    job, trace, fake_gpu: Path, tmp_path: Path
+) -> None:
     """A private mount namespace with the library on a file system nobody else sees."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
     inside = tmp_path / "inside"
     inside.mkdir()
     script = f'mount -t tmpfs none {inside} && cp {fake_gpu}/* {inside} && exec "$@"'
-    probe = subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t tmpfs none {inside}"], check=False)
+    probe = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"mount -t tmpfs none {inside}"], check=False
+    )
     if probe.returncode:
         pytest.skip("no private mount namespace can be made here")
     process = job("unshare", "-m", "sh", "-c", script, "sh", folder=inside)
@@ -114,7 +128,9 @@ def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
     assert int(outer.do("rt = load('libcudart.so.12')\nresult = os.getpid()")) == 1
     children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
     pid = int(children[0])
-    assert (Path(f"/proc/{pid}/root") / inside.relative_to("/") / decoy.name).stat().st_ino != decoy.stat().st_ino
+    assert (
+        Path(f"/proc/{pid}/root") / inside.relative_to("/") / decoy.name
+    ).stat().st_ino != decoy.stat().st_ino
     tracing = trace(pids=(pid,))
     outer.do(SYNC.format(6) + "rt.cudaMemcpy(P(1), P(2), S(123), I(1))")
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 4)) == 1)
@@ -161,7 +177,9 @@ def test_symbols_a_library_does_not_have_are_no_probes_must_20(job, trace, fake_
     assert own.failures == {}
 
 
-def test_foreign_file_with_the_right_name_is_reported_not_attached(job, trace, fake_gpu: Path, tmp_path: Path) -> None:
+def test_foreign_file_with_the_right_name_is_reported_not_attached(
+    job, trace, fake_gpu: Path, tmp_path: Path
+) -> None:
     """A file called libnccl.so.2 that is no library: one failing path does not stop the others."""
     fake = tmp_path / "libnccl.so.2"
     fake.write_text("not a library" * 1000)
@@ -248,7 +266,9 @@ def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypat
     real = following.mapped_libraries
     monkeypatch.setattr(following, "mapped_libraries", lambda pid: looks.append(pid) or real(pid))
     idle, busy = job(), job()
-    busy.do("libraries = [load(name) for name in ('libcudart.so.12', 'libcuda.so.1', 'libnccl.so.2')]")
+    busy.do(
+        "libraries = [load(name) for name in ('libcudart.so.12', 'libcuda.so.1', 'libnccl.so.2')]"
+    )
     tracing = trace(pids=(idle.pid, busy.pid), rescan_s=0.0)
     for _ in range(20):
         tracing.poll()
@@ -265,7 +285,9 @@ def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypat
     tracing.wait(lambda: looks.count(busy.pid) > before)
 
 
-def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(job, trace, monkeypatch) -> None:
+def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(
+    job, trace, monkeypatch
+) -> None:
     monkeypatch.setattr(following, "_MAX_PROCESSES", 1)
     first, second = job(), job()
     tracing = trace(pids=(first.pid, second.pid), rescan_s=0.0)
@@ -274,5 +296,7 @@ def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(job,
     assert tracing.tracer.losses()["processes"] == 1
     (kept,) = tracing.tracer.processes()
     (first if kept == first.pid else second).close()
-    tracing.wait(lambda: list(tracing.tracer.processes()) == [second.pid if kept == first.pid else first.pid])
+    tracing.wait(
+        lambda: list(tracing.tracer.processes()) == [second.pid if kept == first.pid else first.pid]
+    )
     assert tracing.tracer.losses()["processes"] == 1

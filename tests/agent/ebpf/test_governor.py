@@ -21,7 +21,11 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
     process, stop = job(), tmp_path / "stop"
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), budget_share=0.01, layers=frozenset({"runtime"}))
-    process.send(until_told(stop, "    burst.burst(address(rt.cudaLaunchKernel), 20000, 40000.0); n += 20000"))
+    process.send(
+        until_told(
+            stop, "    burst.burst(address(rt.cudaLaunchKernel), 20000, 40000.0); n += 20000"
+        )
+    )
     tracing.wait(lambda: any(step.after is Step.DUTY for step in tracing.tracer.steps()))
     decisions: list[ProcessCost] = []
 
@@ -31,7 +35,8 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
         if not decisions or decisions[-1] is not cost:
             decisions.append(cost)
         return len(decisions) >= 3 and all(
-            one.watches["cudaLaunchKernel"].step is Step.DUTY and one.charged_share <= 0.011 for one in decisions[-3:]
+            one.watches["cudaLaunchKernel"].step is Step.DUTY and one.charged_share <= 0.011
+            for one in decisions[-3:]
         )
 
     tracing.wait(has_settled)
@@ -41,7 +46,9 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
     stop.touch()
     made = int(process.answer())
     assert 0 < tracing.count(process.pid, "cudaLaunchKernel") < made
-    assert decisions[-1].watches["cudaLaunchKernel"].duty < 0.5, "most of the time no probe is in place"
+    assert decisions[-1].watches["cudaLaunchKernel"].duty < 0.5, (
+        "most of the time no probe is in place"
+    )
     assert next(step.function for step in tracing.tracer.steps()) == "cudaLaunchKernel"
 
 
@@ -55,7 +62,9 @@ def test_process_that_waits_for_the_gpu_is_traced_in_full(job, trace, tmp_path: 
         "    [rt.cudaMemcpy(P(1), P(2), S(777), I(1)) for _ in range(4)]"
     )
     process.send(until_told(stop, launch_and_wait))
-    tracing.wait(lambda: any(cost.cost_share > cost.budget_share for cost in tracing.tracer.costs()))
+    tracing.wait(
+        lambda: any(cost.cost_share > cost.budget_share for cost in tracing.tracer.costs())
+    )
     (cost,) = tracing.tracer.costs()
     assert cost.waited_share > 0.3
     assert cost.watches["cudaLaunchKernel"].step is Step.FULL and tracing.tracer.steps() == []

@@ -44,12 +44,19 @@ def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) 
     tracing = trace(pids=(traced.pid,), slow_runqueue_ns=500_000)
     traced.send(SPIN.format(seconds=60))
     rival.send(PUSH_ASIDE)
-    tracing.wait(lambda: rival.pid in preempted_of(tracing)["arg1"] and preempted_of(tracing)["arg0"].sum() > 0.1e9)
+    tracing.wait(
+        lambda: (
+            rival.pid in preempted_of(tracing)["arg1"]
+            and preempted_of(tracing)["arg0"].sum() > 0.1e9
+        )
+    )
     switches, preempted = tracing.of(Source.HOST, SWITCH), preempted_of(tracing)
     assert set(switches["pid"]) == {traced.pid}
     assert (preempted["arg0"] == preempted["end_ns"] - preempted["start_ns"]).all()
     own_name = Path(f"/proc/{traced.pid}/comm").read_bytes().strip()
-    assert set(switches["comm"].tolist()) == {own_name}, "must 4: the name of who came back, not of who left"
+    assert set(switches["comm"].tolist()) == {own_name}, (
+        "must 4: the name of who came back, not of who left"
+    )
     assert rows(tracing, traced.pid)["runqueue_wait"].sum_ns > 0.1e9
 
 
@@ -58,7 +65,9 @@ def test_waits_of_untraced_processes_are_sampled_by_cgroup_must_37(job, trace, t
     traced, other = job(), job()
     mounted = tmp_path / "cgroup"
     mounted.mkdir()
-    if subprocess.run(["mount", "-t", "cgroup2", "none", str(mounted)], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "cgroup2", "none", str(mounted)], check=False, capture_output=True
+    ).returncode:
         pytest.skip("the one cgroup hierarchy cannot be mounted here")
     group = mounted / f"ingero-{other.pid}"
     try:
@@ -69,11 +78,14 @@ def test_waits_of_untraced_processes_are_sampled_by_cgroup_must_37(job, trace, t
             pytest.skip(f"no cgroup can be made here: {refused}")
         tracing = trace(pids=(traced.pid,))
         other.send("end = time.monotonic() + 60\nwhile time.monotonic() < end: time.sleep(0.001)\n")
-        waits = lambda: [row for row in tracing.tracer.neighbours() if row.cgroup == group.stat().st_ino]  # noqa: E731
+        inode = group.stat().st_ino
+        waits = lambda: [row for row in tracing.tracer.neighbours() if row.cgroup == inode]  # noqa: E731
         tracing.wait(lambda: any(int(row.buckets.sum()) >= 10 for row in waits()))
         (row,) = waits()
         assert row.sum_ns > 0
-        assert len(tracing.of(Source.HOST, SWITCH)) == 0 or set(tracing.of(Source.HOST, SWITCH)["pid"]) == {traced.pid}
+        assert len(tracing.of(Source.HOST, SWITCH)) == 0 or set(
+            tracing.of(Source.HOST, SWITCH)["pid"]
+        ) == {traced.pid}
     finally:
         other.close()
         with contextlib.suppress(OSError):
@@ -85,10 +97,16 @@ def test_sleep_is_not_contention(job, trace) -> None:
     process = job()
     tracing = trace(pids=(process.pid,), record_everything=True)
     process.do("time.sleep(0.3)")
-    tracing.wait(lambda: any(row["end_ns"] - row["start_ns"] > 0.29e9 for row in tracing.of(Source.HOST, SWITCH)))
+    tracing.wait(
+        lambda: any(
+            row["end_ns"] - row["start_ns"] > 0.29e9 for row in tracing.of(Source.HOST, SWITCH)
+        )
+    )
     nap = max(tracing.of(Source.HOST, SWITCH), key=lambda row: row["end_ns"] - row["start_ns"])
     assert nap["ret"] == OFF_CPU_SLEPT
-    assert nap["end_ns"] - nap["start_ns"] - nap["arg0"] > 0.29e9, "only the part after waking up is a wait for the CPU"
+    assert nap["end_ns"] - nap["start_ns"] - nap["arg0"] > 0.29e9, (
+        "only the part after waking up is a wait for the CPU"
+    )
     assert rows(tracing, process.pid)["sleep"].sum_ns > 0.29e9
 
 
@@ -136,13 +154,24 @@ def test_fork_in_a_thread_belongs_to_its_process_must_3(job, trace) -> None:
     assert fork["tid"] != process.pid
 
 
-def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10(job, trace) -> None:
+def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10(
+    job, trace
+) -> None:
     """Nobody drains while a hundred children come and go: each fork and exit is a record or counted as lost."""
     process = job()
     process.do("rt = load('libcudart.so.12')")
-    tracing = trace(pids=(process.pid,), record_everything=True, rescan_s=1000.0, ring_bytes=(("critical_ring", 4096),))
-    process.do("[rt.cudaDeviceSynchronize() for _ in range(5000)]")  # a flood elsewhere costs nothing here
-    process.do("for _ in range(100):\n  pid = os.fork()\n  if not pid: os._exit(0)\n  os.waitpid(pid, 0)\n")
+    tracing = trace(
+        pids=(process.pid,),
+        record_everything=True,
+        rescan_s=1000.0,
+        ring_bytes=(("critical_ring", 4096),),
+    )
+    process.do(
+        "[rt.cudaDeviceSynchronize() for _ in range(5000)]"
+    )  # a flood elsewhere costs nothing here
+    process.do(
+        "for _ in range(100):\n  pid = os.fork()\n  if not pid: os._exit(0)\n  os.waitpid(pid, 0)\n"
+    )
     tracing.poll()
     kept = len(tracing.of(Source.HOST, FORK)) + len(tracing.of(Source.HOST, EXIT))
     lost = tracing.tracer.losses()["critical"]
@@ -183,9 +212,14 @@ def test_block_requests_belong_to_the_process_that_issued_them(job, trace, tmp_p
     )
     mine = lambda op: [r for r in tracing.of(Source.IO, op) if r["pid"] == process.pid]  # noqa: E731
     tracing.wait(lambda: sum(int(r["arg0"]) for r in mine(1)) >= 8 << 11)
-    assert sum(int(record["arg0"]) for record in mine(1)) == 8 << 11, "8 MiB in sectors of 512 bytes"
+    assert sum(int(record["arg0"]) for record in mine(1)) == 8 << 11, (
+        "8 MiB in sectors of 512 bytes"
+    )
     assert sum(int(record["arg0"]) for record in mine(2)) >= 8 << 11
-    assert all(record["end_ns"] > record["start_ns"] and not record["flags"] & FLAG_OTHER for record in mine(1))
+    assert all(
+        record["end_ns"] > record["start_ns"] and not record["flags"] & FLAG_OTHER
+        for record in mine(1)
+    )
     own_name = Path(f"/proc/{process.pid}/comm").read_bytes().strip()
     assert {bytes(record["comm"]) for record in mine(1)} == {own_name}, "must 4: of who issued it"
     assert rows(tracing, process.pid)["block_io"].calls >= len(mine(1)) + len(mine(2))
@@ -218,7 +252,11 @@ def test_oom_kill_names_the_victim(job, trace) -> None:
         pytest.skip("no cgroup tree to make an out-of-memory kill in")
     try:
         group.mkdir(exist_ok=True)
-        limit = next(group / name for name in ("memory.max", "memory.limit_in_bytes") if (group / name).exists())
+        limit = next(
+            group / name
+            for name in ("memory.max", "memory.limit_in_bytes")
+            if (group / name).exists()
+        )
         limit.write_text(str(40 << 20))
     except (OSError, StopIteration):
         with contextlib.suppress(OSError):
@@ -259,10 +297,14 @@ def test_tcp_retransmission_is_recorded_with_its_ports_and_its_owner(job, trace)
     process = job("unshare", "-n")
     tracing = trace(pids=(process.pid,))
     code = RETRANSMIT.replace("45678", "45679")
-    stranger = subprocess.Popen(["unshare", "-n", sys.executable, "-c", code], stdout=subprocess.PIPE)
+    stranger = subprocess.Popen(
+        ["unshare", "-n", sys.executable, "-c", code], stdout=subprocess.PIPE
+    )
     try:
         process.send(RETRANSMIT)
-        tracing.wait(lambda: {45678, 45679} <= set((tracing.of(Source.TCP, 1)["arg1"] >> 16).tolist()), 8)
+        tracing.wait(
+            lambda: {45678, 45679} <= set((tracing.of(Source.TCP, 1)["arg1"] >> 16).tolist()), 8
+        )
     except AssertionError:
         pytest.skip("no packet could be lost on purpose here")
     finally:

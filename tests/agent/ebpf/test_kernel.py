@@ -28,7 +28,17 @@ struct keep keep;
 def other_kernel(folder: Path, comm: str) -> Btf:
     source = folder / "kernel.c"
     source.write_text(OTHER_KERNEL % comm)
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "bpfel-freestanding", "-g", "-c", str(source)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        "bpfel-freestanding",
+        "-g",
+        "-c",
+        str(source),
+    ]
     subprocess.run([*command, "-o", str(folder / "kernel.o")], check=True)
     elf = ElfFile(str(folder / "kernel.o"))
     section = elf.section(".BTF")
@@ -43,7 +53,10 @@ def test_missing_field_switches_one_feature_off_with_a_reason(tmp_path: Path) ->
     constants, missing = resolve_features(other_kernel(tmp_path, ""), HOST_LAYERS)
     assert set(missing) == {"scheduler", "processes", "block", "tcp"}
     assert "no field task_struct.comm: no off-CPU time" in missing["scheduler"]
-    assert "no tracepoint sched_process_fork: forked children are found by scanning only" in missing["processes"]
+    assert (
+        "no tracepoint sched_process_fork: forked children are found by scanning only"
+        in missing["processes"]
+    )
     assert "off_cgroups" in constants and "off_kn_id" not in constants
 
 
@@ -66,4 +79,6 @@ def test_running_kernel_has_everything() -> None:
     if btf is not None:
         constants, missing = resolve_features(btf, HOST_LAYERS)
         assert missing == {}
-        assert constants["off_tgid"] == struct.pack("<I", struct.unpack("<I", constants["off_pid"])[0] + 4)
+        assert constants["off_tgid"] == struct.pack(
+            "<I", struct.unpack("<I", constants["off_pid"])[0] + 4
+        )

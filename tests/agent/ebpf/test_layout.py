@@ -20,10 +20,16 @@ def test_kernel_and_agent_agree_on_real_calls(job, trace) -> None:
     process = job()
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), record_everything=True)
-    process.do("burst.burst(address(rt.cudaLaunchKernel), 2000, 0)\nrt.cudaMemcpy(P(1), P(2), S(777), I(1))")
+    process.do(
+        "burst.burst(address(rt.cudaLaunchKernel), 2000, 0)\nrt.cudaMemcpy(P(1), P(2), S(777), I(1))"
+    )
     tracing.wait(lambda: len(tracing.of(1, 4)) == 1)
     for row in tracing.tracer.histograms():
         if row.source == 1:
             records = tracing.of(1, row.op)
-            buckets = np.searchsorted(FLOORS, records["end_ns"] - records["start_ns"], side="right") - 1
-            assert np.bincount(buckets, minlength=BUCKETS).tolist() == row.buckets.tolist(), row.name
+            buckets = (
+                np.searchsorted(FLOORS, records["end_ns"] - records["start_ns"], side="right") - 1
+            )
+            assert np.bincount(buckets, minlength=BUCKETS).tolist() == row.buckets.tolist(), (
+                row.name
+            )

@@ -13,7 +13,9 @@ from tests.agent.ebpf.test_recording import require_bpf
 from tests.support.waiting import until
 
 
-def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_must_32(job: Callable[..., Job]) -> None:
+def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_must_32(
+    job: Callable[..., Job],
+) -> None:
     """`ingero trace` as root with the variables of sudo; the person who called asks questions meanwhile and after."""
     require_bpf()
     person = 54321
@@ -24,16 +26,24 @@ def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_mus
         (home / "own").mkdir()
         os.chown(home / "own", person, person)
         database = home / "own" / "new" / "t.db"
-        sudo = {"SUDO_UID": str(person), "SUDO_GID": str(person), "SUDO_USER": "ana", "INGERO_DB": str(database)}
+        sudo = {
+            "SUDO_UID": str(person),
+            "SUDO_GID": str(person),
+            "SUDO_USER": "ana",
+            "INGERO_DB": str(database),
+        }
         command = [sys.executable, "-m", "ingero", "trace", "--pid", str(process.pid)]
-        with subprocess.Popen(command, env=os.environ | sudo, stderr=subprocess.PIPE, text=True) as tracer:
+        with subprocess.Popen(
+            command, env=os.environ | sudo, stderr=subprocess.PIPE, text=True
+        ) as tracer:
             assert tracer.stderr
             try:
                 assert f"recording to {database}" in tracer.stderr.readline()
                 assert sessions_as(person, database, job) == 1
                 process.do("os.waitpid(os.spawnv(os.P_NOWAIT, '/bin/true', ['true']), 0)")
                 owners = {
-                    file.name: (file.stat().st_uid, file.stat().st_mode & 0o777) for file in database.parent.iterdir()
+                    file.name: (file.stat().st_uid, file.stat().st_mode & 0o777)
+                    for file in database.parent.iterdir()
                 }
                 assert {"t.db", "t.db-wal", "t.db-shm", "t.db.lock"} <= owners.keys()
                 assert set(owners.values()) == {(person, 0o600)}

@@ -80,7 +80,10 @@ def test_communicator_at_the_address_of_another_starts_counting_anew(job, trace)
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
     send = "nccl.ncclSend(P(1), S(8), I(7), I(1), comm, P(0))\n"
-    first, second = INIT.format(nranks=2, id=WORDS, rank=0), INIT.format(nranks=2, id="range(128)", rank=0)
+    first, second = (
+        INIT.format(nranks=2, id=WORDS, rank=0),
+        INIT.format(nranks=2, id="range(128)", rank=0),
+    )
     process.do(f"{first}old = comm.value\n{send}{send}nccl.ncclCommDestroy(comm)\n")
     assert process.do(f"{second}{send}result = comm.value == old") == "True"
     tracing.wait(lambda: len(records_of(tracing)) == 3)
@@ -110,13 +113,16 @@ def test_bcast_made_of_broadcast_counts_once(job, trace) -> None:
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
     process.do(
-        INIT.format(nranks=2, id=WORDS, rank=0) + "nccl.ncclBcast(P(1), S(16), I(6), I(0), comm, P(3))\n"
+        INIT.format(nranks=2, id=WORDS, rank=0)
+        + "nccl.ncclBcast(P(1), S(16), I(6), I(0), comm, P(3))\n"
         "nccl.ncclBroadcast(P(1), P(1), S(16), I(6), I(0), comm, P(3))\n"
         "nccl.ncclReduce(P(1), P(1), S(16), I(6), I(0), I(1), comm, P(0x44))\n"
     )
     tracing.wait(lambda: len(tracing.nccl) == 4)
     tracing.poll()
-    seen = [(record.op, record.seq, record.size_bytes, record.stream) for record in records_of(tracing)]
+    seen = [
+        (record.op, record.seq, record.size_bytes, record.stream) for record in records_of(tracing)
+    ]
     assert seen == [("Broadcast", 0, 32, 3), ("Broadcast", 1, 32, 3), ("Reduce", 2, 32, 0x44)]
     assert tracing.count(process.pid, "ncclBroadcast") == 1
 
@@ -176,7 +182,8 @@ def test_destroyed_communicator_is_forgotten_and_failures_are_kept(job, trace) -
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
     process.do(
-        INIT.format(nranks=4, id=WORDS, rank=3) + "nccl.ncclAllReduce(P(1), P(2), S(666), I(7), I(0), comm, P(0))\n"
+        INIT.format(nranks=4, id=WORDS, rank=3)
+        + "nccl.ncclAllReduce(P(1), P(2), S(666), I(7), I(0), comm, P(0))\n"
         "nccl.ncclGroupStart(); nccl.ncclGroupEnd()\nnccl.ncclCommDestroy(comm)\n"
         "nccl.ncclAllReduce(P(1), P(2), S(8), I(7), I(0), comm, P(0))\n"
     )

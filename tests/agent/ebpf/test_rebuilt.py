@@ -42,7 +42,9 @@ def test_kernel_programs_of_the_other_machine_are_well_formed() -> None:
     except Unavailable as refused:
         pytest.skip(f"this kernel does not let us load programs: {refused}")
     try:
-        names = [name for name, section in probes.programs().items() if section.startswith("raw_tp/")]
+        names = [
+            name for name, section in probes.programs().items() if section.startswith("raw_tp/")
+        ]
         assert len(names) == 11
         for name in names:
             probes.load(name, RAW_TRACEPOINT)

@@ -75,7 +75,9 @@ def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:
 
 def run_trace(*args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ingero", "trace", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True
+    )
 
 
 def chains(path: Path, op: str) -> list[RecordedChain]:
@@ -103,16 +105,30 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     text = found[0].chain
     assert "sched_switch events" in text.root_cause
     assert any("renice -n 19 -p " in line for line in text.recommendations), text.recommendations
-    assert any("taskset -acp" in line and line.endswith(str(job.pid)) for line in text.recommendations)
+    assert any(
+        "taskset -acp" in line and line.endswith(str(job.pid)) for line in text.recommendations
+    )
     assert text.confidence is not None and text.confidence > 0.5
-    assert not any("block I/O" in chain.chain.root_cause and "by" not in chain.chain.root_cause for chain in found)
+    assert not any(
+        "block I/O" in chain.chain.root_cause and "by" not in chain.chain.root_cause
+        for chain in found
+    )
     connection = connect_readonly(db)
-    takers = {row[0] for row in connection.execute("SELECT arg1 FROM events WHERE source = 3 AND ret_code = 1")}
+    takers = {
+        row[0]
+        for row in connection.execute("SELECT arg1 FROM events WHERE source = 3 AND ret_code = 1")
+    }
     assert hog.pid in takers, "others on this machine may take the CPU too, the hog does for sure"
-    ids = [row[0] for row in connection.execute("SELECT id FROM events ORDER BY CAST(substr(id, 4) AS INTEGER)")]
+    ids = [
+        row[0]
+        for row in connection.execute(
+            "SELECT id FROM events ORDER BY CAST(substr(id, 4) AS INTEGER)"
+        )
+    ]
     assert ids == [f"n1:{number}" for number in range(1, len(ids) + 1)]
     assert connection.execute(
-        "SELECT DISTINCT rank, local_rank, world_size FROM events WHERE pid = ? AND source = 1", (job.pid,)
+        "SELECT DISTINCT rank, local_rank, world_size FROM events WHERE pid = ? AND source = 1",
+        (job.pid,),
     ).fetchall() == [(3, 1, 8)]
     waited_ns, waits = connection.execute(
         "SELECT sum(total_off_cpu), sum(event_count) FROM cgroup_schedstat JOIN cgroup_metadata USING (cgroup_id)"
@@ -137,7 +153,9 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         "SELECT count(*) FROM events e JOIN stack_traces s ON s.hash = e.stack_hash "
         "WHERE e.op = 4 AND s.frames LIKE '%\"pf\"%'"
     ).fetchone()[0]
-    requests = connection.execute("SELECT count(*) FROM events WHERE source = 5 AND pid = ?", (job.pid,)).fetchone()[0]
+    requests = connection.execute(
+        "SELECT count(*) FROM events WHERE source = 5 AND pid = ?", (job.pid,)
+    ).fetchone()[0]
     connection.close()
     if not requests:
         pytest.skip("the temporary folder is not on a block device: nothing to starve on")
@@ -145,14 +163,28 @@ def test_an_io_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
     assert found
     assert "heavy block I/O" in found[0].chain.root_cause
     assert explained > 0, "slow calls know the Python line they came from"
-    assert "heavy block I/O by" not in found[0].chain.root_cause, "its own requests, not somebody else's"
+    assert "heavy block I/O by" not in found[0].chain.root_cause, (
+        "its own requests, not somebody else's"
+    )
     assert any("Reads dominate" in line for line in found[0].chain.recommendations)
 
 
-def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
+    starved: Path, tmp_path: Path
+) -> None:
     job = start(CPU_BOUND, starved, 600)
     db = tmp_path / "t.db"
-    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "trace",
+        "--pid",
+        str(job.pid),
+        "--db",
+        str(db),
+        "--json",
+    ]
     tracing = subprocess.Popen(
         [*command, "--heartbeat", "1s", "--metrics-listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
@@ -162,7 +194,9 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, 
     assert tracing.stdout is not None and tracing.stderr is not None
     metrics_at = next(line for line in tracing.stderr if "metrics at" in line).split()[-1]
     said: list[str] = []
-    while not any('"heartbeat"' in line for line in said) or not any('"cudaStreamSync"' in line for line in said):
+    while not any('"heartbeat"' in line for line in said) or not any(
+        '"cudaStreamSync"' in line for line in said
+    ):
         said.append(tracing.stdout.readline())
         assert said[-1], "the recorder ended by itself"
     with urllib.request.urlopen(metrics_at, timeout=PATIENCE_S) as answer:
@@ -185,9 +219,17 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(starved: Path, 
     assert lines[-1]["type"] == "heartbeat"
     assert lines[-1]["state"] == "recording"
     sync = next(line for line in lines if line.get("op") == "cudaStreamSync")
-    assert {"timestamp", "pid", "tid", "process_name", "source", "duration_ns", "duration", "args", "anomaly"} <= set(
-        sync
-    )
+    assert {
+        "timestamp",
+        "pid",
+        "tid",
+        "process_name",
+        "source",
+        "duration_ns",
+        "duration",
+        "args",
+        "anomaly",
+    } <= set(sync)
     assert not db.with_name("t.db-wal").exists()
     connection = connect_readonly(db)
     started, stopped = connection.execute("SELECT started_at, stopped_at FROM sessions").fetchone()
@@ -215,13 +257,29 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         "sys.stdin.readline()\n"
     )
     job = subprocess.Popen(
-        [sys.executable, "-I", "-c", code, str(fake_gpu)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", "-c", code, str(fake_gpu)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert job.stdin and job.stdout
     job.stdout.readline()
     db = tmp_path / "t.db"
-    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(job.pid), "--db", str(db), "--duration", "300s"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as tracing:
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "trace",
+        "--pid",
+        str(job.pid),
+        "--db",
+        str(db),
+        "--duration",
+        "300s",
+    ]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as tracing:
         assert tracing.stderr is not None
         assert "recording to" in tracing.stderr.readline()
         job.stdin.write("go\n")
@@ -240,7 +298,11 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         }
         assert totals[1, 3][0] == 12_000
         assert totals[1, 5][0] == 300
-    rows = dict(connection.execute("SELECT op, count(*) FROM events WHERE source = 1 GROUP BY op").fetchall())
+    rows = dict(
+        connection.execute(
+            "SELECT op, count(*) FROM events WHERE source = 1 GROUP BY op"
+        ).fetchall()
+    )
     connection.close()
     assert rows == {3: totals[1, 3][1], 5: totals[1, 5][1]}
     assert rows[3] < 1_000, "samples, not every launch"
@@ -250,7 +312,15 @@ def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> N
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv to give capabilities up")
     done = subprocess.run(
-        ["setpriv", "--bounding-set=-bpf,-perfmon,-sys_admin", sys.executable, "-m", "ingero", "trace", "--no-record"],
+        [
+            "setpriv",
+            "--bounding-set=-bpf,-perfmon,-sys_admin",
+            sys.executable,
+            "-m",
+            "ingero",
+            "trace",
+            "--no-record",
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -282,11 +352,15 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
     thread.start()
     try:
         for rank, process in enumerate(ranks):
-            process.do(f"nccl.ncclCommInitRank(ctypes.byref(comm), I(3), uid(range(128)), I({rank}))")
+            process.do(
+                f"nccl.ncclCommInitRank(ctypes.byref(comm), I(3), uid(range(128)), I({rank}))"
+            )
         for _ in range(5):
             for process in (ranks[0], ranks[2]):
                 process.do("nccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
-            ranks[1].do(  # asked after the others have answered: always the last, by a quarter of a second or more
+            ranks[
+                1
+            ].do(  # asked after the others have answered: always the last, by a quarter of a second or more
                 "time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))"
             )
     finally:
@@ -300,12 +374,16 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
     ).fetchall()
     connection.close()
     assert [row[:9] for row in rows] == [
-        (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf") for seq in range(5) for rank in range(3)
+        (seq, rank, rank, "77", 3, "AllReduce", 4 << 20, pids[rank], "ebpf")
+        for seq in range(5)
+        for rank in range(3)
     ]
     assert [row[1] for row in rows if row[9] > 200] == [1] * 5
 
 
-def test_waits_for_collectives_are_found_in_real_records(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_waits_for_collectives_are_found_in_real_records(
+    job: Callable[..., Job], tmp_path: Path
+) -> None:
     """Musts 42 and 44 on one clock: the wait that follows at once counts, the one over a second later does not."""
     require_bpf()
     process = job()

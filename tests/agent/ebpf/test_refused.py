@@ -64,11 +64,15 @@ def test_returns_go_when_entries_are_refused(style: ProbeStyle, job) -> None:
     library = mapped_libraries(process.pid)[0]
     number, sites = next(iter(find_sites(library.file, library.library).items()))
     probe = Probe(sites[0].offset, number)
-    good = load_code("good", KPROBE, EMPTY_PROGRAM, ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0)
+    good = load_code(
+        "good", KPROBE, EMPTY_PROGRAM, ATTACH_UPROBE_MULTI if style is ProbeStyle.MULTI else 0
+    )
     before = open_descriptors()
     try:
         with pytest.raises(Unavailable):
-            CallPrograms(style, None, 10**6, good).attach(library.file, [probe], [probe], process.pid)
+            CallPrograms(style, None, 10**6, good).attach(
+                library.file, [probe], [probe], process.pid
+            )
         assert open_descriptors() == before
     finally:
         os.close(good)

@@ -17,7 +17,9 @@ class Memory(KernelMap):
 def test_slots_run_out_visibly_and_come_back() -> None:
     table = SlotTable(Memory("slots", -1, 2, 4, SLOT.itemsize, 8))
     first = table.take_run(7, [Recording(slow_ns=number) for number in range(5)])
-    assert first == 1 and table.rows["tgid"].tolist() == [0, 7, 7, 7, 7, 7, 0, 0], "slot 0 is nobody's"
+    assert first == 1 and table.rows["tgid"].tolist() == [0, 7, 7, 7, 7, 7, 0, 0], (
+        "slot 0 is nobody's"
+    )
     assert table.rows["slow_ns"][1:6].tolist() == [0, 1, 2, 3, 4]
     single = table.take(8, Recording())
     assert single in (6, 7) and table.refused == 0

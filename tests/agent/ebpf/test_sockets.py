@@ -12,7 +12,10 @@ def test_connection_belongs_to_the_first_process_that_holds_it(monkeypatch) -> N
     """A child inherits the sockets of its parent; the table of a network is read once for all its processes."""
     reads, read = [], sockets._connections
     monkeypatch.setattr(sockets, "_connections", lambda pid: reads.append(pid) or read(pid))
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
         child = subprocess.Popen(["sleep", "60"], pass_fds=[client.fileno()])
         try:
             ports = client.getsockname()[1] << 16 | server.getsockname()[1]

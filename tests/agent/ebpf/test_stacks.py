@@ -22,10 +22,27 @@ def test_recorded_slow_call_names_function_and_python_line(job, trace, tmp_path:
     )
     process.send("busy_step()")
     database = tmp_path / "trace.db"
-    command = [sys.executable, "-m", "ingero", "trace", "--pid", str(process.pid), "--duration", "2", "--db", database]
-    done = subprocess.run(list(map(str, [*command, "--json"])), capture_output=True, check=True, timeout=PATIENCE_S)
-    printed = [frame for line in done.stdout.splitlines() for frame in json.loads(line).get("stack", [])]
-    assert "busy_step" in {frame.get("py_func") for frame in printed}, "JSON lines name the frames too"
+    command = [
+        sys.executable,
+        "-m",
+        "ingero",
+        "trace",
+        "--pid",
+        str(process.pid),
+        "--duration",
+        "2",
+        "--db",
+        database,
+    ]
+    done = subprocess.run(
+        list(map(str, [*command, "--json"])), capture_output=True, check=True, timeout=PATIENCE_S
+    )
+    printed = [
+        frame for line in done.stdout.splitlines() for frame in json.loads(line).get("stack", [])
+    ]
+    assert "busy_step" in {frame.get("py_func") for frame in printed}, (
+        "JSON lines name the frames too"
+    )
     connection = connect_readonly(database)
     sql = "SELECT frames FROM stack_traces WHERE hash IN (SELECT stack_hash FROM events WHERE source = 1 AND op = 4)"
     stacks = [json.loads(text) for (text,) in connection.execute(sql) if text]
@@ -34,4 +51,6 @@ def test_recorded_slow_call_names_function_and_python_line(job, trace, tmp_path:
     functions = {frame.get("pfn") for stack in stacks for frame in stack}
     files = {frame.get("f", "") for stack in stacks for frame in stack}
     assert "busy_step" in functions
-    assert any("ffi" in file for file in files), "the native caller: ctypes' foreign function library"
+    assert any("ffi" in file for file in files), (
+        "the native caller: ctypes' foreign function library"
+    )

@@ -19,7 +19,9 @@ from ingero.errors import Unavailable
         ("exec >&-; exec sleep 60", "does not end within 5 s"),
     ],
 )
-def test_a_program_gets_bounded_time_and_memory_must_49(tmp_path: Path, script: str, complaint: str | None) -> None:
+def test_a_program_gets_bounded_time_and_memory_must_49(
+    tmp_path: Path, script: str, complaint: str | None
+) -> None:
     tool = tmp_path / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o700)

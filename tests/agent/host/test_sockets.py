@@ -26,7 +26,9 @@ def test_root_serves_under_run(user: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert own_socket("a.sock") == user / "run" / "ingero" / "a.sock"
 
 
-def test_anybody_else_serves_in_the_runtime_directory_or_at_home(user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anybody_else_serves_in_the_runtime_directory_or_at_home(
+    user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     at_home = user / "home" / ".ingero" / "run" / "a.sock"
     assert own_socket("a.sock") == at_home
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(user / "runtime"))

@@ -22,6 +22,16 @@ def plugin() -> Path:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The host program."""
     target = tmp_path_factory.mktemp("host") / "host"
-    command = [sys.executable, "-m", "ziglang", "cc", "-std=c11", "-O1", "-fno-sanitize=undefined", "-o", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-std=c11",
+        "-O1",
+        "-fno-sanitize=undefined",
+        "-o",
+        str(target),
+    ]
     subprocess.run([*command, str(HOST_SOURCE), "-ldl", "-lpthread"], check=True)
     return target

@@ -11,7 +11,14 @@ import pytest
 from tests.support.nccl_jobs import Job
 from tests.support.waiting import PATIENCE_S, until
 
-from ingero.agent.nccl.build import ARCHITECTURES, FOLDER, LIBRARY, build, built_digest, source_digest
+from ingero.agent.nccl.build import (
+    ARCHITECTURES,
+    FOLDER,
+    LIBRARY,
+    build,
+    built_digest,
+    source_digest,
+)
 from ingero.agent.nccl.reader import RingReader
 from ingero.agent.nccl.rings import LOOK_INTERVAL_S, Rings
 from ingero.contract.nccl_ring import (
@@ -44,7 +51,9 @@ def test_the_shipped_library_is_built_from_these_sources(architecture):
     """Stale? `make probes` builds it again."""
     library = FOLDER / architecture / LIBRARY
     assert built_digest(library) == source_digest()
-    assert library.read_bytes()[18:20] == {"x86_64": b"\x3e\x00", "aarch64": b"\xb7\x00"}[architecture]
+    assert (
+        library.read_bytes()[18:20] == {"x86_64": b"\x3e\x00", "aarch64": b"\xb7\x00"}[architecture]
+    )
 
 
 def test_a_rebuilt_library_works_like_the_shipped_one(host, plugin, tmp_path):
@@ -57,7 +66,9 @@ def test_a_rebuilt_library_works_like_the_shipped_one(host, plugin, tmp_path):
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_every_operation_is_recorded_with_what_nccl_said(start, version):
-    with start("basic", 50, version, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8", SLURM_JOB_ID="4711") as job:
+    with start(
+        "basic", 50, version, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8", SLURM_JOB_ID="4711"
+    ) as job:
         header = job.ring().header
         assert (header.pid, header.global_rank, header.local_rank) == (job.process.pid, 3, 1)
         assert (header.world_size, header.job) == (8, "4711")
@@ -71,14 +82,21 @@ def test_every_operation_is_recorded_with_what_nccl_said(start, version):
             assert (rows["gpu_start_ns"] == GPU_BASE + 100 * index).all()
             assert (rows["gpu_stop_ns"] == GPU_BASE + 100 * index + 51).all()
             assert (rows["enqueue_ns"] <= rows["host_stop_ns"]).all()
-            assert set(zip(rows["rank"].tolist(), rows["nranks"].tolist(), strict=True)) == {(rank, nranks)}
-            same = {name: set(rows[name].tolist()) for name in ("op", "datatype", "algo", "proto", "channels", "warps")}
+            assert set(zip(rows["rank"].tolist(), rows["nranks"].tolist(), strict=True)) == {
+                (rank, nranks)
+            }
+            same = {
+                name: set(rows[name].tolist())
+                for name in ("op", "datatype", "algo", "proto", "channels", "warps")
+            }
             assert same == {
                 "op": {b"AllReduce"}, "datatype": {b"Bfloat16"}, "algo": {b"RING"}, "proto": {b"SIMPLE"},
                 "channels": {2}, "warps": {16},
             }  # fmt: skip
             graphs = np.where(index % 2, FLAG_GRAPH, 0) if version > 4 else 0
-            assert (rows["flags"] == FLAG_GPU_TIMED | (FLAG_STREAM if version > 4 else 0) | graphs).all()
+            assert (
+                rows["flags"] == FLAG_GPU_TIMED | (FLAG_STREAM if version > 4 else 0) | graphs
+            ).all()
             assert set(rows["stream"].tolist()) == {0x7F00DEADB000 if version > 4 else 0}
             assert set(rows["tid"].tolist()) == {job.process.pid}
         job.finish()
@@ -142,12 +160,24 @@ def test_odd_orders_harm_nobody(start, version):
     with start("odd", 0, version) as job:
         rows = {int(row["count"]): row for row in job.records() if row["count"] > 900}
         assert sorted(rows) == [901, 903, 904, 905, 906, 908, 909, 910]
-        assert (rows[901]["gpu_start_ns"], rows[901]["gpu_stop_ns"]) == (GPU_BASE + 90100, GPU_BASE + 90151)
-        assert (rows[903]["gpu_start_ns"], rows[903]["gpu_stop_ns"]) == (GPU_BASE + 400, GPU_BASE + 700)
+        assert (rows[901]["gpu_start_ns"], rows[901]["gpu_stop_ns"]) == (
+            GPU_BASE + 90100,
+            GPU_BASE + 90151,
+        )
+        assert (rows[903]["gpu_start_ns"], rows[903]["gpu_stop_ns"]) == (
+            GPU_BASE + 400,
+            GPU_BASE + 700,
+        )
         timed = {count: bool(row["flags"] & FLAG_GPU_TIMED) for count, row in rows.items()}
         assert [count for count, is_timed in timed.items() if not is_timed] == [904, 905, 906]
-        assert (rows[908]["gpu_start_ns"], rows[908]["gpu_stop_ns"]) == (GPU_BASE + 900, GPU_BASE + 950)
-        assert (rows[910]["gpu_start_ns"], rows[910]["gpu_stop_ns"]) == (GPU_BASE + 91000, GPU_BASE + 91050)
+        assert (rows[908]["gpu_start_ns"], rows[908]["gpu_stop_ns"]) == (
+            GPU_BASE + 900,
+            GPU_BASE + 950,
+        )
+        assert (rows[910]["gpu_start_ns"], rows[910]["gpu_stop_ns"]) == (
+            GPU_BASE + 91000,
+            GPU_BASE + 91050,
+        )
         assert [count for count, row in rows.items() if row["flags"] & FLAG_PARTIAL] == [906]
         assert [count for count, row in rows.items() if row["flags"] & FLAG_CLOSED] == [906]
         assert job.ring().counters()["orphans"] > 0
@@ -192,7 +222,9 @@ def test_last_operation_of_a_job_that_ends_at_once_says_so(start):
         last = records[records["count"] == 39][0]
         marks = FLAG_PARTIAL | FLAG_CLOSED | FLAG_GPU_TIMED
         assert last["flags"] & marks == marks
-        assert (last["channels"], last["channels_done"]) == (3, 1), "its times are those of the channel heard of"
+        assert (last["channels"], last["channels_done"]) == (3, 1), (
+            "its times are those of the channel heard of"
+        )
         assert last["gpu_stop_ns"] > last["gpu_start_ns"]
         others = records[records["count"] != 39]
         assert not (others["flags"] & (FLAG_PARTIAL | FLAG_CLOSED)).any()
@@ -276,13 +308,17 @@ def test_without_shared_memory_it_does_nothing_at_all(host, plugin, tmp_path, sc
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="a full tmpfs needs root and mount")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("mount"), reason="a full tmpfs needs root and mount"
+)
 def test_a_full_shared_memory_switches_it_off_before_the_first_record(host, plugin, tmp_path):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
     try:
         environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path)}
         command = [host, plugin, "6", "flood", "50000"]
-        subprocess.run(command, input="\n", env=environment, text=True, timeout=PATIENCE_S, check=True)
+        subprocess.run(
+            command, input="\n", env=environment, text=True, timeout=PATIENCE_S, check=True
+        )
         assert list(tmp_path.iterdir()) == []
     finally:
         subprocess.run(["umount", tmp_path], check=True)
@@ -297,10 +333,15 @@ def test_rings_of_dead_processes_are_removed_by_the_next_one(host, plugin):
 
     def run_once():
         process = subprocess.Popen(
-            [host, plugin, "5", "flood", "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            [host, plugin, "5", "flood", "1"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
         )
         assert process.stdout.readline() == b"ready\n"
-        assert len(rings_of(process.pid)) == 1  # looked at while it lives: any other job may remove it afterwards
+        assert (
+            len(rings_of(process.pid)) == 1
+        )  # looked at while it lives: any other job may remove it afterwards
         process.communicate(b"\n")
         return process.pid
 

@@ -39,7 +39,12 @@ def test_records_come_once_and_in_order(ring):
 
 def test_the_header_says_whose_ring_it_is(ring):
     header = RingReader(ring.path).header
-    assert (header.job, header.global_rank, header.local_rank, header.world_size) == ("job-1", 7, None, 16)
+    assert (header.job, header.global_rank, header.local_rank, header.world_size) == (
+        "job-1",
+        7,
+        None,
+        16,
+    )
 
 
 def test_overrun_is_counted_exactly(ring):
@@ -156,7 +161,9 @@ def test_only_private_plain_files_are_trusted(ring, tmp_path):
         RingReader(fifo)
 
 
-STEPS = st.lists(st.sampled_from(["write", "reserve", "half", "finish", "poll", "wait"]), max_size=200)
+STEPS = st.lists(
+    st.sampled_from(["write", "reserve", "half", "finish", "poll", "wait"]), max_size=200
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -176,7 +183,9 @@ def test_every_record_is_delivered_missed_or_torn_once(steps, slots):
                     ring.put(index, ring.fill(index), cut=64)
             elif step == "finish" and open_indices:
                 index = open_indices.pop(0)
-                ring.put(index, ring.fill(index))  # perhaps a lap too late, over somebody else's record
+                ring.put(
+                    index, ring.fill(index)
+                )  # perhaps a lap too late, over somebody else's record
             elif step == "poll":
                 delivered += counts(reader.poll(now_s))
             elif step == "wait":
@@ -194,7 +203,12 @@ def test_times_are_on_the_host_clock(ring):
     reader = RingReader(ring.path)
     offset = 10**18 - 10**12
     for _ in range(5):
-        ring.write(gpu_start_ns=10**12 + 20, gpu_stop_ns=10**12 + 500, enqueue_ns=10**18, host_stop_ns=10**18 + 520)
+        ring.write(
+            gpu_start_ns=10**12 + 20,
+            gpu_stop_ns=10**12 + 500,
+            enqueue_ns=10**18,
+            host_stop_ns=10**18 + 520,
+        )
     columns = reader.collectives(reader.poll(0.0), "node-1")
     assert reader.clock is not None
     assert abs(reader.clock.offset_ns - offset) <= reader.clock.error_ns == 20

@@ -77,7 +77,9 @@ def test_a_process_we_cannot_see_is_not_called_gone(tmp_path, monkeypatch):
 
 def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monkeypatch):
     model = make_ring(tmp_path, child.pid)
-    model.header["pid_namespace"] = 1  # not ours: the number is looked for in every process's own namespace
+    model.header["pid_namespace"] = (
+        1  # not ours: the number is looked for in every process's own namespace
+    )
     model.write_header()
     process = find_process(_header(model))
     assert process is not None
@@ -89,7 +91,9 @@ def test_processes_of_rings_go_by_the_number_they_have_here(tmp_path, child, mon
     model = make_ring(tmp_path, 7, ticks=running_since(child.pid))
     model.header["pid_namespace"] = 1
     model.write_header()
-    monkeypatch.setattr(rings_module, "_status", lambda pid: {"NSpid": [str(pid), "7"], "Uid": [str(os.getuid())]})
+    monkeypatch.setattr(
+        rings_module, "_status", lambda pid: {"NSpid": [str(pid), "7"], "Uid": [str(os.getuid())]}
+    )
     monkeypatch.setattr(rings_module, "process_ids", lambda: [child.pid])
     rings = Rings((tmp_path,))
     rings.poll(0.0)

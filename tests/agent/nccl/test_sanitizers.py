@@ -12,7 +12,10 @@ from tests.support.waiting import PATIENCE_S
 from ingero.agent.nccl.build import FOLDER, SOURCES
 
 COMPILER = shutil.which("gcc") or shutil.which("clang")
-LAYOUTS = [[], ["setarch", "-R"]]  # on some kernels the runtime finds room for its tables only in a fixed layout
+LAYOUTS = [
+    [],
+    ["setarch", "-R"],
+]  # on some kernels the runtime finds room for its tables only in a fixed layout
 NO_ROOM = ("unexpected memory mapping", "errno: 12")
 SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "hung", "comms"],
              "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
@@ -24,7 +27,14 @@ def sanitized(request, tmp_path_factory):
     if COMPILER is None:
         pytest.skip("no gcc or clang on this machine: the sanitizers were not run")
     folder = tmp_path_factory.mktemp("sanitized")
-    command = [COMPILER, "-std=c11", "-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={request.param}"]
+    command = [
+        COMPILER,
+        "-std=c11",
+        "-O1",
+        "-g",
+        "-fno-omit-frame-pointer",
+        f"-fsanitize={request.param}",
+    ]
     host, plugin = folder / "host", folder / "plugin.so"
     sources = [str(FOLDER / name) for name in SOURCES]
     for extra in (
@@ -33,23 +43,37 @@ def sanitized(request, tmp_path_factory):
     ):
         built = subprocess.run([*command, *extra], check=False, capture_output=True, text=True)
         if built.returncode:
-            pytest.skip(f"{COMPILER} has no {request.param} sanitizer here: {built.stderr.splitlines()[-1]}")
+            pytest.skip(
+                f"{COMPILER} has no {request.param} sanitizer here: {built.stderr.splitlines()[-1]}"
+            )
     return request.param, host, plugin
 
 
-def run(host: Path, plugin: Path, folder: Path, scenario: str, version: int) -> subprocess.CompletedProcess[str]:
+def run(
+    host: Path, plugin: Path, folder: Path, scenario: str, version: int
+) -> subprocess.CompletedProcess[str]:
     # no leak check: what dlclose leaves mapped is meant to stay
     environment = {
         "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder), "TSAN_OPTIONS": "halt_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",
     }  # fmt: skip
-    number = {"stuck": "8300", "flood": "20000", "comms": "1100", "together": "16", "threads": "500"}.get(
-        scenario, "50"
-    )
+    number = {
+        "stuck": "8300",
+        "flood": "20000",
+        "comms": "1100",
+        "together": "16",
+        "threads": "500",
+    }.get(scenario, "50")
     for layout in LAYOUTS[: 2 if shutil.which("setarch") else 1]:
         command = [*layout, str(host), str(plugin), str(version), scenario, number]
         done = subprocess.run(
-            command, input="\n" * 8, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            input="\n" * 8,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         if not any(sign in done.stderr for sign in NO_ROOM):
             return done

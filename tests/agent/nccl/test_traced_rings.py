@@ -18,9 +18,31 @@ def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path)
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     db = tmp_path / "t.db"
-    with Job([host, plugin], Path(RING_FOLDER), "basic", 50, 6, RANK="3", WORLD_SIZE="8", SLURM_JOB_ID="4711") as job:
+    with Job(
+        [host, plugin],
+        Path(RING_FOLDER),
+        "basic",
+        50,
+        6,
+        RANK="3",
+        WORLD_SIZE="8",
+        SLURM_JOB_ID="4711",
+    ) as job:
         pid = job.process.pid
-        command = [sys.executable, "-m", "ingero", "trace", "--pid", pid, "--db", db, "--node", "n1", "--duration", "2"]
+        command = [
+            sys.executable,
+            "-m",
+            "ingero",
+            "trace",
+            "--pid",
+            pid,
+            "--db",
+            db,
+            "--node",
+            "n1",
+            "--duration",
+            "2",
+        ]
         subprocess.run(list(map(str, command)), check=True, capture_output=True, timeout=PATIENCE_S)
         job.finish()
     for ring in Path(RING_FOLDER).glob(f"ingero-nccl-{pid}-*"):
@@ -31,8 +53,12 @@ def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path)
         "min(gpu_duration_ns), max(gpu_duration_ns), max(end_ns >= start_ns) FROM collectives "
         "WHERE op = 'AllReduce' GROUP BY comm, rank ORDER BY nranks"
     ).fetchall()
-    same = set(connection.execute("SELECT DISTINCT node, job, global_rank, source, pid FROM collectives"))
-    p2p = connection.execute("SELECT op, peer, seq FROM collectives WHERE peer IS NOT NULL ORDER BY id").fetchall()
+    same = set(
+        connection.execute("SELECT DISTINCT node, job, global_rank, source, pid FROM collectives")
+    )
+    p2p = connection.execute(
+        "SELECT op, peer, seq FROM collectives WHERE peer IS NOT NULL ORDER BY id"
+    ).fetchall()
     connection.close()
     total = 2 * sum(range(50))  # bfloat16
     assert [row[1:] for row in rows] == [

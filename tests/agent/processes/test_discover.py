@@ -5,7 +5,13 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from ingero.agent.processes.discover import Library, find_libraries, mapped_libraries, returns_are_safe, start_time
+from ingero.agent.processes.discover import (
+    Library,
+    find_libraries,
+    mapped_libraries,
+    returns_are_safe,
+    start_time,
+)
 
 VENV = "/home/u/.venv/lib/python3.12/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12"
 MAPS = f"""\

@@ -61,7 +61,9 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_running_process_writes_its_dump_when_asked(
     job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flight_recorder, "SETTLED_POLLS", 10)  # a crowded machine stops a writer for a while
+    monkeypatch.setattr(
+        flight_recorder, "SETTLED_POLLS", 10
+    )  # a crowded machine stops a writer for a while
     target = find_target(job.pid)
     assert target is not None and target.rank == 3
     for _ in range(2):  # a second dump replaces the first and is noticed too
@@ -86,9 +88,13 @@ async def test_what_is_no_pipe_is_refused_and_left_alone(tmp_path: Path) -> None
     assert reply.outcome is DumpOutcome.REFUSED
     assert file.read_text() == "precious"
     (tmp_path / "ask_1.pipe").symlink_to(file)
-    reply = await request_dump(DumpTarget(1, 1, tmp_path / "ask_1.pipe", tmp_path / "dump_1"), timeout_s=1)
+    reply = await request_dump(
+        DumpTarget(1, 1, tmp_path / "ask_1.pipe", tmp_path / "dump_1"), timeout_s=1
+    )
     assert reply.outcome is DumpOutcome.REFUSED
-    reply = await request_dump(DumpTarget(1, 2, tmp_path / "ask_2.pipe", tmp_path / "dump_2"), timeout_s=1)
+    reply = await request_dump(
+        DumpTarget(1, 2, tmp_path / "ask_2.pipe", tmp_path / "dump_2"), timeout_s=1
+    )
     assert reply.outcome is DumpOutcome.NO_PIPE
 
 
@@ -107,7 +113,11 @@ def test_targets_come_from_the_environment(job: subprocess.Popen[bytes], tmp_pat
     assert [(t.pid, t.rank) for t in find_targets([job.pid, os.getpid()])] == [(job.pid, 3)]
     older = target_of(
         7,
-        {"RANK": "1", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/p", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "out_"},
+        {
+            "RANK": "1",
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/p",
+            "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "out_",
+        },
         tmp_path / "7" / "root",
     )
     assert older == DumpTarget(7, 1, tmp_path / "7/root/run/p1.pipe", tmp_path / "7/cwd/out_1")

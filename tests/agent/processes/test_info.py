@@ -13,7 +13,11 @@ def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
     code = "import sys; print('ready', flush=True); sys.stdin.read()"
     environ = os.environ | {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_RANK": "x"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     process.stdout.readline()
@@ -24,7 +28,9 @@ def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
     assert info.name.startswith("python")
 
 
-def test_launchers_other_than_torchrun_are_understood_and_the_first_word_counts(tmp_path: Path) -> None:
+def test_launchers_other_than_torchrun_are_understood_and_the_first_word_counts(
+    tmp_path: Path,
+) -> None:
     """The plugin inside the process reads the same names: one rank must not be two."""
     folder = tmp_path / "9"
     folder.mkdir()
@@ -38,7 +44,12 @@ def test_launchers_other_than_torchrun_are_understood_and_the_first_word_counts(
     assert told(*slurm) == (9, 1, 16, "4711")
     assert told(*slurm, "RANK=0", "WORLD_SIZE=64", "INGERO_JOB_ID=mine") == (0, 1, 64, "mine")
     assert told("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8") == (3, None, 8, None)
-    assert told("RANK=-1", "PMI_RANK=2", "PMI_SIZE=4", "TORCHELASTIC_RUN_ID=none") == (2, None, 4, None)
+    assert told("RANK=-1", "PMI_RANK=2", "PMI_SIZE=4", "TORCHELASTIC_RUN_ID=none") == (
+        2,
+        None,
+        4,
+        None,
+    )
 
 
 def test_a_process_that_is_gone_is_nothing_and_no_error() -> None:
@@ -47,7 +58,11 @@ def test_a_process_that_is_gone_is_nothing_and_no_error() -> None:
 
 
 def test_environment_block() -> None:
-    assert parse_environ(b"A=1\0B=x=y\0bad\0A=2\0\xff=\xff\0") == {"A": "1", "B": "x=y", "\ufffd": "\ufffd"}
+    assert parse_environ(b"A=1\0B=x=y\0bad\0A=2\0\xff=\xff\0") == {
+        "A": "1",
+        "B": "x=y",
+        "\ufffd": "\ufffd",
+    }
 
 
 def test_a_pid_used_again_is_read_again_and_a_dead_one_keeps_its_name() -> None:

@@ -33,7 +33,9 @@ def test_a_file_name_that_is_no_text_hides_nothing(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(tmp_path: Path) -> None:
+def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(
+    tmp_path: Path,
+) -> None:
     """An upgrade may reuse the inode, or write over the file: an old place in a new file kills whoever runs it."""
     real, path = Path(os.path.realpath(sys.executable)), tmp_path / "libcudart.so.12"
     shutil.copy(real, path)

@@ -27,12 +27,22 @@ from ingero.contract.types import DetectionMode, NodeState
 from ingero.errors import AuthError, ConfigError
 
 SOURCE = Path(__file__).parents[3] / "src" / "ingero"
-QUICK = {"fleet_push_interval": 1.0, "fleet_timeout": 0.9, "warmup_samples": 2, "fleet_cluster_id": "train"}
+QUICK = {
+    "fleet_push_interval": 1.0,
+    "fleet_timeout": 0.9,
+    "warmup_samples": 2,
+    "fleet_cluster_id": "train",
+}
 
 
-def agent(endpoint: str, node: str = "n1", *, options: AgentOptions | None = None, **flags: Any) -> Agent:
+def agent(
+    endpoint: str, node: str = "n1", *, options: AgentOptions | None = None, **flags: Any
+) -> Agent:
     nothing = {parameter.name: None for parameter in command.params if parameter.name}
-    config = apply_flags(IngeroConfig(), nothing | QUICK | {"fleet_endpoint": endpoint, "fleet_node_id": node} | flags)
+    config = apply_flags(
+        IngeroConfig(),
+        nothing | QUICK | {"fleet_endpoint": endpoint, "fleet_node_id": node} | flags,
+    )
     return Agent(config, options or AgentOptions(stub=True, persist=False))
 
 
@@ -75,7 +85,9 @@ async def test_three_agents_over_three_protocols_reach_quorum_f033_f041() -> Non
 async def test_tls_and_token_over_http_and_grpc(tmp_path: Path) -> None:
     authority = trustme.CA()
     server, client = authority.issue_cert("127.0.0.1", "localhost"), authority.issue_cert("agent")
-    paths = {name: tmp_path / name for name in ("ca", "crt", "key", "agent.crt", "agent.key", "token")}
+    paths = {
+        name: tmp_path / name for name in ("ca", "crt", "key", "agent.crt", "agent.key", "token")
+    }
     authority.cert_pem.write_to_path(paths["ca"])
     server.cert_chain_pems[0].write_to_path(paths["crt"])
     server.private_key_pem.write_to_path(paths["key"])
@@ -85,7 +97,11 @@ async def test_tls_and_token_over_http_and_grpc(tmp_path: Path) -> None:
     for name in ("key", "agent.key", "token"):
         paths[name].chmod(0o600)
     listener = {
-        "tls": {"cert_file": str(paths["crt"]), "key_file": str(paths["key"]), "client_ca_file": str(paths["ca"])},
+        "tls": {
+            "cert_file": str(paths["crt"]),
+            "key_file": str(paths["key"]),
+            "client_ca_file": str(paths["ca"]),
+        },
         "token_file": str(paths["token"]),
     }
     changes = {"receivers": {"otlp": {"protocols": {"http": listener, "grpc": listener}}}}
@@ -98,11 +114,20 @@ async def test_tls_and_token_over_http_and_grpc(tmp_path: Path) -> None:
     async with running(**changes) as fleet:
         good = agent(f"https://{fleet.addresses['http']}", "http", **flags)
         grpc = agent(f"https://{fleet.addresses['grpc']}", "grpc", fleet_protocol="grpc", **flags)
-        nameless = agent(f"https://{fleet.addresses['http']}", "nobody", **(flags | {"fleet_token_file": None}))
+        nameless = agent(
+            f"https://{fleet.addresses['http']}", "nobody", **(flags | {"fleet_token_file": None})
+        )
         async with living(good, grpc, nameless):
             for one, outcome in ((good, "ok"), (grpc, "ok"), (nameless, "auth")):
-                await until_async(lambda one=one, outcome=outcome: bool(one.loop and one.loop.counters.pushes[outcome]))
-        assert sorted(row for row in fleet.processor.clusters["train"].roster.rows) == ["grpc", "http"]
+                await until_async(
+                    lambda one=one, outcome=outcome: bool(
+                        one.loop and one.loop.counters.pushes[outcome]
+                    )
+                )
+        assert sorted(row for row in fleet.processor.clusters["train"].roster.rows) == [
+            "grpc",
+            "http",
+        ]
 
 
 def listening_inodes() -> set[str]:
@@ -120,7 +145,9 @@ def listening_inodes() -> set[str]:
     return found
 
 
-async def test_no_listening_port_and_no_socket_unless_asked_f062_f066(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_no_listening_port_and_no_socket_unless_asked_f062_f066(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     async with scripted_fleet() as fleet:
         before = listening_inodes()
@@ -147,14 +174,22 @@ async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     async with scripted_fleet() as fleet:
         options = AgentOptions(stub=True, persist=False, metrics_listen="127.0.0.1:0")
-        one = agent(fleet.url, options=options, remediate=True, remediate_socket=path, remediate_gid=-1)
+        one = agent(
+            fleet.url, options=options, remediate=True, remediate_socket=path, remediate_gid=-1
+        )
         async with living(one):
-            await until_async(lambda: any(b"ingero.node.health_score" in body for _, body in fleet.requests))
+            await until_async(
+                lambda: any(b"ingero.node.health_score" in body for _, body in fleet.requests)
+            )
             assert path.is_socket()
             bodies = [body for _, body in fleet.requests]
             page = await asyncio.to_thread(_get, f"http://{one.metrics_address}/metrics")
         assert not path.exists()
-    for name in ("ingero_agent_health_score", "ingero_agent_detection_mode", "ingero_agent_fleet_reachable"):
+    for name in (
+        "ingero_agent_health_score",
+        "ingero_agent_detection_mode",
+        "ingero_agent_fleet_reachable",
+    ):
         assert f"\n{name}{{" in page
     assert "ingero_agent_socket_consumers 0" in page
     pushed = {
@@ -163,7 +198,9 @@ async def test_metrics_and_socket_on_request_f063(tmp_path: Path) -> None:
         for resource in decode_json(MetricsRequest, body).resource_metrics
         for metric in resource.scope_metrics[0].metrics
     }
-    assert {name for name in pushed if f"# TYPE {name} " not in page} == set(), "must 46: both carry the same set"
+    assert {name for name in pushed if f"# TYPE {name} " not in page} == set(), (
+        "must 46: both carry the same set"
+    )
 
 
 def _get(url: str) -> str:
@@ -174,15 +211,21 @@ def _get(url: str) -> str:
 async def test_a_restart_takes_up_the_saved_baseline(tmp_path: Path) -> None:
     path = str(tmp_path / "b.json")
     async with scripted_fleet() as fleet:
-        first = agent(fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=3))
+        first = agent(
+            fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=3)
+        )
         await first.run(asyncio.Event())
-        second = agent(fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=1))
+        second = agent(
+            fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=1)
+        )
         await second.run(asyncio.Event())
     assert second.brain.life.state is NodeState.ACTIVE
     assert second.brain.baseline.sample_count == first.brain.baseline.sample_count + 1
 
 
-async def test_a_span_per_episode_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_span_per_episode_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingero.agent.push.app._gpu_model", lambda: "NVIDIA H200")
     recording = tmp_path / "r.jsonl"
     healthy, slow = (
@@ -201,7 +244,9 @@ async def test_a_span_per_episode_is_exported(tmp_path: Path, monkeypatch: pytes
             confirmations=1,
         )
         await one.run(asyncio.Event())
-        (body,) = (body for request, body in fleet.requests if request.path == "/v1/traces")  # shutdown ended it
+        (body,) = (
+            body for request, body in fleet.requests if request.path == "/v1/traces"
+        )  # shutdown ended it
     (resource,) = decode_protobuf(TracesRequest, body).resource_spans
     (span,) = resource.scope_spans[0].spans
     said = {attribute.key: attribute.value.string_value for attribute in span.attributes}
@@ -221,7 +266,9 @@ async def test_a_span_per_episode_is_exported(tmp_path: Path, monkeypatch: pytes
 )
 def test_wrong_settings_stop_the_start(flags: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        agent(**({"endpoint": "x:4318"} | flags)) if "fleet_endpoint" not in flags else agent("x:4318", **flags)
+        agent(**({"endpoint": "x:4318"} | flags)) if "fleet_endpoint" not in flags else agent(
+            "x:4318", **flags
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,18 +289,25 @@ def test_plaintext_to_another_machine_is_refused_unless_allowed_must_47(
 
 
 def test_spans_are_plain_on_this_machine_and_encrypted_elsewhere_must_47() -> None:
-    ways = [agent("x:4318", otlp_enabled=True, otlp_endpoint=to)._spans for to in ("127.0.0.1:4318", "tempo:4318")]
+    ways = [
+        agent("x:4318", otlp_enabled=True, otlp_endpoint=to)._spans
+        for to in ("127.0.0.1:4318", "tempo:4318")
+    ]
     assert [way._traces_url.origin() for way in ways if way] == [
         URL("http://127.0.0.1:4318"),
         URL("https://tempo:4318"),
     ]
 
 
-async def test_metrics_that_others_can_read_are_warned_of_must_47(caplog: pytest.LogCaptureFixture) -> None:
+async def test_metrics_that_others_can_read_are_warned_of_must_47(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with scripted_fleet() as fleet:
         for listen, warnings in (("127.0.0.1:0", 0), ("0.0.0.0:0", 1)):
             caplog.clear()
-            one = agent(fleet.url, options=AgentOptions(stub=True, persist=False, metrics_listen=listen))
+            one = agent(
+                fleet.url, options=AgentOptions(stub=True, persist=False, metrics_listen=listen)
+            )
             async with living(one):
                 await until_async(lambda one=one: one.metrics_address is not None)
             assert [record.message for record in caplog.records].count("metrics_open") == warnings
@@ -285,7 +339,9 @@ def test_no_code_path_signals_or_reschedules_a_workload_f013() -> None:
     modules = [
         *(SOURCE / "core").glob("*.py"),
         *(SOURCE / "agent" / "push").glob("*.py"),
-        *(path for path in (SOURCE / "agent" / "host").glob("*.py") if path.name != "child.py"),  # ends its own child
+        *(
+            path for path in (SOURCE / "agent" / "host").glob("*.py") if path.name != "child.py"
+        ),  # ends its own child
         SOURCE / "transport" / "uds.py",
         SOURCE / "cli" / "fleet_push.py",
         SOURCE / "cli" / "straggler_sink.py",

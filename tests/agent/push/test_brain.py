@@ -72,7 +72,9 @@ def alone(confirmations: int = 3, signals: tuple[float | None, ...] = HEALTHY) -
     return life
 
 
-@pytest.mark.parametrize("busy", [(100.0, 0.95, 0.95, 0.0), (100.0, 0.95, 0.05, 0.95), (100.0, 0.95, 0.0, 0.0)])
+@pytest.mark.parametrize(
+    "busy", [(100.0, 0.95, 0.95, 0.0), (100.0, 0.95, 0.05, 0.95), (100.0, 0.95, 0.0, 0.0)]
+)
 def test_without_peers_a_busy_host_makes_no_straggler(busy: tuple[float, ...]) -> None:
     """The score falls to half; the work of this node does not."""
     life = alone()
@@ -91,7 +93,9 @@ def test_without_peers_less_work_makes_one_on_a_busy_host_too() -> None:
     assert still.emission is not None and isinstance(still.emission.line, StragglerState)
     while_busy = life.ticks(2, (100.0, 0.95, 0.95, 0.0), threshold=None)
     assert while_busy.closing is None or while_busy.closing is Closing.RECOVERED
-    assert not life.brain.classification.is_straggler, "its work is back, whatever else the host does"
+    assert not life.brain.classification.is_straggler, (
+        "its work is back, whatever else the host does"
+    )
 
 
 def test_without_peers_and_without_a_sign_of_work_nobody_is_named() -> None:
@@ -134,7 +138,9 @@ def test_nothing_is_pushed_while_stale_and_on_the_tick_that_wakes() -> None:
     assert life.tick(None).report is None
     waking = life.tick((40.0, 0.9, 0.9, 0.9))
     assert (waking.state, waking.report) == (NodeState.CALIBRATING, None)
-    assert life.brain.baseline.sample_count == 1  # the old baseline is gone, this sample begins the new one
+    assert (
+        life.brain.baseline.sample_count == 1
+    )  # the old baseline is gone, this sample begins the new one
     assert life.tick((40.0, 0.9, 0.9, 0.9)).report is not None
 
 

@@ -97,13 +97,17 @@ def test_each_rank_is_a_resource_with_its_own_time_and_its_collectives() -> None
     """F067, F108: own time and idle time per step, entry and exit of each collective."""
     node = Node()
     node.second([record(seq) for seq in range(60)])
-    node.second([record(seq) for seq in range(60, 68)], [record(seq, rank=3) for seq in range(60, 68)])
+    node.second(
+        [record(seq) for seq in range(60, 68)], [record(seq, rank=3) for seq in range(60, 68)]
+    )
     measured = {each.resource[names.RANK]: each for each in node.fleet.measured()[-2:]}
     assert measured[2].resource == {
         names.NODE_ID: "n", names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: 2, names.NODE_RANK: 2,
         names.WORLD_SIZE: 8, names.PROVIDER: "p",
     }  # fmt: skip
-    assert [(each.step, each.own_ms, each.idle_ms, each.span_ms) for each in measured[2].own_times] == [
+    assert [
+        (each.step, each.own_ms, each.idle_ms, each.span_ms) for each in measured[2].own_times
+    ] == [
         (step, 240.0, 238.0, 250.0) for step in (31, 32, 33)
     ]  # the step under way when the pattern was seen is left out
     assert measured[2].collectives == tuple(record(seq) for seq in range(60, 68))
@@ -119,12 +123,20 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
     last = node.fleet.measured()[-1]
     assert len(last.own_times) <= 25
     assert {each.step % 8 for each in last.own_times} == {0}
-    assert [each.seq for each in last.collectives] == [seq for seq in range(60, 400) if seq % 16 == 0]
+    assert [each.seq for each in last.collectives] == [
+        seq for seq in range(60, 400) if seq % 16 == 0
+    ]
     assert node.live.counters.thinned == 400 - node.live.counters.collectives
-    assert node.live.counters.incomplete == sum(rank.groups.incomplete for rank in node.live.ranks.values()) > 0
+    assert (
+        node.live.counters.incomplete
+        == sum(rank.groups.incomplete for rank in node.live.ranks.values())
+        > 0
+    )
 
 
-def test_counters_by_operation_count_on_while_points_are_dropped_must_43(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_by_operation_count_on_while_points_are_dropped_must_43(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was read."""
     monkeypatch.setattr("ingero.agent.push.collectives.MAX_QUEUED_POINTS", 10)
     node = Node()
@@ -158,7 +170,9 @@ def test_lost_records_do_not_become_a_long_step() -> None:
     assert own == pytest.approx([240.0] * 9)
 
 
-def test_what_fleet_does_not_take_waits_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fleet_does_not_take_waits_and_the_oldest_goes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_module, "MAX_QUEUED_POINTS", 30)
     node = Node()
     node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 3
@@ -221,7 +235,9 @@ def test_it_ends_when_told_and_lets_go() -> None:
     assert node.feed.closed
 
 
-def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_module, "INTERVAL_S", 0.01)
     monkeypatch.setattr(live_module, "COLLECTIVES_PER_S", 1e6)
     node = Node()
@@ -264,7 +280,9 @@ def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: 
     everything, probes = TableFeed(path, with_plugin=True), TableFeed(path, with_plugin=False)
     add_collectives(path, "n", [record(0)])
     assert everything.poll() == probes.poll() == []
-    new = [record(seq) for seq in range(1, 5)] + [record(seq, 3, CollectiveSource.EBPF) for seq in range(1, 5)]
+    new = [record(seq) for seq in range(1, 5)] + [
+        record(seq, 3, CollectiveSource.EBPF) for seq in range(1, 5)
+    ]
     add_collectives(path, "n", new)
     assert [(batch.rank, str(batch.source)) for batch in everything.poll()] == [(2, "nccl-plugin")]
     assert probes.poll() == []  # what probes saw waits a round for the waits that tell its end
@@ -277,28 +295,47 @@ def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: 
 def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> None:
     """Own time without the plugin: from the end of the wait to the next enqueue, on the host's clock."""
     first, second, third = (
-        replace(record(seq), source=CollectiveSource.EBPF, start_ns=at, end_ns=at + 10, gpu_duration_ns=None)
+        replace(
+            record(seq),
+            source=CollectiveSource.EBPF,
+            start_ns=at,
+            end_ns=at + 10,
+            gpu_duration_ns=None,
+        )
         for seq, at in enumerate((1000, 2000, 3000))
     )
     waits = [(500, 5000, 0), (1100, 1400, 0), (1500, 1600, 0), (2100, 3100, 0), (3200, 9000, 0)]
     found = end_by_waits([third, first, second], [replace(third, start_ns=9500)], waits)
     assert found == [replace(first, end_ns=1400), second, replace(third, end_ns=9000)]
-    still_waiting = end_by_waits([third], [replace(third, start_ns=8000)], waits)  # when the next one came
+    still_waiting = end_by_waits(
+        [third], [replace(third, start_ns=8000)], waits
+    )  # when the next one came
     assert still_waiting == [third]
-    assert end_by_waits([first], [], [(1100, 1400, 5)])[0].barrier_wait_ns is None, "it waited for another stream"
+    assert end_by_waits([first], [], [(1100, 1400, 5)])[0].barrier_wait_ns is None, (
+        "it waited for another stream"
+    )
     on_its_stream = end_by_waits([replace(first, stream=5)], [], [(1100, 1400, 5)])
     assert [record.barrier_wait_ns for record in on_its_stream] == [100]
 
 
 def test_waits_are_read_for_the_processes_asked_about(path: Path) -> None:
     with TraceDb(path, "n") as db:
-        rows = [(1, 5, 42, 1000, 300), (4, 8, 42, 900, 50), (1, 5, 43, 1000, 1), (1, 3, 42, 1200, 9), (1, 6, 42, 10, 5)]
+        rows = [
+            (1, 5, 42, 1000, 300),
+            (4, 8, 42, 900, 50),
+            (1, 5, 43, 1000, 1),
+            (1, 3, 42, 1200, 9),
+            (1, 6, 42, 10, 5),
+        ]
         db.connection.executemany(
-            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, ?, ?, ?, 1, 7)", rows
+            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, ?, ?, ?, 1, 7)",
+            rows,
         )
         db.connection.commit()
     assert read_waits(path, [42, 44], 500, 100) == {42: [(900, 950, 7), (1000, 1300, 7)], 44: []}
-    assert read_waits(path, [42], 5, 1) == {42: [(10, 15, 0)]}, "a wait for the whole device is about no stream"
+    assert read_waits(path, [42], 5, 1) == {42: [(10, 15, 0)]}, (
+        "a wait for the whole device is about no stream"
+    )
 
 
 def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -> None:
@@ -315,7 +352,9 @@ def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -
     assert [len(batch.collectives) for batch in feed.poll()] == [3]
 
 
-def test_a_feed_far_behind_skips_to_the_present_and_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_far_behind_skips_to_the_present_and_counts(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingero.agent.push.collective_feed.MAX_BEHIND", 20)
     feed = TableFeed(path, with_plugin=True)
     feed.poll()
@@ -333,7 +372,9 @@ def test_why_collectives_are_missing_is_said_once(caplog: pytest.LogCaptureFixtu
     assert [vars(record)["problem"] for record in caplog.records] == ["set RANK", "cut short"]
 
 
-def test_a_ring_that_is_none_is_a_problem_of_its_feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ring_that_is_none_is_a_problem_of_its_feed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(names.RING_FOLDER_VARIABLE, str(tmp_path))
     path = tmp_path / f"ingero-nccl-{os.getpid()}-1"
     path.write_bytes(b"x" * 5000)
@@ -352,9 +393,20 @@ def test_rings_are_read_where_the_variable_says_and_left_to_the_recorder(
         ring.write(rank=1, nranks=8)
     feed = RingFeed("n")
     (batch,) = feed.poll()
-    assert (batch.rank, batch.job, batch.world_size, batch.source) == (7, "job-1", 16, CollectiveSource.PLUGIN)
+    assert (batch.rank, batch.job, batch.world_size, batch.source) == (
+        7,
+        "job-1",
+        16,
+        CollectiveSource.PLUGIN,
+    )
     (one,) = batch.pick(np.array([2]))
-    assert (one.seq, one.op, one.size_bytes, one.gpu_duration_ns, one.node) == (2, "AllReduce", 8, 5, "n")
+    assert (one.seq, one.op, one.size_bytes, one.gpu_duration_ns, one.node) == (
+        2,
+        "AllReduce",
+        8,
+        5,
+        "n",
+    )
     assert ring.path.exists()
     assert feed.poll() == []
     feed.close()

@@ -37,7 +37,12 @@ INTERVAL_S = 0.03
 LINE = {names.THRESHOLD_HEADER: "0.80", names.QUORUM_HEADER: "true"}
 BASELINE = BaselinePolicy(warmup_samples=2)
 LOST = Straggle(
-    pid=42, throughput_drop_pct=87.8, sched_switch_count=20, preempting_pids=[7], timestamp_ns=1, sustained=False
+    pid=42,
+    throughput_drop_pct=87.8,
+    sched_switch_count=20,
+    preempting_pids=[7],
+    timestamp_ns=1,
+    sustained=False,
 )
 
 
@@ -52,14 +57,21 @@ class Recorded:
             return None
         rate = self.rates.pop(0)
         signals = Signals() if rate is None else Signals(rate, 0.95, 0.95, 0.95)
-        return Observation(at_s=now_ns / 1e9, launches=None if rate is None else int(rate), signals=signals)
+        return Observation(
+            at_s=now_ns / 1e9, launches=None if rate is None else int(rate), signals=signals
+        )
 
     def close(self) -> None:
         pass
 
 
 def make_loop(
-    url: str, source: SignalSource, *, timeout_s: float = PATIENCE_S, poll_url: str = "", **options: Any
+    url: str,
+    source: SignalSource,
+    *,
+    timeout_s: float = PATIENCE_S,
+    poll_url: str = "",
+    **options: Any,
 ) -> PushLoop:
     chance = random.Random(1)
     policy = BrainPolicy(
@@ -69,7 +81,11 @@ def make_loop(
         classifier=ClassifierPolicy(confirmations=1),
     )
     client_options = ClientOptions(timeout_s=timeout_s)
-    poll = ThresholdPoll(threshold_url(poll_url, "c"), client_options, INTERVAL_S) if poll_url else None
+    poll = (
+        ThresholdPoll(threshold_url(poll_url, "c"), client_options, INTERVAL_S)
+        if poll_url
+        else None
+    )
     return PushLoop(
         Brain(Identity(node="n1", cluster="c"), policy),
         source,
@@ -104,7 +120,11 @@ async def run_until(loop: PushLoop, condition: Callable[[], object]) -> None:
 
 
 def metrics_sent(fleet: ScriptedFleet) -> list[str]:
-    posts = [decode_json(MetricsRequest, body) for request, body in fleet.requests if request.method == "POST"]
+    posts = [
+        decode_json(MetricsRequest, body)
+        for request, body in fleet.requests
+        if request.method == "POST"
+    ]
     return [post.resource_metrics[0].scope_metrics[0].metrics[0].name for post in posts]
 
 
@@ -115,7 +135,9 @@ async def test_a_slow_node_names_itself_on_both_channels_f009_f010(tmp_path: Pat
         await socket.start()
         reader, writer = await asyncio.open_unix_connection(socket.path)
         await until_async(lambda: socket.consumers == 1)
-        await play(make_loop(fleet.url, Recorded(*[100] * 8, 20, 20, 20, *[100] * 4), socket=socket))
+        await play(
+            make_loop(fleet.url, Recorded(*[100] * 8, 20, 20, 20, *[100] * 4), socket=socket)
+        )
         await socket.close()
         lines = [json.loads(line) for line in (await reader.read()).splitlines()]
         writer.close()
@@ -129,7 +151,10 @@ async def test_a_slow_node_names_itself_on_both_channels_f009_f010(tmp_path: Pat
         for (_, body), name in zip(fleet.requests, metrics_sent(fleet), strict=True)
         if name == names.STRAGGLER_EVENT
     ]
-    values = [json.loads(body)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["gauge"] for body in events]
+    values = [
+        json.loads(body)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["gauge"]
+        for body in events
+    ]
     assert values[0]["dataPoints"][0]["asInt"] == 1
     assert values[-1]["dataPoints"][0]["asInt"] == 0
 
@@ -151,7 +176,9 @@ async def test_retry_after_replaces_the_next_pushes_and_ticks_go_on() -> None:
         assert len(fleet.requests) == 1
         assert loop.counters.skipped_pushes["backoff"] == 11
         assert loop.brain.last is not None
-        assert loop.brain.last.decision.mode is DetectionMode.FLEET  # the value is as fresh as Fleet wants it
+        assert (
+            loop.brain.last.decision.mode is DetectionMode.FLEET
+        )  # the value is as fresh as Fleet wants it
         assert loop.brain.is_reachable
 
 
@@ -168,7 +195,9 @@ async def test_bug_polling_goes_on_while_pushes_fail() -> None:
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: Answer(body=b'{"threshold":0.88,"quorum_met":true}')
         loop = make_loop("http://127.0.0.1:1", StubSource(), poll_url=fleet.url)
-        await run_until(loop, lambda: len(fleet.requests) >= 3 and loop.counters.pushes["transport"] >= 3)
+        await run_until(
+            loop, lambda: len(fleet.requests) >= 3 and loop.counters.pushes["transport"] >= 3
+        )
         assert loop.brain.delivery.threshold is not None
         assert loop.brain.delivery.threshold.value == 0.88
 
@@ -184,7 +213,11 @@ async def test_polling_rests_while_replies_carry_thresholds() -> None:
 
 async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path: Path) -> None:
     def verdict(state: VerdictState) -> dict[str, str]:
-        return {names.VERDICT_HEADER: encode_verdicts([Verdict(episode="e", state=state, node="n1", since=1.0)])}
+        return {
+            names.VERDICT_HEADER: encode_verdicts(
+                [Verdict(episode="e", state=state, node="n1", since=1.0)]
+            )
+        }
 
     async with scripted_fleet() as fleet:
         fleet.answer = lambda count: Answer(
@@ -223,7 +256,9 @@ async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
     ]  # fmt: skip
     first, last = caplog.records
     assert (first.levelname, last.levelname) == ("WARNING", "INFO")
-    told = {key: getattr(first, key) for key in ("node", "rank", "class", "excess", "since", "next")}
+    told = {
+        key: getattr(first, key) for key in ("node", "rank", "class", "excess", "since", "next")
+    }
     assert told == {
         "node": "n1", "rank": 5, "class": "host", "excess": 0.05, "since": "1970-01-01T00:00:01.000000000Z",
         "next": "look at the host",
@@ -251,7 +286,9 @@ async def test_baseline_is_saved_at_the_end_and_not_before_it_is_warm(tmp_path: 
 
 async def test_a_baseline_that_cannot_be_saved_is_no_failure() -> None:
     async with scripted_fleet() as fleet:
-        await make_loop(fleet.url, Recorded(*[100] * 5), persist_path=Path("/proc/none/b.json")).run(asyncio.Event())
+        await make_loop(
+            fleet.url, Recorded(*[100] * 5), persist_path=Path("/proc/none/b.json")
+        ).run(asyncio.Event())
 
 
 async def test_stop_ends_the_loop_while_it_sleeps() -> None:
@@ -278,7 +315,9 @@ async def test_a_hanging_source_is_a_failed_look_and_not_a_hanging_agent() -> No
         await loop._shut_down()
 
 
-async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_agent(caplog: Any) -> None:
+async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_agent(
+    caplog: Any,
+) -> None:
     class Moody(Recorded):
         def read(self, now_ns: int) -> Observation | None:
             if len(self.rates) == 3:
@@ -318,7 +357,9 @@ async def test_a_process_that_lost_its_cpu_is_told_on_the_socket(tmp_path: Path)
     await socket.close()
     lines = (await reader.read()).splitlines()
     writer.close()
-    assert [decode_line(line) for line in lines] == [msgspec.structs.replace(LOST, rank=0, world_size=2)]
+    assert [decode_line(line) for line in lines] == [
+        msgspec.structs.replace(LOST, rank=0, world_size=2)
+    ]
     assert loop.counters.straggles == 1
 
 
@@ -335,6 +376,8 @@ async def test_a_poll_told_to_come_back_at_once_still_takes_a_breath() -> None:
         fleet.answer = lambda _: Answer(429, {"Retry-After": "0"})
         loop = make_loop("http://127.0.0.1:1", StubSource(), poll_url=fleet.url)
         began_s = asyncio.get_running_loop().time()
-        await run_until(loop, lambda: loop.counters.polls["rate_limited"] and loop.counters.ticks >= 20)
+        await run_until(
+            loop, lambda: loop.counters.polls["rate_limited"] and loop.counters.ticks >= 20
+        )
         seconds = asyncio.get_running_loop().time() - began_s
         assert loop.counters.polls["rate_limited"] <= 1 + seconds / MIN_POLL_WAIT_S

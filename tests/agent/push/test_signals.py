@@ -59,7 +59,12 @@ def put(path: Path, table: str, *rows: tuple[int, ...]) -> None:
 
 
 def source(path: Path, gpus: object = None, **options: object) -> TraceSource:
-    settings = {"window_s": 60.0, "num_gpus": 0, "gpus": gpus or NoGpu(), "cgroup_of": lambda pid: f"c{pid}"}
+    settings = {
+        "window_s": 60.0,
+        "num_gpus": 0,
+        "gpus": gpus or NoGpu(),
+        "cgroup_of": lambda pid: f"c{pid}",
+    }
     return TraceSource(path, **(settings | {"now_ns": NOW_NS - MINUTE_NS} | options))  # type: ignore[arg-type] # a test's own dictionary
 
 
@@ -87,14 +92,22 @@ def test_bug_only_launches_count_and_both_ways_to_launch_do(database: Path) -> N
     assert look.signals.compute == pytest.approx(30 / 60e9)
 
 
-@pytest.mark.parametrize(("summed_ns", "gpus", "compute"), [(120 * 10**9, 1, 1.0), (-5, 1, 0.0), (30 * 10**9, 2, 0.25)])
-def test_compute_is_a_share_vector_73(database: Path, summed_ns: int, gpus: int, compute: float) -> None:
+@pytest.mark.parametrize(
+    ("summed_ns", "gpus", "compute"), [(120 * 10**9, 1, 1.0), (-5, 1, 0.0), (30 * 10**9, 2, 0.25)]
+)
+def test_compute_is_a_share_vector_73(
+    database: Path, summed_ns: int, gpus: int, compute: float
+) -> None:
     put(database, "event_aggregates_5s", (NOW_NS - 5 * 10**9, 1, 5, 7, 1, summed_ns, 0))
     assert source(database, num_gpus=gpus).read(NOW_NS).signals.compute == pytest.approx(compute)
 
 
-@pytest.mark.parametrize(("window_s", "launches"), [(30.0, 600), (60.0, 600), (61.0, 100), (300.0, 100)])
-def test_short_windows_read_the_fine_table_vector_74(database: Path, window_s: float, launches: int) -> None:
+@pytest.mark.parametrize(
+    ("window_s", "launches"), [(30.0, 600), (60.0, 600), (61.0, 100), (300.0, 100)]
+)
+def test_short_windows_read_the_fine_table_vector_74(
+    database: Path, window_s: float, launches: int
+) -> None:
     bucket = NOW_NS - 20 * 10**9
     put(database, "event_aggregates_5s", (bucket, 1, 3, 7, 600, 0, 0))
     put(database, "event_aggregates", (bucket, 1, 3, 7, 100, 0, 0))
@@ -113,11 +126,17 @@ def test_buckets_outside_the_window_do_not_count(database: Path) -> None:
     assert source(database).read(NOW_NS).launches == 110
 
 
-def test_a_database_that_never_was_is_a_state_and_one_that_vanishes_is_a_failed_look(tmp_path: Path) -> None:
+def test_a_database_that_never_was_is_a_state_and_one_that_vanishes_is_a_failed_look(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "later.db"
     reader = source(path)
     waiting = reader.read(NOW_NS)
-    assert (waiting.launches, waiting.signals.throughput, waiting.signals.compute) == (0, None, None)
+    assert (waiting.launches, waiting.signals.throughput, waiting.signals.compute) == (
+        0,
+        None,
+        None,
+    )
     TraceDb(path, "n1").close()
     put(path, "event_aggregates_5s", (NOW_NS, 1, 3, 7, 60, 0, 0))
     assert reader.read(NOW_NS).launches == 60
@@ -186,7 +205,9 @@ def test_counters_add_every_bucket_once_bug_overcount(database: Path) -> None:
         (NOW_NS, 1, 7, 101, 3, 0, 700),
     )
     expected = (
-        CgroupTotals(cgroup_hash="same", launches=75, stall_ns=4_000_000, memcpy_bytes={"unknown": 700}),
+        CgroupTotals(
+            cgroup_hash="same", launches=75, stall_ns=4_000_000, memcpy_bytes={"unknown": 700}
+        ),
     )  # vector 79
     assert counters.read(NOW_NS + 9 * 10**9) == ()  # the bucket may still grow
     for later_s in (15, 16, 40, 60):
@@ -200,7 +221,12 @@ def test_a_process_that_lost_its_cpu_is_found_in_the_buckets(database: Path) -> 
     for bucket in range(6):
         launches, switches = (100, 200) if bucket == 5 else (1000, 3)
         at_ns = NOW_NS + bucket * 5 * second_ns
-        put(database, "event_aggregates_5s", (at_ns, 1, 3, 42, launches, 0, 0), (at_ns, 3, 1, 42, switches, 9, 0))
+        put(
+            database,
+            "event_aggregates_5s",
+            (at_ns, 1, 3, 42, launches, 0, 0),
+            (at_ns, 3, 1, 42, switches, 9, 0),
+        )
     with sqlite3.connect(database) as connection:
         connection.executemany(
             "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, arg0, arg1) "
@@ -211,7 +237,9 @@ def test_a_process_that_lost_its_cpu_is_found_in_the_buckets(database: Path) -> 
             ],
         )
     connection.close()
-    found = [trace.read(NOW_NS + later * second_ns).straggles for later in (15, 20, 25, 30, 35, 40, 41)]
+    found = [
+        trace.read(NOW_NS + later * second_ns).straggles for later in (15, 20, 25, 30, 35, 40, 41)
+    ]
     assert found[:5] == [()] * 5
     assert found[5] == (
         Straggle(
@@ -224,7 +252,12 @@ def test_a_process_that_lost_its_cpu_is_found_in_the_buckets(database: Path) -> 
 
 def test_copies_keep_the_direction_where_it_was_recorded(database: Path) -> None:
     counters = CgroupCounters(TraceReader(database), lambda pid: "c", NOW_NS)
-    put(database, "event_aggregates_5s", (NOW_NS, 1, 4, 100, 10, 0, 1000), (NOW_NS, 1, 9, 100, 1, 0, 50))
+    put(
+        database,
+        "event_aggregates_5s",
+        (NOW_NS, 1, 4, 100, 10, 0, 1000),
+        (NOW_NS, 1, 9, 100, 1, 0, 50),
+    )
     with sqlite3.connect(database) as connection:
         connection.executemany(
             "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, arg0, arg1) "
@@ -238,13 +271,21 @@ def test_copies_keep_the_direction_where_it_was_recorded(database: Path) -> None
 
 def test_counters_are_bounded(database: Path) -> None:
     counters = CgroupCounters(TraceReader(database), lambda pid: f"c{pid}", NOW_NS)
-    put(database, "event_aggregates_5s", *[(NOW_NS, 1, 3, pid, 1, 0, 0) for pid in range(MAX_CGROUPS + 10)])
+    put(
+        database,
+        "event_aggregates_5s",
+        *[(NOW_NS, 1, 3, pid, 1, 0, 0) for pid in range(MAX_CGROUPS + 10)],
+    )
     assert len(counters.read(NOW_NS + 20 * 10**9)) == MAX_CGROUPS
     assert counters.evicted == 10
 
 
 def test_forgotten_cgroups_are_told_with_every_look(database: Path) -> None:
-    put(database, "event_aggregates_5s", *[(NOW_NS, 1, 3, pid, 1, 0, 0) for pid in range(MAX_CGROUPS + 10)])
+    put(
+        database,
+        "event_aggregates_5s",
+        *[(NOW_NS, 1, 3, pid, 1, 0, 0) for pid in range(MAX_CGROUPS + 10)],
+    )
     looking = source(database, cgroup_of=lambda pid: f"c{pid}", now_ns=NOW_NS)
     assert looking.read(NOW_NS + 20 * 10**9).evicted_cgroups == 10
 
@@ -271,7 +312,9 @@ def test_nvidia_smi_throttle() -> None:
 
 
 def test_throttle_reasons_come_with_the_look(database: Path) -> None:
-    assert source(database, TwoGpus()).read(NOW_NS).throttle == {"GPU-a": {ThrottleReason.THERMAL, ThrottleReason.HW}}
+    assert source(database, TwoGpus()).read(NOW_NS).throttle == {
+        "GPU-a": {ThrottleReason.THERMAL, ThrottleReason.HW}
+    }
     assert source(database).read(NOW_NS).throttle == {}
 
 
@@ -282,10 +325,16 @@ def test_nvidia_smi_names() -> None:
 
 
 def test_cgroup_paths_vectors_77_78() -> None:
-    assert identity.parse_cgroup_path("12:cpu:/a/b\n0::/kubepods.slice/x.scope\n") == "/kubepods.slice/x.scope"
+    assert (
+        identity.parse_cgroup_path("12:cpu:/a/b\n0::/kubepods.slice/x.scope\n")
+        == "/kubepods.slice/x.scope"
+    )
     assert identity.parse_cgroup_path("12:cpu:/a\n3:memory:/a/longer\n") == "/a/longer"
     assert identity.parse_cgroup_path("") == ""
-    hashes = [identity.hash_cgroup_path(path) for path in ("/kubepods.slice/pod-A", "/kubepods.slice/pod-B", "/", "")]
+    hashes = [
+        identity.hash_cgroup_path(path)
+        for path in ("/kubepods.slice/pod-A", "/kubepods.slice/pod-B", "/", "")
+    ]
     assert hashes == ["d18f7fc5789b33dd", "0a3e8e026b71a6b7", "8a5edab282632443", ""]
     assert identity.cgroup_hash(2**31 - 1) == ""
     assert len(identity.cgroup_hash()) in (0, 16)
@@ -297,12 +346,17 @@ def test_cgroup_paths_vectors_77_78() -> None:
     [
         ({"sys_vendor": "Amazon EC2\n"}, "aws"),
         ({"sys_vendor": "Google\n"}, "gcp"),
-        ({"sys_vendor": "Microsoft", "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"}, "azure"),
+        (
+            {"sys_vendor": "Microsoft", "chassis_asset_tag": "7783-7084-3265-9085-8269-3286-77"},
+            "azure",
+        ),
         ({"sys_vendor": "Microsoft", "chassis_asset_tag": "x"}, None),
         ({}, None),
     ],
 )
-def test_provider_is_read_off_the_machine(tmp_path: Path, files: dict[str, str], expected: str | None) -> None:
+def test_provider_is_read_off_the_machine(
+    tmp_path: Path, files: dict[str, str], expected: str | None
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert identity.provider(tmp_path) == expected

@@ -29,7 +29,9 @@ class Clock:
 
 
 def process(pid: int) -> ProcessInfo:
-    return ProcessInfo(pid, 1, "python", rank=5 if pid == PID else None, local_rank=1, world_size=16, job="j")
+    return ProcessInfo(
+        pid, 1, "python", rank=5 if pid == PID else None, local_rank=1, world_size=16, job="j"
+    )
 
 
 @pytest.fixture
@@ -58,7 +60,9 @@ def name_step(db: TraceDb, step: object, at_ms: int, *, pid: int = PID, to_ms: i
     db.connection.commit()
 
 
-def see_collective(db: TraceDb, seq: int, from_ms: int, to_ms: int, pid: int = PID) -> CollectiveRecord:
+def see_collective(
+    db: TraceDb, seq: int, from_ms: int, to_ms: int, pid: int = PID
+) -> CollectiveRecord:
     seen = replace(
         record(seq, 5, CollectiveSource.EBPF),
         start_ns=START_NS + from_ms * MS, end_ns=START_NS + to_ms * MS, gpu_duration_ns=None,
@@ -69,7 +73,9 @@ def see_collective(db: TraceDb, seq: int, from_ms: int, to_ms: int, pid: int = P
     return seen
 
 
-def test_own_time_of_named_steps_is_what_lies_outside_collectives(db: TraceDb, feed: StepFeed, clock: Clock) -> None:
+def test_own_time_of_named_steps_is_what_lies_outside_collectives(
+    db: TraceDb, feed: StepFeed, clock: Clock
+) -> None:
     """F069: without the plugin, the job's own step numbers and the collectives that probes saw."""
     for step in range(4):
         name_step(db, str(100 + step), 1000 * step)
@@ -77,13 +83,20 @@ def test_own_time_of_named_steps_is_what_lies_outside_collectives(db: TraceDb, f
     assert feed.poll() == [], "what probes saw waits a round for its end"
     clock.now_ns += 4000 * MS + HOLD_NS
     (batch,) = feed.poll()
-    assert (batch.source, batch.rank, batch.job, len(batch.collectives)) == (CollectiveSource.ANNOTATION, 5, "j", 4)
+    assert (batch.source, batch.rank, batch.job, len(batch.collectives)) == (
+        CollectiveSource.ANNOTATION,
+        5,
+        "j",
+        4,
+    )
     assert batch.steps is not None
     assert batch.steps.step.tolist() == [100, 101, 102]
     assert np.allclose(batch.steps.own_s, 0.75)
 
 
-def test_a_rank_without_collectives_is_known_by_its_environment(db: TraceDb, feed: StepFeed, clock: Clock) -> None:
+def test_a_rank_without_collectives_is_known_by_its_environment(
+    db: TraceDb, feed: StepFeed, clock: Clock
+) -> None:
     for step in range(3):
         name_step(db, step, 1000 * step, to_ms=1000 * step + 800)
     clock.now_ns += 9000 * MS
@@ -93,7 +106,9 @@ def test_a_rank_without_collectives_is_known_by_its_environment(db: TraceDb, fee
     assert np.allclose(batch.steps.own_s, 0.8)
 
 
-def test_what_names_no_rank_or_no_number_is_said_or_ignored(db: TraceDb, feed: StepFeed, clock: Clock) -> None:
+def test_what_names_no_rank_or_no_number_is_said_or_ignored(
+    db: TraceDb, feed: StepFeed, clock: Clock
+) -> None:
     for step in range(3):
         name_step(db, step, 1000 * step, pid=1)
         name_step(db, "warm-up", 1000 * step)
@@ -114,7 +129,9 @@ def test_a_job_that_stops_naming_steps_is_measured_by_its_collectives_again(
     assert batch.source is CollectiveSource.EBPF
 
 
-def test_named_steps_are_sent_unless_a_ring_measures_the_same_rank(db: TraceDb, feed: StepFeed, clock: Clock) -> None:
+def test_named_steps_are_sent_unless_a_ring_measures_the_same_rank(
+    db: TraceDb, feed: StepFeed, clock: Clock
+) -> None:
     fleet = FleetStub()
     live = LiveCollectives([feed], fleet, Identity(node="n"), lambda _: None)
     for step in range(4):

@@ -16,7 +16,12 @@ import pytest
 from tests.support.waiting import until
 
 from ingero.agent.processes.discover import parent_of, start_time
-from ingero.agent.recording.annotate import MAX_CONNECTIONS, AnnotationServer, check_owner, send_annotation
+from ingero.agent.recording.annotate import (
+    MAX_CONNECTIONS,
+    AnnotationServer,
+    check_owner,
+    send_annotation,
+)
 from ingero.cli.dispatch import run
 from ingero.contract.annotations import Annotation
 from ingero.errors import AuthError, IngeroError, MalformedInput
@@ -40,11 +45,23 @@ def connect(server: AnnotationServer) -> socket.socket:
 
 def test_lines_become_rows_with_their_writer(server: AnnotationServer) -> None:
     with connect(server) as peer:
-        peer.sendall(b'{"labels":{"step":"1"}}\n{"labels":{"step":"2"},"ts":5,"pid":%d}\n{"lab' % os.getpid())
+        peer.sendall(
+            b'{"labels":{"step":"1"}}\n{"labels":{"step":"2"},"ts":5,"pid":%d}\n{"lab' % os.getpid()
+        )
         rows = server.poll(NOW)
         assert rows == [
             (NOW, '{"step":"1"}', 0, 0, 0, 0, os.getuid(), os.getgid(), os.getpid()),
-            (5, '{"step":"2"}', os.getpid(), start_time(os.getpid()), 0, 0, os.getuid(), os.getgid(), os.getpid()),
+            (
+                5,
+                '{"step":"2"}',
+                os.getpid(),
+                start_time(os.getpid()),
+                0,
+                0,
+                os.getuid(),
+                os.getgid(),
+                os.getpid(),
+            ),
         ]
         peer.sendall(b'els":{"epoch":"3"},"span_start":1,"span_end":2}')
         peer.shutdown(socket.SHUT_WR)
@@ -103,7 +120,9 @@ else:
 """
 
 
-def test_a_process_in_a_container_speaks_of_itself_by_its_own_number(server: AnnotationServer) -> None:
+def test_a_process_in_a_container_speaks_of_itself_by_its_own_number(
+    server: AnnotationServer,
+) -> None:
     """Under that number the host has another process, or none."""
     if shutil.which("unshare") is None or os.geteuid():
         pytest.skip("needs unshare and root")
@@ -165,7 +184,9 @@ def test_socket_and_folder_are_private(server: AnnotationServer) -> None:
         AnnotationServer(server.path)
 
 
-def test_the_command_reaches_the_recorder(server: AnnotationServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reaches_the_recorder(
+    server: AnnotationServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows: list[object] = []
     done = threading.Event()
 
@@ -188,7 +209,9 @@ def test_the_command_reaches_the_recorder(server: AnnotationServer, capsys: pyte
     assert "process 4194303 does not exist" in capsys.readouterr().err
 
 
-def test_wrong_labels_and_absent_recorders_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_labels_and_absent_recorders_are_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["annotate", "step", "--socket", str(tmp_path / "x")]) == 1
     assert run(["annotate", "a b=1", "--socket", str(tmp_path / "x")]) == 1
     assert run(["annotate", "step=1", "--socket", str(tmp_path / "x")]) == 1

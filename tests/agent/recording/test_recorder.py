@@ -34,7 +34,13 @@ class Shelf:
         return [f"n:{number}" for number in range(first, first + count)]
 
     def rows(self, table: str) -> list[tuple[object, ...]]:
-        return [tuple(row) for batch in self.batches for sql, rows in batch if f"INTO {table} " in sql for row in rows]
+        return [
+            tuple(row)
+            for batch in self.batches
+            for sql, rows in batch
+            if f"INTO {table} " in sql
+            for row in rows
+        ]
 
 
 @pytest.fixture
@@ -44,11 +50,15 @@ def shelf() -> Shelf:
 
 def recorder(shelf: Shelf | None, **settings: object) -> Recorder:
     policy = RecorderPolicy(node="n", since_ns=T0 - BOOTSTRAP_NS, cpus=4, **settings)  # type: ignore[arg-type]
-    book = ProcessBook(lambda pid: ProcessInfo(pid, 5, f"p{pid}", rank=2, local_rank=0, world_size=4, cgroup_id=77))
+    book = ProcessBook(
+        lambda pid: ProcessInfo(pid, 5, f"p{pid}", rank=2, local_rank=0, world_size=4, cgroup_id=77)
+    )
     return Recorder(policy, shelf, shelf, processes=book)
 
 
-def traced(columns: EventColumns, stack: int = -1, stacks: dict[int, tuple[int, ...]] | None = None) -> TracedEvents:
+def traced(
+    columns: EventColumns, stack: int = -1, stacks: dict[int, tuple[int, ...]] | None = None
+) -> TracedEvents:
     count = len(columns)
     return TracedEvents(
         columns, np.full(count, -1), np.full(count, b"train", "S16"), np.full(count, stack), stacks or {}
@@ -74,19 +84,27 @@ def test_rows_carry_identity_and_are_numbered(shelf: Shelf) -> None:
 def test_every_event_is_counted_once_whether_stored_or_not(shelf: Shelf) -> None:
     one = recorder(shelf)
     for second in range(12):
-        one.take(traced(events("cudaMemcpyAsync", 10, 20 * US, at=LATER + second * SECOND, arg0=100)))
+        one.take(
+            traced(events("cudaMemcpyAsync", 10, 20 * US, at=LATER + second * SECOND, arg0=100))
+        )
         one.tick(LATER + (second + 1) * SECOND, (), None)
     one.flush(LATER + 12 * SECOND, is_last=True)
     for table in ("event_aggregates", "event_aggregates_5s"):
         rows = shelf.rows(table)
         assert sum(int(str(row[4])) for row in rows) == 120
-        assert sum(int(str(row[5])) for row in rows) == len(shelf.rows("events")) == 12, "one sample per second"
+        assert sum(int(str(row[5])) for row in rows) == len(shelf.rows("events")) == 12, (
+            "one sample per second"
+        )
         assert sum(int(str(row[9])) for row in rows) == 120 * 100
     assert {int(str(row[0])) % (5 * SECOND) for row in shelf.rows("event_aggregates_5s")} == {0}
 
 
-def counted(calls: int, timed: int, sum_ns: int, buckets: list[int], max_ns: int = 5 * MS) -> CountedRow:
-    return CountedRow(PID, 1, 3, calls, timed, sum_ns, max_ns, np.array(buckets, np.int64), FLOORS, False)
+def counted(
+    calls: int, timed: int, sum_ns: int, buckets: list[int], max_ns: int = 5 * MS
+) -> CountedRow:
+    return CountedRow(
+        PID, 1, 3, calls, timed, sum_ns, max_ns, np.array(buckets, np.int64), FLOORS, False
+    )
 
 
 def test_the_kernel_counts_what_comes_only_as_samples(shelf: Shelf) -> None:
@@ -112,9 +130,22 @@ def test_durations_are_scaled_up_when_only_some_calls_are_timed() -> None:
 
 def test_page_allocations_are_bytes_not_time() -> None:
     aggregator = Aggregator()
-    row = CountedRow(PID, 3, 3, 5, 5, 5 * 4096, 4096, np.array([5, 0], np.int64), np.array([0, 256], np.int64), True)
+    row = CountedRow(
+        PID,
+        3,
+        3,
+        5,
+        5,
+        5 * 4096,
+        4096,
+        np.array([5, 0], np.int64),
+        np.array([0, 256], np.int64),
+        True,
+    )
     aggregator.add_counted([row], LATER)
-    aggregator.add_records(events("mm_page_alloc_summary", 1, at=LATER, arg0=5, arg1=5 * 4096), np.array([False]))
+    aggregator.add_records(
+        events("mm_page_alloc_summary", 1, at=LATER, arg0=5, arg1=5 * 4096), np.array([False])
+    )
     [(_, fives), _] = aggregator.due(LATER, is_last=True)
     assert [tuple(row)[1:] for row in fives] == [(3, 3, PID, 5, 0, 0, 0, 0, 5 * 4096)]
 
@@ -140,14 +171,22 @@ def test_stacks_are_interned_and_rows_per_stack_are_limited(shelf: Shelf) -> Non
 def storm(at: int) -> EventColumns:
     calls = events("cudaStreamSync", 60, MS, at=at, step=10 * MS)
     slow = events("cudaStreamSync", 6, 60 * MS, at=at + 600 * MS, step=60 * MS)
-    return join(calls, slow, events("sched_switch", 6, 50 * MS, at=at + 655 * MS, step=60 * MS, arg1=812, ret=1))
+    return join(
+        calls,
+        slow,
+        events("sched_switch", 6, 50 * MS, at=at + 655 * MS, step=60 * MS, arg1=812, ret=1),
+    )
 
 
 def test_a_chain_is_one_row_and_its_history_counts(shelf: Shelf) -> None:
     one = recorder(shelf)
     one.take(traced(storm(LATER)))
     for second in range(1, 4):
-        one.tick(LATER + second * SECOND, (), SystemSample(LATER + second * SECOND, 20.0, 20.0, 9999, 0, 1.0))
+        one.tick(
+            LATER + second * SECOND,
+            (),
+            SystemSample(LATER + second * SECOND, 20.0, 20.0, 9999, 0, 1.0),
+        )
     assert [row[0] for row in shelf.rows("causal_chains")] == ["n:tail-medium-cudaStreamSync"]
     assert [row[0] for row in shelf.rows("chain_history")] == ["n:tail-medium-cudaStreamSync"] * 3
     assert len(shelf.rows("system_snapshots")) == 3
@@ -157,7 +196,9 @@ def test_a_chain_is_one_row_and_its_history_counts(shelf: Shelf) -> None:
 def test_without_a_database_chains_are_still_found() -> None:
     one = recorder(None)
     one.take(traced(storm(LATER)))
-    assert [chain.name for chain in one.tick(LATER + SECOND, (), None)] == ["tail-medium-cudaStreamSync"]
+    assert [chain.name for chain in one.tick(LATER + SECOND, (), None)] == [
+        "tail-medium-cudaStreamSync"
+    ]
     assert one.totals.stored == 0
 
 
@@ -168,11 +209,17 @@ def test_a_burst_does_not_wait_for_the_tick(shelf: Shelf) -> None:
     assert len(shelf.rows("events")) == 1500
 
 
-def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_must_37(shelf: Shelf) -> None:
+def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_must_37(
+    shelf: Shelf,
+) -> None:
     """Waits of processes nobody traces count as well: in windows of ten seconds, beside those of the job."""
     one = recorder(shelf)
-    one.take(traced(events("cudaStreamSync", 5, MS, at=LATER)))  # it uses the GPU: its container is cgroup 77
-    waits = CountedRow(PID, 3, 1, 40, 40, 800 * MS, 30 * MS, np.array([0, 0, 0, 0, 40, 0]), FLOORS, True)
+    one.take(
+        traced(events("cudaStreamSync", 5, MS, at=LATER))
+    )  # it uses the GPU: its container is cgroup 77
+    waits = CountedRow(
+        PID, 3, 1, 40, 40, 800 * MS, 30 * MS, np.array([0, 0, 0, 0, 40, 0]), FLOORS, True
+    )
     calm = [CgroupWait(group, 50 * MS, np.array([0, 0, 0, 50, 0, 0])) for group in (88, 99)]
     few = [CgroupWait(111, MS, np.array([9, 0, 0, 0, 0, 0]))]
     found = []
@@ -206,13 +253,17 @@ def test_bursts_between_ticks_do_not_count_a_finding_again(shelf: Shelf) -> None
     assert len(shelf.rows("chain_history")) == 1
 
 
-def test_what_is_kept_per_process_and_finding_is_bounded_must_57(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_per_process_and_finding_is_bounded_must_57(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ends that were never heard of, and graph handles that are new for ever."""
     monkeypatch.setattr("ingero.agent.recording.recorder.MAX_ACTIVE", 50)
     monkeypatch.setattr("ingero.agent.recording.recorder.MAX_CHAINS", 20)
     one = recorder(shelf)
     for number in range(200):
-        one.take(traced(events("graphInstantiate", at=LATER, pid=10_000 + number, arg1=0x1000 + number)))
+        one.take(
+            traced(events("graphInstantiate", at=LATER, pid=10_000 + number, arg1=0x1000 + number))
+        )
     one.tick(LATER + 40 * SECOND, (), None)
     assert len(shelf.rows("causal_chains")) == 200
     assert (len(one._active), len(one._kept_chains)) == (50, 20)

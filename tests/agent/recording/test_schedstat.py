@@ -13,12 +13,21 @@ CGROUPS = {1: 77, 2: 77, 3: 88, 4: 0}
 
 def waits(pid: int, buckets: list[int], sum_ns: int, source: int = 3) -> CountedRow:
     count = sum(buckets)
-    return CountedRow(pid, source, 1, count, count, sum_ns, 0, np.array(buckets, np.int64), FLOORS, True)
+    return CountedRow(
+        pid, source, 1, count, count, sum_ns, 0, np.array(buckets, np.int64), FLOORS, True
+    )
 
 
 def test_processes_of_a_cgroup_are_added_up_per_window() -> None:
     book = CgroupWaits(T0, CGROUPS.__getitem__)
-    book.add([waits(1, [10, 0, 0], 5 * MS), waits(3, [1, 0, 0], 1), waits(4, [9, 9, 9], 9), waits(1, [7, 0, 0], 7, 1)])
+    book.add(
+        [
+            waits(1, [10, 0, 0], 5 * MS),
+            waits(3, [1, 0, 0], 1),
+            waits(4, [9, 9, 9], 9),
+            waits(1, [7, 0, 0], 7, 1),
+        ]
+    )
     assert book.due(T0 + WINDOW_NS - 1) == []
     book.add([waits(1, [40, 0, 1], 35 * MS), waits(2, [0, 10, 0], 20 * MS)])
     end = T0 + WINDOW_NS

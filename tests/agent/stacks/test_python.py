@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.stacks.python import Offsets, PythonFrame, PythonProcess, find_python, line_of, line_of_310
+from ingero.agent.stacks.python import (
+    Offsets,
+    PythonFrame,
+    PythonProcess,
+    find_python,
+    line_of,
+    line_of_310,
+)
 
 SCRIPT = """\
 import threading
@@ -42,7 +49,11 @@ worker = threading.Thread(target=Loader().fetch, daemon=True)
 worker.start()
 outer()
 """
-FOLDERS = ("/usr/bin", "/usr/local/bin", *sorted(map(str, Path("~/.pyenv/versions").expanduser().glob("*/bin"))))
+FOLDERS = (
+    "/usr/bin",
+    "/usr/local/bin",
+    *sorted(map(str, Path("~/.pyenv/versions").expanduser().glob("*/bin"))),
+)
 
 
 def interpreter(minor: int) -> str:
@@ -62,7 +73,9 @@ def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[in
         pytest.skip("reading another process needs root or ptrace rights")
     script = tmp_path / "schlafmütze 睡.py"
     script.write_text(SCRIPT)
-    process = subprocess.Popen([interpreter(request.param), str(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [interpreter(request.param), str(script)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout
     tid = int(process.stdout.readline())
     yield request.param, process.pid, tid, str(script)
@@ -70,7 +83,9 @@ def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[in
     process.communicate()
 
 
-def wait_for(frames_of: Callable[[], list[PythonFrame]], wanted: list[PythonFrame]) -> list[PythonFrame]:
+def wait_for(
+    frames_of: Callable[[], list[PythonFrame]], wanted: list[PythonFrame]
+) -> list[PythonFrame]:
     """Read until the process has arrived where it sleeps."""
     end = time.monotonic() + PATIENCE_S
     while (frames := frames_of()) != wanted and time.monotonic() < end:
@@ -86,8 +101,17 @@ def test_frames_have_file_function_and_current_line(sleeper) -> None:
     expected = [PythonFrame(script, function, line) for function, line in sleeping]
     assert wait_for(lambda: python.stack(pid), expected) == expected
     fetching = [PythonFrame(script, "fetch", 20)]
-    assert wait_for(lambda: [frame for frame in python.stack(tid) if frame.file == script][-1:], fetching) == fetching
-    assert [frame.function for frame in python.stack(tid)][-3:] == ["run", "_bootstrap_inner", "_bootstrap"]
+    assert (
+        wait_for(
+            lambda: [frame for frame in python.stack(tid) if frame.file == script][-1:], fetching
+        )
+        == fetching
+    )
+    assert [frame.function for frame in python.stack(tid)][-3:] == [
+        "run",
+        "_bootstrap_inner",
+        "_bootstrap",
+    ]
 
 
 def test_thread_that_runs_no_python_has_no_frames(sleeper) -> None:
@@ -132,7 +156,9 @@ def functions_with_lines():
     return [straight.__code__, jumps.__code__, functions_with_lines.__code__, line_of.__code__]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="the running interpreter has the older line table")
+@pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="the running interpreter has the older line table"
+)
 def test_line_table_agrees_with_the_interpreter() -> None:
     for code in functions_with_lines():
         for start, end, line in code.co_lines():
@@ -143,7 +169,13 @@ def test_line_table_agrees_with_the_interpreter() -> None:
 def test_line_table_of_310() -> None:
     """Two instructions on line 11, one without a line, one a line back, by the published pairs of deltas."""
     table = bytes([4, 1, 2, 0x80, 2, 0xFF])
-    assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [11, 11, None, 10, None]
+    assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [
+        11,
+        11,
+        None,
+        10,
+        None,
+    ]
 
 
 class Interpreter:
@@ -189,8 +221,12 @@ def test_a_nameless_state_is_the_main_threads_only_if_all_states_were_seen_must_
     assert fake.process([(0, frame)]).stack(pid) == step
     assert fake.process([(0, frame)]).stack(pid + 1) == [], "another thread than the main one"
     assert fake.process([(0, frame), (0, frame)]).stack(pid) == [], "two candidates"
-    assert fake.process([(0, frame)], [], [], []).stack(pid) == step, "further interpreters without threads"
-    assert fake.process([(0, frame)], [], [], [], []).stack(pid) == [], "more interpreters than are looked at"
+    assert fake.process([(0, frame)], [], [], []).stack(pid) == step, (
+        "further interpreters without threads"
+    )
+    assert fake.process([(0, frame)], [], [], [], []).stack(pid) == [], (
+        "more interpreters than are looked at"
+    )
 
 
 def test_a_state_of_another_thread_is_not_the_main_threads_must_51() -> None:
@@ -223,7 +259,17 @@ def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
 ) -> None:
     source, library = tmp_path / "python.c", tmp_path / "libpython3.12.so.1.0"
     source.write_text(f"{symbols} int code(void) {{ return 1; }}")
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-o", str(library), str(source)]
+    compiler = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(source),
+    ]
     subprocess.run(compiler, check=True)
     with subprocess.Popen(
         ["cat"],

@@ -19,7 +19,9 @@ sys.stdin.readline()
 
 
 def test_address_inside_a_function_gets_its_name_and_distance() -> None:
-    process = subprocess.Popen([sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout
         address = int(process.stdout.readline())
@@ -60,7 +62,9 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
     monkeypatch.setattr(symbols, "read_maps", lambda pid: reads.append(pid) or maps(pid))
     monkeypatch.setattr(symbols, "_READ_AGAIN_S", 3600.0)
     ranks = [
-        subprocess.Popen([sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     try:
@@ -74,7 +78,9 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
         ranks[1].kill()
         ranks[1].wait()
         monkeypatch.setattr(symbols, "_READ_AGAIN_S", 0.0)
-        assert symbolizer.resolve(ranks[1].pid, [address, 0x10])[0].symbol, "what was known of it still holds"
+        assert symbolizer.resolve(ranks[1].pid, [address, 0x10])[0].symbol, (
+            "what was known of it still holds"
+        )
     finally:
         for rank in ranks:
             rank.kill()
@@ -100,7 +106,9 @@ def test_program_that_replaced_another_is_read_anew() -> None:
         resolver, seen = StackResolver(), []
         for _ in range(2):
             assert process.stdout and process.stdin and process.stdout.readline()
-            seen.append([frame.py_func for frame in resolver(process.pid, process.pid, ()) if frame.py_func])
+            seen.append(
+                [frame.py_func for frame in resolver(process.pid, process.pid, ()) if frame.py_func]
+            )
             process.stdin.write("\n")
             process.stdin.flush()
         assert seen == [["first", "<module>"], ["second", "<module>"]]

@@ -55,17 +55,30 @@ def test_nobody_is_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("Nobody is slow.")
 
 
-def test_text_names_rank_class_price_and_next_step(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_names_rank_class_price_and_next_step(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["blame", str(dumps), "--rate", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "rank 2: its host keeps the GPU waiting"
-    for start in ("  excess", "  where", "  why", "  sure", "  next", "step ", "loss ", "price  at most $"):
+    for start in (
+        "  excess",
+        "  where",
+        "  why",
+        "  sure",
+        "  next",
+        "step ",
+        "loss ",
+        "price  at most $",
+    ):
         assert any(line.startswith(start) for line in lines), start
     assert lines[-1] == "read: 4 flight recorder dumps; source: flight-recorder"
     assert "\x1b[" not in "".join(lines)
 
 
-def test_pictures_are_svg_and_png(dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_are_svg_and_png(
+    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("PIL", reason="PNG pictures need Pillow, which is in the extra `all`")
     svg, png = tmp_path / "slow.svg", tmp_path / "slow.png"
     assert run(["blame", str(dumps), "--picture", str(svg)]) == 0
@@ -78,9 +91,13 @@ def test_pictures_are_svg_and_png(dumps: Path, tmp_path: Path, capsys: pytest.Ca
     assert "must end in .svg or .png" in capsys.readouterr().err
 
 
-def test_whatif_shows_what_each_fix_saves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whatif_shows_what_each_fix_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("pyarrow", reason="step traces are Parquet, which needs the echo extra")
-    path = write_parquet(tmp_path / "t.parquet", trace_rows(StepJob(dp=6, slow={(1, 1): 1.3, (2, 1): 1.3})))
+    path = write_parquet(
+        tmp_path / "t.parquet", trace_rows(StepJob(dp=6, slow={(1, 1): 1.3, (2, 1): 1.3}))
+    )
     answer = _json(capsys, "whatif", path, "--json", "--rate", "2")
     best, *others = answer["fixes"]
     assert best["fix"] == "all of them"
@@ -88,7 +105,9 @@ def test_whatif_shows_what_each_fix_saves(tmp_path: Path, capsys: pytest.Capture
     assert best["usd_per_hour"] == pytest.approx(48 * 2 * best["saved_share"])
     alone = [row for row in others if row["fix"].startswith("dp")]
     assert len(alone) == 2
-    assert all(row["saved"] < 0.1 * best["saved"] for row in alone)  # one of two equal stragglers gains nothing
+    assert all(
+        row["saved"] < 0.1 * best["saved"] for row in alone
+    )  # one of two equal stragglers gains nothing
     assert run(["whatif", str(path)]) == 0
     assert "all of them" in capsys.readouterr().out
 
@@ -113,10 +132,14 @@ def test_mistakes_are_one_sentence(
     assert message in capsys.readouterr().err
 
 
-def test_import_sends_every_record_over_otlp(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_sends_every_record_over_otlp(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen: list[dict[str, Any]] = []
     with _OtlpServer(seen) as address:
-        done = _json(capsys, "import", dumps, "--to", f"http://{address}", "--cluster", "prod", "--json")
+        done = _json(
+            capsys, "import", dumps, "--to", f"http://{address}", "--cluster", "prod", "--json"
+        )
     assert (done["records"], done["added"], len(seen)) == (120, 120, 120)
     assert {point[names.NCCL_RANK] for point in seen} == {0, 1, 2, 3}
     assert {point[names.SOURCE] for point in seen} == {"flight-recorder"}
@@ -126,7 +149,10 @@ def test_import_in_plain_text_to_another_machine_is_refused_must_47(
     dumps: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["import", str(dumps), "--to", "http://echo.example:4318"]) != 0
-    assert "would travel in plain text; use https://, or allow it with --insecure" in capsys.readouterr().err
+    assert (
+        "would travel in plain text; use https://, or allow it with --insecure"
+        in capsys.readouterr().err
+    )
 
 
 class _OtlpServer:
@@ -159,12 +185,17 @@ class _OtlpServer:
         self.server.server_close()
 
 
-def test_imported_records_give_the_same_answer(dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imported_records_give_the_same_answer(
+    dumps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     database = tmp_path / "job.db"
     first = _json(capsys, "import", dumps, "--to", database, "--job", "j1", "--json")
     again = _json(capsys, "import", dumps, "--to", database, "--job", "j1", "--json")
     assert (first["records"], first["added"], again["added"]) == (120, 120, 0)
-    before, after = _json(capsys, "blame", dumps, "--json"), _json(capsys, "blame", database, "--json")
+    before, after = (
+        _json(capsys, "blame", dumps, "--json"),
+        _json(capsys, "blame", database, "--json"),
+    )
     for answer in (before, after):
         for culprit in answer["culprits"]:
             del culprit["collective"]  # group names live in the dumps only; the database has hashes
@@ -178,7 +209,10 @@ def test_importing_into_what_is_no_database_names_the_flag_that_was_used(
     notes = tmp_path / "notes.db"
     notes.write_text("not a database, but long enough to be taken for one by its name alone\n" * 20)
     before = notes.read_bytes()
-    for target, problem in ((notes, "is not a SQLite database"), (notes / "inside.db", "cannot be written")):
+    for target, problem in (
+        (notes, "is not a SQLite database"),
+        (notes / "inside.db", "cannot be written"),
+    ):
         assert run(["import", str(dumps), "--to", str(target)]) == 1
         said = capsys.readouterr().err
         assert problem in said
@@ -187,7 +221,12 @@ def test_importing_into_what_is_no_database_names_the_flag_that_was_used(
     assert notes.read_bytes() == before
 
 
-def test_a_picture_that_cannot_be_written_is_an_error_in_words(dumps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_picture_that_cannot_be_written_is_an_error_in_words(
+    dumps: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in ("there/is/none.svg", "there/is/none.png"):
         assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 1
-        assert "No such file or directory; name a file in a folder that is there" in capsys.readouterr().err
+        assert (
+            "No such file or directory; name a file in a folder that is there"
+            in capsys.readouterr().err
+        )

@@ -47,12 +47,16 @@ def test_the_starved_node_comes_first_with_cause_and_fix(
         ("vllm-37343-logprobs-amplification", 6),
     ],
 )
-def test_recorded_chains_are_shown_as_recorded(name: str, chains: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_chains_are_shown_as_recorded(
+    name: str, chains: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = shared(f"data/ingero/{name}.db")
     found = json.loads(explain(capsys, "-d", path, "--json"))
     connection = connect_readonly(path)
     recorded = dict(
-        connection.execute("SELECT id, summary || root_cause || recommendations FROM causal_chains").fetchall()
+        connection.execute(
+            "SELECT id, summary || root_cause || recommendations FROM causal_chains"
+        ).fetchall()
     )
     connection.close()
     assert {
@@ -74,7 +78,9 @@ def test_severities_come_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     ]  # fmt: skip
 
 
-def test_replay_derives_the_same_again(samples: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_derives_the_same_again(
+    samples: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     stored = json.loads(explain(capsys, "-d", samples[0], "--json"))
     derived = json.loads(explain(capsys, "-d", samples[0], "--replay", "--json"))
     assert derived == stored
@@ -86,10 +92,14 @@ def test_replay_keeps_nodes_apart(samples: list[Path], capsys: pytest.CaptureFix
     assert {(chain["node"], chain["cuda_op"]) for chain in derived} == {
         (chain["node"], chain["cuda_op"]) for chain in stored
     }
-    assert not any("CPU utilization" in chain["root_cause"] for chain in derived), "whose samples they are is not known"
+    assert not any("CPU utilization" in chain["root_cause"] for chain in derived), (
+        "whose samples they are is not known"
+    )
 
 
-def test_last_and_pid_narrow_the_replay(samples: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_and_pid_narrow_the_replay(
+    samples: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert json.loads(explain(capsys, "-d", samples[0], "--last", 50, "--json")) == []
     assert json.loads(explain(capsys, "-d", samples[0], "--pid", 4, "--json")) == []
     assert json.loads(explain(capsys, "-d", samples[0], "--pid", 1880, "--json")) != []
@@ -99,12 +109,21 @@ def test_time_range(samples: list[Path], capsys: pytest.CaptureFixture[str]) -> 
     after = explain(capsys, "-d", samples[0], "--from", "2026-01-15T13:00:00+00:00")
     assert "no events in this part of the trace" in after
     assert "[HIGH]" in explain(
-        capsys, "-d", samples[0], "--from", "2026-01-15T12:00:00+00:00", "--to", "2026-01-15T12:01:00Z"
+        capsys,
+        "-d",
+        samples[0],
+        "--from",
+        "2026-01-15T12:00:00+00:00",
+        "--to",
+        "2026-01-15T12:01:00Z",
     )
 
 
 def test_since_counts_from_now_for_the_default_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, samples: list[Path], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    samples: list[Path],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     source = connect_readonly(samples[0])
     chain = read_chains(source)[0].chain
@@ -123,22 +142,34 @@ def test_a_recording_that_ended_is_said(
     notes = []
     for ago_s in (3600, 1):
         with TraceDb(tmp_path / "t.db", "n") as db:
-            db.execute("INSERT OR REPLACE INTO losses VALUES (1, 'calls', 0, ?)", (time.time_ns() - ago_s * 10**9,))
+            db.execute(
+                "INSERT OR REPLACE INTO losses VALUES (1, 'calls', 0, ?)",
+                (time.time_ns() - ago_s * 10**9,),
+            )
         assert run(["explain"]) == 0
         notes.append(capsys.readouterr().err)
     assert "no recorder is running: the last one wrote 60m" in notes[0]
     assert notes[1] == ""
 
 
-def test_per_process_says_who_shares_the_gpu(samples: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_per_process_says_who_shares_the_gpu(
+    samples: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = json.loads(explain(capsys, "-d", samples[0], "--per-process", "--json"))
     sync = next(row for row in rows if row["op"] == "cudaStreamSync")
-    assert (sync["node"], sync["pid"], sync["process"], sync["count"]) == ("gpu-node-01", 1880, "python3", 160)
+    assert (sync["node"], sync["pid"], sync["process"], sync["count"]) == (
+        "gpu-node-01",
+        1880,
+        "python3",
+        160,
+    )
     table = explain(capsys, "-d", samples[0], "--per-process")
     assert table.splitlines()[0].split() == ["node", "pid", "process", "op", "count", "avg", "max"]
 
 
-def test_strings_from_a_trace_cannot_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strings_from_a_trace_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
             "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, recommendations, "
@@ -150,13 +181,17 @@ def test_strings_from_a_trace_cannot_drive_the_terminal(tmp_path: Path, capsys: 
     assert "evil \\x1b]0;owned\\x07" in text
 
 
-def test_damaged_json_in_a_chain_is_shown_as_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_json_in_a_chain_is_shown_as_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
             "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, recommendations, "
             "timeline) VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
         )
-    assert json.loads(explain(capsys, "-d", tmp_path / "t.db", "--json"))[0]["recommendations"] == []
+    assert (
+        json.loads(explain(capsys, "-d", tmp_path / "t.db", "--json"))[0]["recommendations"] == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,12 +203,16 @@ def test_damaged_json_in_a_chain_is_shown_as_none(tmp_path: Path, capsys: pytest
         (["--since", "5m", "--from", "12:00"], "twice"),
     ],
 )
-def test_wrong_arguments_are_sentences(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_sentences(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["explain", *args]) in (1, 2)
     assert message in capsys.readouterr().err
 
 
-def test_annotations_say_what_the_job_was_doing(samples: list[Path], tmp_path: Path, capsys) -> None:
+def test_annotations_say_what_the_job_was_doing(
+    samples: list[Path], tmp_path: Path, capsys
+) -> None:
     """A span around the whole trace, and one about another process that must not show."""
     path = tmp_path / "t.db"
     path.write_bytes(samples[0].read_bytes())

@@ -20,7 +20,9 @@ from ingero.storage.merge.databases import merge
 
 
 def export(db: Path, output: Path, kind: str = "perfetto") -> Any:
-    result = CliRunner().invoke(command, ["--format", kind, "-d", str(db), "-o", str(output)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        command, ["--format", kind, "-d", str(db), "-o", str(output)], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result
 
@@ -74,7 +76,9 @@ def test_the_database_is_never_written_over(tmp_path: Path) -> None:
     for source, output in ((path, path), (path, link), (link, path), (path, same)):
         with pytest.raises(StoreError, match="the trace database itself"):
             CliRunner().invoke(
-                command, ["--format", "perfetto", "-d", str(source), "-o", str(output)], catch_exceptions=False
+                command,
+                ["--format", "perfetto", "-d", str(source), "-o", str(output)],
+                catch_exceptions=False,
             )
     assert path.read_bytes() == before
 
@@ -116,7 +120,11 @@ def test_every_time_is_in_the_timeline_unless_asked_otherwise(tmp_path: Path) ->
     for kind in ("perfetto", "perfetto-proto"):
         assert export(db, tmp_path / "out", kind).stderr.startswith("4 events, 0 chains")
     export(db, tmp_path / "out.json")
-    times = [element["ts"] for element in json.loads((tmp_path / "out.json").read_text()) if element["ph"] != "M"]
+    times = [
+        element["ts"]
+        for element in json.loads((tmp_path / "out.json").read_text())
+        if element["ph"] != "M"
+    ]
     assert times[0] == -5
 
 
@@ -132,7 +140,12 @@ def test_a_chain_without_events_and_without_words_is_a_marker(tmp_path: Path) ->
     export(db, tmp_path / "out.pftrace", "perfetto-proto")
     export(db, tmp_path / "out.json")
     name, marker = json.loads((tmp_path / "out.json").read_text())
-    assert (name["pid"], name["args"], marker["pid"], marker["name"]) == (1, {"name": "local"}, 1, "HIGH: ")
+    assert (name["pid"], name["args"], marker["pid"], marker["name"]) == (
+        1,
+        {"name": "local"},
+        1,
+        "HIGH: ",
+    )
 
 
 MEASURED = """

@@ -9,8 +9,13 @@ from tests.storage.merge.test_databases import database
 from ingero.cli.dispatch import run
 
 
-def test_each_file_the_total_and_what_to_know_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = database(tmp_path / "a.db", "a"), database(tmp_path / "b.db", "a", events=2, start_ns=5)
+def test_each_file_the_total_and_what_to_know_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = (
+        database(tmp_path / "a.db", "a"),
+        database(tmp_path / "b.db", "a", events=2, start_ns=5),
+    )
     assert run(["merge", str(one), str(other), "-o", str(tmp_path / "out.db")]) == 0
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -27,8 +32,9 @@ def test_each_file_the_total_and_what_to_know_are_printed(tmp_path: Path, capsys
 def test_what_was_there_already_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     older, newer = database(tmp_path / "a.db", "a", events=2), database(tmp_path / "b.db", "a")
     assert run(["merge", str(newer), str(older), "-o", str(tmp_path / "out.db")]) == 0
-    assert f"  {older}          0 events      0 chains      0 stacks  (2 events of it were there already)" in (
-        capsys.readouterr().err.splitlines()
+    assert (
+        f"  {older}          0 events      0 chains      0 stacks  (2 events of it were there already)"
+        in (capsys.readouterr().err.splitlines())
     )
 
 

@@ -37,9 +37,11 @@ def test_everything_else_stays(name: str) -> None:
     assert {key: value for key, value in loaded.items() if key != "fleet"} == {
         key: value for key, value in old.items() if key != "fleet"
     }
-    assert [line for line in before.splitlines() if "#" in line and line not in after.splitlines()] == [
-        line for line in before.splitlines() if "# later" in line or "# old" in line
-    ], "comments stay"
+    assert [
+        line for line in before.splitlines() if "#" in line and line not in after.splitlines()
+    ] == [line for line in before.splitlines() if "# later" in line or "# old" in line], (
+        "comments stay"
+    )
     assert add_trusted(after, NODE, PRINT) == after
 
 
@@ -54,7 +56,9 @@ def test_what_needs_a_person_is_said_and_nothing_is_changed(text: str) -> None:
 _scalar = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8))
 _tree = st.recursive(
     _scalar,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
+    ),
 )
 
 
@@ -67,7 +71,9 @@ _tree = st.recursive(
     st.text(min_size=1, max_size=12),
 )
 @settings(max_examples=80, deadline=None)
-def test_any_file_is_extended_or_left_alone(content: dict[str, object], indent: int, node: str) -> None:
+def test_any_file_is_extended_or_left_alone(
+    content: dict[str, object], indent: int, node: str
+) -> None:
     text = yaml.safe_dump(content, indent=indent, default_flow_style=False)
     try:
         after = yaml.safe_load(add_trusted(text, node, PRINT))
@@ -90,6 +96,8 @@ def test_any_file_is_extended_or_left_alone(content: dict[str, object], indent: 
         (7_200_000.0, 40.0, "its clock differs"),
     ],
 )
-def test_a_wrong_clock_is_not_hidden_by_a_long_way(offset_ms: float, rtt_ms: float, problem: str | None) -> None:
+def test_a_wrong_clock_is_not_hidden_by_a_long_way(
+    offset_ms: float, rtt_ms: float, problem: str | None
+) -> None:
     told = clock_problem(ClockOffset(offset_ms, rtt_ms), 10.0)
     assert told is None if problem is None else (told or "").startswith(problem)

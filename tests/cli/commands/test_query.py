@@ -33,23 +33,31 @@ def test_sql_gives_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
         "SELECT node, source, count(*) as cnt FROM events GROUP BY node, source LIMIT 2",
     )  # fmt: skip
     assert (
-        out == "node         source  cnt\n-----------  ------  ---\ngpu-node-01  3       99\ngpu-node-01  5       101\n"
+        out
+        == "node         source  cnt\n-----------  ------  ---\ngpu-node-01  3       99\ngpu-node-01  5       101\n"
     )
     assert err == "\n  2 rows\n"
 
 
 def test_filters(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = query(capsys, "-d", trace, "--op", "cudastreamsync", "--pid", 1880, "--limit", 2, "--json")
+    out, _ = query(
+        capsys, "-d", trace, "--op", "cudastreamsync", "--pid", 1880, "--limit", 2, "--json"
+    )
     rows = json.loads(out)
-    assert [(row["node"], row["pid"], row["process"], row["source"], row["op"]) for row in rows] == [
-        ("gpu-node-01", 1880, "python3", "cuda", "cudaStreamSync")
-    ] * 2
+    assert [
+        (row["node"], row["pid"], row["process"], row["source"], row["op"]) for row in rows
+    ] == [("gpu-node-01", 1880, "python3", "cuda", "cudaStreamSync")] * 2
     assert rows[0]["time"] > rows[1]["time"]
 
 
 def test_filters_work_on_files_without_node_and_comm(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = query(
-        capsys, "-d", shared("data/ingero/vllm-37343-logprobs-amplification.db"), "--op", "cudaDeviceSync", "--json"
+        capsys,
+        "-d",
+        shared("data/ingero/vllm-37343-logprobs-amplification.db"),
+        "--op",
+        "cudaDeviceSync",
+        "--json",
     )
     assert len(json.loads(out)) == 10
 
@@ -64,9 +72,13 @@ def test_columns_of_one_name_are_all_there(trace: Path, capsys: pytest.CaptureFi
     assert json.loads(out) == [{"id": 1, "id_2": 2, "id_3": 3, "id_4": 4}]
 
 
-def test_a_long_cell_does_not_widen_every_row(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_cell_does_not_widen_every_row(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     long = "printf('%900s', 'x')"
-    out, _ = query(capsys, "-d", trace, f"SELECT {long} AS text, 1 AS n UNION ALL SELECT 'short', 2")
+    out, _ = query(
+        capsys, "-d", trace, f"SELECT {long} AS text, 1 AS n UNION ALL SELECT 'short', 2"
+    )
     lengths = [len(line) for line in out.splitlines()]
     assert lengths == [203, 203, 903, 203]
 
@@ -87,8 +99,14 @@ def test_nothing_found_is_said(trace: Path, capsys: pytest.CaptureFixture[str]) 
     ("args", "message"),
     [
         (["DELETE FROM events"], "only questions are allowed"),
-        (["SELECT * FROM nowhere"], "no such table: nowhere; there are: annotations, causal_chains,"),
-        (["SELECT colour FROM events"], "no such column: colour; `SELECT name FROM pragma_table_info('events')`"),
+        (
+            ["SELECT * FROM nowhere"],
+            "no such table: nowhere; there are: annotations, causal_chains,",
+        ),
+        (
+            ["SELECT colour FROM events"],
+            "no such column: colour; `SELECT name FROM pragma_table_info('events')`",
+        ),
         (["--op", "cudaNothing"], "no operation is called 'cudaNothing'"),
         (["--pid", "1", "SELECT 1"], "write them into the SQL"),
         (["--limit", "20000", "SELECT 1"], "20000"),
@@ -117,7 +135,11 @@ def test_rolled_files_and_annotations_go_with_filters(
     connection.close()
     alone = json.loads(query(capsys, "-d", path, "--json", "--annotations")[0])
     assert {row["annotations"] for row in alone} == {'{"step": "7"}'}
-    both = json.loads(query(capsys, "-d", path, "--json", "--annotations", "--include-rolled", "--limit", 10_000)[0])
+    both = json.loads(
+        query(capsys, "-d", path, "--json", "--annotations", "--include-rolled", "--limit", 10_000)[
+            0
+        ]
+    )
     assert len(both) > len(alone)
     assert both[: len(alone)] == alone
     assert {row["annotations"] for row in both[len(alone) :]} == {""}
@@ -126,13 +148,19 @@ def test_rolled_files_and_annotations_go_with_filters(
 
 
 @pytest.mark.parametrize("option", ["--annotations", "--include-rolled"])
-def test_they_do_not_go_with_sql(trace: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_do_not_go_with_sql(
+    trace: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["query", "-d", str(trace), option, "SELECT 1"]) == 2
     assert "go with filters, not with SQL" in capsys.readouterr().err
 
 
 def test_f152_asking_nodes_does_not_load_numpy() -> None:
     """A good part of the time a fan-out may take would be gone before the first node is asked."""
-    script = "import sys, ingero.cli.commands.query, ingero.cli.fanout; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    script = (
+        "import sys, ingero.cli.commands.query, ingero.cli.fanout; print('numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    )
     assert done.stdout == "False\n"

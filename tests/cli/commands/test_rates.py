@@ -20,7 +20,9 @@ class Prices(BaseHTTPRequestHandler):
     """`/ok` is a table, `/bad` is not, `/big` is too long, `/away` leads to plain HTTP."""
 
     def do_GET(self) -> None:
-        body = {"/ok": TABLE, "/bad": TABLE.replace(b"1.8", b"-1"), "/big": b"#" * (2 << 20)}.get(self.path, b"")
+        body = {"/ok": TABLE, "/bad": TABLE.replace(b"1.8", b"-1"), "/big": b"#" * (2 << 20)}.get(
+            self.path, b""
+        )
         self.send_response(302 if self.path == "/away" else 200)
         if self.path == "/away":
             self.send_header("Location", "http://127.0.0.1:9/ok")
@@ -99,17 +101,48 @@ def test_update_leaves_the_old_file_when_anything_is_wrong(
     out.write_text("old")
     base, authority = prices
     pin = ["--sha256", digest] if digest else []
-    assert run(["rates", "update", "--url", base + path, "--output", str(out), "--ca-cert", authority, *pin]) == 1
+    assert (
+        run(
+            [
+                "rates",
+                "update",
+                "--url",
+                base + path,
+                "--output",
+                str(out),
+                "--ca-cert",
+                authority,
+                *pin,
+            ]
+        )
+        == 1
+    )
     assert complaint in capsys.readouterr().err
     assert out.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir() if file.name.startswith(".")] == []
 
 
-def test_v25_plain_http_is_refused_before_any_connection(capsys: pytest.CaptureFixture[str]) -> None:
+def test_v25_plain_http_is_refused_before_any_connection(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run(["rates", "update", "--url", "http://127.0.0.1:1/x"]) == 1
     assert "is not an https address" in capsys.readouterr().err
 
 
-def test_update_into_a_missing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["rates", "update", "--url", "https://127.0.0.1:1/x", "--output", str(tmp_path / "no" / "f")]) == 1
+def test_update_into_a_missing_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(
+            [
+                "rates",
+                "update",
+                "--url",
+                "https://127.0.0.1:1/x",
+                "--output",
+                str(tmp_path / "no" / "f"),
+            ]
+        )
+        == 1
+    )
     assert "is not a folder" in capsys.readouterr().err

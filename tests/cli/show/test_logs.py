@@ -6,7 +6,9 @@ from ingero.cli.show.logs import FieldFormatter
 
 
 def line(message: str, **fields: object) -> str:
-    record = logging.makeLogRecord({"msg": message, "levelname": "INFO", "created": 0.0, "msecs": 5.0, **fields})
+    record = logging.makeLogRecord(
+        {"msg": message, "levelname": "INFO", "created": 0.0, "msecs": 5.0, **fields}
+    )
     return FieldFormatter().format(record)
 
 

@@ -13,7 +13,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_wide_characters_and_accents_keep_columns_in_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_characters_and_accents_keep_columns_in_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     names = ["gpu-1", "ノード一", "cafe\u0301", "ﬁ"]
     table = render_table(("node", "score"), [(name, 1) for name in names])
     assert {columns_of(line.rpartition("1")[0]) for line in table.splitlines()[2:]} == {10}
@@ -25,7 +27,9 @@ def test_wide_characters_and_accents_keep_columns_in_line(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("no_color, wanted", [("", "\x1b[31mslow\x1b[0m"), ("1", "slow")])
-def test_no_color_is_heard_on_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: str, wanted: str) -> None:
+def test_no_color_is_heard_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, no_color: str, wanted: str
+) -> None:
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.setenv("NO_COLOR", no_color)
     assert coloured("slow", "31") == wanted

@@ -19,9 +19,21 @@ def test_one_row_says_who_why_how_much_since_when_and_what_next() -> None:
 
 
 def test_stalls_have_a_period_silenced_ones_are_marked_and_the_worst_come_first() -> None:
-    stalls = SLOW | {"rank": 5, "class": "stall", "excess": 1.16, "period": 14, "silenced": "until 9: ticket 7"}
+    stalls = SLOW | {
+        "rank": 5,
+        "class": "stall",
+        "excess": 1.16,
+        "period": 14,
+        "silenced": "until 9: ticket 7",
+    }
     over = SLOW | {"state": "resolved", "node": "gpu01", "episode": "0"}
-    everybody = {"episode": "f", "state": "fleet_event", "since": 0.0, "class": "fleet", "evidence": "all slower"}
+    everybody = {
+        "episode": "f",
+        "state": "fleet_event",
+        "since": 0.0,
+        "class": "fleet",
+        "evidence": "all slower",
+    }
     lines = verdict_table([over, everybody, stalls], 9000.0).splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["gpu07", "all", "gpu01"]
     assert "+116.0% ±0.6% every 14 steps" in lines[2]

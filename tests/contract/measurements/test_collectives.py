@@ -4,7 +4,11 @@ from dataclasses import replace
 
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.measurements.collectives import POINTS_PER_REQUEST, encode_batches, encode_collectives
+from ingero.contract.measurements.collectives import (
+    POINTS_PER_REQUEST,
+    encode_batches,
+    encode_collectives,
+)
 from ingero.contract.otlp.values import plain_attributes
 
 
@@ -46,7 +50,16 @@ def test_waits_are_points_of_their_own_marked_by_a_flag_must_42() -> None:
     durations, waits = resource.scope_metrics[0].metrics
     assert (durations.name, len(durations.numbers)) == (names.COLLECTIVE_DURATION_MS, 2)
     (point,) = waits.numbers
-    assert (waits.name, waits.unit, point.as_double) == (names.COLLECTIVE_BARRIER_WAIT_MS, "ms", 1.5)
-    plain, flagged = plain_attributes(durations.numbers[1].attributes), plain_attributes(point.attributes)
+    assert (waits.name, waits.unit, point.as_double) == (
+        names.COLLECTIVE_BARRIER_WAIT_MS,
+        "ms",
+        1.5,
+    )
+    plain, flagged = (
+        plain_attributes(durations.numbers[1].attributes),
+        plain_attributes(point.attributes),
+    )
     assert flagged == plain | {names.NCCL_BARRIER: True}, "the operation keeps its name"
-    assert point.time_unix_nano == durations.numbers[1].time_unix_nano, "both are about one collective"
+    assert point.time_unix_nano == durations.numbers[1].time_unix_nano, (
+        "both are about one collective"
+    )

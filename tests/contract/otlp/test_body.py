@@ -36,11 +36,18 @@ def test_raw_deflate_is_understood() -> None:
 def test_a_bomb_is_refused_before_it_fills_memory() -> None:
     with pytest.raises(TooLarge):
         decompress(gzip.compress(bytes(10_000_000)), "gzip", limit_bytes=1_000_000)
-    assert len(decompress(gzip.compress(bytes(1_000_000)), "gzip", limit_bytes=1_000_000)) == 1_000_000
+    assert (
+        len(decompress(gzip.compress(bytes(1_000_000)), "gzip", limit_bytes=1_000_000)) == 1_000_000
+    )
 
 
 @pytest.mark.parametrize(
-    "body", [b"not gzip", gzip.compress(b"cut short", mtime=0)[:-3], gzip.compress(b"a", mtime=0) + b"tail"]
+    "body",
+    [
+        b"not gzip",
+        gzip.compress(b"cut short", mtime=0)[:-3],
+        gzip.compress(b"a", mtime=0) + b"tail",
+    ],
 )
 def test_broken_compression_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedPush):

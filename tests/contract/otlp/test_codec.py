@@ -11,7 +11,9 @@ from ingero.errors import MalformedPush
 
 KINDS = [otlp.MetricsRequest, otlp.TracesRequest, otlp.LogsRequest]
 modest = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -31,7 +33,10 @@ def test_round_trips_and_both_encodings_mean_the_same(kind: type) -> None:
 PUSH = {
     "resourceMetrics": [
         {
-            "resource": {"attributes": [{"key": "ingero.node.id", "value": {"stringValue": "a"}}], "novel": {"x": [1]}},
+            "resource": {
+                "attributes": [{"key": "ingero.node.id", "value": {"stringValue": "a"}}],
+                "novel": {"x": [1]},
+            },
             "scopeMetrics": [{"metrics": [{"name": "m", "gauge": {"dataPoints": [{"asInt": 3}]}}]}],
         }
     ]
@@ -64,7 +69,11 @@ def test_values_that_are_not_finite_arrive() -> None:
                 otlp.ResourceMetrics(
                     scope_metrics=(
                         otlp.ScopeMetrics(
-                            metrics=(otlp.Metric(gauge=otlp.Gauge(data_points=(otlp.NumberPoint(as_double=nan),))),)
+                            metrics=(
+                                otlp.Metric(
+                                    gauge=otlp.Gauge(data_points=(otlp.NumberPoint(as_double=nan),))
+                                ),
+                            )
                         ),
                     )
                 ),
@@ -104,10 +113,17 @@ def test_null_means_absent_and_enum_names_are_understood() -> None:
 
 
 def test_ids_are_hex_of_any_case_and_become_bytes() -> None:
-    span = {"traceId": "0AF7651916CD43DD8448EB211C80319C", "spanId": "b7ad6b7169203331", "name": "infer.outlier.3x"}
+    span = {
+        "traceId": "0AF7651916CD43DD8448EB211C80319C",
+        "spanId": "b7ad6b7169203331",
+        "name": "infer.outlier.3x",
+    }
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
     request = decode_json(otlp.TracesRequest, body)
-    assert request.resource_spans[0].scope_spans[0].spans[0].trace_id == "0af7651916cd43dd8448eb211c80319c"
+    assert (
+        request.resource_spans[0].scope_spans[0].spans[0].trace_id
+        == "0af7651916cd43dd8448eb211c80319c"
+    )
     assert bytes.fromhex("0af7651916cd43dd8448eb211c80319c") in encode_protobuf(request)
 
 
@@ -133,7 +149,10 @@ def test_malformed_json_is_refused(body: bytes) -> None:
 
 def test_ids_of_the_wrong_length_are_refused() -> None:
     with pytest.raises(MalformedPush):
-        decode_json(otlp.TracesRequest, b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"abc"}]}]}]}')
+        decode_json(
+            otlp.TracesRequest,
+            b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"abc"}]}]}]}',
+        )
 
 
 @given(st.binary(max_size=64))
@@ -149,7 +168,9 @@ def test_any_bytes_decode_or_are_refused(body: bytes) -> None:
 def test_items_are_counted_as_otlp_counts_them() -> None:
     assert otlp.count_items(decode_json(otlp.MetricsRequest, json.dumps(PUSH).encode())) == 1
     spans = otlp.TracesRequest(
-        resource_spans=(otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(otlp.Span(), otlp.Span())),)),)
+        resource_spans=(
+            otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(otlp.Span(), otlp.Span())),)),
+        )
     )
     assert otlp.count_items(spans) == 2
 

@@ -15,7 +15,11 @@ from ingero.contract.otlp.columns import Batch, Columns, Numbers, PureColumns, T
 from ingero.contract.otlp.rows import Signal, decode_rows, resource_context
 from ingero.errors import IngeroError, MalformedPush, TooLarge
 
-SIGNALS = {Signal.METRICS: otlp.MetricsRequest, Signal.TRACES: otlp.TracesRequest, Signal.LOGS: otlp.LogsRequest}
+SIGNALS = {
+    Signal.METRICS: otlp.MetricsRequest,
+    Signal.TRACES: otlp.TracesRequest,
+    Signal.LOGS: otlp.LogsRequest,
+}
 needs_compiler = pytest.mark.skipif(
     isinstance(new_columns(), PureColumns), reason="the compiled extension was not built"
 )
@@ -27,7 +31,9 @@ def rows_of(batch: Batch) -> list[tuple]:
     for field in dataclasses.fields(Batch)[2:]:
         column = getattr(batch, field.name)
         if isinstance(column, Numbers):
-            columns.append([repr(v) if ok else None for v, ok in zip(column.values, column.valid, strict=True)])
+            columns.append(
+                [repr(v) if ok else None for v, ok in zip(column.values, column.valid, strict=True)]
+            )
         elif isinstance(column, Texts):
             cuts = zip(column.offsets[:-1], column.offsets[1:], column.valid, strict=True)
             columns.append([column.data[a:b].decode() if ok else None for a, b, ok in cuts])
@@ -73,7 +79,9 @@ def request(*metrics: otlp.Metric, **resource: otlp.Plain) -> bytes:
     scope = otlp.ScopeMetrics(scope=otlp.Scope(name="ingero.health", version="1"), metrics=metrics)
     who = otlp.Resource(attributes=otlp.attributes(resource))
     return encode_protobuf(
-        otlp.MetricsRequest(resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),))
+        otlp.MetricsRequest(
+            resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),)
+        )
     )
 
 
@@ -93,7 +101,11 @@ common_points = st.lists(
         as_double=st.none() | st.floats(),
         flags=st.integers(0, 3),
     )
-    | st.builds(point, as_int=st.integers(-(2**63), 2**63 - 1), start_time_unix_nano=st.integers(0, 2**64 - 1)),
+    | st.builds(
+        point,
+        as_int=st.integers(-(2**63), 2**63 - 1),
+        start_time_unix_nano=st.integers(0, 2**64 - 1),
+    ),
     max_size=4,
 ).map(tuple)
 
@@ -101,9 +113,13 @@ common_points = st.lists(
 @needs_compiler
 @settings(max_examples=150, deadline=None)
 @given(common_points, st.booleans(), st.integers(0, 2), st.booleans())
-def test_common_metrics_agree(points: tuple, is_sum: bool, temporality: int, monotonic: bool) -> None:
+def test_common_metrics_agree(
+    points: tuple, is_sum: bool, temporality: int, monotonic: bool
+) -> None:
     if is_sum:
-        total = otlp.Sum(data_points=points, aggregation_temporality=temporality, is_monotonic=monotonic)
+        total = otlp.Sum(
+            data_points=points, aggregation_temporality=temporality, is_monotonic=monotonic
+        )
         metric = otlp.Metric(name="m", unit="By", sum=total)
     else:
         metric = otlp.Metric(name="m", description="d", gauge=otlp.Gauge(data_points=points))
@@ -121,7 +137,11 @@ def test_any_request_agrees(data: st.DataObject, signal: Signal) -> None:
 @settings(max_examples=300, deadline=None)
 @given(common_points, st.data())
 def test_damaged_bytes_agree(points: tuple, data: st.DataObject) -> None:
-    body = bytearray(request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points)), **{"ingero.node.id": "n"}))
+    body = bytearray(
+        request(
+            otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points)), **{"ingero.node.id": "n"}
+        )
+    )
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
         what = data.draw(st.sampled_from(["flip", "cut", "insert"]))
@@ -149,7 +169,9 @@ def test_unusual_requests_keep_the_sign_of_zero() -> None:
 
 @needs_compiler
 def test_a_refused_request_leaves_the_others_alone() -> None:
-    good = request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=1.0), point(as_int=2)))))
+    good = request(
+        otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=1.0), point(as_int=2))))
+    )
     for columns in (new_columns(), PureColumns()):
         columns.add(Signal.METRICS, good, 1, 10)
         with pytest.raises(MalformedPush):
@@ -182,7 +204,17 @@ def test_identity_becomes_columns_and_the_rest_stays_json() -> None:
             )
         )
     )
-    assert who == ("prod", "gpu-7", 5, 64, "4711", None, None, None, '{"host.name":"other","os":"linux"}')
+    assert who == (
+        "prod",
+        "gpu-7",
+        5,
+        64,
+        "4711",
+        None,
+        None,
+        None,
+        '{"host.name":"other","os":"linux"}',
+    )
     assert resource_context(None) == ("default", *[None] * 8)
     with pytest.raises(MalformedPush, match="line break"):
         resource_context(otlp.Resource(attributes=otlp.attributes({"node_id": "a\nb"})))
@@ -197,16 +229,29 @@ def test_identity_becomes_columns_and_the_rest_stays_json() -> None:
         (2, False, ("gauge", None, 9.0, 9, None)),
     ],
 )
-def test_a_running_total_never_lands_in_a_value(temporality: int, monotonic: bool, expected: tuple) -> None:
-    total = otlp.Sum(data_points=(point(as_int=9),), aggregation_temporality=temporality, is_monotonic=monotonic)
+def test_a_running_total_never_lands_in_a_value(
+    temporality: int, monotonic: bool, expected: tuple
+) -> None:
+    total = otlp.Sum(
+        data_points=(point(as_int=9),), aggregation_temporality=temporality, is_monotonic=monotonic
+    )
     (row,) = decode_rows(Signal.METRICS, request(otlp.Metric(name="t", sum=total)))
-    found = row.context.kind, row.context.temporality, row.value_double, row.value_int, row.cumulative_value
+    found = (
+        row.context.kind,
+        row.context.temporality,
+        row.value_double,
+        row.value_int,
+        row.cumulative_value,
+    )
     assert found == expected
 
 
 def test_no_recorded_value_is_missing_not_zero() -> None:
     (row,) = decode_rows(
-        Signal.METRICS, request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=0.0, flags=1),))))
+        Signal.METRICS,
+        request(
+            otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=0.0, flags=1),)))
+        ),
     )
     assert (row.value_double, row.value_int, row.cumulative_value) == (None, None, None)
 
@@ -223,7 +268,9 @@ def test_spans_and_logs_keep_what_matters() -> None:
         status=otlp.SpanStatus(code=2, message="late"),
     )
     scopes = (otlp.ScopeSpans(spans=(span,)),)
-    body = encode_protobuf(otlp.TracesRequest(resource_spans=(otlp.ResourceSpans(scope_spans=scopes),)))
+    body = encode_protobuf(
+        otlp.TracesRequest(resource_spans=(otlp.ResourceSpans(scope_spans=scopes),))
+    )
     (row,) = decode_rows(Signal.TRACES, body)
     assert row[1:8] == (3_500_000_000, 1_000_000_000, 2500.0, None, None, "c1", '{"n":1}')
     assert row.detail == (
@@ -235,7 +282,9 @@ def test_spans_and_logs_keep_what_matters() -> None:
         body=otlp.any_value({"a": [1, None]}),
         attributes=otlp.attributes({"event.name": "ingero.verdict"}),
     )
-    logs = otlp.LogsRequest(resource_logs=(otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(record,)),)),))
+    logs = otlp.LogsRequest(
+        resource_logs=(otlp.ResourceLogs(scope_logs=(otlp.ScopeLogs(log_records=(record,)),)),)
+    )
     (row,) = decode_rows(Signal.LOGS, encode_protobuf(logs))
     assert (row.context.metric_name, row.context.kind, row.ts) == ("ingero.verdict", "log", 5)
     assert row.detail == '{"severity":"WARN","body":{"a":[1,null]}}'

@@ -15,12 +15,21 @@ def test_buckets_of_the_specification() -> None:
         positive=Buckets(offset=-1, bucket_counts=(2, 0, 3)),
         negative=Buckets(offset=0, bucket_counts=(1, 3)),
     )
-    assert cumulative_buckets(point) == [(-2.0, 3), (-1.0, 4), (0.0, 5), (1.0, 7), (2.0, 7), (4.0, 10)]
+    assert cumulative_buckets(point) == [
+        (-2.0, 3),
+        (-1.0, 4),
+        (0.0, 5),
+        (1.0, 7),
+        (2.0, 7),
+        (4.0, 10),
+    ]
 
 
 def test_fine_scales_come_down_to_the_same_bounds() -> None:
     """Scale 3 has eight buckets per doubling; four of them make one of ours."""
-    fine = ExponentialHistogramPoint(count=16, scale=3, positive=Buckets(offset=0, bucket_counts=(1,) * 16))
+    fine = ExponentialHistogramPoint(
+        count=16, scale=3, positive=Buckets(offset=0, bucket_counts=(1,) * 16)
+    )
     assert [(round(bound, 3), total) for bound, total in cumulative_buckets(fine)] == [
         (1.414, 4),
         (2.0, 8),
@@ -34,7 +43,9 @@ def test_nothing_measured_has_no_bounds() -> None:
 
 
 sides = st.builds(
-    Buckets, offset=st.integers(-(2**31), 2**31 - 1), bucket_counts=st.lists(st.integers(0, 9)).map(tuple)
+    Buckets,
+    offset=st.integers(-(2**31), 2**31 - 1),
+    bucket_counts=st.lists(st.integers(0, 9)).map(tuple),
 )
 
 
@@ -42,7 +53,9 @@ sides = st.builds(
 def test_bounds_rise_totals_never_fall_and_no_count_is_lost(
     scale: int, positive: Buckets, negative: Buckets, zero_count: int
 ) -> None:
-    point = ExponentialHistogramPoint(scale=scale, positive=positive, negative=negative, zero_count=zero_count)
+    point = ExponentialHistogramPoint(
+        scale=scale, positive=positive, negative=negative, zero_count=zero_count
+    )
     found = cumulative_buckets(point)
     bounds, totals = [bound for bound, _ in found], [total for _, total in found]
     assert bounds == sorted(set(bounds))

@@ -28,7 +28,10 @@ def test_when_to_come_back_is_told_as_google_spells_it() -> None:
 
 @given(st.integers(0, 16), st.text(max_size=50), st.none() | st.integers(0, 100_000))
 def test_what_was_asked_for_comes_back(code: int, message: str, retry_after_s: int | None) -> None:
-    assert decode_retry_after_s(encode_status(Encoding.PROTOBUF, code, message, retry_after_s)) == retry_after_s
+    assert (
+        decode_retry_after_s(encode_status(Encoding.PROTOBUF, code, message, retry_after_s))
+        == retry_after_s
+    )
 
 
 @pytest.mark.parametrize("other", [b"", b"\xff\xff", b"not a status", b"\x1a\x02\x0a\x7f"])

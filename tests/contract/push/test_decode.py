@@ -11,12 +11,20 @@ from tests.support.shared_data import shared
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
-from ingero.contract.push.decode import NodeReport, Push, Reject, plain_push, plain_push_json, read_push
+from ingero.contract.push.decode import (
+    NodeReport,
+    Push,
+    Reject,
+    plain_push,
+    plain_push_json,
+    read_push,
+)
 from ingero.contract.push.decode import read_plain_push as read_short_cut
 from ingero.errors import MalformedPush
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"
+    importlib.util.find_spec("ingero.contract._native") is None,
+    reason="the compiled extension is not built here",
 )
 
 
@@ -42,12 +50,16 @@ def push(metrics: list[otlp.Metric], **resource: otlp.Plain) -> otlp.MetricsRequ
 
 def gauge(name: str, value: float, sent_ns: int = 7, **attributes: otlp.Plain) -> otlp.Metric:
     number = {"as_int": value} if isinstance(value, int) else {"as_double": value}
-    point = otlp.NumberPoint(attributes=otlp.attributes(attributes), time_unix_nano=sent_ns, **number)
+    point = otlp.NumberPoint(
+        attributes=otlp.attributes(attributes), time_unix_nano=sent_ns, **number
+    )
     return otlp.Metric(name=name, unit="1", gauge=otlp.Gauge(data_points=(point,)))
 
 
 def score(value: float, state: str = "active", workload: str = "training") -> otlp.Metric:
-    return gauge(names.HEALTH_SCORE, value, **{names.NODE_STATE: state, names.WORKLOAD_TYPE: workload})
+    return gauge(
+        names.HEALTH_SCORE, value, **{names.NODE_STATE: state, names.WORKLOAD_TYPE: workload}
+    )
 
 
 FULL = push(
@@ -98,7 +110,9 @@ def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
         (push([score(0.9)], **{names.NODE_ID: "x" * 254}), Reject.IDENTITY_INVALID),
     ],
 )
-def test_points_that_cannot_be_true_are_refused_by_reason(request_: otlp.MetricsRequest, reason: Reject) -> None:
+def test_points_that_cannot_be_true_are_refused_by_reason(
+    request_: otlp.MetricsRequest, reason: Reject
+) -> None:
     found = read_push(request_)
     assert found.rejected == ((reason, 1),)
     assert [report.score for report in found.reports] in ([], [None])
@@ -109,7 +123,9 @@ def test_points_that_cannot_be_true_are_refused_by_reason(request_: otlp.Metrics
 
 
 def test_a_push_of_somebody_else_is_not_refused() -> None:
-    foreign = push([gauge("system.cpu.utilization", 0.4)], **{names.NODE_ID: None, names.CLUSTER_ID: None})
+    foreign = push(
+        [gauge("system.cpu.utilization", 0.4)], **{names.NODE_ID: None, names.CLUSTER_ID: None}
+    )
     assert read_push(foreign) == Push((), False, (), "system.cpu.utilization")
 
 
@@ -121,14 +137,20 @@ def test_measurements_are_noticed_and_left_to_the_full_decoder() -> None:
 
 
 def test_straggler_event_is_read() -> None:
-    event = push([gauge(names.STRAGGLER_EVENT, 1, **{names.SCORE_ATTR: 0.4, names.THRESHOLD_ATTR: 0.87})])
+    event = push(
+        [gauge(names.STRAGGLER_EVENT, 1, **{names.SCORE_ATTR: 0.4, names.THRESHOLD_ATTR: 0.87})]
+    )
     assert read_push(event).reports[0].straggling is True
 
 
 @compiled
 def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
     lines = (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
-    bodies = [json.loads(line)["body"] for line in lines if json.loads(line)["path"].startswith("/v1/metrics")]
+    bodies = [
+        json.loads(line)["body"]
+        for line in lines
+        if json.loads(line)["path"].startswith("/v1/metrics")
+    ]
     requests = [decode_json(otlp.MetricsRequest, json.dumps(body).encode()) for body in bodies]
     events = sum(names.STRAGGLER_EVENT in json.dumps(body) for body in bodies)
     for plain in (
@@ -136,7 +158,9 @@ def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
         [read_plain_push(json.dumps(body).encode(), True) for body in bodies],
     ):
         assert [found for found in plain if found is not None] == [
-            read_push(request) for request, found in zip(requests, plain, strict=True) if found is not None
+            read_push(request)
+            for request, found in zip(requests, plain, strict=True)
+            if found is not None
         ]
         assert plain.count(None) == events
 
@@ -151,7 +175,8 @@ keys = st.sampled_from(
 pairs = st.builds(
     otlp.KeyValue,
     key=keys,
-    value=st.none() | st.one_of(texts, st.integers(-5, 5), st.floats(), st.booleans()).map(otlp.any_value),
+    value=st.none()
+    | st.one_of(texts, st.integers(-5, 5), st.floats(), st.booleans()).map(otlp.any_value),
 )
 points = st.builds(
     otlp.NumberPoint,
@@ -224,10 +249,14 @@ def test_short_cut_never_accepts_what_the_decoder_refuses(
 @modest
 @given(requests)
 def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
-    assert repr(read_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(read_push(request_))
+    assert repr(read_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(
+        read_push(request_)
+    )
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "1e308", "123456789012345678901234567890", "1e-999"])
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1e999", "1e308", "123456789012345678901234567890", "1e-999"]
+)
 @pytest.mark.parametrize("place", ["asDouble", "doubleValue"])
 def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str) -> None:
     """The short cut once failed on them instead of standing aside."""
@@ -246,8 +275,14 @@ def test_one_octet_outside_plain_text_is_found_wherever_it_is(size: int) -> None
     """The compiled walk looks at eight octets at once; the full decoder must see every one that is odd."""
     plain = otlp.Metric(name=names.HEALTH_SCORE, description=" ~" * 10)
     for text in (" " * size, "~" * size):
-        assert plain_push(encode_protobuf(push([score(0.9), plain, gauge("x" + text, 1)])), NodeReport) is not None
+        assert (
+            plain_push(encode_protobuf(push([score(0.9), plain, gauge("x" + text, 1)])), NodeReport)
+            is not None
+        )
         for at in range(size):
             for odd in ("\x00", "\x1f", "\x7f", "\x80", "é"):
                 name = text[:at] + odd + text[at + 1 :]
-                assert plain_push(encode_protobuf(push([score(0.9), gauge(name, 1)])), NodeReport) is None
+                assert (
+                    plain_push(encode_protobuf(push([score(0.9), gauge(name, 1)])), NodeReport)
+                    is None
+                )

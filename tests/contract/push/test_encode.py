@@ -10,7 +10,13 @@ from ingero.contract import names
 from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import read_push
-from ingero.contract.push.encode import CgroupTotals, HealthReport, StragglerEvent, event_request, health_request
+from ingero.contract.push.encode import (
+    CgroupTotals,
+    HealthReport,
+    StragglerEvent,
+    event_request,
+    health_request,
+)
 from ingero.contract.types import DetectionMode, Identity, NodeState
 
 IDENTITY = Identity(node="gpu-node-01", cluster="train-a", world_size=8, rank=3)
@@ -54,13 +60,25 @@ def test_fleet_reads_back_what_we_send(encode: Any) -> None:
     body = encode(health_request(IDENTITY, report(gpu_model="NVIDIA H200", gpu_count=8)))
     request = (decode_json if encode is encode_json else decode_protobuf)(MetricsRequest, body)
     [found] = read_push(request).reports
-    assert (found.node, found.cluster, found.rank, found.world_size) == ("gpu-node-01", "train-a", 3, 8)
-    assert (found.score, found.state, found.workload, found.mode) == (0.94, "active", "training", "fleet")
+    assert (found.node, found.cluster, found.rank, found.world_size) == (
+        "gpu-node-01",
+        "train-a",
+        3,
+        8,
+    )
+    assert (found.score, found.state, found.workload, found.mode) == (
+        0.94,
+        "active",
+        "training",
+        "fleet",
+    )
     assert (found.gpu_model, found.gpu_count) == ("NVIDIA H200", 8)
 
 
 def test_missing_score_and_signals_are_left_out_not_zero() -> None:
-    sent = metrics(health_request(IDENTITY, report(score=None, signals={"cpu": 0.5, "memory": None})))
+    sent = metrics(
+        health_request(IDENTITY, report(score=None, signals={"cpu": 0.5, "memory": None}))
+    )
     assert names.HEALTH_SCORE not in sent
     assert names.MEMORY_HEADROOM not in sent
     assert names.CPU_AVAILABILITY in sent
@@ -73,11 +91,19 @@ def test_node_info_only_with_model_and_count_and_world_size_always() -> None:
 
 
 def test_counters_are_cumulative_sums_with_a_start_and_their_units() -> None:
-    totals = (CgroupTotals(cgroup_hash="h", launches=15, stall_ns=7, memcpy_bytes={"h2d": 5, "unknown": 2}),)
+    totals = (
+        CgroupTotals(
+            cgroup_hash="h", launches=15, stall_ns=7, memcpy_bytes={"h2d": 5, "unknown": 2}
+        ),
+    )
     sent = metrics(health_request(IDENTITY, report(totals=totals, totals_since_ns=9)))
     found = {
         name: (sent[name].unit, sent[name].sum.aggregation_temporality, sent[name].sum.is_monotonic)
-        for name in (names.KERNEL_LAUNCH_TOTAL, names.CPU_STALL_NANOS_TOTAL, names.MEMCPY_BYTES_TOTAL)
+        for name in (
+            names.KERNEL_LAUNCH_TOTAL,
+            names.CPU_STALL_NANOS_TOTAL,
+            names.MEMCPY_BYTES_TOTAL,
+        )
     }
     assert found == {
         names.KERNEL_LAUNCH_TOTAL: ("1", 2, True),
@@ -90,4 +116,8 @@ def test_counters_are_cumulative_sums_with_a_start_and_their_units() -> None:
 
 def test_no_cgroups_no_counter_families() -> None:
     sent = metrics(health_request(IDENTITY, report()))
-    assert not {names.KERNEL_LAUNCH_TOTAL, names.CPU_STALL_NANOS_TOTAL, names.MEMCPY_BYTES_TOTAL} & set(sent)
+    assert not {
+        names.KERNEL_LAUNCH_TOTAL,
+        names.CPU_STALL_NANOS_TOTAL,
+        names.MEMCPY_BYTES_TOTAL,
+    } & set(sent)

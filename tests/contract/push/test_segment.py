@@ -7,13 +7,17 @@ from hypothesis import strategies as st
 from ingero.contract.push.segment import PlainRequest, read_request, read_request_purely
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None, reason="the compiled extension is not built here"
+    importlib.util.find_spec("ingero.contract._native") is None,
+    reason="the compiled extension is not built here",
 )
 BODY = b"\n\0body"
 
 
 def segment(
-    *headers: bytes, start: bytes = b"POST /v1/metrics?cluster_id=a HTTP/1.1", body: bytes = BODY, length: bytes = b""
+    *headers: bytes,
+    start: bytes = b"POST /v1/metrics?cluster_id=a HTTP/1.1",
+    body: bytes = BODY,
+    length: bytes = b"",
 ) -> bytes:
     lines = [start, b"Host: x", b"Content-Type: application/x-protobuf", *headers]
     lines.append(b"Content-Length: " + (length or b"%d" % len(body)))
@@ -25,7 +29,9 @@ def test_plain_push_is_recognised(read: object) -> None:
     assert read(segment(b"Authorization: Bearer t", b"ingero.cluster.id:  b ")) == PlainRequest(
         False, b"cluster_id=a", b"b", b"Bearer t", BODY
     )
-    assert read(segment(start=b"POST /v1/metrics HTTP/1.1", body=b"")) == PlainRequest(False, b"", None, None, b"")
+    assert read(segment(start=b"POST /v1/metrics HTTP/1.1", body=b"")) == PlainRequest(
+        False, b"", None, None, b""
+    )
     assert read(segment(b"CONNECTION: Keep-Alive")) is not None
 
 
@@ -75,7 +81,10 @@ pieces = st.sampled_from(
 
 @compiled
 @settings(max_examples=400, deadline=None)
-@given(st.lists(pieces, max_size=20).map(b"".join), st.lists(st.tuples(st.integers(0, 200), pieces), max_size=3))
+@given(
+    st.lists(pieces, max_size=20).map(b"".join),
+    st.lists(st.tuples(st.integers(0, 200), pieces), max_size=3),
+)
 def test_compiled_and_pure_agree(random: bytes, edits: list[tuple[int, bytes]]) -> None:
     near = segment(b"Authorization: x", b"X: y")
     for at, piece in edits:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 from ingero.contract.events import Source, op_name
+from ingero.contract.timeline import perfetto
 from ingero.contract.timeline.writer import (
     JsonTimeline,
     PacketTimeline,
@@ -19,7 +20,6 @@ from ingero.contract.timeline.writer import (
     TimelineNode,
     TimelineProcess,
     TimelineWriter,
-    perfetto,
 )
 
 NODES = [TimelineNode("gpu-node-01", 0), TimelineNode("")]
@@ -27,7 +27,9 @@ NODES = [TimelineNode("gpu-node-01", 0), TimelineNode("")]
 
 def chunk(rows: list[tuple[int, ...]]) -> SliceChunk:
     """Rows of (ts_ns, dur_ns, source, op, pid, tid, gpu, ret, node)."""
-    columns = list(zip(*((*row, i) for i, row in enumerate(rows)), strict=True)) if rows else [()] * 10
+    columns = (
+        list(zip(*((*row, i) for i, row in enumerate(rows)), strict=True)) if rows else [()] * 10
+    )
     return SliceChunk(*(np.array(column, np.int64) for column in columns))
 
 
@@ -61,7 +63,10 @@ def whole(writer: TimelineWriter, chunks: list[SliceChunk]) -> bytes:
 @settings(max_examples=60)
 def test_compiled_text_equals_plain_text_and_is_json(rows: list[tuple[int, ...]]) -> None:
     compiled = whole(JsonTimeline(NODES), [chunk(rows)])
-    saved, perfetto_module = perfetto.json_slices, __import__("ingero.contract.timeline.writer", fromlist=["x"])
+    saved, perfetto_module = (
+        perfetto.json_slices,
+        __import__("ingero.contract.timeline.writer", fromlist=["x"]),
+    )
     perfetto_module.json_slices = perfetto._json_slices
     try:
         assert whole(JsonTimeline(NODES), [chunk(rows)]) == compiled
@@ -75,7 +80,8 @@ def test_compiled_text_equals_plain_text_and_is_json(rows: list[tuple[int, ...]]
 def test_compiled_packets_equal_plain_packets(rows: list[tuple[int, ...]]) -> None:
     part = chunk(rows)
     arguments = [
-        perfetto.as_columns(column) for column in (part.ts_ns, part.dur_ns, part.op + 1, part.source, part.tid + 7)
+        perfetto.as_columns(column)
+        for column in (part.ts_ns, part.dur_ns, part.op + 1, part.source, part.tid + 7)
     ]
     assert perfetto.packet_slices(*arguments) == perfetto._packet_slices(*arguments)
 
@@ -102,7 +108,9 @@ def test_official_schema_reads_back_every_slice(rows: list[tuple[int, ...]], pie
             found.append((packet.timestamp, 0, names[event.name_iid]))
     assert sorted(found) == sorted((began(row), row[1], op_name(row[2], row[3])) for row in rows)
     described = {p.track_descriptor.uuid for p in trace.packet if p.HasField("track_descriptor")}
-    assert {p.track_event.track_uuid for p in trace.packet if p.HasField("track_event")} <= described
+    assert {
+        p.track_event.track_uuid for p in trace.packet if p.HasField("track_event")
+    } <= described
 
 
 def test_v16_duration_and_instant() -> None:
@@ -121,15 +129,26 @@ def test_v16_duration_and_instant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severity", "colour"), [("CRITICAL", "terrible"), ("HIGH", "bad"), ("MEDIUM", "yellow"), ("LOW", "good")]
+    ("severity", "colour"),
+    [("CRITICAL", "terrible"), ("HIGH", "bad"), ("MEDIUM", "yellow"), ("LOW", "good")],
 )
-def test_v16b_f147_chains_are_coloured_markers_and_tracks_are_named(severity: str, colour: str) -> None:
+def test_v16b_f147_chains_are_coloured_markers_and_tracks_are_named(
+    severity: str, colour: str
+) -> None:
     writer = JsonTimeline(NODES)
     chain = TimelineChain(
-        node=0, at_ns=5000, severity=severity, summary='a "b"', root_cause="c", recommendations=["d", "e"]
+        node=0,
+        at_ns=5000,
+        severity=severity,
+        summary='a "b"',
+        root_cause="c",
+        recommendations=["d", "e"],
     )
     elements = json.loads(writer.begin() + writer.chains([chain]) + writer.end())
-    assert [element["args"]["name"] for element in elements[:2]] == ["gpu-node-01 (rank 0)", "local"]
+    assert [element["args"]["name"] for element in elements[:2]] == [
+        "gpu-node-01 (rank 0)",
+        "local",
+    ]
     assert elements[2] == {
         "name": f'{severity}: a "b"', "cat": "causal_chain", "ph": "i", "ts": 5, "pid": 1, "s": "g", "cname": colour,
         "args": {"severity": severity, "root_cause": "c", "recommendations": "d; e"},
@@ -138,10 +157,18 @@ def test_v16b_f147_chains_are_coloured_markers_and_tracks_are_named(severity: st
 
 def test_arrows_run_from_cause_through_symptom_to_the_chain() -> None:
     writer = PacketTimeline(NODES)
-    chain = TimelineChain(node=0, at_ns=900, severity="HIGH", summary="s", root_cause="r", rows=[0, 1])
+    chain = TimelineChain(
+        node=0, at_ns=900, severity="HIGH", summary="s", root_cause="r", rows=[0, 1]
+    )
     writer.expect_chains([chain])
-    rows = [(10, 50, 3, 1, 7, 7, 0, 0, 0), (100, 200, 4, 1, 7, 7, 0, 0, 0), (400, 5, 4, 1, 7, 7, 0, 0, 0)]
-    trace = schema.Trace.FromString(writer.begin() + writer.slices(chunk(rows)) + writer.chains([chain]))
+    rows = [
+        (10, 50, 3, 1, 7, 7, 0, 0, 0),
+        (100, 200, 4, 1, 7, 7, 0, 0, 0),
+        (400, 5, 4, 1, 7, 7, 0, 0, 0),
+    ]
+    trace = schema.Trace.FromString(
+        writer.begin() + writer.slices(chunk(rows)) + writer.chains([chain])
+    )
     flows = [sorted(p.track_event.flow_ids) for p in trace.packet if p.track_event.flow_ids]
     assert len(flows) == 3
     assert flows[2] == sorted(flows[0] + flows[1])
@@ -151,17 +178,26 @@ def test_counters_carry_unit_and_values() -> None:
     writer = PacketTimeline(NODES)
     counter = TimelineCounter(0, "CPU busy", "%", np.array([1, 2], np.int64), [0.5, 99.0])
     trace = schema.Trace.FromString(writer.begin() + writer.counters([counter]))
-    assert [p.track_event.double_counter_value for p in trace.packet if p.HasField("track_event")] == [0.5, 99.0]
+    assert [
+        p.track_event.double_counter_value for p in trace.packet if p.HasField("track_event")
+    ] == [0.5, 99.0]
     assert trace.packet[-3].track_descriptor.counter.unit_name == "%"
 
 
 @pytest.mark.parametrize(
-    ("ranks", "label"), [((), "a (rank 9)"), ((None, None), "a (rank 9)"), ((None, 3), "a (rank 3)"), ((2, 3), "a")]
+    ("ranks", "label"),
+    [((), "a (rank 9)"), ((None, None), "a (rank 9)"), ((None, 3), "a (rank 3)"), ((2, 3), "a")],
 )
-def test_a_node_shows_the_one_rank_of_its_processes(ranks: tuple[int | None, ...], label: str) -> None:
+def test_a_node_shows_the_one_rank_of_its_processes(
+    ranks: tuple[int | None, ...], label: str
+) -> None:
     processes = {(0, pid): TimelineProcess(pid, "python3", rank) for pid, rank in enumerate(ranks)}
-    writer = PacketTimeline([TimelineNode("a", 9)], processes | {(1, 7): TimelineProcess(7, rank=5)})
-    trace = schema.Trace.FromString(writer.begin() + writer.slices(chunk([(5, 1, 1, 1, 1, 1, 0, 0, 0)])))
+    writer = PacketTimeline(
+        [TimelineNode("a", 9)], processes | {(1, 7): TimelineProcess(7, rank=5)}
+    )
+    trace = schema.Trace.FromString(
+        writer.begin() + writer.slices(chunk([(5, 1, 1, 1, 1, 1, 0, 0, 0)]))
+    )
     tracks = [p.track_descriptor for p in trace.packet if p.HasField("track_descriptor")]
     assert tracks[0].process.process_name == label
     known = {(): "process 1", (None, None): "python3 1"}.get(ranks, "python3 1 (rank 3)")

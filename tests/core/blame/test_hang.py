@@ -13,12 +13,19 @@ WORLD = TP * DP
 
 
 def _groups() -> dict[str, ProcessGroup]:
-    groups = {f"tp{i}": ProcessGroup(f"tp{i}", f"tp{i}", tuple(range(i * TP, i * TP + TP))) for i in range(DP)}
-    groups |= {f"dp{i}": ProcessGroup(f"dp{i}", f"dp{i}", tuple(range(i, WORLD, TP))) for i in range(TP)}
+    groups = {
+        f"tp{i}": ProcessGroup(f"tp{i}", f"tp{i}", tuple(range(i * TP, i * TP + TP)))
+        for i in range(DP)
+    }
+    groups |= {
+        f"dp{i}": ProcessGroup(f"dp{i}", f"dp{i}", tuple(range(i, WORLD, TP))) for i in range(TP)
+    }
     return groups
 
 
-def _stopped(hosts: Collection[int] = (), gpus: Collection[int] = (), *, before: str = "tp") -> list[RankProgress]:
+def _stopped(
+    hosts: Collection[int] = (), gpus: Collection[int] = (), *, before: str = "tp"
+) -> list[RankProgress]:
     """A job of TP 2 × DP 4 after 10 full steps (one collective per group and step) that stopped in step 11.
 
     Ranks in `hosts` never enqueue their `before` operation; GPUs in `gpus` completed nothing of step 10, though it ran.
@@ -32,7 +39,10 @@ def _stopped(hosts: Collection[int] = (), gpus: Collection[int] = (), *, before:
         enqueued, completed = {tp: 10, dp: 10}, {tp: 10, dp: 10}
         if rank in gpus:
             completed = {tp: 9, dp: 9}
-            pending += [Pending(tp, 10, "AllReduce", "", None, 90), Pending(dp, 10, "AllReduce", "", None, 91)]
+            pending += [
+                Pending(tp, 10, "AllReduce", "", None, 90),
+                Pending(dp, 10, "AllReduce", "", None, 91),
+            ]
         if rank not in hosts or before == "dp":
             enqueued[tp] = 11
             if tp_done and not (mates & set(gpus)):
@@ -46,7 +56,9 @@ def _stopped(hosts: Collection[int] = (), gpus: Collection[int] = (), *, before:
     return ranks
 
 
-def _ask(ranks: list[RankProgress], *, without: Collection[int] = (), timed: bool = False) -> Answer | None:
+def _ask(
+    ranks: list[RankProgress], *, without: Collection[int] = (), timed: bool = False
+) -> Answer | None:
     return blame_hang([r for r in ranks if r.rank not in without], _groups(), WORLD, timed)
 
 
@@ -79,7 +91,10 @@ def test_two_ranks_without_dump_are_both_named_with_what_would_tell() -> None:
     answer = _ask(_stopped((3, 6)), without=(3, 6))
     assert answer is not None
     assert [c.rank for c in answer.culprits] == [3, 6]
-    assert answer.not_sure == "ranks 3, 6 left no dump: their dumps would tell which of them stopped first"
+    assert (
+        answer.not_sure
+        == "ranks 3, 6 left no dump: their dumps would tell which of them stopped first"
+    )
 
 
 def test_everyone_arrived_and_nothing_moves_is_the_network() -> None:
@@ -93,7 +108,8 @@ def test_a_mismatched_call_names_the_odd_rank() -> None:
     ranks = _stopped()
     odd = ranks[4]
     calls = tuple(
-        Pending(p.group, p.seq, "AllGather" if p.group == "dp0" else p.op, "", None, p.created_ns) for p in odd.pending
+        Pending(p.group, p.seq, "AllGather" if p.group == "dp0" else p.op, "", None, p.created_ns)
+        for p in odd.pending
     )
     ranks[4] = RankProgress(4, odd.enqueued, odd.completed, calls, odd.last_ns, None)
     answer = _ask(ranks)
@@ -104,16 +120,26 @@ def test_a_mismatched_call_names_the_odd_rank() -> None:
 def test_a_finished_or_merely_busy_job_is_no_hang() -> None:
     done = [RankProgress(r, {"tp0": 10}, {"tp0": 10}, (), 100, 5) for r in range(2)]
     assert _ask(done) is None
-    busy = [RankProgress(r.rank, r.enqueued, r.completed, r.pending, r.last_ns, 1_000) for r in _stopped((3,))]
-    assert _ask(busy, timed=True) is None  # pending no longer than others took to complete: caught in mid-step
+    busy = [
+        RankProgress(r.rank, r.enqueued, r.completed, r.pending, r.last_ns, 1_000)
+        for r in _stopped((3,))
+    ]
+    assert (
+        _ask(busy, timed=True) is None
+    )  # pending no longer than others took to complete: caught in mid-step
 
 
 def test_a_gpu_that_never_started_what_others_wait_in_is_named() -> None:
     ranks = []
     for rank in _stopped():
         late = rank.rank == 5
-        ops = tuple(Pending(p.group, p.seq, p.op, p.shape, None, p.created_ns, not late) for p in rank.pending)
-        ranks.append(RankProgress(rank.rank, rank.enqueued, rank.completed, ops, rank.last_ns, None))
+        ops = tuple(
+            Pending(p.group, p.seq, p.op, p.shape, None, p.created_ns, not late)
+            for p in rank.pending
+        )
+        ranks.append(
+            RankProgress(rank.rank, rank.enqueued, rank.completed, ops, rank.last_ns, None)
+        )
     answer = _ask(ranks)
     assert answer is not None
     assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(5, "gpu_stuck")]
@@ -128,13 +154,21 @@ def test_a_second_host_that_stopped_a_little_later_is_named_too() -> None:
         ranks[rank] = RankProgress(rank, more, ahead.completed, ahead.pending, ahead.last_ns, None)
     answer = _ask(ranks)
     assert answer is not None
-    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(0, "host_lock"), (4, "host_lock")]
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [
+        (0, "host_lock"),
+        (4, "host_lock"),
+    ]
 
 
 def test_a_dead_gpu_and_a_stopped_host_are_both_named() -> None:
     ranks = _stopped(gpus=(1,))
     stopped = ranks[6]
-    ranks[6] = RankProgress(6, {"tp3": 10, "dp0": 10}, {"tp3": 10, "dp0": 10}, (), stopped.last_ns, None)
+    ranks[6] = RankProgress(
+        6, {"tp3": 10, "dp0": 10}, {"tp3": 10, "dp0": 10}, (), stopped.last_ns, None
+    )
     answer = _ask(ranks)
     assert answer is not None
-    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [(1, "gpu_error"), (6, "host_lock")]
+    assert [(c.rank, c.detail.split(":")[0]) for c in answer.culprits] == [
+        (1, "gpu_error"),
+        (6, "host_lock"),
+    ]

@@ -14,7 +14,9 @@ def _answer(workers: int, steps: int) -> Answer:
     values = np.ones((workers, steps))
     values[1] = 1.4
     values[0, 0] = np.nan
-    culprit = Culprit(worker="rank 1", rank=1, cause=CauseClass.HOST, excess=0.4, error=0.01, confidence=0.9)
+    culprit = Culprit(
+        worker="rank 1", rank=1, cause=CauseClass.HOST, excess=0.4, error=0.01, confidence=0.9
+    )
     heat = Heat(tuple(f"rank {i}" for i in range(workers)), tuple(range(100, 100 + steps)), values)
     return Answer(source="test", culprits=(culprit,), cause=CauseClass.HOST, heat=heat)
 
@@ -22,7 +24,10 @@ def _answer(workers: int, steps: int) -> Answer:
 def test_svg_is_well_formed_and_names_the_culprit() -> None:
     root = ET.fromstring(to_svg(draw(_answer(4, 6), "a <job> & more")))
     texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[:2] == ["a <job> & more", "slow – rank 1: host – own time per step against workers of the same role"]
+    assert texts[:2] == [
+        "a <job> & more",
+        "slow – rank 1: host – own time per step against workers of the same role",
+    ]
     assert "◀ +40.0%" in texts
     hints = [node.text for node in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(hints) == 4 * 6

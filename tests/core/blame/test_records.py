@@ -13,7 +13,9 @@ from ingero.core.blame.records import blame_records
 from ingero.core.collectives.columns import from_records
 
 
-def _ask(job: Job, *, exact_ends: bool = True, without: Collection[int] = (), shuffled: bool = False) -> Answer:
+def _ask(
+    job: Job, *, exact_ends: bool = True, without: Collection[int] = (), shuffled: bool = False
+) -> Answer:
     records = [r for r in record(job) if r.global_rank not in without]
     if shuffled:
         np.random.default_rng(0).shuffle(records)  # type: ignore[arg-type]  # shuffles any mutable sequence
@@ -34,22 +36,36 @@ def _named(answer: Answer) -> set[tuple[int | None, str]]:
         pytest.param(Job(slow_host={1: 0.001}, skew_s=5), {(1, "host")}, id="host-skewed-clocks"),
         pytest.param(Job(slow_gpu={7: 0.05}, skew_s=5), {(7, "compute")}, id="gpu-skewed-clocks"),
         pytest.param(Job(slow_gpu={2: 0.1, 5: 0.1}), {(2, "compute"), (5, "compute")}, id="two"),
-        pytest.param(Job(slow_gpu={2: 0.2}, slow_host={5: 0.003}), {(2, "compute"), (5, "host")}, id="one-of-each"),
+        pytest.param(
+            Job(slow_gpu={2: 0.2}, slow_host={5: 0.003}),
+            {(2, "compute"), (5, "host")},
+            id="one-of-each",
+        ),
         pytest.param(Job(tp=1, pp=4, dp=4, slow_gpu={9: 0.05}), {(9, "compute")}, id="pipeline"),
         pytest.param(Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}), {(13, "compute")}, id="three-ways"),
         pytest.param(
-            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}, unnumbered=True), {(13, "compute")}, id="sends-without-numbers"
+            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.1}, unnumbered=True),
+            {(13, "compute")},
+            id="sends-without-numbers",
         ),
         pytest.param(
-            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.3}, stage_factor={0: 1.2}), {(13, "compute")}, id="beside-a-big-stage"
+            Job(tp=2, pp=2, dp=4, slow_gpu={13: 0.3}, stage_factor={0: 1.2}),
+            {(13, "compute")},
+            id="beside-a-big-stage",
         ),
         pytest.param(Job(tp=1, dp=3, slow_gpu={1: 0.05}), {(1, "compute")}, id="three-ranks"),
-        pytest.param(Job(slow_gpu={6: 0.05}, run_ahead=True), {(6, "compute")}, id="host-runs-ahead-gpu"),
-        pytest.param(Job(slow_host={6: 0.02}, run_ahead=True), {(6, "host")}, id="host-runs-ahead-host"),
+        pytest.param(
+            Job(slow_gpu={6: 0.05}, run_ahead=True), {(6, "compute")}, id="host-runs-ahead-gpu"
+        ),
+        pytest.param(
+            Job(slow_host={6: 0.02}, run_ahead=True), {(6, "host")}, id="host-runs-ahead-host"
+        ),
         pytest.param(Job(slow_link={3: 6}), {(3, "network")}, id="one-slow-link"),
     ],
 )
-def test_the_culprit_is_named_with_its_class_and_nobody_else(job: Job, truth: set[tuple[int, str]]) -> None:
+def test_the_culprit_is_named_with_its_class_and_nobody_else(
+    job: Job, truth: set[tuple[int, str]]
+) -> None:
     assert _named(_ask(job)) == truth
 
 
@@ -61,9 +77,13 @@ def test_the_culprit_is_named_with_its_class_and_nobody_else(job: Job, truth: se
         pytest.param(Job(tp=1, pp=4, dp=4), None, id="healthy-pipeline"),
         pytest.param(Job(imbalance=0.15), CauseClass.DATA_IMBALANCE, id="uneven-data"),
         pytest.param(
-            Job(imbalance=0.1, pp=2, tp=1, steps=30, seed=5), CauseClass.DATA_IMBALANCE, id="uneven-data-pipeline"
+            Job(imbalance=0.1, pp=2, tp=1, steps=30, seed=5),
+            CauseClass.DATA_IMBALANCE,
+            id="uneven-data-pipeline",
         ),
-        pytest.param(Job(tp=1, pp=4, dp=4, stage_factor={3: 1.3}), CauseClass.STRUCTURAL, id="big-last-stage"),
+        pytest.param(
+            Job(tp=1, pp=4, dp=4, stage_factor={3: 1.3}), CauseClass.STRUCTURAL, id="big-last-stage"
+        ),
         pytest.param(Job(slow_comm={("dp", 0): 6}), CauseClass.NETWORK, id="slow-communicator"),
     ],
 )
@@ -88,7 +108,9 @@ def test_stalls_name_rank_class_and_period(period: int) -> None:
 def test_missing_ranks_do_not_hide_the_culprit(without: tuple[int, ...]) -> None:
     answer = _ask(Job(slow_gpu={6: 0.05}), without=without)
     assert _named(answer) == {(6, "compute")}
-    assert answer.notes == (f"partial set: {8 - len(without)} of 8 ranks; missing {', '.join(map(str, without))}",)
+    assert answer.notes == (
+        f"partial set: {8 - len(without)} of 8 ranks; missing {', '.join(map(str, without))}",
+    )
 
 
 def test_a_culprit_without_records_is_not_replaced_by_its_victim() -> None:
@@ -128,7 +150,10 @@ def test_durations_alone_name_the_rank_and_the_class_only_if_clocks_agree(
     [
         (Job(slow_gpu={6: 0.2}), 2 * 0.005 * 0.2),  # two micro-batches a step
         (Job(slow_host={6: 0.004}), 0.004),
-        (Job(slow_gpu={2: 0.2, 5: 0.2}), 2 * 0.005 * 0.2),  # both at once cost what one costs: waits are not summed
+        (
+            Job(slow_gpu={2: 0.2, 5: 0.2}),
+            2 * 0.005 * 0.2,
+        ),  # both at once cost what one costs: waits are not summed
     ],
 )
 def test_the_price_is_the_injected_loss_within_five_percent(job: Job, lost_s: float) -> None:
@@ -144,14 +169,19 @@ def test_excess_is_the_injected_share() -> None:
 def test_one_rank_is_too_little_to_compare() -> None:
     answer = _ask(Job(), without=range(1, 8))
     assert answer.culprits == ()
-    assert answer.not_sure == "1 rank recorded: a comparison needs records of at least two ranks over some steps"
+    assert (
+        answer.not_sure
+        == "1 rank recorded: a comparison needs records of at least two ranks over some steps"
+    )
 
 
 def test_two_candidates_within_the_error_bar_are_both_named_with_what_would_separate_them() -> None:
     answer = _ask(Job(tp=1, dp=8, slow_gpu={2: 0.0175, 5: 0.0135}, chronic=0.0, noise=0.002))
     assert [c.rank for c in answer.culprits] == [2]
     assert answer.not_sure is not None
-    assert answer.not_sure.startswith("rank 2 and rank 5 lie within one error bar of each other: more steps")
+    assert answer.not_sure.startswith(
+        "rank 2 and rank 5 lie within one error bar of each other: more steps"
+    )
 
 
 def test_the_collective_is_named_with_its_ranks() -> None:
@@ -169,7 +199,9 @@ def test_records_read_twice_count_once(exact_ends: bool) -> None:
     again = blame_records(rows.take(np.repeat(np.arange(len(rows)), 2)), exact_ends, "test")
     assert [c.rank for c in again.culprits] == [2]
     assert (again.culprits, again.loss_s) == (once.culprits, once.loss_s)
-    assert again.notes == (f"{len(rows)} records were there before, in this file or another, and count once",)
+    assert again.notes == (
+        f"{len(rows)} records were there before, in this file or another, and count once",
+    )
 
 
 @pytest.mark.parametrize("exact_ends", [True, False])
@@ -202,7 +234,9 @@ def test_a_rank_with_few_records_is_not_blamed_for_that(
     own = np.flatnonzero(rows.who == 3)
     for kept in range(2, 20):
         left_out = own[:-kept] if is_late else own[kept:]
-        answer = blame_records(rows.take(np.delete(np.arange(len(rows)), left_out)), exact_ends, "test")
+        answer = blame_records(
+            rows.take(np.delete(np.arange(len(rows)), left_out)), exact_ends, "test"
+        )
         assert {c.rank for c in answer.culprits} <= {5}, kept
 
 

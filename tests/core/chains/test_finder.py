@@ -39,21 +39,29 @@ def layers(chain: Chain) -> list[str]:
     return list(dict.fromkeys(str(entry.layer) for entry in chain.timeline))
 
 
-def system(cpu: float = 0, mem: float = 0, avail: int = 9999, swap: int = 0, load: float = 0) -> SystemSample:
+def system(
+    cpu: float = 0, mem: float = 0, avail: int = 9999, swap: int = 0, load: float = 0
+) -> SystemSample:
     return SystemSample(T0, cpu, mem, avail, swap, load)
 
 
 def test_preemption_explains_a_tail() -> None:
     """C1, F153, F142."""
     [chain] = find(events("sched_switch", 10, 5 * MS), [SLOW])
-    assert (chain.name, chain.severity, chain.tail_ratio) == ("tail-medium-cudaStreamSync", Severity.MEDIUM, 100.0)
+    assert (chain.name, chain.severity, chain.tail_ratio) == (
+        "tail-medium-cudaStreamSync",
+        Severity.MEDIUM,
+        100.0,
+    )
     assert chain.summary == "cudaStreamSync p99=100ms (100.0x p50) — 10 sched_switch events"
     assert chain.root_cause == "10 sched_switch events"
     assert chain.timeline[0].detail.startswith("10 context switches (50ms off-CPU)")
     assert chain.recommendations[0] == f"Give the process cores of its own: taskset -acp 1-7 {PID}"
 
 
-@pytest.mark.parametrize(("switches", "op"), [(3, SLOW), (20, HEALTHY)], ids=["C2 too few", "C3 no tail"])
+@pytest.mark.parametrize(
+    ("switches", "op"), [(3, SLOW), (20, HEALTHY)], ids=["C2 too few", "C3 no tail"]
+)
 def test_no_chain_without_enough_cause_or_symptom(switches: int, op: OpSummary) -> None:
     assert find(events("sched_switch", switches, 5 * MS), [op]) == []
 
@@ -78,7 +86,11 @@ def test_a_host_under_pressure_in_table_order() -> None:
     """C6."""
     op = summary("cudaStreamSync", 100, 16 * MS, 142 * MS)
     [chain] = find(events("sched_switch", 20, 2 * MS), [op], system(94, 97, 512, 2100, 12.1))
-    assert (chain.severity, chain.tail_ratio, layers(chain)) == (Severity.HIGH, 8.9, ["SYSTEM", "HOST", "CUDA"])
+    assert (chain.severity, chain.tail_ratio, layers(chain)) == (
+        Severity.HIGH,
+        8.9,
+        ["SYSTEM", "HOST", "CUDA"],
+    )
     assert chain.root_cause.split(" + ") == [
         "high CPU utilization", "memory pressure", "swap activity", "high system load", "20 sched_switch events",
     ]  # fmt: skip
@@ -87,7 +99,9 @@ def test_a_host_under_pressure_in_table_order() -> None:
 
 def test_a_calm_host_is_not_blamed() -> None:
     """C7."""
-    assert find(ops=[summary("cudaLaunchKernel", 100, 10 * US, 20 * US)], system=system(30, 50)) == []
+    assert (
+        find(ops=[summary("cudaLaunchKernel", 100, 10 * US, 20 * US)], system=system(30, 50)) == []
+    )
 
 
 def io(op: str, count: int, duration: int, sectors: int = 8) -> EventColumns:
@@ -99,21 +113,42 @@ def io(op: str, count: int, duration: int, sectors: int = 8) -> EventColumns:
     [
         (io("block_read", 60, 10 * MS, 256), "MEDIUM", (fixes.READS,)),
         (io("block_write", 5, 200 * MS), "HIGH", (fixes.SLOW_DISK, fixes.WRITES)),
-        (join(io("block_read", 15, 10 * MS), io("block_write", 40, 10 * MS)), "MEDIUM", (fixes.WRITES,)),
-        (join(io("block_read", 59, 5 * MS), io("block_read", 1, 30 * MS)), "MEDIUM", (fixes.SLOW_DISK, fixes.READS)),
-        (join(io("block_read", 55, 10 * MS), io("block_read", 1, 80 * MS)), "HIGH", (fixes.SLOW_DISK, fixes.READS)),
+        (
+            join(io("block_read", 15, 10 * MS), io("block_write", 40, 10 * MS)),
+            "MEDIUM",
+            (fixes.WRITES,),
+        ),
+        (
+            join(io("block_read", 59, 5 * MS), io("block_read", 1, 30 * MS)),
+            "MEDIUM",
+            (fixes.SLOW_DISK, fixes.READS),
+        ),
+        (
+            join(io("block_read", 55, 10 * MS), io("block_read", 1, 80 * MS)),
+            "HIGH",
+            (fixes.SLOW_DISK, fixes.READS),
+        ),
     ],
     ids=["C8", "C11", "C12", "C13", "C14"],
 )
-def test_disk_explains_a_tail(evidence: EventColumns, severity: str, advice: tuple[str, ...]) -> None:
+def test_disk_explains_a_tail(
+    evidence: EventColumns, severity: str, advice: tuple[str, ...]
+) -> None:
     [chain] = find(evidence, [SLOW])
-    assert (chain.severity, chain.root_cause, chain.recommendations) == (severity, "heavy block I/O", advice)
+    assert (chain.severity, chain.root_cause, chain.recommendations) == (
+        severity,
+        "heavy block I/O",
+        advice,
+    )
     assert layers(chain) == ["IO", "CUDA"]
 
 
 def test_disk_detail_counts_and_measures() -> None:
     [chain] = find(io("block_read", 60, 10 * MS, 256), [SLOW])
-    assert chain.timeline[0].detail == "60 I/O ops (60 reads, 0 writes), 600ms total, 7.5 MB, peak 10ms"
+    assert (
+        chain.timeline[0].detail
+        == "60 I/O ops (60 reads, 0 writes), 600ms total, 7.5 MB, peak 10ms"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +170,10 @@ def test_retransmissions_stand_alone_and_explain() -> None:
 def test_sockets_need_calls_and_bytes() -> None:
     """C17, C18."""
     [chain] = find(events("net_send", 120, arg1=20 * 1024), [SLOW])
-    assert (chain.timeline[0].op, chain.timeline[0].detail) == ("socket_io", "120 socket ops (2.3 MB)")
+    assert (chain.timeline[0].op, chain.timeline[0].detail) == (
+        "socket_io",
+        "120 socket ops (2.3 MB)",
+    )
     assert chain.recommendations == (fixes.SOCKETS,)
     assert find(events("net_recv", 50, arg1=20 * 1024), [SLOW]) == []
 
@@ -168,7 +206,14 @@ def test_noisy_neighbour() -> None:
         ({7: (10 * MS, 20), 8: (MS // 2, 9)}, []),
         ({7: (MS, 20), 8: (10 * MS, 20)}, []),
     ],
-    ids=["C20", "three times", "too short to hurt", "few of its own", "few of others", "the neighbour waits"],
+    ids=[
+        "C20",
+        "three times",
+        "too short to hurt",
+        "few of its own",
+        "few of others",
+        "the neighbour waits",
+    ],
 )
 def test_noisy_neighbour_from_waits_of_all_cgroups_must_37(
     waits: dict[int, tuple[int, int]], names_found: list[str]
@@ -187,7 +232,10 @@ def snapshots(counts: list[int], switches: int, op: OpSummary) -> list[list[str]
             finder.add(events("sched_switch", switches, MS, at=now))
         seen = OpSummary(op.key, count, op.p50_ns, op.p99_ns, pid=op.pid)
         found.append(
-            [f"{chain.name} {chain.summary.split(' — ')[0].split()[-1]}" for chain in finder.find(now, [seen])]
+            [
+                f"{chain.name} {chain.summary.split(' — ')[0].split()[-1]}"
+                for chain in finder.find(now, [seen])
+            ]
         )
     return found
 
@@ -208,7 +256,9 @@ def test_falling_throughput() -> None:
 
 def test_an_operation_with_a_tail_has_no_second_chain() -> None:
     """C26."""
-    assert [name.split()[0] for name in snapshots([*RISING, 550, 600], 10, SLOW)[-1]] == ["tail-medium-cudaStreamSync"]
+    assert [name.split()[0] for name in snapshots([*RISING, 550, 600], 10, SLOW)[-1]] == [
+        "tail-medium-cudaStreamSync"
+    ]
 
 
 def test_evidence_of_the_whole_window_counts_for_a_fall() -> None:
@@ -221,7 +271,8 @@ def test_evidence_of_the_whole_window_counts_for_a_fall() -> None:
 
 def captures(end_ret: int, end_duration: int) -> EventColumns:
     return join(
-        events("graphBeginCapture", at=T0), events("graphEndCapture", duration=end_duration, ret=end_ret, at=T0 + MS)
+        events("graphBeginCapture", at=T0),
+        events("graphEndCapture", duration=end_duration, ret=end_ret, at=T0 + MS),
     )
 
 
@@ -269,7 +320,10 @@ OTHER = PID + 1
 @pytest.mark.parametrize(
     "evidence",
     [
-        join(events("graphBeginCapture", at=T0), events("graphEndCapture", duration=5 * MS, ret=1, at=T0, pid=OTHER)),
+        join(
+            events("graphBeginCapture", at=T0),
+            events("graphEndCapture", duration=5 * MS, ret=1, at=T0, pid=OTHER),
+        ),
         join(
             events("graphLaunch", duration=MS // 2, at=T0 + 10 * MS),
             events("sched_switch", 10, US, at=T0 + MS, step=MS, pid=OTHER),
@@ -291,11 +345,14 @@ def test_a_launch_in_another_process_is_no_launch_of_this_graph_must_39() -> Non
         events("graphInstantiate", at=T0 - 40 * SECOND, arg1=0xE),
         events("graphLaunch", at=T0 - 39 * SECOND, arg1=0xE, pid=OTHER),
     )
-    assert [(chain.name, chain.pid) for chain in find(evidence)] == [("graph-never-launched-0xe", PID)]
+    assert [(chain.name, chain.pid) for chain in find(evidence)] == [
+        ("graph-never-launched-0xe", PID)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("workload", "window_s"), [("training", 10), ("inference", 0.5), ("unknown", 10), ("", 10), ("bogus", 10)]
+    ("workload", "window_s"),
+    [("training", 10), ("inference", 0.5), ("unknown", 10), ("", 10), ("bogus", 10)],
 )
 def test_window_follows_the_workload(workload: str, window_s: float) -> None:
     """C35."""
@@ -312,7 +369,9 @@ def slow_calls(at: int, pid: int = PID) -> EventColumns:
 
 def switches_during(at: int, pid: int = PID, ret: int = 1) -> EventColumns:
     """Each ends inside a slow call that begins at `at`."""
-    return events("sched_switch", 6, 55 * MS, at=at + 57 * MS, step=70 * MS, pid=pid, arg1=812, ret=ret)
+    return events(
+        "sched_switch", 6, 55 * MS, at=at + 57 * MS, step=70 * MS, pid=pid, arg1=812, ret=ret
+    )
 
 
 def chains_of(*parts: EventColumns) -> list[Chain]:
@@ -343,7 +402,10 @@ def test_disk_traffic_of_another_process_is_named_as_such() -> None:
     writes = events("block_write", 300, 4 * MS, at=at + 5 * MS, step=MS, pid=812, arg0=8)
     [chain] = chains_of(slow_calls(at), writes)
     assert chain.root_cause == "heavy block I/O by rsync (pid 812)"
-    assert chain.recommendations[-1] == "Let the disk traffic of rsync (pid 812) wait: ionice -c 3 -p 812"
+    assert (
+        chain.recommendations[-1]
+        == "Let the disk traffic of rsync (pid 812) wait: ionice -c 3 -p 812"
+    )
 
 
 def test_system_pressure_counts_only_near_the_slow_calls() -> None:
@@ -371,7 +433,9 @@ def test_stats_and_finder_agree_on_threads() -> None:
     """Recorders of the published format store the thread id in the pid column of a context switch."""
     calls = events("cudaStreamSync", 200, MS, step=5 * MS, tid=1001)
     slow = events("cudaStreamSync", 6, 60 * MS, at=T0 + 2 * SECOND, step=70 * MS, tid=1001)
-    switched = events("sched_switch", 6, 55 * MS, at=T0 + 2 * SECOND + 57 * MS, step=70 * MS, pid=1001, arg1=812)
+    switched = events(
+        "sched_switch", 6, 55 * MS, at=T0 + 2 * SECOND + 57 * MS, step=70 * MS, pid=1001, arg1=812
+    )
     stats, finder = TraceStats(), ChainFinder()
     for part in (calls, slow, switched):
         stats.add(part)

@@ -18,7 +18,9 @@ def chunks(events: list[Event], size: int) -> list[SliceChunk]:
     parts = []
     for begin in range(0, len(events), size):
         part = events[begin : begin + size]
-        ts, duration, source, op, node = (np.array(column, np.int64) for column in zip(*part, strict=True))
+        ts, duration, source, op, node = (
+            np.array(column, np.int64) for column in zip(*part, strict=True)
+        )
         zeros = np.zeros(len(part), np.int64)
         rows = np.arange(begin, begin + len(part))
         parts.append(SliceChunk(ts, duration, source, op, zeros, zeros, zeros, zeros, node, rows))
@@ -26,14 +28,18 @@ def chunks(events: list[Event], size: int) -> list[SliceChunk]:
 
 
 def chain(node: int, at_ns: int, layers: list[str], op: OpKey | None) -> TimelineChain:
-    return TimelineChain(node=node, at_ns=at_ns, severity="HIGH", summary="", root_cause="", layers=layers, op=op)
+    return TimelineChain(
+        node=node, at_ns=at_ns, severity="HIGH", summary="", root_cause="", layers=layers, op=op
+    )
 
 
 def slowest(events: list[Event], one: TimelineChain, keys: set[OpKey]) -> int | None:
     found = [
         (duration, row)
         for row, (ts, duration, source, op, node) in enumerate(events)
-        if node == one.node and one.at_ns - CHAIN_WINDOW_NS <= ts <= one.at_ns and (source, op) in keys
+        if node == one.node
+        and one.at_ns - CHAIN_WINDOW_NS <= ts <= one.at_ns
+        and (source, op) in keys
     ]
     return max(found)[1] if found else None
 
@@ -57,10 +63,15 @@ def slowest(events: list[Event], one: TimelineChain, keys: set[OpKey]) -> int | 
     st.integers(1, 30),
 )  # fmt: skip
 @settings(max_examples=80)
-def test_the_slowest_of_each_layer_then_the_call(events: list[Event], chains: list[TimelineChain], size: int) -> None:
+def test_the_slowest_of_each_layer_then_the_call(
+    events: list[Event], chains: list[TimelineChain], size: int
+) -> None:
     for one in link_events(chains, chunks(events, size)):
         wanted = [SOURCES.get(layer, ()) for layer in one.layers]
         wanted = [sources for sources in wanted if one.op is None or one.op[0] not in sources]
-        rows = [slowest(events, one, {(source, op) for source in sources for op in (1, 2)}) for sources in wanted]
+        rows = [
+            slowest(events, one, {(source, op) for source in sources for op in (1, 2)})
+            for sources in wanted
+        ]
         rows += [] if one.op is None else [slowest(events, one, {one.op})]
         assert one.rows == list(dict.fromkeys(row for row in rows if row is not None))

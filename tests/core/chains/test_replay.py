@@ -16,7 +16,9 @@ def test_a_long_recording_is_explained_by_the_samples_of_its_first_minutes_too()
         events("cudaLaunchKernel", 10, 5 * MS, at=T0 + SECOND, step=20 * MS),
     )
     busy = [SystemSample(T0 + SECOND, 99.0, 10.0, 9999, 0, 1.0)]
-    calm = [SystemSample(T0 + second * SECOND, 5.0, 10.0, 9999, 0, 1.0) for second in range(10, 7200)]
+    calm = [
+        SystemSample(T0 + second * SECOND, 5.0, 10.0, 9999, 0, 1.0) for second in range(10, 7200)
+    ]
     causes = [chain.root_cause for _, chain in replay(calls, busy + calm, Host())]
     assert causes == ["high CPU utilization"]
     assert causes == [chain.root_cause for _, chain in replay(calls, calm + busy, Host())]

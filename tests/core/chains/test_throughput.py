@@ -14,6 +14,8 @@ def test_a_fall_is_seen_also_after_the_clock_was_set_back(set_back_s: int) -> No
     for second in range(20):
         count += 100 if second < 15 else 40
         shift = set_back_s * SECOND if second >= 10 else 0
-        drop = watch.observe(T0 + second * SECOND - shift, summary("cudaLaunchKernel", count, MS, MS))
+        drop = watch.observe(
+            T0 + second * SECOND - shift, summary("cudaLaunchKernel", count, MS, MS)
+        )
         drops += [(second, round(drop.percent))] if drop else []
     assert drops == [(second, 60) for second in range(15, 20)]

@@ -6,7 +6,9 @@ from hypothesis.strategies import floats, integers
 
 from ingero.core.clocks.offsets import align_clocks, fit_clock, theil_sen
 
-EXITS = 1_700_000_000_000_000_000 + np.cumsum(np.random.default_rng(3).integers(20_000_000, 60_000_000, 200))
+EXITS = 1_700_000_000_000_000_000 + np.cumsum(
+    np.random.default_rng(3).integers(20_000_000, 60_000_000, 200)
+)
 
 
 @given(offset_ns=integers(-5_000_000_000, 5_000_000_000), ppm=floats(-100, 100))
@@ -39,7 +41,11 @@ def test_nothing_in_common_is_unknown_not_zero() -> None:
 def test_hosts_are_aligned_through_a_third_one() -> None:
     """Host 2 shares collectives with host 1 only, and is still placed on host 0's clock."""
     skew = {0: 0, 1: 5_000_000_000, 2: -3_000_000_000}
-    rows = [(host, index, EXITS[index] + skew[host]) for index in range(100) for host in ((0, 1), (1, 2))[index % 2]]
+    rows = [
+        (host, index, EXITS[index] + skew[host])
+        for index in range(100)
+        for host in ((0, 1), (1, 2))[index % 2]
+    ]
     rows += [(0, 1_000 + index, EXITS[index]) for index in range(60)]
     host, group, exits = (np.array(column) for column in zip(*rows, strict=True))
     fits = align_clocks(host.astype(np.int32), group, exits)

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.clocks.skew import MAX_WARNINGS, ClockOffset, TimeSample, estimate_offset, skew_warnings, unsure_nodes
+from ingero.core.clocks.skew import (
+    MAX_WARNINGS,
+    ClockOffset,
+    TimeSample,
+    estimate_offset,
+    skew_warnings,
+    unsure_nodes,
+)
 
 
 def test_v5_offset_and_round_trip_of_one_sample() -> None:
@@ -39,15 +46,22 @@ def test_clocks_that_cannot_be_compared_that_closely_are_named() -> None:
 
 
 def test_one_wrong_clock_among_many_is_named_once() -> None:
-    offsets = {f"n{i}": ClockOffset(i * 0.01, 1.0) for i in range(50)} | {"bad": ClockOffset(5000.0, 1.0)}
+    offsets = {f"n{i}": ClockOffset(i * 0.01, 1.0) for i in range(50)} | {
+        "bad": ClockOffset(5000.0, 1.0)
+    }
     assert [warning.other for warning in skew_warnings(offsets, 10.0)] == ["bad"]
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(-1e6, 1e6), max_size=20), st.floats(-1e6, 1e6))
+@given(
+    st.dictionaries(st.text(min_size=1, max_size=3), st.floats(-1e6, 1e6), max_size=20),
+    st.floats(-1e6, 1e6),
+)
 def test_only_differences_count(offsets: dict[str, float], shift: float) -> None:
     """Our own clock may be as wrong as it likes."""
     plain = skew_warnings({name: ClockOffset(ms, 1.0) for name, ms in offsets.items()}, 10.0)
-    moved = skew_warnings({name: ClockOffset(ms + shift, 1.0) for name, ms in offsets.items()}, 10.0)
+    moved = skew_warnings(
+        {name: ClockOffset(ms + shift, 1.0) for name, ms in offsets.items()}, 10.0
+    )
     close = [w for w in (*plain, *moved) if abs(abs(w.offset_ms) - 10.0) < 1e-3]
     if not close and len(offsets) <= MAX_WARNINGS:
         assert {(w.node, w.other) for w in plain} == {(w.node, w.other) for w in moved}

@@ -18,7 +18,9 @@ def test_a_wait_counts_from_the_enqueue_n1() -> None:
      ([(3 * MS, 9)], [(2 * MS, 9)])],
     ids=["no collective", "default stream", "unknown stream", "another stream", "wait came first"],
 )  # fmt: skip
-def test_nothing_to_wait_for_n2(collectives: list[tuple[int, int | None]], waits: list[tuple[int, int]]) -> None:
+def test_nothing_to_wait_for_n2(
+    collectives: list[tuple[int, int | None]], waits: list[tuple[int, int]]
+) -> None:
     assert barrier_waits(collectives, waits) == [None] * len(collectives)
 
 
@@ -30,4 +32,9 @@ def test_a_wait_over_a_second_later_is_dropped_with_its_collective_must_44_n3() 
 
 def test_a_wait_belongs_to_the_last_collective_on_its_stream_and_is_used_once() -> None:
     collectives = [(4 * MS, 9), (1 * MS, 9), (2 * MS, 7), (3 * MS, 9)]  # in any order
-    assert barrier_waits(collectives, [(6 * MS, 9), (7 * MS, 9), (8 * MS, 7)]) == [2 * MS, None, 6 * MS, None]
+    assert barrier_waits(collectives, [(6 * MS, 9), (7 * MS, 9), (8 * MS, 7)]) == [
+        2 * MS,
+        None,
+        6 * MS,
+        None,
+    ]

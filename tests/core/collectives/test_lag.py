@@ -13,7 +13,12 @@ MS = 1_000_000
 
 
 def collective(
-    durations_ms: list[float], *, entries_ms: list[float] | None = None, seq: int = -1, gpu: bool = False, comm: int = 1
+    durations_ms: list[float],
+    *,
+    entries_ms: list[float] | None = None,
+    seq: int = -1,
+    gpu: bool = False,
+    comm: int = 1,
 ) -> Collectives:
     count = len(durations_ms)
     entry = np.round(np.array(entries_ms or [0.0] * count) * MS).astype(np.int64)
@@ -23,7 +28,9 @@ def collective(
         "rank": np.arange(count), "nranks": np.full(count, count), "start_ns": entry, "end_ns": entry + duration,
         "gpu_duration_ns": duration if gpu else np.full(count, -1),
     }  # fmt: skip
-    return from_columns(columns, ["AllReduce"], [Recorder(None, f"n{rank}", rank) for rank in range(count)])
+    return from_columns(
+        columns, ["AllReduce"], [Recorder(None, f"n{rank}", rank) for rank in range(count)]
+    )
 
 
 def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # a test helper over one call
@@ -108,7 +115,9 @@ def test_an_unknown_clock_shows_no_lateness() -> None:
     late = collective([5.0] * 4, entries_ms=[0, 0, 0, 90])
     lag = lag_of(late, clocks={})
     assert np.isinf(lag.error_ms).all()
-    assert np.isnan(lag.shown_lateness_ms).all()  # clocks that were never compared do not make anybody punctual
+    assert np.isnan(
+        lag.shown_lateness_ms
+    ).all()  # clocks that were never compared do not make anybody punctual
 
 
 def test_send_and_receive_are_one_pair() -> None:
@@ -132,7 +141,9 @@ def test_too_few_ranks_say_nothing() -> None:
 def test_the_order_of_rows_changes_nothing(order: int) -> None:
     columns = collective([3.0, 1.0, 2.0, 9.0], seq=1, gpu=True)
     shuffled = np.random.default_rng(order).permutation(4)
-    assert np.array_equal(lag_of(columns).lateness_ms[shuffled], lag_of(columns.take(shuffled)).lateness_ms)
+    assert np.array_equal(
+        lag_of(columns).lateness_ms[shuffled], lag_of(columns.take(shuffled)).lateness_ms
+    )
 
 
 def test_f070_one_communicator_over_the_cap_evicts_the_least_recent() -> None:

@@ -51,7 +51,9 @@ def test_a_step_waits_until_everything_about_it_has_been_told() -> None:
     assert np.allclose(steps.take(at(1.5)).own_s, [0.8])
     steps.enter([(at(1.9), at(2.5))])
     steps.mark(3, at(3))
-    assert np.allclose(steps.take(at(3)).own_s, [0.9, 0.5]), "what reaches into the next step is remembered"
+    assert np.allclose(steps.take(at(3)).own_s, [0.9, 0.5]), (
+        "what reaches into the next step is remembered"
+    )
 
 
 def test_nonsense_is_left_out_and_too_much_is_dropped_and_counted() -> None:
@@ -67,7 +69,10 @@ def test_nonsense_is_left_out_and_too_much_is_dropped_and_counted() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(marks=lists(integers(1, 50), min_size=3, max_size=12), inside=lists(tuples(integers(0, 300), integers(0, 60))))
+@given(
+    marks=lists(integers(1, 50), min_size=3, max_size=12),
+    inside=lists(tuples(integers(0, 300), integers(0, 60))),
+)
 def test_own_and_inside_make_up_the_step(marks: list[int], inside: list[tuple[int, int]]) -> None:
     moments = np.cumsum([0, *marks]).tolist()
     busy = np.zeros(1000, bool)

@@ -50,7 +50,10 @@ def test_the_cycle_repeats_the_sequence(pattern: list[int], turns: int) -> None:
 
 def load_csv(path: Path) -> Collectives:
     rows = list(csv.DictReader(path.read_text().splitlines()))
-    number = {key: np.array([int(row[key]) for row in rows]) for key in ("enqueue_ns", "gpu_start_ns", "gpu_stop_ns")}
+    number = {
+        key: np.array([int(row[key]) for row in rows])
+        for key in ("enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
+    }
     columns = {
         "who": [int(row["global_rank"]) for row in rows], "comm": [int(row["comm_hash"], 16) for row in rows],
         "seq": [int(row["seq"]) for row in rows], "op": [0] * len(rows), "rank": [int(row["rank"]) for row in rows],
@@ -68,13 +71,16 @@ def _live_steps(rows: Collectives) -> StepTimes:
     return stream.take(rows.take(order[LEARN_AFTER:]))
 
 
-@pytest.mark.parametrize(("run", "culprit", "is_host"), [("gpu10_rank3", 3, False), ("host_rank5", 5, True)])
+@pytest.mark.parametrize(
+    ("run", "culprit", "is_host"), [("gpu10_rank3", 3, False), ("host_rank5", 5, True)]
+)
 def test_real_ranks_differ_in_own_time_only(run: str, culprit: int, is_host: bool) -> None:
     """Eight real NCCL ranks: step times agree to a fraction of a percent, own time names the slowed one."""
     rows = load_csv(shared(f"data/nccl-h200/{run}") / "collectives.csv")
     steps = [_live_steps(rows.take(rows.who == rank)) for rank in range(8)]
     own, idle, span = (
-        np.array([np.nanmedian(getattr(each, name)) for each in steps]) for name in ("own_s", "idle_s", "span_s")
+        np.array([np.nanmedian(getattr(each, name)) for each in steps])
+        for name in ("own_s", "idle_s", "span_s")
     )
     assert np.ptp(span) / span.mean() < 0.005
     assert own.argmax() == culprit

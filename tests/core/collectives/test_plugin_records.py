@@ -15,7 +15,11 @@ EPOCH = 1_790_000_000_000_000_000
 def records(rows):
     array = np.zeros(len(rows), RECORD)
     for index, row in enumerate(rows):
-        for name, value in {"kind": KIND_COLLECTIVE, "op": b"AllReduce", "datatype": b"Float32"}.items():
+        for name, value in {
+            "kind": KIND_COLLECTIVE,
+            "op": b"AllReduce",
+            "datatype": b"Float32",
+        }.items():
             array[index][name] = row.get(name, value)
         for name, value in row.items():
             array[index][name] = value
@@ -32,7 +36,12 @@ def test_names_and_sizes_are_the_contracts():
         ]
     )
     columns = to_collectives(rows, Recorder(None, "n", None), SAME_CLOCK)
-    assert [columns.ops[code] for code in columns.op] == ["Broadcast", "AllReduce", "Send", "NewThing"]
+    assert [columns.ops[code] for code in columns.op] == [
+        "Broadcast",
+        "AllReduce",
+        "Send",
+        "NewThing",
+    ]
     assert columns.size_bytes.tolist() == [20, 10, 40, -1]
     assert columns.peer.tolist() == [3, -1, 2, -1]
     assert columns.seq.tolist() == [0, 0, -1, 0]
@@ -48,7 +57,9 @@ def test_no_records_are_no_rows():
 @given(
     offset=st.integers(-(10**15), 10**15),
     delays=st.lists(
-        st.tuples(st.integers(1, 10**6), st.integers(1, 10**9), st.integers(1, 10**6)), min_size=1, max_size=50
+        st.tuples(st.integers(1, 10**6), st.integers(1, 10**9), st.integers(1, 10**6)),
+        min_size=1,
+        max_size=50,
     ),
 )
 def test_the_true_offset_lies_within_the_error(offset, delays):

@@ -15,7 +15,12 @@ SIZES = (1 << 20, 2 << 20, 8 << 20)  # per step, on one communicator
 
 
 def job(
-    steps: int, own_ms: float = 30.0, *, timed: bool = True, first_seq: int = 0, sizes: tuple[int, ...] = SIZES
+    steps: int,
+    own_ms: float = 30.0,
+    *,
+    timed: bool = True,
+    first_seq: int = 0,
+    sizes: tuple[int, ...] = SIZES,
 ) -> Collectives:
     """Some all-reduces a step: own time, then each runs a millisecond, the next 0.1 ms later. Enqueued 5 ms ahead."""
     rows, at = [], START
@@ -67,7 +72,9 @@ def test_how_the_records_are_batched_does_not_matter(sizes: list[int]) -> None:
 
 def test_order_within_a_batch_does_not_matter() -> None:
     rows = job(60)
-    shuffled = rows.take(np.concatenate((np.arange(60), np.random.default_rng(3).permutation(np.arange(60, 180)))))
+    shuffled = rows.take(
+        np.concatenate((np.arange(60), np.random.default_rng(3).permutation(np.arange(60, 180))))
+    )
     assert joined(fed(shuffled, [60]), "own_s") == joined(fed(rows, [60]), "own_s")
 
 
@@ -115,7 +122,9 @@ def test_another_pattern_is_learnt_anew() -> None:
            "end_ns": other.end_ns + 10**10},
         other.ops, other.recorders,
     )  # fmt: skip
-    assert sum(len(stream.take(changed.take(np.arange(at, at + 30)))) for at in range(0, 180, 30)) > 20
+    assert (
+        sum(len(stream.take(changed.take(np.arange(at, at + 30)))) for at in range(0, 180, 30)) > 20
+    )
 
 
 def test_nothing_gives_nothing() -> None:

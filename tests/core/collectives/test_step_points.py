@@ -26,7 +26,9 @@ def test_fast_steps_travel_as_means_of_aligned_groups() -> None:
     first = groups.take(steps(5, 27, 0.01))
     assert first.count == 8
     assert first.times.step.tolist() == [8, 16, 24]
-    assert first.times.own_s.tolist() == pytest.approx([0.5 + 11.5e-3, 0.5 + 19.5e-3, 0.5 + 27.5e-3])
+    assert first.times.own_s.tolist() == pytest.approx(
+        [0.5 + 11.5e-3, 0.5 + 19.5e-3, 0.5 + 27.5e-3]
+    )
     assert groups.incomplete == 3  # the group that began before we looked
     rest = groups.take(steps(32, 10, 0.01))
     assert rest.times.step.tolist() == [32]
@@ -46,7 +48,9 @@ def test_a_rank_never_sends_more_than_its_share(span_s: float, batches: list[int
 def test_unnumbered_fast_steps_become_one_mean() -> None:
     groups = StepGroups()
     found = groups.take(
-        StepTimes(np.full(20, -1), np.full(20, 2.0), np.full(20, np.nan), np.full(20, 0.01), np.arange(20))
+        StepTimes(
+            np.full(20, -1), np.full(20, 2.0), np.full(20, np.nan), np.full(20, 0.01), np.arange(20)
+        )
     )
     assert (found.times.step.tolist(), found.times.own_s.tolist(), found.count) == ([-1], [2.0], 20)
     assert np.isnan(found.times.idle_s).all()

@@ -60,8 +60,12 @@ def test_ranks_of_unknown_lateness_are_not_on_time() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 7), st.floats(2, 500), max_size=3), st.booleans())
-def test_waiting_is_never_negative_and_the_last_waits_for_nobody(late: dict[int, float], is_gpu_timed: bool) -> None:
-    columns = from_records(collectives(4, 8, dict.fromkeys(range(4), late), is_gpu_timed=is_gpu_timed))
+def test_waiting_is_never_negative_and_the_last_waits_for_nobody(
+    late: dict[int, float], is_gpu_timed: bool
+) -> None:
+    columns = from_records(
+        collectives(4, 8, dict.fromkeys(range(4), late), is_gpu_timed=is_gpu_timed)
+    )
     waiting = measure_waiting(columns, unknown(32))
     assert np.nanmin(waiting.wait_ms) >= 0
     assert (waiting.wait_ms[waiting.is_last] == 0).all()

@@ -48,7 +48,9 @@ def test_series_vectors_21_22_f051() -> None:
     two = after(*rates(100, 200))
     assert two.fast.throughput == pytest.approx(29)
     assert usual(two, POLICY).throughput == pytest.approx(152.63157894736847)
-    assert usual(after(*rates(100, 200, 300)), POLICY).throughput == pytest.approx(207.01107011070118)
+    assert usual(after(*rates(100, 200, 300)), POLICY).throughput == pytest.approx(
+        207.01107011070118
+    )
 
 
 def test_slow_average_remembers_vector_23() -> None:
@@ -82,11 +84,15 @@ def test_bug_missing_value_is_skipped_not_folded_as_zero_vector_26(missing: floa
 
 
 def test_ratio_of_an_empty_baseline_is_zero_vector_27() -> None:
-    assert relative_signals(Baseline(), Signals(100, 0.9, 0.9, 0.9), POLICY) == Signals(0.0, 0.9, 0.9, 0.9)
+    assert relative_signals(Baseline(), Signals(100, 0.9, 0.9, 0.9), POLICY) == Signals(
+        0.0, 0.9, 0.9, 0.9
+    )
 
 
 def test_ratio_against_the_usual_rate_vector_28() -> None:
-    ratio = relative_signals(after(*rates(*[100] * 50)), Signals(50, 0.9, 0.9, 0.9), POLICY).throughput
+    ratio = relative_signals(
+        after(*rates(*[100] * 50)), Signals(50, 0.9, 0.9, 0.9), POLICY
+    ).throughput
     assert ratio == pytest.approx(0.5)
 
 
@@ -99,7 +105,9 @@ def test_ratio_is_read_before_the_sample_is_folded() -> None:
 
 def test_no_warning_before_warm_up_vector_29() -> None:
     policy = BaselinePolicy(warmup_samples=50)
-    assert not is_degraded(after(*[Signals(0.001, 0.001, 0.001, 0.001)] * 10, policy=policy), policy)
+    assert not is_degraded(
+        after(*[Signals(0.001, 0.001, 0.001, 0.001)] * 10, policy=policy), policy
+    )
 
 
 def test_no_warning_for_levels_that_never_were_warm_vector_30() -> None:
@@ -120,7 +128,9 @@ def test_warm_after_thirty_samples() -> None:
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=20))
 def test_averages_stay_finite_whatever_comes(values: list[float]) -> None:
-    baseline = after(*[Signals(v, v, v, v) for v in values if not (math.isfinite(v) and abs(v) > 1e300)])
+    baseline = after(
+        *[Signals(v, v, v, v) for v in values if not (math.isfinite(v) and abs(v) > 1e300)]
+    )
     for _, value in usual(baseline, POLICY).items():
         assert value is not None
         assert math.isfinite(value)

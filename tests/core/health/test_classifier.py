@@ -21,11 +21,15 @@ ONE = ClassifierPolicy(confirmations=1)
 THREE = ClassifierPolicy()
 
 
-def run(scores: list[float], threshold: float, policy: ClassifierPolicy, **options: bool) -> list[Classification]:
+def run(
+    scores: list[float], threshold: float, policy: ClassifierPolicy, **options: bool
+) -> list[Classification]:
     state = Classification()
     states = []
     for tick, score in enumerate(scores):
-        state = classify(state, score, threshold, policy, node="train/n1", now_ns=tick * 10**9, **options)
+        state = classify(
+            state, score, threshold, policy, node="train/n1", now_ns=tick * 10**9, **options
+        )
         states.append(state)
     return states
 
@@ -39,7 +43,9 @@ def flags(states: list[Classification]) -> str:
     [
         pytest.param([0.62, 0.81, 0.82], 0.80, "SSH", id="67"),
         pytest.param([0.80], 0.80, "H", id="67-at-the-line-is-healthy"),
-        pytest.param([0.75, 0.79, 0.81, 0.79, 0.81, 0.79, 0.83], 0.80, "SSSSSSH", id="67-oscillation"),
+        pytest.param(
+            [0.75, 0.79, 0.81, 0.79, 0.81, 0.79, 0.83], 0.80, "SSSSSSH", id="67-oscillation"
+        ),
         pytest.param([0.81, 0.80, 0.79, 0.81, 0.8199, 0.82], 0.80, "HHSSSH", id="V4"),
         pytest.param([0.92, 0.58], 0.87, "HS", id="F008"),
     ],
@@ -68,7 +74,9 @@ def test_bug_one_tick_below_the_line_is_not_an_event() -> None:
 def test_a_line_that_falls_with_the_whole_fleet_names_nobody() -> None:
     """Each score is under the line it was pushed with, but the line has since fallen past the older ones."""
     state = Classification()
-    for tick, (score, line) in enumerate([(0.80, 0.83), (0.70, 0.73), (0.60, 0.63), (0.50, 0.53), (0.40, 0.43)]):
+    for tick, (score, line) in enumerate(
+        [(0.80, 0.83), (0.70, 0.73), (0.60, 0.63), (0.50, 0.53), (0.40, 0.43)]
+    ):
         state = classify(state, score, line, THREE, node="n", now_ns=tick)
         assert not state.is_straggler
     for tick, line in enumerate((0.43, 0.43)):
@@ -109,7 +117,11 @@ def test_bug_every_way_out_of_an_episode_closes_it(reason: Closing) -> None:
     """The reference left consumers at 1 when the node went idle, lost its mode or stopped."""
     open_episode = run([0.5], 0.8, ONE)[-1]
     closed = close(open_episode, reason)
-    assert (closed.closing, closed.closed, closed.is_straggler) == (reason, open_episode.episode, False)
+    assert (closed.closing, closed.closed, closed.is_straggler) == (
+        reason,
+        open_episode.episode,
+        False,
+    )
     assert close(closed, reason) == Classification()
 
 
@@ -121,7 +133,9 @@ def test_without_quorum_an_open_episode_may_close_and_none_may_open() -> None:
     assert not classify(held, 0.9, 0.8, THREE, node="n", now_ns=0, may_raise=False).is_straggler
 
 
-@pytest.mark.parametrize("wrong", [{"hysteresis": 0.5}, {"hysteresis": -0.01}, {"confirmations": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"hysteresis": 0.5}, {"hysteresis": -0.01}, {"confirmations": 0}]
+)
 def test_policy_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ClassifierPolicy(**wrong)

@@ -3,14 +3,22 @@
 import pytest
 
 from ingero.contract.types import NodeState
-from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow, recent_launches
+from ingero.core.health.lifecycle import (
+    Lifecycle,
+    LifecyclePolicy,
+    Reading,
+    follow,
+    recent_launches,
+)
 from ingero.errors import ConfigError
 
 A, C, I, S = NodeState.ACTIVE, NodeState.CALIBRATING, NodeState.IDLE, NodeState.STALE  # noqa: E741 - as in the table
 F = None  # a failed read
 
 
-def live(policy: LifecyclePolicy, *launches: int | None, life: Lifecycle | None = None) -> list[Lifecycle]:
+def live(
+    policy: LifecyclePolicy, *launches: int | None, life: Lifecycle | None = None
+) -> list[Lifecycle]:
     life = life or Lifecycle()
     lives = []
     for second, count in enumerate(launches):
@@ -59,7 +67,9 @@ def test_recent_launches_vectors_42_43() -> None:
 
 
 @pytest.mark.parametrize("sleep", [(0,), (F,)])
-def test_waking_up_says_so_once_so_that_the_old_baseline_is_dropped(sleep: tuple[int | None, ...]) -> None:
+def test_waking_up_says_so_once_so_that_the_old_baseline_is_dropped(
+    sleep: tuple[int | None, ...],
+) -> None:
     policy = LifecyclePolicy(idle_intervals=1, warmup_samples=0, stale_read_failures=1)
     lives = live(policy, 10, *sleep, 10, 10)
     assert [life.woke for life in lives] == [False, False, True, False]
@@ -82,7 +92,12 @@ def test_a_restored_node_starts_active() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"idle_intervals": 0}, {"idle_intervals": 2**20 + 1}, {"warmup_samples": -1}, {"stale_read_failures": 0}],
+    [
+        {"idle_intervals": 0},
+        {"idle_intervals": 2**20 + 1},
+        {"warmup_samples": -1},
+        {"stale_read_failures": 0},
+    ],
 )
 def test_policy_out_of_range_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -21,11 +21,21 @@ from ingero.errors import ConfigError
 
 POLICY = ModePolicy(push_interval_s=10.0)
 FLEET, FLEET_CACHED = DetectionMode.FLEET, DetectionMode.FLEET_CACHED
-LOCAL_CACHED, LOCAL, NONE = DetectionMode.LOCAL_CACHED, DetectionMode.LOCAL_BASELINE, DetectionMode.NONE
+LOCAL_CACHED, LOCAL, NONE = (
+    DetectionMode.LOCAL_CACHED,
+    DetectionMode.LOCAL_BASELINE,
+    DetectionMode.NONE,
+)
 
 
 def mode(
-    value: float | None, age_s: float = 0.0, *, quorum: bool = True, reachable: bool = True, warm: bool = True, **kw
+    value: float | None,
+    age_s: float = 0.0,
+    *,
+    quorum: bool = True,
+    reachable: bool = True,
+    warm: bool = True,
+    **kw,
 ) -> ModeDecision:
     cached = None if value is None else FleetThreshold(value, quorum, 1000.0 - age_s)
     return decide_mode(cached, reachable=reachable, is_warm=warm, now_s=1000.0, policy=POLICY, **kw)
@@ -39,7 +49,9 @@ def mode(
         pytest.param(mode(0.78, 5, quorum=False), FLEET_CACHED, 0.78, id="no-quorum"),
         pytest.param(mode(0.82, 120, reachable=False), LOCAL_CACHED, 0.82, id="unreachable"),
         pytest.param(mode(0.82, 600, reachable=False), LOCAL, 0.85, id="too-old"),
-        pytest.param(mode(0.82, 600, reachable=False, warm=False), NONE, None, id="too-old-and-cold"),
+        pytest.param(
+            mode(0.82, 600, reachable=False, warm=False), NONE, None, id="too-old-and-cold"
+        ),
         pytest.param(mode(None, reachable=False, warm=False), NONE, None, id="nothing"),
         pytest.param(mode(None, warm=False), NONE, None, id="nothing-yet"),
         pytest.param(mode(None), NONE, None, id="reachable-without-threshold"),
@@ -47,12 +59,16 @@ def mode(
         pytest.param(mode(0.82, -5, warm=False), NONE, None, id="clock-stepped-back"),
     ],
 )
-def test_published_modes_vectors_66_v20(decision: ModeDecision, expected: DetectionMode, threshold: float) -> None:
+def test_published_modes_vectors_66_v20(
+    decision: ModeDecision, expected: DetectionMode, threshold: float
+) -> None:
     assert (decision.mode, decision.threshold) == (expected, threshold)
 
 
 @given(age_s=st.floats(0, 300), reachable=st.booleans(), quorum=st.booleans(), warm=st.booleans())
-def test_bug_no_hole_while_a_usable_value_exists(age_s: float, reachable: bool, quorum: bool, warm: bool) -> None:
+def test_bug_no_hole_while_a_usable_value_exists(
+    age_s: float, reachable: bool, quorum: bool, warm: bool
+) -> None:
     """The reference fell to `none` when Fleet was reachable and the value older than 20 s."""
     decision = mode(0.82, age_s, quorum=quorum, reachable=reachable, warm=warm)
     assert decision.mode in (FLEET, FLEET_CACHED, LOCAL_CACHED)
@@ -60,17 +76,23 @@ def test_bug_no_hole_while_a_usable_value_exists(age_s: float, reachable: bool, 
 
 
 @pytest.mark.parametrize("push_interval_s", [1.0, 5.0, 20.0, 60.0])
-def test_bug_freshness_follows_the_push_interval_and_the_server_backoff(push_interval_s: float) -> None:
+def test_bug_freshness_follows_the_push_interval_and_the_server_backoff(
+    push_interval_s: float,
+) -> None:
     """Hard-wired 20 s made every agent with a longer interval flap between fleet and none."""
     policy = ModePolicy(push_interval_s=push_interval_s)
     cached = FleetThreshold(0.82, True, 0.0)
     for age_s, backoff_s in ((push_interval_s * 1.2, 0.0), (push_interval_s * 1.1 + 120.0, 120.0)):
-        found = decide_mode(cached, reachable=True, is_warm=True, now_s=age_s, policy=policy, backoff_s=backoff_s)
+        found = decide_mode(
+            cached, reachable=True, is_warm=True, now_s=age_s, policy=policy, backoff_s=backoff_s
+        )
         assert found.mode is FLEET
 
 
 def test_fail_open_chain_f017() -> None:
-    chain = [mode(0.82, age_s, reachable=age_s < 30).mode for age_s in (5, 25, 31, 200, 299, 301, 3600)]
+    chain = [
+        mode(0.82, age_s, reachable=age_s < 30).mode for age_s in (5, 25, 31, 200, 299, 301, 3600)
+    ]
     assert chain == [FLEET, FLEET_CACHED, LOCAL_CACHED, LOCAL_CACHED, LOCAL_CACHED, LOCAL, LOCAL]
 
 
@@ -111,7 +133,9 @@ def test_bug_cold_start_answer_does_not_poison_a_good_value() -> None:
     assert by_poll(good, None, 12.0).threshold == FleetThreshold(0.88, True, 10.0)
 
 
-@pytest.mark.parametrize("wrong", [{"push_interval_s": 0}, {"cached_max_age_s": 0}, {"local_baseline_factor": 1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"push_interval_s": 0}, {"cached_max_age_s": 0}, {"local_baseline_factor": 1.0}]
+)
 def test_policy_out_of_range_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong)).removesuffix("_s")):
         ModePolicy(**wrong)

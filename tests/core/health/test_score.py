@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.health.score import ScorePolicy, Signals, Weights, compute_score, dominant_signal, penalty
+from ingero.core.health.score import (
+    ScorePolicy,
+    Signals,
+    Weights,
+    compute_score,
+    dominant_signal,
+    penalty,
+)
 from ingero.errors import ConfigError
 
 NAN, INF = math.nan, math.inf
@@ -50,7 +57,9 @@ def test_equal_weights_vector_14() -> None:
 
 
 def test_penalty_zone_v14() -> None:
-    assert [penalty(m, POLICY) for m in (0.35, 0.30, 0.25, 0.0)] == pytest.approx([1.0, 0.75, 0.5, 0.5])
+    assert [penalty(m, POLICY) for m in (0.35, 0.30, 0.25, 0.0)] == pytest.approx(
+        [1.0, 0.75, 0.5, 0.5]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,10 +69,16 @@ def test_penalty_zone_v14() -> None:
         pytest.param((NAN, 0.9, 0.9, 0.9), (("throughput", "NaN"),), id="7"),
         pytest.param((0.9, 0.9, INF, 0.9), (("memory", "Inf"),), id="8"),
         pytest.param((0.9, -INF, 0.9, 0.9), (("compute", "Inf"),), id="9"),
-        pytest.param((NAN, INF, 0.9, NAN), (("throughput", "NaN"), ("compute", "Inf"), ("cpu", "NaN")), id="10"),
+        pytest.param(
+            (NAN, INF, 0.9, NAN),
+            (("throughput", "NaN"), ("compute", "Inf"), ("cpu", "NaN")),
+            id="10",
+        ),
     ],
 )
-def test_broken_readings_are_reported(signals: tuple[float, ...], anomalies: tuple[tuple[str, str], ...]) -> None:
+def test_broken_readings_are_reported(
+    signals: tuple[float, ...], anomalies: tuple[tuple[str, str], ...]
+) -> None:
     score = compute_score(Signals(*signals), POLICY)
     assert score is not None
     assert score.anomalies == anomalies
@@ -82,14 +97,18 @@ def test_a_missing_signal_is_left_out_not_counted_as_zero() -> None:
 
 
 @given(st.tuples(reading, reading, reading, reading))
-def test_score_is_always_between_zero_and_one_and_repeatable(signals: tuple[float | None, ...]) -> None:
+def test_score_is_always_between_zero_and_one_and_repeatable(
+    signals: tuple[float | None, ...],
+) -> None:
     score = compute_score(Signals(*signals), POLICY)
     if score is not None:
         assert 0.0 <= score.value <= 1.0
         assert score == compute_score(Signals(*signals), POLICY)
 
 
-@pytest.mark.parametrize("weights", [(0.5, 0.5, 0.5, 0.5), (-0.1, 0.35, 0.35, 0.40), (0.0, 0.3, 0.3, 0.4)])
+@pytest.mark.parametrize(
+    "weights", [(0.5, 0.5, 0.5, 0.5), (-0.1, 0.35, 0.35, 0.40), (0.0, 0.3, 0.3, 0.4)]
+)
 def test_wrong_weights_are_refused_vector_18(weights: tuple[float, ...]) -> None:
     t, c, m, p = weights
     with pytest.raises(ConfigError, match="weight"):
@@ -123,4 +142,6 @@ def test_bug_dominant_signal_compares_like_with_like() -> None:
 
 
 def test_bug_dominant_signal_ties_are_not_random() -> None:
-    assert {dominant_signal(Signals(50, 0.5, 0.5, 0.5), Signals(100, 1, 1, 1)) for _ in range(50)} == {"throughput"}
+    assert {
+        dominant_signal(Signals(50, 0.5, 0.5, 0.5), Signals(100, 1, 1, 1)) for _ in range(50)
+    } == {"throughput"}

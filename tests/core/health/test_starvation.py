@@ -2,7 +2,14 @@
 
 import pytest
 
-from ingero.core.health.starvation import FORGET_AFTER, MAX_PROCESSES, Activity, Straggle, StraggleWatch, check_straggle
+from ingero.core.health.starvation import (
+    FORGET_AFTER,
+    MAX_PROCESSES,
+    Activity,
+    Straggle,
+    StraggleWatch,
+    check_straggle,
+)
 
 PID = 4711
 
@@ -22,7 +29,9 @@ def test_published_sequence_vector_68() -> None:
     assert said[:3] == [[], [], []]
     [first], [second] = said[3:]
     assert (first.pid, first.switches, first.sustained) == (PID, 20, False)
-    assert first.drop_percent == pytest.approx((82 - 10) / 82 * 100)  # the third sample is part of the baseline
+    assert first.drop_percent == pytest.approx(
+        (82 - 10) / 82 * 100
+    )  # the third sample is part of the baseline
     assert first.drop_percent == pytest.approx(87.8049, abs=5e-5)
     assert second.sustained
     assert second.drop_percent == 0.0  # throughput is back, the disturbance is not

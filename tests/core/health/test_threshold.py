@@ -21,7 +21,13 @@ POLICY = ThresholdPolicy()
 score = st.floats(0.0, 1.0)
 
 
-def run(state: ClusterThreshold, scores: list[float], seconds: int, start_s: float = 0.0, **policy: float):
+def run(
+    state: ClusterThreshold,
+    scores: list[float],
+    seconds: int,
+    start_s: float = 0.0,
+    **policy: float,
+):
     """Tick once a second with the same scores; returns the last state."""
     for second in range(seconds):
         state = advance(state, scores, len(scores), start_s + second, ThresholdPolicy(**policy))
@@ -37,7 +43,14 @@ def run(state: ClusterThreshold, scores: list[float], seconds: int, start_s: flo
         pytest.param([0.9] * 3 + [0.5] * 2, 2, 0.9, 0, 0.9, id="92"),
         pytest.param([0.9] * 5 + [0.6] * 4, 2, 0.9, 0, 0.9, id="93"),
         pytest.param([0.9] * 4 + [0.6] * 4, 2, 0.75, 0.15, 0.30522, id="94"),
-        pytest.param([0.95, 0.9499, 0.9501, 0.95, 0.9498, 0.9502, 0.95, 0.94], 2, 0.95, 0.0001, 0.94970348, id="95"),
+        pytest.param(
+            [0.95, 0.9499, 0.9501, 0.95, 0.9498, 0.9502, 0.95, 0.94],
+            2,
+            0.95,
+            0.0001,
+            0.94970348,
+            id="95",
+        ),
         pytest.param([0.95, 0.94, 0.96, 0.3], 2, 0.945, 0.01, 0.915348, id="96"),
         pytest.param([1.0] * 8, 2, 1.0, 0, 1.0, id="97"),
         pytest.param([0.957 - 0.012, 0.957, 0.957 + 0.012], 2, 0.957, 0.012, 0.9214176, id="98"),
@@ -49,10 +62,14 @@ def run(state: ClusterThreshold, scores: list[float], seconds: int, start_s: flo
         pytest.param([0.92, 0.91, 0.58, 0.93, 0.94], 3, 0.92, 0.01, 0.875522, id="V2b-k3"),
         pytest.param([0.9] * 5, 2, 0.9, 0, 0.9, id="V2d"),
         pytest.param([0.95] * 3 + [0.3] * 3, 2, 0.625, 0.325, -0.338690, id="V2e"),
-        pytest.param([0.989 - 0.00004, 0.989, 0.989 + 0.00004], 2, 0.989, 0.00004, 0.988881392, id="V2f"),
+        pytest.param(
+            [0.989 - 0.00004, 0.989, 0.989 + 0.00004], 2, 0.989, 0.00004, 0.988881392, id="V2f"
+        ),
     ],
 )
-def test_published_formula_f002(scores: list[float], k: float, centre: float, mad: float, raw: float) -> None:
+def test_published_formula_f002(
+    scores: list[float], k: float, centre: float, mad: float, raw: float
+) -> None:
     found = compute_threshold(scores, ThresholdPolicy(k=k))
     assert (found.median, found.mad, found.value) == pytest.approx((centre, mad, raw), abs=2e-6)
     assert found.nodes == len(scores)
@@ -68,7 +85,9 @@ def test_mean_minus_two_sigma_would_miss_the_slow_node_v2c() -> None:
 def test_median_and_mad_agree_with_numpy(values: list[float]) -> None:
     centre = float(np.median(values))
     assert median(values) == pytest.approx(centre)
-    assert median_and_mad(values) == pytest.approx((centre, float(np.median(np.abs(np.array(values) - centre)))))
+    assert median_and_mad(values) == pytest.approx(
+        (centre, float(np.median(np.abs(np.array(values) - centre))))
+    )
 
 
 def test_median_of_nothing_is_refused() -> None:
@@ -77,9 +96,14 @@ def test_median_of_nothing_is_refused() -> None:
 
 
 @given(healthy=st.lists(st.floats(0.8, 1.0), min_size=5, max_size=5), k=st.floats(1.0, 4.0))
-def test_two_bad_nodes_of_five_move_the_line_by_a_bounded_amount_f003(healthy: list[float], k: float) -> None:
+def test_two_bad_nodes_of_five_move_the_line_by_a_bounded_amount_f003(
+    healthy: list[float], k: float
+) -> None:
     policy = ThresholdPolicy(k=k)
-    moved = compute_threshold([*healthy[:3], 0.1, 0.1], policy).value - compute_threshold(healthy, policy).value
+    moved = (
+        compute_threshold([*healthy[:3], 0.1, 0.1], policy).value
+        - compute_threshold(healthy, policy).value
+    )
     spread = max(healthy) - min(healthy)
     assert abs(moved) <= (1 + k * MAD_TO_SIGMA) * spread + 1e-9
 

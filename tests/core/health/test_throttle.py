@@ -27,7 +27,9 @@ def test_bits_vector_80(mask: int, reasons: set[ThrottleReason]) -> None:
         ([{P}], {}),
     ],
 )
-def test_edges_vector_81(looks: list[set[ThrottleReason]], counts: dict[ThrottleReason, int]) -> None:
+def test_edges_vector_81(
+    looks: list[set[ThrottleReason]], counts: dict[ThrottleReason, int]
+) -> None:
     edges = ThrottleEdges()
     for look in looks:
         edges.look("gpu-0", frozenset(look))

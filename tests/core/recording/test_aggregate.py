@@ -31,7 +31,9 @@ def test_sums_and_extremes_per_bucket_operation_and_process() -> None:
 
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 3, st.integers(0, 100)), max_size=40))
 def test_nothing_is_lost_or_counted_twice(rows: list[tuple[int, int, int, int]]) -> None:
-    batch = columns_from_rows([(ts * FIVE_S, pid, pid, 1, op + 1, d, 0, 0, 0, 0) for ts, pid, op, d in rows])
+    batch = columns_from_rows(
+        [(ts * FIVE_S, pid, pid, 1, op + 1, d, 0, 0, 0, 0) for ts, pid, op, d in rows]
+    )
     found = aggregate(batch, np.zeros(len(rows), bool), FIVE_S)
     assert sum(row[4] for row in found) == len(rows)
     assert sum(row[6] for row in found) == sum(d for *_, d in rows)

@@ -38,7 +38,10 @@ def test_one_about_a_process_is_not_about_another() -> None:
 def test_one_about_a_process_ends_with_its_program() -> None:
     """Both sides unknown match; a known run and another do not."""
     notes = [moment(10, pid=7, step="1"), moment(12, host="h")]
-    assert label_events(notes, {7: [20]}, [(7, 19), (7, 20)]) == [{"step": "1", "host": "h"}, {"host": "h"}]
+    assert label_events(notes, {7: [20]}, [(7, 19), (7, 20)]) == [
+        {"step": "1", "host": "h"},
+        {"host": "h"},
+    ]
     assert label_events(notes, {7: [5, 30]}, [(7, 29)]) == [{"step": "1", "host": "h"}]
     spans = [span(40, 10, 30, pid=7, phase="train")]
     assert label_events(spans, {7: [20]}, [(7, 15), (7, 25)]) == [{"phase": "train"}, {}]
@@ -57,14 +60,19 @@ NOTES = st.lists(
 )  # fmt: skip
 
 
-@given(NOTES, st.lists(TIMES, max_size=3), st.lists(st.tuples(st.integers(0, 2), TIMES), max_size=8))
+@given(
+    NOTES, st.lists(TIMES, max_size=3), st.lists(st.tuples(st.integers(0, 2), TIMES), max_size=8)
+)
 def test_the_sweep_says_what_the_rules_say_one_by_one(notes, turns, events) -> None:
     turning = {1: sorted(turns)}
 
     def plain(pid: int, at: int) -> dict[str, str]:
         labels: dict[str, str] = {}
         for note in sorted(notes, key=lambda one: one.order):
-            same_run = not any(min(note.from_ns, at) < turn <= max(note.from_ns, at) for turn in turning.get(pid, []))
+            same_run = not any(
+                min(note.from_ns, at) < turn <= max(note.from_ns, at)
+                for turn in turning.get(pid, [])
+            )
             inside = note.from_ns <= at and (note.to_ns is None or at <= note.to_ns)
             if inside and (note.pid == 0 or (note.pid == pid and same_run)):
                 labels |= note.labels

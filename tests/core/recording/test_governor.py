@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.recording.governor import GovernorPolicy, Load, Step, Watch, decide, plan_watches, probe_cost
+from ingero.core.recording.governor import (
+    GovernorPolicy,
+    Load,
+    Step,
+    Watch,
+    decide,
+    plan_watches,
+    probe_cost,
+)
 
 POLICY = GovernorPolicy()
 LAUNCH = Load("cuLaunchKernel", 40_000, 1700, 850)

@@ -10,10 +10,14 @@ FLOORS = np.array([0, *(2 ** (8 + i // 4) * (4 + i % 4) // 4 for i in range(127)
 
 
 def buckets_of(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.bincount(np.searchsorted(FLOORS, values, side="right") - 1, minlength=len(FLOORS)).astype(np.int64)
+    return np.bincount(
+        np.searchsorted(FLOORS, values, side="right") - 1, minlength=len(FLOORS)
+    ).astype(np.int64)
 
 
-@given(st.lists(st.integers(256, 10**9), min_size=1, max_size=60), st.sampled_from([0.5, 0.95, 0.99]))
+@given(
+    st.lists(st.integers(256, 10**9), min_size=1, max_size=60), st.sampled_from([0.5, 0.95, 0.99])
+)
 def test_percentile_is_within_a_bucket_of_the_exact_one(values: list[int], share: float) -> None:
     exact = sorted(values)[max(int(np.ceil(share * len(values))), 1) - 1]
     found = histogram_percentile(buckets_of(values), FLOORS, share)

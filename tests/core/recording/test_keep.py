@@ -70,7 +70,9 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
     )
     book = SampleBook()
     assert book.choose(batch).tolist() == [True, False, False, False, True, True, False]
-    assert not book.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), "also across batches"
+    assert not book.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), (
+        "also across batches"
+    )
 
 
 def test_a_clock_that_is_set_back_neither_keeps_everything_nor_stops_the_samples() -> None:
@@ -80,4 +82,7 @@ def test_a_clock_that_is_set_back_neither_keeps_everything_nor_stops_the_samples
     assert book.choose(FIRST).tolist() == [True]
     sampled = book.choose(calls)
     assert sampled.tolist() == [True, False, False, False, False]
-    assert choose_rows(calls, none, sampled, none, frozenset({1000}), POLICY).tolist() == sampled.tolist()
+    assert (
+        choose_rows(calls, none, sampled, none, frozenset({1000}), POLICY).tolist()
+        == sampled.tolist()
+    )

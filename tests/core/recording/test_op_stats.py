@@ -16,14 +16,21 @@ def fill(window: OpWindow, *durations: int) -> list[bool]:
 
 def test_nearest_rank() -> None:
     values = np.arange(1, 11) * MS
-    assert [percentile(values, share) for share in (0.10, 0.50, 0.95, 0.99)] == [MS, 5 * MS, 10 * MS, 10 * MS]
+    assert [percentile(values, share) for share in (0.10, 0.50, 0.95, 0.99)] == [
+        MS,
+        5 * MS,
+        10 * MS,
+        10 * MS,
+    ]
     assert percentile(np.array([10, 20, 30, 40, 50]) * US, 0.5) == 30 * US
     assert percentile(np.array([], np.int64), 0.5) == 0
     assert percentile(np.array([5 * MS]), 0.99) == 5 * MS
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=50), st.floats(0.01, 1.0))
-def test_percentile_is_a_value_with_that_share_at_or_below_it(values: list[int], share: float) -> None:
+def test_percentile_is_a_value_with_that_share_at_or_below_it(
+    values: list[int], share: float
+) -> None:
     ordered = np.sort(np.array(values, np.int64))
     found = percentile(ordered, share)
     assert found in values
@@ -81,7 +88,11 @@ def test_rows_that_are_anomalies_are_pointed_out() -> None:
     stats = TraceStats()
     stats.add(events("cudaMalloc", 20, MS))
     stats.summaries()
-    batch = join(events("cudaMalloc", 1, MS), events("cudaFree", 1, 50 * MS), events("cudaMalloc", 1, 50 * MS))
+    batch = join(
+        events("cudaMalloc", 1, MS),
+        events("cudaFree", 1, 50 * MS),
+        events("cudaMalloc", 1, 50 * MS),
+    )
     assert stats.add(batch).tolist() == [False, False, True]
 
 

@@ -7,15 +7,30 @@ from ingero.core.recording.stacks import Frame, decode_frames, encode_frames, st
 
 text = st.text(st.characters(exclude_characters="\0/", codec="utf-8"), max_size=8)
 frames = st.lists(
-    st.builds(Frame, st.integers(1, 2**64 - 1), text, text, st.integers(0, 9), text, text, st.integers(0, 2**31)),
+    st.builds(
+        Frame,
+        st.integers(1, 2**64 - 1),
+        text,
+        text,
+        st.integers(0, 9),
+        text,
+        text,
+        st.integers(0, 2**31),
+    ),
     max_size=4,
 )
 
 
 def test_published_hashes() -> None:
     assert stack_hash([Frame(0x7F1234), Frame(0x7F5678)]) == 6920367996829636137
-    assert stack_hash([Frame(symbol="cudaMalloc", file="/usr/lib/libcudart.so.12")]) == -6744339748878663475
-    assert stack_hash([Frame(py_file="train.py", py_func="forward", py_line=47)]) == -4186893241991013130
+    assert (
+        stack_hash([Frame(symbol="cudaMalloc", file="/usr/lib/libcudart.so.12")])
+        == -6744339748878663475
+    )
+    assert (
+        stack_hash([Frame(py_file="train.py", py_func="forward", py_line=47)])
+        == -4186893241991013130
+    )
 
 
 def test_identity_does_not_depend_on_addresses() -> None:
@@ -24,8 +39,15 @@ def test_identity_does_not_depend_on_addresses() -> None:
 
 
 def test_stored_form_is_compact() -> None:
-    stack = [Frame(5, "cudaMalloc", "/usr/lib/libcudart.so.12"), Frame(0x7F), Frame(9, file="libcublas.so.12")]
-    assert encode_frames(stack) == ("", '[{"s":"cudaMalloc","f":"libcudart.so.12"},{"i":"0x9","f":"libcublas.so.12"}]')
+    stack = [
+        Frame(5, "cudaMalloc", "/usr/lib/libcudart.so.12"),
+        Frame(0x7F),
+        Frame(9, file="libcublas.so.12"),
+    ]
+    assert encode_frames(stack) == (
+        "",
+        '[{"s":"cudaMalloc","f":"libcudart.so.12"},{"i":"0x9","f":"libcublas.so.12"}]',
+    )
     assert encode_frames([Frame(0x10), Frame(0x20)]) == ('["0x10","0x20"]', "")
 
 

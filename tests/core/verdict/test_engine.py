@@ -30,7 +30,12 @@ def test_an_episode_keeps_its_id_from_suspicion_to_recovery() -> None:
     own[230:, 3] -= np.log1p(0.05)
     said = [verdict for _, verdict in run(own) if verdict.rank == 3]
     assert len({verdict.episode for verdict in said}) == 1
-    assert [str(verdict.state) for verdict in said] == ["suspect", "straggler", "recovering", "resolved"]
+    assert [str(verdict.state) for verdict in said] == [
+        "suspect",
+        "straggler",
+        "recovering",
+        "resolved",
+    ]
 
 
 def test_a_small_slowdown_is_first_suspected_then_confirmed() -> None:
@@ -48,7 +53,9 @@ def test_scaling_all_own_times_changes_nothing(seed: int, factor: float) -> None
     own = slowed(effect=0.1, seed=seed % 5)
     scaled = run(own + np.log(factor))
     plain = run(own)
-    assert [(s, v.rank, v.state, v.episode) for s, v in scaled] == [(s, v.rank, v.state, v.episode) for s, v in plain]
+    assert [(s, v.rank, v.state, v.episode) for s, v in scaled] == [
+        (s, v.rank, v.state, v.episode) for s, v in plain
+    ]
 
 
 @settings(max_examples=8, deadline=None)
@@ -129,7 +136,9 @@ def test_two_labelled_generations_are_two_cohorts() -> None:
     said = []
     members = np.arange(16)
     for second in range(len(own)):
-        engine.observe(make_batch(members, np.exp(own[second]), np.full(16, second)), START_S + second)
+        engine.observe(
+            make_batch(members, np.exp(own[second]), np.full(16, second)), START_S + second
+        )
         said += [(second, verdict) for verdict in engine.tick(START_S + second)]
     assert blamed(said) == {3}
 
@@ -166,7 +175,9 @@ def test_f108_rank_5_late_by_290_ms_every_14_steps_is_named_with_its_lateness() 
         steps = np.repeat(np.arange(second * 4, second * 4 + 4), 8)
         own = 0.25 * np.exp(rng.normal(0, 0.008, 32))
         late = (np.tile(np.arange(8), 4) == 5) & (steps % 14 == 0) & (second > 100)
-        batch = make_batch(np.tile(members, 4), own + 0.29 * late, steps, lateness_s=np.where(late, 0.29, 0.0))
+        batch = make_batch(
+            np.tile(members, 4), own + 0.29 * late, steps, lateness_s=np.where(late, 0.29, 0.0)
+        )
         engine.observe(batch, START_S + second)
         said += [(second, verdict) for verdict in engine.tick(START_S + second)]
     assert blamed(said) == {5}
@@ -186,11 +197,16 @@ def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
     own[200:, 1] += 0.1
     said = run(own)
     assert blamed(said) == set()
-    assert {(v.rank, v.state) for _, v in said} == {(1, VerdictState.SUSPECT), (1, VerdictState.NOT_SURE)}
+    assert {(v.rank, v.state) for _, v in said} == {
+        (1, VerdictState.SUSPECT),
+        (1, VerdictState.NOT_SURE),
+    }
     assert "its own past" in said[0][1].evidence
 
 
-@pytest.mark.parametrize(("idle_share", "cause"), [(1.0, CauseClass.HOST), (0.0, CauseClass.COMPUTE)])
+@pytest.mark.parametrize(
+    ("idle_share", "cause"), [(1.0, CauseClass.HOST), (0.0, CauseClass.COMPUTE)]
+)
 def test_idle_gpu_time_tells_host_from_compute(idle_share: float, cause: CauseClass) -> None:
     engine = VerdictEngine()
     members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
@@ -198,7 +214,10 @@ def test_idle_gpu_time_tells_host_from_compute(idle_share: float, cause: CauseCl
     said = []
     for second in range(len(own)):
         extra = 0.2 * (members == 3) * (second >= ONSET) * idle_share
-        engine.observe(make_batch(members, own[second], np.full(8, second), idle_s=0.05 + extra), START_S + second)
+        engine.observe(
+            make_batch(members, own[second], np.full(8, second), idle_s=0.05 + extra),
+            START_S + second,
+        )
         said += engine.tick(START_S + second)
     assert {v.cause for v in said if v.state is VerdictState.STRAGGLER} == {cause}
 
@@ -210,7 +229,9 @@ def test_one_that_keeps_nobody_waiting_is_suspected_but_not_blamed() -> None:
     said = []
     for second in range(len(own)):
         late = np.where(members == 3, 0.0, 0.01)
-        engine.observe(make_batch(members, own[second], np.full(8, second), lateness_s=late), START_S + second)
+        engine.observe(
+            make_batch(members, own[second], np.full(8, second), lateness_s=late), START_S + second
+        )
         said += [(second, verdict) for verdict in engine.tick(START_S + second)]
     assert blamed(said) == set()
     assert states(said, 3)[0] == "suspect"
@@ -243,7 +264,9 @@ def test_five_second_pushes_name_the_rank_within_twenty_seconds() -> None:
         who = np.flatnonzero((second + members) % 5 == 4)
         steps = np.arange(max(0, second - 4), second + 1)
         if len(who):
-            batch = make_batch(np.tile(who, len(steps)), own[steps][:, who].ravel(), np.repeat(steps, len(who)))
+            batch = make_batch(
+                np.tile(who, len(steps)), own[steps][:, who].ravel(), np.repeat(steps, len(who))
+            )
             engine.observe(batch, START_S + second)
         said += [(second, verdict) for verdict in engine.tick(START_S + second)]
     assert blamed(said) == {3}
@@ -291,9 +314,13 @@ def test_a_host_that_always_was_slower_to_enqueue_is_not_the_cause_of_a_slow_gpu
     idle = 0.10 + 0.04 * (members == 3)
     said = []
     for second in range(len(own)):
-        engine.observe(make_batch(members, own[second], np.full(8, second), idle_s=idle), START_S + second)
+        engine.observe(
+            make_batch(members, own[second], np.full(8, second), idle_s=idle), START_S + second
+        )
         said += engine.tick(START_S + second)
-    (named,) = {(verdict.rank, verdict.cause) for verdict in said if verdict.state is VerdictState.STRAGGLER}
+    (named,) = {
+        (verdict.rank, verdict.cause) for verdict in said if verdict.state is VerdictState.STRAGGLER
+    }
     assert named == (3, CauseClass.COMPUTE)
 
 
@@ -302,7 +329,11 @@ def test_a_recovering_rank_keeps_the_cause_and_size_of_its_slow_time() -> None:
     own[230:, 3] -= np.log1p(0.05)
     said = [verdict for _, verdict in run(own) if verdict.rank == 3]
     slow = [verdict for verdict in said if verdict.state is VerdictState.STRAGGLER][-1]
-    over = [verdict for verdict in said if verdict.state in (VerdictState.RECOVERING, VerdictState.RESOLVED)]
+    over = [
+        verdict
+        for verdict in said
+        if verdict.state in (VerdictState.RECOVERING, VerdictState.RESOLVED)
+    ]
     assert len(over) == 2
     assert {verdict.cause for verdict in over} == {slow.cause}
     assert min(verdict.excess for verdict in over) > 0.02
@@ -320,7 +351,9 @@ def test_the_steps_of_its_recovery_do_not_change_a_cause(end: int) -> None:
         idle = np.full((32, 8), 0.003)
         idle[:, 3] += 0.0003 * (second >= end)  # a trifle, but more than the excess that is left
         step = np.repeat(np.arange(32) + 32 * second, 8)
-        engine.observe(make_batch(everyone, own.ravel(), step, idle_s=idle.ravel()), START_S + second)
+        engine.observe(
+            make_batch(everyone, own.ravel(), step, idle_s=idle.ravel()), START_S + second
+        )
         engine.tick(START_S + second)
         causes |= {verdict.cause for verdict in engine.current()}
     assert causes == {CauseClass.COMPUTE}
@@ -331,7 +364,9 @@ def test_stalls_that_begin_right_after_the_warm_up_are_named_with_their_period()
     own = np.exp(noise(200, 8, spread=0.002))
     own[80::14, 5] += 1.0
     (named,) = {
-        (v.rank, v.cause, v.period) for s, v in run(np.log(own)) if v.state is VerdictState.STRAGGLER and s < 170
+        (v.rank, v.cause, v.period)
+        for s, v in run(np.log(own))
+        if v.state is VerdictState.STRAGGLER and s < 170
     }
     assert named == (5, CauseClass.STALL, 14)
 
@@ -343,7 +378,10 @@ def test_ranks_that_change_places_do_not_count_as_missing() -> None:
     engine, said = VerdictEngine(), []
     for begin, shift in ((0, 0), (150, 3)):
         end = 150 if begin == 0 else 420
-        members = [engine.register(member(r, node=f"n{(r + shift) % 8}"), START_S + begin) for r in range(8)]
+        members = [
+            engine.register(member(r, node=f"n{(r + shift) % 8}"), START_S + begin)
+            for r in range(8)
+        ]
         for second in range(begin, end):
             batch = make_batch(np.array(members), np.exp(own[second]), np.full(8, second))
             engine.observe(batch, START_S + second)
@@ -356,6 +394,11 @@ def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() ->
     own = noise(200, 8)
     own[120:] = np.nan
     told = [v for s, v in run(own) if s > 120]
-    assert [(v.state, v.cause, v.node) for v in told] == [(VerdictState.NOT_SURE, CauseClass.HANG, "")]
-    assert told[0].evidence == "none of 8 members finished a step lately: the job hangs, or it has ended"
+    assert [(v.state, v.cause, v.node) for v in told] == [
+        (VerdictState.NOT_SURE, CauseClass.HANG, "")
+    ]
+    assert (
+        told[0].evidence
+        == "none of 8 members finished a step lately: the job hangs, or it has ended"
+    )
     assert "ingero blame --live" in told[0].next_step

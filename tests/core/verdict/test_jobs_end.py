@@ -13,7 +13,9 @@ EVERY_S = 60  # a new one
 
 def start_short_job(engine: VerdictEngine, number: int, now_s: float) -> None:
     """Four ranks of two roles, one step."""
-    ranks = [member(r, job=f"short{number}", node=f"s{number}-{r}", role=f"pp{r % 2}") for r in range(4)]
+    ranks = [
+        member(r, job=f"short{number}", node=f"s{number}-{r}", role=f"pp{r % 2}") for r in range(4)
+    ]
     members = np.array([engine.register(each, now_s) for each in ranks])
     engine.observe(make_batch(members, np.ones(4), np.zeros(4, int)), now_s)
 

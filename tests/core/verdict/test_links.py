@@ -11,7 +11,11 @@ RANKS, ONSET = 8, 200
 
 
 def run(
-    own_s: np.ndarray, transfer_s: np.ndarray, roles: tuple[str, ...] = ("",) * RANKS, *, gpu_timed: bool = True
+    own_s: np.ndarray,
+    transfer_s: np.ndarray,
+    roles: tuple[str, ...] = ("",) * RANKS,
+    *,
+    gpu_timed: bool = True,
 ) -> list[tuple[int, Verdict]]:
     """One step a second that ends with one collective of all: the last to arrive waits for nobody."""
     engine = VerdictEngine()
@@ -31,7 +35,9 @@ def transfers(seconds: int, seed: int = 3) -> np.ndarray:
 
 
 def network(said: list[tuple[int, Verdict]]) -> list[tuple[int, VerdictState]]:
-    return [(second, verdict.state) for second, verdict in said if verdict.cause is CauseClass.NETWORK]
+    return [
+        (second, verdict.state) for second, verdict in said if verdict.cause is CauseClass.NETWORK
+    ]
 
 
 def test_slow_links_are_one_event_that_blames_nobody_and_ends() -> None:

@@ -9,7 +9,9 @@ from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.samples import make_batch
 
 
-def go_on(engine: VerdictEngine, members: list[int | None], log_own: np.ndarray, after: int) -> list[Verdict]:
+def go_on(
+    engine: VerdictEngine, members: list[int | None], log_own: np.ndarray, after: int
+) -> list[Verdict]:
     """The same ranks, some labels later: row n of `log_own` is second `after` + n."""
     said = []
     for second, row in enumerate(log_own, after):
@@ -42,7 +44,8 @@ def test_ranks_that_moved_to_other_nodes_are_neither_peers_nor_paid_for_twice() 
     engine = VerdictEngine()
     run(noise(100, 8), engine, usd_per_gpu_hour=2.0)
     members = [
-        engine.register(member(rank, node=f"new{rank}", usd_per_gpu_hour=2.0), START_S + 100) for rank in range(8)
+        engine.register(member(rank, node=f"new{rank}", usd_per_gpu_hour=2.0), START_S + 100)
+        for rank in range(8)
     ]
     said = go_on(engine, members, slowed(effect=0.3, seconds=ONSET + 30), 100)
     named = next(v for v in said if v.state is VerdictState.STRAGGLER)
@@ -95,7 +98,10 @@ def test_who_was_early_once_may_be_late_now() -> None:
     said = []
     for second in range(len(own)):
         lateness = late if second < 100 else np.full(8, np.nan)
-        engine.observe(make_batch(members, own[second], np.full(8, second), lateness_s=lateness), START_S + second)
+        engine.observe(
+            make_batch(members, own[second], np.full(8, second), lateness_s=lateness),
+            START_S + second,
+        )
         said += engine.tick(START_S + second)
     assert {v.rank for v in said if v.state is VerdictState.STRAGGLER} == {3}
 
@@ -103,8 +109,12 @@ def test_who_was_early_once_may_be_late_now() -> None:
 def test_labels_that_change_for_ever_take_no_more_room() -> None:
     engine = VerdictEngine()
     for second in range(300):
-        index = engine.register(member(0, role=f"r{second}", job=f"j{second // 10 % 2}"), START_S + second)
-        engine.observe(make_batch(np.array([index]), np.array([0.1]), np.array([second])), START_S + second)
+        index = engine.register(
+            member(0, role=f"r{second}", job=f"j{second // 10 % 2}"), START_S + second
+        )
+        engine.observe(
+            make_batch(np.array([index]), np.array([0.1]), np.array([second])), START_S + second
+        )
         engine.tick(START_S + second)
     assert engine.state.cohorts.size <= 20
     assert len(engine.state.cohort_keys) == engine.state.cohorts.size

@@ -9,17 +9,27 @@ from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.samples import make_batch
 
 RANKS, SLOW, HEALTHY_S, USD = 8, 3, 110, 2.0
-SERIAL = (0.3, 0.0, 1, 0.01)  # forward, backward of a bucket, buckets, transfer of a bucket, all in seconds
+SERIAL = (
+    0.3,
+    0.0,
+    1,
+    0.01,
+)  # forward, backward of a bucket, buckets, transfer of a bucket, all in seconds
 OVERLAPPED = (0.1, 0.02, 10, 0.01)
 HALF = (0.2, 0.02, 5, 0.01)
 
 
 def one_step(
-    rng: np.random.Generator, shape: tuple[float, float, int, float], slower: float, slow: tuple[int, ...]
+    rng: np.random.Generator,
+    shape: tuple[float, float, int, float],
+    slower: float,
+    slow: tuple[int, ...],
 ) -> tuple[np.ndarray, float]:
     """Own time of every rank and the length of the step. Bucket n is reduced beside the backward of bucket n + 1."""
     forward, backward, buckets, transfer = shape
-    compute = np.full((buckets + 1, RANKS), backward) * np.exp(rng.normal(0, 0.004, (buckets + 1, RANKS)))
+    compute = np.full((buckets + 1, RANKS), backward) * np.exp(
+        rng.normal(0, 0.004, (buckets + 1, RANKS))
+    )
     compute[0] *= forward / backward if backward else 0.0
     compute[0] += 0.0 if backward else forward * np.exp(rng.normal(0, 0.004, RANKS))
     compute[:, slow] *= 1 + slower
@@ -36,7 +46,9 @@ def priced(
 ) -> tuple[list[Verdict], float]:
     """The open verdicts on the slow ranks, and what they really cost together."""
     rng, engine = np.random.default_rng(4), VerdictEngine()
-    members = np.array([engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)])
+    members = np.array(
+        [engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)]
+    )
     lengths: tuple[list[float], list[float]] = ([], [])
     for second in range(HEALTHY_S + 60):
         is_slow = second >= HEALTHY_S
@@ -58,7 +70,9 @@ def test_without_overlap_the_price_is_the_loss(slower: float) -> None:
 
 @pytest.mark.parametrize("slower", [0.05, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("shape", [OVERLAPPED, HALF])
-def test_compute_hidden_in_the_wait_is_not_charged(shape: tuple[float, float, int, float], slower: float) -> None:
+def test_compute_hidden_in_the_wait_is_not_charged(
+    shape: tuple[float, float, int, float], slower: float
+) -> None:
     """Compared with what peers show while they wait, the price was 1.1 to 6 times the loss."""
     (verdict,), truth = priced(shape, slower)
     assert verdict.rank == SLOW
@@ -90,10 +104,14 @@ def test_time_in_collectives_is_no_part_of_what_stalls_cost() -> None:
     own = slowed(effect=0.0, seconds=330)
     own[130:, 5] += np.where(np.arange(200) % 14 == 0, np.log(2.0), 0.0)
     engine = VerdictEngine()
-    members = np.array([engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)])
+    members = np.array(
+        [engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)]
+    )
     for second, row in enumerate(np.exp(own)):
         span = np.full(RANKS, 2 * np.median(row))
-        engine.observe(make_batch(members, row, np.full(RANKS, second), span_s=span), START_S + second)
+        engine.observe(
+            make_batch(members, row, np.full(RANKS, second), span_s=span), START_S + second
+        )
         engine.tick(START_S + second)
     (verdict,) = engine.current()
     assert verdict.period == 14

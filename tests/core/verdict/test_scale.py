@@ -12,7 +12,9 @@ from ingero.core.verdict.scale import autocorrelation, qn
 
 @pytest.mark.parametrize("count", [5, 6, 9, 20, 60])
 def test_qn_is_unbiased_for_normal_samples_of_any_length(count: int) -> None:
-    assert qn(np.random.default_rng(1).normal(0, 2, (4000, count))).mean() == pytest.approx(2.0, rel=0.05)
+    assert qn(np.random.default_rng(1).normal(0, 2, (4000, count))).mean() == pytest.approx(
+        2.0, rel=0.05
+    )
 
 
 @given(shift=floats(-100, 100), factor=floats(0.01, 100))
@@ -43,7 +45,8 @@ def test_medians_by_cohort_agree_with_numpy(size: int, seed: int) -> None:
     expected += [np.median(np.delete(values[size:], i)) for i in range(size)]
     assert np.allclose(peer_median(cohort, values), expected)
     assert np.allclose(
-        segment_median(cohort, values), np.repeat([np.median(values[:size]), np.median(values[size:])], size)
+        segment_median(cohort, values),
+        np.repeat([np.median(values[:size]), np.median(values[size:])], size),
     )
 
 

@@ -26,7 +26,9 @@ def _rare(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ranks", [3, 16])
-def test_long_batches_that_go_round_blame_nobody_whatever_their_tails(seed: int, ranks: int) -> None:
+def test_long_batches_that_go_round_blame_nobody_whatever_their_tails(
+    seed: int, ranks: int
+) -> None:
     rng = np.random.default_rng(seed)
     shape = (600, ranks)
     for extra in (rng.exponential(0.03, shape), rng.lognormal(-2.5, 1.0, shape), _rare(rng, shape)):
@@ -39,7 +41,9 @@ def test_a_slow_rank_is_named_among_uneven_batches_because_it_is_slow_with_every
     own[300:, 5] += np.log(1.30)
     said = run(own)
     assert blamed(said) == {5}
-    assert min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20  # not before it lasted
+    assert (
+        min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20
+    )  # not before it lasted
 
 
 def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.ndarray:
@@ -48,7 +52,11 @@ def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.n
     seconds, ranks = own.shape
     slow = np.zeros(ranks, bool)
     for second in range(seconds):
-        slow = np.where(slow, rng.random(ranks) < 1 - 1 / length, rng.random(ranks) < share / length / (1 - share))
+        slow = np.where(
+            slow,
+            rng.random(ranks) < 1 - 1 / length,
+            rng.random(ranks) < share / length / (1 - share),
+        )
         own[second] += slow * rng.uniform(0.03, 0.3, ranks)
     return own
 
@@ -67,7 +75,9 @@ def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
 
 @given(rate=floats(0.001, 0.05), ranks=integers(8, 256), seed=integers(0, 1000))
 @settings(max_examples=40)
-def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(rate: float, ranks: int, seed: int) -> None:
+def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(
+    rate: float, ranks: int, seed: int
+) -> None:
     """Among equals, some rank always has the most stalls; counted as the rare events they are, it is not named."""
     rows = MemberRows()
     for _ in range(ranks):
@@ -83,7 +93,11 @@ def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
     rows = MemberRows()
     for _ in range(3):
         rows.append()
-    rows.recent[:3] = [[0.03, 0.02, 0.25, 0.28, 0.24], [0.05, 0.06, 0.04, 0.05, 0.01], [0.05, np.nan, 0.06, 0.05, 0.05]]
+    rows.recent[:3] = [
+        [0.03, 0.02, 0.25, 0.28, 0.24],
+        [0.05, 0.06, 0.04, 0.05, 0.01],
+        [0.05, np.nan, 0.06, 0.05, 0.05],
+    ]
     assert plain_effect(rows, np.arange(3)).tolist() == [0.03, 0.04, -np.inf]
     assert recent_effect(rows, np.arange(3)).tolist() == [0.24, 0.05, -np.inf]
 

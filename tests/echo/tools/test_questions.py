@@ -31,7 +31,9 @@ STALLS = {step: {5: 290.0} for step in range(3, 100, 14)}
 
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEcho]:
-    with RunningEcho(tmp_path_factory.mktemp("echo"), bearer_rate=10_000, bearer_burst=100_000) as running:
+    with RunningEcho(
+        tmp_path_factory.mktemp("echo"), bearer_rate=10_000, bearer_burst=100_000
+    ) as running:
         for body in bodies():
             assert running.send(body).status == 200
         for body in logs():
@@ -44,11 +46,17 @@ def bodies() -> Iterator[bytes]:
         values = [0.92, 0.92, 0.92] if number != 5 else [0.93, 0.41, 0.40]
         yield score("prod", f"gpu-{number}", values)
     fleet = {"threshold": 0.88, "median": 0.92, "mad": 0.01, "quorum_met": 1.0}
-    yield metrics("prod", None, [gauge(f"ingero_fleet_{name}", [value]) for name, value in fleet.items()])
+    yield metrics(
+        "prod", None, [gauge(f"ingero_fleet_{name}", [value]) for name, value in fleet.items()]
+    )
     for number in range(6):
         yield score("lone", f"n{number}", [0.9 if number != 2 else 0.2])
-    yield from collective_bodies("barrier", collectives(100, 8, STALLS, skew_ms={2: 40.0, 5: -25.0}))
-    yield from collective_bodies("gpu", collectives(60, 8, {s: {3: 30.0} for s in range(60)}, is_gpu_timed=True))
+    yield from collective_bodies(
+        "barrier", collectives(100, 8, STALLS, skew_ms={2: 40.0, 5: -25.0})
+    )
+    yield from collective_bodies(
+        "gpu", collectives(60, 8, {s: {3: 30.0} for s in range(60)}, is_gpu_timed=True)
+    )
     yield from collective_bodies("even", collectives(40, 8, {}))
     yield from collective_bodies("paid", collectives(1, 64, {0: {41: 80.0}}))
     for rank in range(64):
@@ -61,7 +69,9 @@ def bodies() -> Iterator[bytes]:
             node,
             [
                 total("gpu.memcpy.bytes_total", [pace * i + 7 for i in range(11)], h2d),
-                total("gpu.memcpy.bytes_total", [500, 600, 50, 80], {names.MEMCPY_DIRECTION: "d2h"}),
+                total(
+                    "gpu.memcpy.bytes_total", [500, 600, 50, 80], {names.MEMCPY_DIRECTION: "d2h"}
+                ),
                 total(names.KERNEL_LAUNCH_TOTAL, [1000 + 50 * pace * i for i in range(5)]),
                 total("gpu.memfrag.ioctl_event_total", [0, pace * 3], {"cmd": "0x2a"}),
                 gauge("gpu.memory.fragmentation_estimate", [pace / 1000]),
@@ -71,10 +81,21 @@ def bodies() -> Iterator[bytes]:
 
 def logs() -> Iterator[bytes]:
     yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "suspect", excess=0.1), 1)
-    facts = {"class": "compute", "excess": 0.31, "usd_per_hour": 12.5, "evidence": "+31 %", "next": "drain gpu-5"}
+    facts = {
+        "class": "compute",
+        "excess": 0.31,
+        "usd_per_hour": 12.5,
+        "evidence": "+31 %",
+        "next": "drain gpu-5",
+    }
     yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-5", "straggler", rank=40, **facts), 2)
     yield log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "resolved", "e2"), 3)
-    chain = {"id": "c-1", "severity": "HIGH", "summary": "cudaStreamSync slow", "root_cause": "backup on 4 cores"}
+    chain = {
+        "id": "c-1",
+        "severity": "HIGH",
+        "summary": "cudaStreamSync slow",
+        "root_cause": "backup on 4 cores",
+    }
     yield log("prod", "gpu-5", names.CAUSAL_CHAIN_EVENT, chain, 4)
 
 
@@ -111,10 +132,17 @@ def test_f087_the_summary_counts_like_sql(echo: RunningEcho) -> None:
     sql = "SELECT count(*), count(DISTINCT node_id), count(DISTINCT metric_name) FROM events WHERE cluster_id = 'prod'"
     ((events, nodes, kinds),) = echo.sql(sql).json["data"]["rows"]
     assert (answer["events"], answer["nodes"], answer["metrics"]) == (events, nodes, kinds)
-    assert (answer["active"], answer["silent"], answer["quorum_met"], answer["median"]) == (8, 0, True, 0.92)
+    assert (answer["active"], answer["silent"], answer["quorum_met"], answer["median"]) == (
+        8,
+        0,
+        True,
+        0.92,
+    )
     assert [slow["node_id"] for slow in answer["stragglers"]] == ["gpu-5"]
     assert [chain["root_cause"] for chain in answer["chains"]] == ["backup on 4 cores"]
-    assert answer["next"] == "fleet.cluster.find_stragglers says why gpu-5 is slow and what it costs"
+    assert (
+        answer["next"] == "fleet.cluster.find_stragglers says why gpu-5 is slow and what it costs"
+    )
 
 
 def test_outliers_are_ranked_and_totals_compared_by_growth(echo: RunningEcho) -> None:
@@ -130,21 +158,39 @@ def test_f108_f109_the_late_rank_and_its_period_are_named(echo: RunningEcho) -> 
     answer = echo.answer("nccl_summary", cluster_id="barrier")
     assert quickest_s(lambda: echo.answer("nccl_summary", cluster_id="barrier")) < 3, "F112"
     late = answer["late"]
-    assert (late["node_id"], late["rank"], late["times"], late["period"]) == ("node-05", 5, len(STALLS), 14)
+    assert (late["node_id"], late["rank"], late["times"], late["period"]) == (
+        "node-05",
+        5,
+        len(STALLS),
+        14,
+    )
     assert late["lateness_ms"] == pytest.approx(290, abs=1)
     (op,) = answer["ops"]
-    assert (op["op"], op["collectives"], op["records"], op["ranks"]) == ("AllReduce", 100, 800, 8), "F110"
+    assert (op["op"], op["collectives"], op["records"], op["ranks"]) == (
+        "AllReduce",
+        100,
+        800,
+        8,
+    ), "F110"
     assert op["bytes"] == 800 << 20, "F089"
     assert op["gigabytes_per_s"] == pytest.approx((1 << 20) / 10e-3 / 1e9, rel=1e-3)
     assert answer["ranks"][0]["rank"] == 5
-    assert answer["ranks"][0]["caused_rank_seconds"] == pytest.approx(7 * 0.290 * len(STALLS), rel=0.01)
+    assert answer["ranks"][0]["caused_rank_seconds"] == pytest.approx(
+        7 * 0.290 * len(STALLS), rel=0.01
+    )
     (straggler,) = echo.answer("find_stragglers", cluster_id="barrier")["stragglers"]
     assert (straggler["node_id"], straggler["rank"], straggler["period"]) == ("node-05", 5, 14)
 
 
-def test_gpu_timed_lateness_needs_no_clock_and_nobody_is_named_without_cause(echo: RunningEcho) -> None:
+def test_gpu_timed_lateness_needs_no_clock_and_nobody_is_named_without_cause(
+    echo: RunningEcho,
+) -> None:
     late = echo.answer("nccl_summary", cluster_id="gpu")["late"]
-    assert (late["rank"], late["lateness_ms"], late["period"]) == (3, pytest.approx(30, abs=0.01), None)
+    assert (late["rank"], late["lateness_ms"], late["period"]) == (
+        3,
+        pytest.approx(30, abs=0.01),
+        None,
+    )
     even = echo.answer("nccl_summary", cluster_id="even")
     assert even["late"] is None
     assert even["ops"][0]["waited_rank_seconds"] == 0
@@ -170,7 +216,9 @@ def test_f092_cost_is_the_formula_at_the_rate_of_the_table(echo: RunningEcho) ->
     assert (row["name"], row["collectives"]) == ("node-41", 1)
     assert row["waited_gpu_seconds"] == pytest.approx(63 * 0.080)
     assert (answer["unpriced_gpu_seconds"], answer["currency"]) == (0, "USD")
-    by_op = echo.answer("get_cost", cluster_id="paid", group_by="op", usd_per_gpu_hour=10, gpus_per_rank=2)
+    by_op = echo.answer(
+        "get_cost", cluster_id="paid", group_by="op", usd_per_gpu_hour=10, gpus_per_rank=2
+    )
     assert by_op["rows"][0]["name"] == "AllReduce"
     assert by_op["amount"] == pytest.approx(idle_cost(0.080, 63, 10, 2))
     unknown = echo.answer("get_cost", cluster_id="barrier")
@@ -191,10 +239,16 @@ def test_f090_memory_copies_are_the_growth_of_totals(echo: RunningEcho) -> None:
 
 def test_f091_launches_and_fragmentation_have_the_busiest_first(echo: RunningEcho) -> None:
     launches = echo.answer("kernel_launch_summary", cluster_id="totals")
-    assert [(n["node_id"], n["launches"]) for n in launches["nodes"]] == [("a", 20_000), ("b", 2_000)]
+    assert [(n["node_id"], n["launches"]) for n in launches["nodes"]] == [
+        ("a", 20_000),
+        ("b", 2_000),
+    ]
     assert (launches["total"], launches["nodes"][0]["launches_per_s"]) == (22_000, 5_000)
     hot = echo.answer("memfrag_hotspots", cluster_id="totals")
-    assert [(n["node_id"], n["events"], n["fragmentation"]) for n in hot["nodes"]] == [("a", 300, 0.1), ("b", 30, 0.01)]
+    assert [(n["node_id"], n["events"], n["fragmentation"]) for n in hot["nodes"]] == [
+        ("a", 300, 0.1),
+        ("b", 30, 0.01),
+    ]
     assert hot["nodes"][0]["commands"] == [{"cmd": "0x2a", "events": 300}]
 
 
@@ -212,15 +266,24 @@ def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[
 
 def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) -> None:
     """F109: the stalls read from history lie 14 steps apart. Late arrivals come with the next generation."""
-    asked = {"cluster_id": "barrier", "metric_name": names.COLLECTIVE_DURATION_MS, "rank": 5, "limit": 7}
+    asked = {
+        "cluster_id": "barrier",
+        "metric_name": names.COLLECTIVE_DURATION_MS,
+        "rank": 5,
+        "limit": 7,
+    }
     first = echo.answer("event_history", **asked)
     assert (first["total"], first["more"], len(first["events"])) == (100, True, 7)
-    echo.send(collective_bodies("barrier", collectives(3, 8, {}))[0])  # older than most pages still to come
+    echo.send(
+        collective_bodies("barrier", collectives(3, 8, {}))[0]
+    )  # older than most pages still to come
     found, cursor = read_on(echo, "event_history", "events", **asked)
     times = [event["ts"] for event in found]
     assert len(times) == 103, "the first page was asked again, after the arrival"
     assert times == sorted(times)
-    rest, after = read_on(echo, "event_history", "events", **{**asked, "cursor": first["next_cursor"]})
+    rest, after = read_on(
+        echo, "event_history", "events", **{**asked, "cursor": first["next_cursor"]}
+    )
     assert len(rest) == 93, "its own generation"
     later, after = read_on(echo, "event_history", "events", **{**asked, "cursor": after})
     assert len(later) == 3, "then what came meanwhile"
@@ -243,7 +306,9 @@ def test_event_history_filters_by_time(echo: RunningEcho) -> None:
 
 
 def test_f088_anomalies_are_ordered_and_resume(echo: RunningEcho) -> None:
-    found, cursor = read_on(echo, "anomalies", "anomalies", cluster_id="prod", limit=1, window="all")
+    found, cursor = read_on(
+        echo, "anomalies", "anomalies", cluster_id="prod", limit=1, window="all"
+    )
     assert [(a["kind"], a.get("severity")) for a in found] == [
         ("verdict", "suspect"),
         ("verdict", "straggler"),
@@ -251,10 +316,21 @@ def test_f088_anomalies_are_ordered_and_resume(echo: RunningEcho) -> None:
         ("causal_chain", "HIGH"),
     ]
     echo.send(
-        log("prod", None, names.VERDICT_EVENT, verdict("gpu-6", "not_sure", "e3", evidence="two peers"), 9), "logs"
+        log(
+            "prod",
+            None,
+            names.VERDICT_EVENT,
+            verdict("gpu-6", "not_sure", "e3", evidence="two peers"),
+            9,
+        ),
+        "logs",
     )
     (later,) = echo.answer("anomalies", cluster_id="prod", cursor=cursor)["anomalies"]
-    assert (later["node_id"], later["severity"], later["summary"]) == ("gpu-6", "not_sure", "two peers")
+    assert (later["node_id"], later["severity"], later["summary"]) == (
+        "gpu-6",
+        "not_sure",
+        "two peers",
+    )
 
 
 def test_a_cluster_must_be_named_when_there_are_several(echo: RunningEcho) -> None:
@@ -269,16 +345,24 @@ def test_f086_every_answer_fits_its_published_schema(echo: RunningEcho) -> None:
     listed = echo.get("/api/v2/tools/list").json["data"]["tools"]
     assert len(listed) == 11
     for tool in listed:
-        arguments = {"sql": "SELECT 1 AS x"} if tool["name"].endswith("run_analysis") else {"cluster_id": "prod"}
+        arguments = (
+            {"sql": "SELECT 1 AS x"}
+            if tool["name"].endswith("run_analysis")
+            else {"cluster_id": "prod"}
+        )
         jsonschema.Draft202012Validator(tool["input_schema"]).validate(arguments)
-        jsonschema.Draft202012Validator(tool["output_schema"]).validate(echo.answer(tool["name"], **arguments))
+        jsonschema.Draft202012Validator(tool["output_schema"]).validate(
+            echo.answer(tool["name"], **arguments)
+        )
         assert len(tool["description"]) > 60
 
 
 def test_answers_are_bounded(echo: RunningEcho, tmp_path: Path) -> None:
     wide = echo.sql("SELECT range AS i, concat('x', range) FROM range(20000)", limit=10_000)
     assert (len(wide.json["data"]["rows"]), wide.json["data"]["truncated"]) == (10_000, True)
-    assert wide.json["data"]["notes"] == ["cut off: aggregate, filter by received_ts or node_id, or raise limit"]
+    assert wide.json["data"]["notes"] == [
+        "cut off: aggregate, filter by received_ts or node_id, or raise limit"
+    ]
     for rows, limit, truncated in ((1001, 1000, True), (1000, 1000, False)):
         found = echo.sql(f"SELECT * FROM range({rows})", limit=limit).json["data"]
         assert (len(found["rows"]), found["truncated"]) == (1000, truncated), "V10c"

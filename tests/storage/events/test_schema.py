@@ -32,34 +32,57 @@ def test_catalogue_describes_every_table_and_column(database: duckdb.DuckDBPyCon
         ).fetchall()
         assert rows == [(name, kind, comment) for name, kind, comment in table.columns], table.name
     described = dict(database.execute("SELECT table_name, comment FROM duckdb_tables()").fetchall())
-    described |= dict(database.execute("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall())
+    described |= dict(
+        database.execute(
+            "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
+    )
     assert described == {table.name: table.comment for table in (*TABLES, *VIEWS)}
 
 
-def test_events_has_no_primary_key_and_the_columns_of_the_seed(database: duckdb.DuckDBPyConnection) -> None:
+def test_events_has_no_primary_key_and_the_columns_of_the_seed(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
     assert database.execute("SELECT count(*) FROM duckdb_constraints()").fetchone() == (0,)
     names = {name for name, _, _ in EVENTS.columns}
-    assert names >= {"cluster_id", "node_id", "rank", "nranks", "metric_name", "value_double", "causal_chain_id"}
+    assert names >= {
+        "cluster_id",
+        "node_id",
+        "rank",
+        "nranks",
+        "metric_name",
+        "value_double",
+        "causal_chain_id",
+    }
 
 
 def test_readable_tables_leave_out_what_belongs_to_the_operator() -> None:
     assert {table.name for table in READABLE} & {"audit_log", "meta", "applied_requests"} == set()
 
 
-def test_a_counter_cannot_be_summed_by_mistake_and_views_give_its_growth(database: duckdb.DuckDBPyConnection) -> None:
+def test_a_counter_cannot_be_summed_by_mistake_and_views_give_its_growth(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
     for second, total in enumerate((100.0, 160.0, 190.0, 20.0)):
         database.execute(
             "INSERT INTO events (seq, idx, ts, cluster_id, node_id, metric_name, kind, temporality, cumulative_value,"
             " attrs) VALUES (?, 0, make_timestamp_ns(?), 'c', 'n', 'bytes_total', 'sum', 'cumulative', ?, '{}')",
             [second, 1_763_168_400_000_000_000 + second * 10**9, total],
         )
-    assert database.execute("SELECT sum(value_double), sum(value_int) FROM events").fetchone() == (None, None)
-    assert database.execute("SELECT increase, seconds, rate FROM counter_rates").fetchall() == [(170.0, 3.0, 170.0 / 3)]
+    assert database.execute("SELECT sum(value_double), sum(value_int) FROM events").fetchone() == (
+        None,
+        None,
+    )
+    assert database.execute("SELECT increase, seconds, rate FROM counter_rates").fetchall() == [
+        (170.0, 3.0, 170.0 / 3)
+    ]
     steps = database.execute("SELECT step, seconds FROM counter_steps ORDER BY ts").fetchall()
     assert steps == [(None, None), (60.0, 1.0), (30.0, 1.0), (20.0, 1.0)]
 
 
-def test_migrations_run_once_in_order_and_a_newer_database_is_refused(database: duckdb.DuckDBPyConnection) -> None:
+def test_migrations_run_once_in_order_and_a_newer_database_is_refused(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
     assert stored_version(database) == SCHEMA_VERSION == max(MIGRATIONS)
     later = {**MIGRATIONS, SCHEMA_VERSION + 1: ["ALTER TABLE events ADD COLUMN later VARCHAR"]}
     assert migrate(database, later) == SCHEMA_VERSION
@@ -69,12 +92,17 @@ def test_migrations_run_once_in_order_and_a_newer_database_is_refused(database: 
 
 
 def test_a_failed_step_leaves_the_old_version(database: duckdb.DuckDBPyConnection) -> None:
-    broken = {**MIGRATIONS, SCHEMA_VERSION + 1: ["ALTER TABLE events ADD COLUMN later VARCHAR", "SELECT nonsense"]}
+    broken = {
+        **MIGRATIONS,
+        SCHEMA_VERSION + 1: ["ALTER TABLE events ADD COLUMN later VARCHAR", "SELECT nonsense"],
+    }
     with pytest.raises(duckdb.Error):
         migrate(database, broken)
     database.execute("ROLLBACK")
     assert stored_version(database) == SCHEMA_VERSION
-    assert database.execute("SELECT count(*) FROM duckdb_columns() WHERE column_name = 'later'").fetchone() == (0,)
+    assert database.execute(
+        "SELECT count(*) FROM duckdb_columns() WHERE column_name = 'later'"
+    ).fetchone() == (0,)
 
 
 def test_a_foreign_database_is_refused() -> None:

@@ -27,8 +27,12 @@ def store(tmp_path: Path) -> Iterator[EventStore]:
     opened.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"notes of mine\n" * 9, b"SQLite format 3\0" + bytes(8192)])
-def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"notes of mine\n" * 9, b"SQLite format 3\0" + bytes(8192)]
+)
+def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(
+    content: bytes, tmp_path: Path
+) -> None:
     file = tmp_path / "notes.db"
     file.write_bytes(content)
     with pytest.raises(StoreError, match=r"notes\.db: it is not a database of Echo; name another"):
@@ -47,16 +51,24 @@ def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> N
 
 
 def metrics(*metric: otlp.Metric, **resource: otlp.Plain) -> bytes:
-    who = otlp.Resource(attributes=otlp.attributes({"ingero.node.id": "n1", "ingero.cluster.id": "c1", **resource}))
+    who = otlp.Resource(
+        attributes=otlp.attributes({"ingero.node.id": "n1", "ingero.cluster.id": "c1", **resource})
+    )
     scope = otlp.ScopeMetrics(metrics=metric)
     return encode_protobuf(
-        otlp.MetricsRequest(resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),))
+        otlp.MetricsRequest(
+            resource_metrics=(otlp.ResourceMetrics(resource=who, scope_metrics=(scope,)),)
+        )
     )
 
 
 def gauge(name: str, *values: float, step_ns: int = 10**9, **attributes: otlp.Plain) -> otlp.Metric:
     points = tuple(
-        otlp.NumberPoint(time_unix_nano=START_NS + i * step_ns, as_double=value, attributes=otlp.attributes(attributes))
+        otlp.NumberPoint(
+            time_unix_nano=START_NS + i * step_ns,
+            as_double=value,
+            attributes=otlp.attributes(attributes),
+        )
         for i, value in enumerate(values)
     )
     return otlp.Metric(name=name, gauge=otlp.Gauge(data_points=points))
@@ -74,7 +86,9 @@ def event(name: str, body: otlp.Plain, **attributes: otlp.Plain) -> bytes:
     return encode_protobuf(otlp.LogsRequest(resource_logs=(logs,)))
 
 
-def frame(seq: int, body: bytes, signal: int = Signal.METRICS, received_us: int = START_US) -> Frame:
+def frame(
+    seq: int, body: bytes, signal: int = Signal.METRICS, received_us: int = START_US
+) -> Frame:
     return Frame(seq, seq - 1, received_us, signal, body)
 
 
@@ -84,7 +98,9 @@ def rows(store: EventStore, sql: str) -> list[tuple]:
 
 def test_points_become_rows_with_identity_and_json(store: EventStore) -> None:
     """F124."""
-    body = metrics(gauge("m", 0.5, op="x"), **{"ingero.rank": 3, "ingero.world_size": 8, "os": "linux"})
+    body = metrics(
+        gauge("m", 0.5, op="x"), **{"ingero.rank": 3, "ingero.world_size": 8, "os": "linux"}
+    )
     assert store.load([frame(1, body)]).events == 1
     assert rows(
         store,
@@ -119,7 +135,9 @@ def test_a_load_is_one_transaction(store: EventStore, monkeypatch: pytest.Monkey
     monkeypatch.setattr("ingero.storage.events.store.projections", lambda _: ["SELECT nonsense"])
     with pytest.raises(duckdb.Error):
         store.load([frame(1, metrics(gauge("m", 1.0)))])
-    assert rows(store, "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM applied_requests)") == [(0, 0)]
+    assert rows(
+        store, "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM applied_requests)"
+    ) == [(0, 0)]
     assert store.applied_seq == 0
     monkeypatch.undo()
     assert store.load([frame(1, metrics(gauge("m", 1.0)))]).duplicates == 0
@@ -150,7 +168,9 @@ def test_collectives_get_their_own_table_in_full(store: EventStore) -> None:
         as_double=10.0,
         attributes=otlp.attributes(attributes),
     )
-    duration = otlp.Metric(name=names.COLLECTIVE_DURATION_MS, gauge=otlp.Gauge(data_points=(point,)))
+    duration = otlp.Metric(
+        name=names.COLLECTIVE_DURATION_MS, gauge=otlp.Gauge(data_points=(point,))
+    )
     sides = [
         gauge(name, value, **attributes)
         for name, value in (
@@ -167,14 +187,29 @@ def test_collectives_get_their_own_table_in_full(store: EventStore) -> None:
         " epoch_ns(ts) - epoch_ns(start_ts) FROM nccl_ops",
     ) == [
         (
-            *("00000000000000ab", 41, "AllReduce", 5, 8, 21, "j", "bfloat16", "sum", 1024, 10.0, 9_000_000),
+            *(
+                "00000000000000ab",
+                41,
+                "AllReduce",
+                5,
+                8,
+                21,
+                "j",
+                "bfloat16",
+                "sum",
+                1024,
+                10.0,
+                9_000_000,
+            ),
             *(4.0, 290.0, None, 7, "nccl-plugin", None, 10_000_000),
         )
     ]
     assert store.scalar("SELECT count(*) FROM events") == 4
 
 
-@pytest.mark.parametrize(("sent", "stored"), [(-1, "f" * 16), (171, "00000000000000ab"), ("0xAB", "00000000000000ab")])
+@pytest.mark.parametrize(
+    ("sent", "stored"), [(-1, "f" * 16), (171, "00000000000000ab"), ("0xAB", "00000000000000ab")]
+)
 def test_a_communicator_is_sixteen_hex_digits_however_it_was_sent(
     store: EventStore, sent: otlp.Plain, stored: str
 ) -> None:
@@ -246,7 +281,9 @@ def test_minutes_are_rolled_up_once_and_late_points_join_their_minute(store: Eve
     assert store.roll_up(START_US) == 0
     store.load([frame(2, metrics(gauge("m", 8.0, step_ns=10**9)))])
     store.roll_up(START_US)
-    assert rows(store, 'SELECT node_id, "count", "sum", "min", "max" FROM node_metrics') == [("n1", 3, 12.0, 1.0, 8.0)]
+    assert rows(store, 'SELECT node_id, "count", "sum", "min", "max" FROM node_metrics') == [
+        ("n1", 3, 12.0, 1.0, 8.0)
+    ]
 
 
 def test_oldest_rows_go_first_in_small_steps(store: EventStore) -> None:

@@ -22,7 +22,9 @@ def database(path: Path, node: str = "n1", events: int = 3, start_ns: int = 10**
     connection.execute("INSERT INTO event_aggregates VALUES (60, 1, 3, 7, 10, 3, 100, 1, 50, 0)")
     connection.execute("INSERT INTO process_names VALUES (7, ?, 1)", (f"python-{node}",))
     connection.execute("INSERT INTO sessions (started_at, node) VALUES (?, ?)", (start_ns, node))
-    connection.execute('INSERT INTO annotations (timestamp, labels, pid) VALUES (5, \'{"step": "1"}\', 7)')
+    connection.execute(
+        'INSERT INTO annotations (timestamp, labels, pid) VALUES (5, \'{"step": "1"}\', 7)'
+    )
     connection.execute(
         "INSERT INTO collectives (comm, op, rank, nranks, datatype, size_bytes, start_ns, end_ns, source, node) "
         "VALUES (1, 'AllReduce', 0, 2, 'float32', 4, 1, 2, 'ebpf', ?)",
@@ -98,10 +100,13 @@ def test_merged_files_merge_again_without_change(tmp_path: Path) -> None:
 
 def test_aggregates_add_up_and_keep_their_node(tmp_path: Path) -> None:
     merge([database(tmp_path / "a.db", "a"), database(tmp_path / "b.db", "b")], tmp_path / "out.db")
-    assert rows(tmp_path / "out.db", "SELECT count, stored, sum_dur, min_dur, max_dur FROM event_aggregates") == [
-        (20, 6, 200, 1, 50)
+    assert rows(
+        tmp_path / "out.db", "SELECT count, stored, sum_dur, min_dur, max_dur FROM event_aggregates"
+    ) == [(20, 6, 200, 1, 50)]
+    assert rows(tmp_path / "out.db", "SELECT node, count FROM node_aggregates ORDER BY node") == [
+        ("a", 10),
+        ("b", 10),
     ]
-    assert rows(tmp_path / "out.db", "SELECT node, count FROM node_aggregates ORDER BY node") == [("a", 10), ("b", 10)]
 
 
 def test_names_and_annotations_keep_their_node(tmp_path: Path) -> None:
@@ -127,7 +132,9 @@ def test_older_copy_of_a_node_adds_nothing_new(tmp_path: Path) -> None:
         for table in ("sessions", "collectives", "annotations"):
             assert rows(tmp_path / "out.db", f"SELECT count(*) FROM {table}") == [(1,)], table
         for table in ("event_aggregates", "node_aggregates"):
-            counted = rows(tmp_path / "out.db", f"SELECT count, stored, sum_dur, min_dur, max_dur FROM {table}")
+            counted = rows(
+                tmp_path / "out.db", f"SELECT count, stored, sum_dur, min_dur, max_dur FROM {table}"
+            )
             assert counted == [(12, 3, 130, 1, 50)], table
 
 
@@ -135,9 +142,18 @@ def test_a_merged_file_and_one_of_its_sources_add_nothing_new(tmp_path: Path) ->
     sources = [database(tmp_path / "a.db", "a", events=5), database(tmp_path / "b.db", "b")]
     merge(sources, tmp_path / "ab.db")
     merge([tmp_path / "ab.db", sources[1]], tmp_path / "again.db")
-    for table in ("events", "node_aggregates", "event_aggregates", "sessions", "collectives", "annotations"):
+    for table in (
+        "events",
+        "node_aggregates",
+        "event_aggregates",
+        "sessions",
+        "collectives",
+        "annotations",
+    ):
         everything = f"SELECT * FROM {table} ORDER BY 1, 2"
-        assert rows(tmp_path / "again.db", everything) == rows(tmp_path / "ab.db", everything), table
+        assert rows(tmp_path / "again.db", everything) == rows(tmp_path / "ab.db", everything), (
+            table
+        )
 
 
 def test_two_recordings_under_one_name_keep_all_their_events(tmp_path: Path) -> None:
@@ -157,24 +173,31 @@ def test_two_recordings_under_one_name_keep_all_their_events(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_legacy_file_and_a_new_recording_of_its_node_keep_all_events(tmp_path: Path, is_first: bool) -> None:
+def test_a_legacy_file_and_a_new_recording_of_its_node_keep_all_events(
+    tmp_path: Path, is_first: bool
+) -> None:
     """F145: before node names, ids were numbers that the new recording uses again."""
     old, new = legacy(tmp_path / "old.db"), database(tmp_path / "new.db", "n7", events=9)
     merge([old, new] if is_first else [new, old], tmp_path / "out.db", force_node="n7")
-    assert rows(tmp_path / "out.db", "SELECT count(*), count(DISTINCT id), sum(timestamp = 1) FROM events") == [
-        (12, 12, 3)
-    ]
+    assert rows(
+        tmp_path / "out.db", "SELECT count(*), count(DISTINCT id), sum(timestamp = 1) FROM events"
+    ) == [(12, 12, 3)]
 
 
 def test_numbers_are_counted_by_node_and_huge_ones_are_not_counted_on(tmp_path: Path) -> None:
     other = database(tmp_path / "other.db", "other", events=500)
-    own = changed(database(tmp_path / "own.db", "old", events=1), "UPDATE events SET id = 'old:9223372036854775807'")
+    own = changed(
+        database(tmp_path / "own.db", "old", events=1),
+        "UPDATE events SET id = 'old:9223372036854775807'",
+    )
     merge([other, own, legacy(tmp_path / "l.db")], tmp_path / "out.db", force_node="old")
     ids = rows(tmp_path / "out.db", "SELECT id FROM events WHERE node = 'old' ORDER BY id")
     assert ids == [("old:1",), ("old:2",), ("old:3",), ("old:9223372036854775807",)]
 
 
-def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_counted(tmp_path: Path) -> None:
+def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_counted(
+    tmp_path: Path,
+) -> None:
     source = changed(
         legacy(tmp_path / "l.db"),
         "ALTER TABLE events ADD COLUMN comm TEXT",
@@ -187,8 +210,12 @@ def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_co
     summary = merge([source], tmp_path / "out.db", force_node="old")
     assert (summary.events, summary.chains, summary.stacks) == (3, 1, 2)
     assert summary.files[0].incomplete_events == 2
-    assert rows(tmp_path / "out.db", "SELECT DISTINCT comm, gpu_id, rank FROM events") == [("", 0, None)]
-    assert rows(tmp_path / "out.db", "SELECT id, explanation, node FROM causal_chains") == [("old:slow", "", "old")]
+    assert rows(tmp_path / "out.db", "SELECT DISTINCT comm, gpu_id, rank FROM events") == [
+        ("", 0, None)
+    ]
+    assert rows(tmp_path / "out.db", "SELECT id, explanation, node FROM causal_chains") == [
+        ("old:slow", "", "old")
+    ]
 
 
 def test_snapshots_and_process_names_keep_their_node(tmp_path: Path) -> None:
@@ -199,8 +226,14 @@ def test_snapshots_and_process_names_keep_their_node(tmp_path: Path) -> None:
         changed(database(tmp_path / f"{name}.db", name), snapshot)
     merge([tmp_path / "a.db", tmp_path / "b.db"], tmp_path / "ab.db")
     for path in (tmp_path / "ab.db", tmp_path / "again.db"):
-        assert rows(path, "SELECT node, timestamp, cpu_pct FROM node_snapshots") == [("a", 5, 0.0), ("b", 5, 1.0)]
-        assert rows(path, "SELECT node, name FROM processes") == [("a", "python-a"), ("b", "python-b")]
+        assert rows(path, "SELECT node, timestamp, cpu_pct FROM node_snapshots") == [
+            ("a", 5, 0.0),
+            ("b", 5, 1.0),
+        ]
+        assert rows(path, "SELECT node, name FROM processes") == [
+            ("a", "python-a"),
+            ("b", "python-b"),
+        ]
         merge([tmp_path / "ab.db"], tmp_path / "again.db")
     changed(tmp_path / "ab.db", "DROP TABLE node_snapshots", "DROP TABLE processes")
     merge([tmp_path / "ab.db"], tmp_path / "unknown.db")
@@ -222,7 +255,9 @@ def test_v15b_legacy_files_share_one_counter(tmp_path: Path) -> None:
 
 def test_v15c_refusals_name_the_file_and_the_remedy(tmp_path: Path) -> None:
     plain = database(tmp_path / "a.db")
-    with pytest.raises(ForeignFile, match=r"1\.db does not say which node it is from: name it with --force-node"):
+    with pytest.raises(
+        ForeignFile, match=r"1\.db does not say which node it is from: name it with --force-node"
+    ):
         merge([legacy(tmp_path / "1.db")], tmp_path / "out.db")
     with pytest.raises(StoreError, match="is also a source"):
         merge([plain], plain)
@@ -291,7 +326,11 @@ def test_oversized_stacks_are_counted_not_copied(tmp_path: Path) -> None:
 
 def test_files_that_end_alike_are_told_apart_by_their_whole_content(tmp_path: Path) -> None:
     """F143: the same size and the same last pages; the first event differs, then nothing does."""
-    one, other, copy = database(tmp_path / "a.db", events=5000), tmp_path / "b.db", tmp_path / "c.db"
+    one, other, copy = (
+        database(tmp_path / "a.db", events=5000),
+        tmp_path / "b.db",
+        tmp_path / "c.db",
+    )
     shutil.copyfile(one, other)
     connection = sqlite3.connect(other)
     connection.execute("UPDATE events SET id = 'n1:X' WHERE id = 'n1:0'")
@@ -308,13 +347,22 @@ def test_one_strange_event_among_many_is_seen(tmp_path: Path) -> None:
     """F144: an event of another node, one without a node, and one whose id has none, each deep in the file."""
     source = database(tmp_path / "a.db", events=500)
     connection = sqlite3.connect(source)
-    for key, column, value in (("n1:400", "node", "n2"), ("n1:401", "node", ""), ("n1:402", "id", "402")):
+    for key, column, value in (
+        ("n1:400", "node", "n2"),
+        ("n1:401", "node", ""),
+        ("n1:402", "id", "402"),
+    ):
         connection.execute(f"UPDATE events SET {column} = ? WHERE id = ?", (value, key))
     connection.commit()
     connection.close()
     summary = merge([source], tmp_path / "all.db")
     assert (summary.events, sorted(summary.nodes)) == (500, ["n1", "n2"])
-    assert rows(tmp_path / "all.db", "SELECT id, node FROM events WHERE node = '' OR instr(id, ':') = 0") == []
+    assert (
+        rows(
+            tmp_path / "all.db", "SELECT id, node FROM events WHERE node = '' OR instr(id, ':') = 0"
+        )
+        == []
+    )
     assert rows(tmp_path / "all.db", "SELECT count(*) FROM events WHERE node = 'n1'") == [(499,)]
 
 

@@ -20,7 +20,9 @@ from ingero.storage.merge.statements import Statement, copy_statements
 NEW = "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, 1, 1, 1, 1, 1, 1, 'n1')"
 
 
-def test_a_database_that_is_recorded_to_is_copied_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_recorded_to_is_copied_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the copy of the file and that of its log, the log is folded into the file and begins anew."""
     path = database(tmp_path / "live.db", events=3000)
     writer = sqlite3.connect(path, isolation_level=None)
@@ -43,7 +45,9 @@ def test_a_database_that_is_recorded_to_is_copied_whole(tmp_path: Path, monkeypa
     writer.close()
 
 
-def test_a_log_that_goes_away_while_it_is_copied_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_goes_away_while_it_is_copied_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = database(tmp_path / "live.db")
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("PRAGMA journal_mode = WAL")
@@ -97,9 +101,13 @@ def test_what_may_not_be_looked_at_is_a_sentence() -> None:
         source = database(folder / "a.db")
         source.chmod(0o600)
         os.seteuid(65534)
-        with pytest.raises(StoreError, match=r"closed/out\.db cannot be looked at: Permission denied"):
+        with pytest.raises(
+            StoreError, match=r"closed/out\.db cannot be looked at: Permission denied"
+        ):
             merge([source], folder / "closed" / "out.db")
-        with pytest.raises(StoreError, match=r"closed/a\.db cannot be looked at: Permission denied"):
+        with pytest.raises(
+            StoreError, match=r"closed/a\.db cannot be looked at: Permission denied"
+        ):
             merge([folder / "closed" / "a.db"], folder / "open" / "out.db")
         with pytest.raises(StoreError, match=r"a\.db cannot be read: .*Permission denied"):
             merge([source], folder / "open" / "out.db")
@@ -113,7 +121,9 @@ def test_when_no_file_is_good_nothing_is_written(tmp_path: Path) -> None:
     output.write_text("earlier")
     (tmp_path / "empty.db").touch()
     (tmp_path / "notes.db").write_text("no database" * 100)
-    with pytest.raises(StoreError, match=r"none of the files can be merged:\n.*empty\.db is empty.*\n.*notes\.db"):
+    with pytest.raises(
+        StoreError, match=r"none of the files can be merged:\n.*empty\.db is empty.*\n.*notes\.db"
+    ):
         merge([tmp_path / "empty.db", tmp_path / "notes.db"], output, skip_bad=True)
     assert output.read_text() == "earlier"
 
@@ -155,16 +165,24 @@ def test_one_bad_row_does_not_cost_the_file(tmp_path: Path) -> None:
     )
     summary = merge([source], tmp_path / "out.db")
     assert (summary.events, summary.nodes) == (3, ["n\ufffd"])
-    assert rows(tmp_path / "out.db", "SELECT count(*) FROM annotations WHERE labels = '{oops'") == [(1,)]
+    assert rows(tmp_path / "out.db", "SELECT count(*) FROM annotations WHERE labels = '{oops'") == [
+        (1,)
+    ]
 
 
-def test_a_source_that_fails_half_way_is_never_half_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_fails_half_way_is_never_half_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F143: `--skip-bad` leaves out what its check finds; damage met later refuses the merge and writes nothing."""
     good, bad = database(tmp_path / "good.db", "n1"), database(tmp_path / "bad.db", "n2", events=5)
 
-    def fail_on_the_second(connection: sqlite3.Connection, node: str, **options: bool) -> Iterator[Statement]:
+    def fail_on_the_second(
+        connection: sqlite3.Connection, node: str, **options: bool
+    ) -> Iterator[Statement]:
         yield from (
-            copy_statements(connection, node, **options) if node == "n1" else [Statement("SELECT * FROM src.torn")]
+            copy_statements(connection, node, **options)
+            if node == "n1"
+            else [Statement("SELECT * FROM src.torn")]
         )
 
     monkeypatch.setattr("ingero.storage.merge.databases.copy_statements", fail_on_the_second)

@@ -43,7 +43,10 @@ def test_new_file_has_every_table_and_both_versions(tmp_path: Path) -> None:
     with TraceDb(tmp_path / "t.db", "n1"):
         pass
     with sqlite3.connect(tmp_path / "t.db") as connection:
-        names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        names = {
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
         assert names >= set(TABLES) | set(OWN_TABLES)
         info = dict(connection.execute("SELECT key, value FROM schema_info").fetchall())
         assert (info["version"], info[OWN_VERSION_KEY]) == ("0.10", OWN_VERSION)
@@ -57,7 +60,9 @@ def test_published_columns_are_all_there_under_their_names(tmp_path: Path) -> No
     """Column by column against a database of the format's own recorder."""
     reference = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
     with TraceDb(tmp_path / "t.db", "n1") as db:
-        for (table,) in reference.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+        for (table,) in reference.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table'"
+        ).fetchall():
             if table != "sqlite_sequence":
                 theirs = set(table_columns(reference, table))
                 assert theirs <= set(table_columns(db.connection, table)), table
@@ -70,7 +75,17 @@ def test_ids_go_on_where_the_node_stopped(tmp_path: Path, node: str) -> None:
     with TraceDb(tmp_path / "t.db", node) as db:
         assert db.write([(INSERT_EVENT, event_rows(db, 3))])
         db.execute("UPDATE events SET id = replace(id, ':3', ':41')")
-        db.write([(INSERT_EVENT, [("axb:900", *event_rows(db, 1)[0][1:]), ("50x:900", *event_rows(db, 1)[0][1:])])])
+        db.write(
+            [
+                (
+                    INSERT_EVENT,
+                    [
+                        ("axb:900", *event_rows(db, 1)[0][1:]),
+                        ("50x:900", *event_rows(db, 1)[0][1:]),
+                    ],
+                )
+            ]
+        )
     with TraceDb(tmp_path / "t.db", node) as db:
         assert db.next_ids(2) == [f"{node}:42", f"{node}:43"]
 
@@ -120,7 +135,10 @@ def test_other_files_are_named_for_what_they_are(tmp_path: Path) -> None:
 
 
 def test_second_recorder_is_told_who_has_the_file(tmp_path: Path) -> None:
-    with TraceDb(tmp_path / "t.db", "n"), pytest.raises(StoreLocked, match=f"process {os.getpid()}"):
+    with (
+        TraceDb(tmp_path / "t.db", "n"),
+        pytest.raises(StoreLocked, match=f"process {os.getpid()}"),
+    ):
         TraceDb(tmp_path / "t.db", "n")
     TraceDb(tmp_path / "t.db", "n").close()
 
@@ -185,8 +203,13 @@ def test_the_first_format_is_rebuilt_and_can_be_appended_to(tmp_path: Path) -> N
     with TraceDb(path, "h") as db:
         assert db.next_ids(1) == ["h:10870"]
         assert db.write([(INSERT_EVENT, event_rows(db, 5))])
-        assert db.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchone() == (10874, 10874)
-        assert db.execute("SELECT count(*) FROM events WHERE node = 'h' AND id LIKE 'h:%'").fetchone() == (10874,)
+        assert db.execute("SELECT count(*), count(DISTINCT id) FROM events").fetchone() == (
+            10874,
+            10874,
+        )
+        assert db.execute(
+            "SELECT count(*) FROM events WHERE node = 'h' AND id LIKE 'h:%'"
+        ).fetchone() == (10874,)
         assert db.execute("SELECT count(*) FROM causal_chains").fetchone() == (6,)
 
 
@@ -208,7 +231,9 @@ def test_unwritable_folder_is_a_sentence(tmp_path: Path) -> None:
         TraceDb(tmp_path / "file" / "t.db", "n")
 
 
-@pytest.mark.parametrize(("value", "stored"), [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)])
+@pytest.mark.parametrize(
+    ("value", "stored"), [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 1, -1)]
+)
 def test_unsigned_values_wrap(value: int, stored: int) -> None:
     assert signed64(value) == stored
 
@@ -217,7 +242,10 @@ def test_every_connection_waits_for_a_busy_file_must_22(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     with TraceDb(path, "n") as db:
         reader, follower = connect_readonly(path), TraceReader(path)._connect()
-        waits_ms = [one.execute("PRAGMA busy_timeout").fetchone()[0] for one in (db.connection, reader, follower)]
+        waits_ms = [
+            one.execute("PRAGMA busy_timeout").fetchone()[0]
+            for one in (db.connection, reader, follower)
+        ]
         assert waits_ms == [5000, 2000, 2000]
         reader.close()
         follower.close()

@@ -48,15 +48,21 @@ def test_triggers_of_a_source_never_run_and_are_not_carried_over(tmp_path: Path)
     before = path.read_bytes()
     assert merge([path], tmp_path / "out.db").events == 3
     merged = sqlite3.connect(tmp_path / "out.db")
-    assert merged.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'").fetchone() == (0,)
+    assert merged.execute(
+        "SELECT count(*) FROM sqlite_master WHERE type = 'trigger'"
+    ).fetchone() == (0,)
     merged.close()
     assert path.read_bytes() == before
 
 
-def test_names_that_are_not_utf_8_are_shown_with_marks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_not_utf_8_are_shown_with_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = database(tmp_path / "a.db")
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE events SET comm = CAST(x'70fffe' AS TEXT), node = CAST(x'6eff' AS TEXT)")
+        connection.execute(
+            "UPDATE events SET comm = CAST(x'70fffe' AS TEXT), node = CAST(x'6eff' AS TEXT)"
+        )
     connection.close()
     assert run(["query", "-d", str(path), "--json", "SELECT DISTINCT node, comm FROM events"]) == 0
     assert '"comm": "p\ufffd\ufffd"' in capsys.readouterr().out
@@ -69,7 +75,9 @@ def test_text_where_a_number_belongs_ends_an_export_with_a_sentence(tmp_path: Pa
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE events SET duration = 'abc' WHERE rowid = 1")
     connection.close()
-    assert run(["export", "--format", "perfetto", "-d", str(path), "-o", str(tmp_path / "out")]) == 1
+    assert (
+        run(["export", "--format", "perfetto", "-d", str(path), "-o", str(tmp_path / "out")]) == 1
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -88,8 +96,14 @@ def commands(path: Path, out: Path) -> list[list[str]]:
         ["query", "-d", str(path), "SELECT count(*) FROM events"],
         ["query", "-d", str(path), "--limit", "5"],
         ["query", "-d", str(path), "--json"],
-        *(["explain", "-d", str(path), *how] for how in ([], ["--replay"], ["--per-process"], ["--annotations"])),
-        *(["export", "--format", kind, "-d", str(path), "-o", str(out)] for kind in ("perfetto", "perfetto-proto")),
+        *(
+            ["explain", "-d", str(path), *how]
+            for how in ([], ["--replay"], ["--per-process"], ["--annotations"])
+        ),
+        *(
+            ["export", "--format", kind, "-d", str(path), "-o", str(out)]
+            for kind in ("perfetto", "perfetto-proto")
+        ),
         ["merge", str(path), "-o", str(out), "--force-node", "n"],
     ]
 
@@ -98,15 +112,34 @@ def commands(path: Path, out: Path) -> list[list[str]]:
     "statements",
     [
         ["UPDATE events SET duration = 'abc', timestamp = 1e300 WHERE rowid = 1"],
-        ["UPDATE events SET node = x'ff00' WHERE rowid = 1", "UPDATE causal_chains SET detected_at = 'x'"],
-        ["UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, source = 999, op = -3"],
-        ["UPDATE events SET pid = -1, tid = 5000000000, timestamp = -1", "UPDATE causal_chains SET tail_ratio = 9e999"],
-        ["DROP TABLE process_names", "DROP TABLE event_aggregates", "DROP TABLE sessions", "DROP TABLE stack_traces"],
+        [
+            "UPDATE events SET node = x'ff00' WHERE rowid = 1",
+            "UPDATE causal_chains SET detected_at = 'x'",
+        ],
+        [
+            "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, source = 999, op = -3"
+        ],
+        [
+            "UPDATE events SET pid = -1, tid = 5000000000, timestamp = -1",
+            "UPDATE causal_chains SET tail_ratio = 9e999",
+        ],
+        [
+            "DROP TABLE process_names",
+            "DROP TABLE event_aggregates",
+            "DROP TABLE sessions",
+            "DROP TABLE stack_traces",
+        ],
         ["DROP TABLE system_snapshots", "DROP TABLE causal_chains", "DROP TABLE annotations"],
-        ["DROP TABLE events", "CREATE TABLE events (id, timestamp)", "INSERT INTO events VALUES (1, 2)"],
+        [
+            "DROP TABLE events",
+            "CREATE TABLE events (id, timestamp)",
+            "INSERT INTO events VALUES (1, 2)",
+        ],
         ["ALTER TABLE events DROP COLUMN gpu_id", "ALTER TABLE events DROP COLUMN ret_code"],
         [f"UPDATE causal_chains SET timeline = '{NESTED}', recommendations = '{NESTED}'"],
-        [f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, '[]', 1)"],
+        [
+            f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, '[]', 1)"
+        ],
     ],
 )
 def test_odd_contents_end_in_an_answer_or_in_a_sentence(
@@ -121,13 +154,17 @@ def test_odd_contents_end_in_an_answer_or_in_a_sentence(
 
 
 @pytest.mark.parametrize("page", range(1, 12))
-def test_a_page_lost_to_the_disk_is_a_sentence(tmp_path: Path, page: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_lost_to_the_disk_is_a_sentence(
+    tmp_path: Path, page: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = database(tmp_path / "a.db")
     content = bytearray(path.read_bytes())
     content[page * 4096 : (page + 1) * 4096] = bytes(4096)
     path.write_bytes(content)
     for command in commands(path, tmp_path / "out"):
-        assert run(command) == 0 or str(path) in capsys.readouterr().err or command[0] == "query", command
+        assert run(command) == 0 or str(path) in capsys.readouterr().err or command[0] == "query", (
+            command
+        )
 
 
 ON_READ_ONLY_MEDIA = """
@@ -145,7 +182,9 @@ ls media
 def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> None:
     """Rows that only the write-ahead log has are there, and nothing was tried to be written beside them."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root and unshare: the read-only file system lives in a namespace of its own")
+        pytest.skip(
+            "needs root and unshare: the read-only file system lives in a namespace of its own"
+        )
     if subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("namespaces are not allowed on this machine")
     writer = sqlite3.connect(database(tmp_path / "live.db"))

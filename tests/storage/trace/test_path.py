@@ -24,7 +24,9 @@ def as_sudo(monkeypatch: pytest.MonkeyPatch, home: Path) -> pwd.struct_passwd:
         pytest.skip("needs root to act for somebody else")
     person = pwd.struct_passwd(("ana", "x", 54321, 54321, "", str(home), "/bin/sh"))
     monkeypatch.setenv("SUDO_UID", "54321")
-    monkeypatch.setattr(trace_path.pwd, "getpwuid", lambda uid: person if uid == 54321 else pwd.getpwnam("root"))
+    monkeypatch.setattr(
+        trace_path.pwd, "getpwuid", lambda uid: person if uid == 54321 else pwd.getpwnam("root")
+    )
     return person
 
 
@@ -51,7 +53,9 @@ def test_under_sudo_the_file_lies_in_the_home_of_the_caller_and_is_theirs(
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_link_is_not_followed_when_files_are_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_is_not_followed_when_files_are_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_sudo(monkeypatch, tmp_path)
     (tmp_path / "target").write_text("root's")
     (tmp_path / "link").symlink_to(tmp_path / "target")
@@ -60,7 +64,9 @@ def test_a_link_is_not_followed_when_files_are_handed_over(tmp_path: Path, monke
     assert (tmp_path / "link").lstat().st_uid == 54321
 
 
-def test_sudo_variables_mean_nothing_without_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_sudo_variables_mean_nothing_without_root(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SUDO_UID", "54321")
     monkeypatch.setattr(trace_path.os, "geteuid", lambda: 1000)
     assert default_path() == tmp_path / ".ingero" / "ingero.db"

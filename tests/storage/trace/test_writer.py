@@ -22,7 +22,26 @@ BASE_NS = 1_700_000_000_000_000_000
 
 def batch(db: TraceDb, count: int, at_ns: int = BASE_NS, comm: str = "train") -> Batch:
     rows = [
-        (id_, at_ns + i * 1_000_000, 7, 7, 1, 3, 10, 0, 0, 0, 0, 0, db.node, None, None, None, comm, 0)
+        (
+            id_,
+            at_ns + i * 1_000_000,
+            7,
+            7,
+            1,
+            3,
+            10,
+            0,
+            0,
+            0,
+            0,
+            0,
+            db.node,
+            None,
+            None,
+            None,
+            comm,
+            0,
+        )
         for i, id_ in enumerate(db.next_ids(count))
     ]
     return [(INSERT, list(rows))]
@@ -43,7 +62,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a small file system")
     folder = tmp_path / "disk"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], check=False
+    ).returncode:
         pytest.skip("a small file system cannot be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
@@ -73,7 +94,9 @@ def test_a_full_disk_stops_recording_and_recording_goes_on_when_there_is_room(
         writer.flush()
         submitted += 500
     assert writer.state is RecordingState.DISK_FULL
-    assert connect_readonly(small_disk / "t.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert connect_readonly(small_disk / "t.db").execute("PRAGMA integrity_check").fetchone() == (
+        "ok",
+    )
     ballast.unlink()
     until(lambda: writer.state is RecordingState.RECORDING)
     writer.submit(batch(db, 1))
@@ -82,7 +105,9 @@ def test_a_full_disk_stops_recording_and_recording_goes_on_when_there_is_room(
     assert count(small_disk / "t.db") == writer.counters.written == submitted + 1
 
 
-def test_a_disk_that_stays_full_costs_a_bounded_amount_of_memory_and_is_counted(small_disk: Path) -> None:
+def test_a_disk_that_stays_full_costs_a_bounded_amount_of_memory_and_is_counted(
+    small_disk: Path,
+) -> None:
     db = TraceDb(small_disk / "t.db", "n")
     writer = TraceWriter(db)
     total = 0
@@ -159,10 +184,16 @@ def test_rollover_moves_the_file_aside_and_keeps_a_few(tmp_path: Path) -> None:
     assert count(tmp_path / "t.db") == 3
 
 
-def test_a_rollover_that_fails_goes_on_in_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollover_that_fails_goes_on_in_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     db = TraceDb(tmp_path / "t.db", "n")
     monkeypatch.setattr(trace_writer, "CHECKPOINT_S", 0.0)
-    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted")))
+    monkeypatch.setattr(
+        Path,
+        "rename",
+        lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted")),
+    )
     writer = TraceWriter(db, SizePolicy(rollover_bytes=1))
     writer._next_checkpoint_s = 0.0
     writer.submit(batch(db, 10))
@@ -172,7 +203,9 @@ def test_a_rollover_that_fails_goes_on_in_the_old_file(tmp_path: Path, monkeypat
     assert count(tmp_path / "t.db") == 15
 
 
-def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on_must_25(small_disk: Path) -> None:
+def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on_must_25(
+    small_disk: Path,
+) -> None:
     """The old file is aside, the new one cannot be made: nothing breaks, and it is made when there is room."""
     db = TraceDb(small_disk / "t.db", "n")
     db.write(batch(db, 10))
@@ -191,7 +224,10 @@ def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on
     writer.submit(batch(db, 7))
     until(lambda: writer.counters.written == 12)
     writer.close()
-    assert [count(file) for file in (*rolled_files(small_disk / "t.db"), small_disk / "t.db")] == [10, 12]
+    assert [count(file) for file in (*rolled_files(small_disk / "t.db"), small_disk / "t.db")] == [
+        10,
+        12,
+    ]
 
 
 def test_the_writer_rolls_over_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,13 @@ from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout.ask import Fanout, NodeReply, Question
-from ingero.transport.fanout.nodes import FanoutPolicy, check_nodes, client_tls, distinct, parse_nodes
+from ingero.transport.fanout.nodes import (
+    FanoutPolicy,
+    check_nodes,
+    client_tls,
+    distinct,
+    parse_nodes,
+)
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 from ingero.transport.tls import (
@@ -58,7 +64,11 @@ async def ask(nodes: list[str], question: Question = SQL, **policy: object) -> l
 
 async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
     db = database(tmp_path / "a.db")
-    async with node(db, "slow-one") as one, node(db, "two") as two, FaultProxy(_target(one), delay_s=0.3) as late:
+    async with (
+        node(db, "slow-one") as one,
+        node(db, "two") as two,
+        FaultProxy(_target(one), delay_s=0.3) as late,
+    ):
         replies = await ask([late.address, two])
     assert [(reply.name, reply.failure) for reply in replies] == [("slow-one", None), ("two", None)]
     assert replies[0].body == b'{"columns":["n"],"rows":[[3]]}'
@@ -68,7 +78,10 @@ async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
     """Five nodes of which none answers before all five were asked: one after the other would never end."""
     together = asyncio.Barrier(5)
     async with node(database(tmp_path / "a.db")) as address, contextlib.AsyncExitStack() as stack:
-        proxies = [await stack.enter_async_context(FaultProxy(_target(address), together=together)) for _ in range(5)]
+        proxies = [
+            await stack.enter_async_context(FaultProxy(_target(address), together=together))
+            for _ in range(5)
+        ]
         replies = await ask([proxy.address for proxy in proxies])
     assert [reply.failure for reply in replies] == [None] * 5
 
@@ -80,7 +93,10 @@ async def test_names_in_any_script_arrive(tmp_path: Path) -> None:
 
 
 async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
-    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
+    async with (
+        node(database(tmp_path / "a.db")) as address,
+        FaultProxy(_target(address), swallow=True) as silent,
+    ):
         replies = await ask([address, silent.address], timeout_s=3)
     assert [reply.failure for reply in replies] == [None, "no answer within 3 s"]
 
@@ -91,8 +107,12 @@ async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path
         FaultProxy(_target(address), cut_after_bytes=40) as cut,
         FaultProxy(_target(address), cut_after_bytes=10**6, trickle_s=0.2) as slow,
     ):
-        cut_off, refused, trickle = await ask([cut.address, "127.0.0.1:1", slow.address], timeout_s=3)
-    assert "closed the connection" in (cut_off.failure or "") or "broke off" in (cut_off.failure or "")
+        cut_off, refused, trickle = await ask(
+            [cut.address, "127.0.0.1:1", slow.address], timeout_s=3
+        )
+    assert "closed the connection" in (cut_off.failure or "") or "broke off" in (
+        cut_off.failure or ""
+    )
     assert refused.failure == "cannot connect: Connection refused"
     assert trickle.failure == "no answer within 3 s"
 
@@ -110,11 +130,15 @@ async def test_names_that_nobody_has_are_said_and_do_not_stop_the_others(tmp_pat
 
 async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address:
-        (reply,) = await ask([address], Question("/api/v1/query", {"sql": "DELETE FROM events", "limit": 1}))
+        (reply,) = await ask(
+            [address], Question("/api/v1/query", {"sql": "DELETE FROM events", "limit": 1})
+        )
     assert (reply.failure or "").startswith("HTTP 400: only questions are allowed")
 
 
-async def test_an_endless_answer_is_an_error_not_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_answer_is_an_error_not_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingero.transport.fanout.ask.MAX_REPLY_BYTES", 20)
     async with node(database(tmp_path / "a.db")) as address:
         (reply,) = await ask([address])
@@ -128,7 +152,9 @@ async def test_unknown_certificate_stops_and_shows_its_fingerprint(tmp_path: Pat
         (stranger,) = await ask([address])
         (pinned,) = await ask([address], trusted={address: print_of})
         (signed,) = await ask([address], tls=ClientTls(ca=tls.cert))
-        (changed,) = await ask([address], trusted={address: print_of.replace(print_of[:2], "00", 1)})
+        (changed,) = await ask(
+            [address], trusted={address: print_of.replace(print_of[:2], "00", 1)}
+        )
     assert f"unknown: self-signed certificate (fingerprint {print_of})" in (stranger.failure or "")
     assert f"`ingero nodes trust {address}`" in (stranger.failure or "")
     assert (pinned.failure, signed.failure) == (None, None)
@@ -151,7 +177,9 @@ async def test_f137_client_certificates_to_a_node_known_by_its_fingerprint(tmp_p
     async with node(database(tmp_path / "a.db"), tls=mutual) as address:
         trusted = {address: fingerprint_of_file(mine.cert)}
         (without,) = await ask([address], trusted=trusted)
-        (with_own,) = await ask([address], tls=ClientTls(cert=client.cert, key=client.key), trusted=trusted)
+        (with_own,) = await ask(
+            [address], tls=ClientTls(cert=client.cert, key=client.key), trusted=trusted
+        )
     assert without.failure is not None
     assert with_own.failure is None
 
@@ -184,9 +212,14 @@ async def test_f131_wrong_clocks_are_measured_while_asking(tmp_path: Path) -> No
 @pytest.mark.parametrize("known_by", ["authority", "fingerprint"])
 async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known_by: str) -> None:
     tls = kept_certificate(tmp_path, ["127.0.0.1"])
-    async with node(database(tmp_path / "a.db"), tls=tls) as address, FaultProxy(_target(address)) as proxy:
+    async with (
+        node(database(tmp_path / "a.db"), tls=tls) as address,
+        FaultProxy(_target(address)) as proxy,
+    ):
         by_authority = FanoutPolicy(timeout_s=PATIENCE_S, tls=ClientTls(ca=tls.cert))
-        by_fingerprint = FanoutPolicy(timeout_s=PATIENCE_S, trusted={proxy.address: fingerprint_of_file(tls.cert)})
+        by_fingerprint = FanoutPolicy(
+            timeout_s=PATIENCE_S, trusted={proxy.address: fingerprint_of_file(tls.cert)}
+        )
         async with Fanout(by_authority if known_by == "authority" else by_fingerprint) as fanout:
             for _ in range(3):
                 assert [reply.failure async for reply in fanout.ask([proxy.address], SQL)] == [None]
@@ -195,8 +228,13 @@ async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known
 
 def test_node_lists_and_refusals() -> None:
     assert parse_nodes("[a:1, b:2,, a:1]") == ["a:1", "b:2"]
-    assert distinct(["https://gpu-1:80/", "gpu-1:80", "GPU-1:80", "gpu-2:80"]) == ["https://gpu-1:80/", "gpu-2:80"]
-    with pytest.raises(ConfigError, match=r"fleet\.trusted of gpu-1:80: 'ab:cd' is not a SHA-256 fingerprint"):
+    assert distinct(["https://gpu-1:80/", "gpu-1:80", "GPU-1:80", "gpu-2:80"]) == [
+        "https://gpu-1:80/",
+        "gpu-2:80",
+    ]
+    with pytest.raises(
+        ConfigError, match=r"fleet\.trusted of gpu-1:80: 'ab:cd' is not a SHA-256 fingerprint"
+    ):
         check_nodes(["https://gpu-1:80"], FanoutPolicy(trusted={"gpu-1:80": "ab:cd"}))
     with pytest.raises(ConfigError, match="no nodes to ask"):
         check_nodes([], FanoutPolicy())
@@ -217,12 +255,17 @@ def test_node_lists_and_refusals() -> None:
     ):
         with pytest.raises(ConfigError, match="is not a node"):
             check_nodes([odd], FanoutPolicy())
-    check_nodes(["[fd00::1]:8080", "[fe80::1%eth0]:8080", "https://gpu-node-01:8443/", "knöten-1:8080"], FanoutPolicy())
+    check_nodes(
+        ["[fd00::1]:8080", "[fe80::1%eth0]:8080", "https://gpu-node-01:8443/", "knöten-1:8080"],
+        FanoutPolicy(),
+    )
     with pytest.raises(AuthError, match="come together"):
         client_tls(None, Path("x"), None)
 
 
-async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_short(tmp_path: Path) -> None:
+async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_short(
+    tmp_path: Path,
+) -> None:
     """Its clock is asked for after its answer, so that the first look at it says: the answer is there."""
     looked = asyncio.Event()
 
@@ -262,7 +305,10 @@ async def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:
-    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), swallow=True) as silent:
+    async with (
+        node(database(tmp_path / "a.db")) as address,
+        FaultProxy(_target(address), swallow=True) as silent,
+    ):
         before = len(asyncio.all_tasks())
         async with Fanout(FanoutPolicy(timeout_s=30)) as fanout:
             replies = fanout.ask([address, silent.address], SQL)

@@ -29,7 +29,9 @@ GOOD = b'{"columns":["n"],"rows":[[3]]}'
 
 
 @contextlib.asynccontextmanager
-async def raw_server(answer: bytes, *, endless: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def raw_server(
+    answer: bytes, *, endless: bool = False, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[str]:
     """Answers whatever it is asked with these bytes; on request without end."""
 
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,7 +62,9 @@ def http(body: bytes, *headers: bytes) -> bytes:
         (10, "127.0.0.1", True, "certificate"),
     ],
 )
-async def test_tls_failures_say_why(tmp_path: Path, days: int, name: str, other_ca: bool, reason: str) -> None:
+async def test_tls_failures_say_why(
+    tmp_path: Path, days: int, name: str, other_ca: bool, reason: str
+) -> None:
     authority = Authority.make(tmp_path / "ca")
     trusted = Authority.make(tmp_path / "other") if other_ca else authority
     async with node(database(tmp_path / "a.db"), tls=authority.issue(name, days=days)) as address:
@@ -79,7 +83,11 @@ async def test_f137_client_certificate_is_wanted_and_accepted(tmp_path: Path) ->
     async with node(database(tmp_path / "a.db"), tls=mutual) as address:
         replies = [
             (await ask([address], tls=ClientTls(ca=authority.cert, cert=cert, key=key)))[0]
-            for cert, key in ((client.cert, client.key), (stranger.cert, stranger.key), (None, None))
+            for cert, key in (
+                (client.cert, client.key),
+                (stranger.cert, stranger.key),
+                (None, None),
+            )
         ]
     assert (replies[0].failure, replies[0].body) == (None, GOOD)
     assert "--client-cert" in (replies[1].failure or "")
@@ -87,7 +95,9 @@ async def test_f137_client_certificate_is_wanted_and_accepted(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_f137_a_pin_counts_beside_a_client_certificate(is_known: bool, tmp_path: Path) -> None:
+async def test_f137_a_pin_counts_beside_a_client_certificate(
+    is_known: bool, tmp_path: Path
+) -> None:
     """The node's certificate is signed by nobody we know, and it wants one from us."""
     own = kept_certificate(tmp_path / "server", ["elsewhere"])
     authority = Authority.make(tmp_path / "ca")
@@ -154,13 +164,25 @@ async def test_servers_that_lie_are_warnings_and_the_others_answer(
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         good = await stack.enter_async_context(node(database(tmp_path / "a.db")))
-        hostile = [await stack.enter_async_context(raw_server(answer)) for answer in HOSTILE.values()]
-        endless = await stack.enter_async_context(raw_server(b"HTTP/1.1 200 OK\r\n\r\n", endless=True))
-        options = FanoutOptions([good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0)
-        status = await asyncio.to_thread(ask_rows, options, "SELECT count(*) AS n FROM events", 10, "json")
+        hostile = [
+            await stack.enter_async_context(raw_server(answer)) for answer in HOSTILE.values()
+        ]
+        endless = await stack.enter_async_context(
+            raw_server(b"HTTP/1.1 200 OK\r\n\r\n", endless=True)
+        )
+        options = FanoutOptions(
+            [good, *hostile, endless], FanoutPolicy(timeout_s=2 * PATIENCE_S), 1000.0
+        )
+        status = await asyncio.to_thread(
+            ask_rows, options, "SELECT count(*) AS n FROM events", 10, "json"
+        )
     captured = capsys.readouterr()
     assert (status, msgspec.json.decode(captured.out)) == (0, [{"node": "n1", "n": 3}])
-    warned = [line for line in captured.err.splitlines() if line.startswith("WARNING: node http://127.0.0.1:")]
+    warned = [
+        line
+        for line in captured.err.splitlines()
+        if line.startswith("WARNING: node http://127.0.0.1:")
+    ]
     assert len(warned) == len(HOSTILE) + 1, captured.err
     assert "larger than 32 MiB" in warned[-1]
 
@@ -169,7 +191,9 @@ FORGED = b"\x1b[31mro\xff\xc2\x9bot"
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-async def test_a_name_or_column_cannot_forge_the_terminal(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_name_or_column_cannot_forge_the_terminal(
+    form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = b'{"columns":["\\u001b[2J","b"],"rows":[["\\u001b]0;x\\u0007",1]],"truncated":true}'
     async with raw_server(http(body, b"x-ingero-node: " + FORGED)) as address:
         options = FanoutOptions([address], FanoutPolicy(timeout_s=PATIENCE_S), 1000.0)
@@ -182,7 +206,9 @@ async def test_a_name_or_column_cannot_forge_the_terminal(form: str, capsys: pyt
     (captured.out + captured.err).encode()
 
 
-async def test_an_error_of_a_node_is_one_clean_line_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_error_of_a_node_is_one_clean_line_of_bounded_length(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     body = msgspec.json.encode({"error": "\x1b[31mno\nWARNING: node b: forged " + "x" * 3000})
     answer = b"HTTP/1.1 500 Oh\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     async with raw_server(answer) as address:
@@ -223,7 +249,9 @@ async def test_f152_sixty_nodes_in_under_five_seconds(tmp_path: Path) -> None:
     replies = await ask(addresses, tls=ClientTls(ca=tls.cert))
     elapsed = time.process_time() - begin
     await asyncio.gather(*(one.__aexit__(None, None, None) for one in nodes))
-    assert [(reply.name, reply.failure, reply.body) for reply in replies] == [(name, None, GOOD) for name in names]
+    assert [(reply.name, reply.failure, reply.body) for reply in replies] == [
+        (name, None, GOOD) for name in names
+    ]
     assert elapsed < 5.0
 
 
@@ -232,7 +260,9 @@ async def guarded_node(db: Path) -> AsyncIterator[HttpListener]:
     from ingero.agent.api.routes import NodeApi, NodeGuard
     from ingero.storage.trace.node_view import NodeView
 
-    listener = HttpListener(NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0"))
+    listener = HttpListener(
+        NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0")
+    )
     await listener.start()
     try:
         yield listener
@@ -245,7 +275,11 @@ async def test_slow_and_half_open_clients_do_not_keep_a_node_busy(
 ) -> None:
     """200 connections that send nothing, half a header or half a body: others are answered, then they are closed."""
     monkeypatch.setattr("ingero.transport.http.REQUEST_S", 1.0)
-    starts = [b"", b"GET /api/v1/ti", b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"]
+    starts = [
+        b"",
+        b"GET /api/v1/ti",
+        b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    ]
     async with guarded_node(database(tmp_path / "a.db")) as listener:
         slow = [await asyncio.open_connection(*_target(listener.address)) for _ in range(200)]
         for number, (_, writer) in enumerate(slow):
@@ -263,13 +297,14 @@ async def test_a_client_that_does_not_read_its_answer_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ingero.transport.http.REQUEST_S", 0.5)
-    sql = (
-        "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c LIMIT 9000) SELECT printf('%01000d', i) FROM c"
-    )
+    sql = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c LIMIT 9000) SELECT printf('%01000d', i) FROM c"
     body = msgspec.json.encode({"sql": sql, "limit": 10_000})
     async with guarded_node(database(tmp_path / "a.db")) as listener:
         _, writer = await asyncio.open_connection(*_target(listener.address), limit=1024)
-        writer.write(b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
         await writer.drain()
         await until_async(lambda: listener.connections)
         await until_async(lambda: not listener.connections)
@@ -292,7 +327,10 @@ async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(
 ) -> None:
     """With no room for waiting replies, nodes are asked one after the other; nothing is lost, nothing hangs."""
     monkeypatch.setattr("ingero.transport.fanout.ask.BACKLOG_BYTES", 1)
-    async with node(database(tmp_path / "a.db")) as address, FaultProxy(_target(address), delay_s=0.3) as late:
+    async with (
+        node(database(tmp_path / "a.db")) as address,
+        FaultProxy(_target(address), delay_s=0.3) as late,
+    ):
         replies = await ask([late.address, *[address] * 20])
     assert [reply.body for reply in replies] == [GOOD] * 21
 

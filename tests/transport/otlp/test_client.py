@@ -37,7 +37,11 @@ async def pushing(
 ) -> AsyncIterator[HttpPush]:
     endpoint = parse_endpoint(url, protocol=protocol)
     client = HttpPush(
-        endpoint, "c 1", "n/1", ClientOptions(timeout_s=timeout_s, headers={"X-A": "b"}), random.Random(1)
+        endpoint,
+        "c 1",
+        "n/1",
+        ClientOptions(timeout_s=timeout_s, headers={"X-A": "b"}),
+        random.Random(1),
     )
     try:
         yield client
@@ -60,7 +64,9 @@ async def test_a_push_carries_its_identity_and_body(protocol: Protocol) -> None:
     assert request.path_qs == "/v1/metrics?cluster_id=c%201&node_id=n%2F1"
     assert request.headers["X-A"] == "b"
     is_json = protocol is Protocol.HTTP_JSON
-    assert request.headers["Content-Type"] == ("application/json" if is_json else "application/x-protobuf")
+    assert request.headers["Content-Type"] == (
+        "application/json" if is_json else "application/x-protobuf"
+    )
     assert (decode_json if is_json else decode_protobuf)(MetricsRequest, body) == REQUEST
 
 
@@ -70,14 +76,18 @@ async def test_a_push_carries_its_identity_and_body(protocol: Protocol) -> None:
         pytest.param(Answer(200), PushOutcome.OK, None, id="200"),
         pytest.param(Answer(204, body=b""), PushOutcome.OK, None, id="204"),
         pytest.param(Answer(429, {"Retry-After": "7"}), PushOutcome.SHED, 7.0, id="60"),
-        pytest.param(Answer(503, {"Retry-After": "12"}), PushOutcome.SHED, 12.0, id="503-with-time"),
+        pytest.param(
+            Answer(503, {"Retry-After": "12"}), PushOutcome.SHED, 12.0, id="503-with-time"
+        ),
         pytest.param(Answer(429), PushOutcome.SHED, None, id="62-no-header"),
         pytest.param(Answer(503), PushOutcome.SERVER_ERROR, None, id="503-silent"),
         pytest.param(Answer(400, {"Retry-After": "30"}), PushOutcome.REFUSED, None, id="62-400"),
         pytest.param(Answer(401), PushOutcome.AUTH, None, id="401"),
         pytest.param(Answer(403), PushOutcome.AUTH, None, id="403"),
         pytest.param(Answer(500), PushOutcome.SERVER_ERROR, None, id="500"),
-        pytest.param(Answer(200, body=b"x" * 70_000), PushOutcome.SERVER_ERROR, None, id="reply-too-large"),
+        pytest.param(
+            Answer(200, body=b"x" * 70_000), PushOutcome.SERVER_ERROR, None, id="reply-too-large"
+        ),
     ],
 )
 async def test_answers_are_final_and_mean_something(
@@ -121,9 +131,15 @@ async def test_a_black_hole_ends_with_the_timeout() -> None:
 
 
 async def test_bug_partial_success_is_read() -> None:
-    partial = encode_response(MetricsRequest, Encoding.JSON, PartialSuccess(2, "score_out_of_range"))
+    partial = encode_response(
+        MetricsRequest, Encoding.JSON, PartialSuccess(2, "score_out_of_range")
+    )
     reply, _ = await reply_to(Answer(body=partial))
-    assert (reply.outcome, reply.rejected_points, reply.detail) == (PushOutcome.OK, 2, "score_out_of_range")
+    assert (reply.outcome, reply.rejected_points, reply.detail) == (
+        PushOutcome.OK,
+        2,
+        "score_out_of_range",
+    )
 
 
 async def test_verdicts_come_with_the_reply_and_garbage_is_ignored() -> None:
@@ -169,7 +185,9 @@ def test_retry_after_vector_61(text: str | None, expected: float | None) -> None
 def test_retry_after_dates_v18() -> None:
     now = 1_794_709_942.0
     assert parse_retry_after(email.utils.formatdate(now - 60, usegmt=True), now) == 0.0
-    assert parse_retry_after(email.utils.formatdate(now + 30, usegmt=True), now) == pytest.approx(30.0)
+    assert parse_retry_after(email.utils.formatdate(now + 30, usegmt=True), now) == pytest.approx(
+        30.0
+    )
     assert parse_retry_after(email.utils.formatdate(now + 10**6, usegmt=True), now) == 300.0
 
 
@@ -178,7 +196,9 @@ async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: answer
         client = ThresholdPoll(
-            f"{fleet.url}/api/v1/threshold?cluster_id=c", ClientOptions(timeout_s=PATIENCE_S), interval_s
+            f"{fleet.url}/api/v1/threshold?cluster_id=c",
+            ClientOptions(timeout_s=PATIENCE_S),
+            interval_s,
         )
         try:
             return await client.ask()
@@ -194,18 +214,28 @@ async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
             PollReply(PollOutcome.OK, ServedThreshold(0.88, True)),
             id="64",
         ),
-        pytest.param(Answer(body=b'{"threshold":0,"quorum_met":false}'), PollReply(PollOutcome.OK), id="cold-start"),
+        pytest.param(
+            Answer(body=b'{"threshold":0,"quorum_met":false}'),
+            PollReply(PollOutcome.OK),
+            id="cold-start",
+        ),
         pytest.param(
             Answer(503, {"Retry-After": "12"}),
             PollReply(PollOutcome.SERVER_ERROR, None, 12.0, "HTTP 503"),
             id="63",
         ),
-        pytest.param(Answer(500), PollReply(PollOutcome.SERVER_ERROR, None, None, "HTTP 500"), id="63-silent"),
         pytest.param(
-            Answer(429, {"Retry-After": "x"}), PollReply(PollOutcome.RATE_LIMITED, None, 2.0, "HTTP 429"), id="61"
+            Answer(500), PollReply(PollOutcome.SERVER_ERROR, None, None, "HTTP 500"), id="63-silent"
         ),
         pytest.param(
-            Answer(302, {"Location": "/x"}), PollReply(PollOutcome.CLIENT_ERROR, detail="HTTP 302"), id="redirect"
+            Answer(429, {"Retry-After": "x"}),
+            PollReply(PollOutcome.RATE_LIMITED, None, 2.0, "HTTP 429"),
+            id="61",
+        ),
+        pytest.param(
+            Answer(302, {"Location": "/x"}),
+            PollReply(PollOutcome.CLIENT_ERROR, detail="HTTP 302"),
+            id="redirect",
         ),
     ],
 )
@@ -268,7 +298,12 @@ async def grpc_pair() -> AsyncIterator[tuple[ScriptedService, GrpcPush]]:
     await server.start()
     endpoint = parse_endpoint(f"http://127.0.0.1:{port}", protocol=Protocol.GRPC)
     client = GrpcPush(
-        endpoint, "c", "n", ClientOptions(timeout_s=PATIENCE_S, headers={"X-A": "b"}), GrpcPems(), random.Random(1)
+        endpoint,
+        "c",
+        "n",
+        ClientOptions(timeout_s=PATIENCE_S, headers={"X-A": "b"}),
+        GrpcPems(),
+        random.Random(1),
     )
     try:
         yield service, client
@@ -303,7 +338,9 @@ async def test_grpc_push_f006(place: str) -> None:
         (grpc.StatusCode.INTERNAL, PushOutcome.SERVER_ERROR),
     ],
 )
-async def test_grpc_errors_still_bring_the_threshold(code: grpc.StatusCode, outcome: PushOutcome) -> None:
+async def test_grpc_errors_still_bring_the_threshold(
+    code: grpc.StatusCode, outcome: PushOutcome
+) -> None:
     async with grpc_pair() as (service, client):
         service.abort = code
         service.trailing = ((names.THRESHOLD_METADATA, "0.8"), (names.QUORUM_METADATA, "false"))
@@ -314,7 +351,9 @@ async def test_grpc_errors_still_bring_the_threshold(code: grpc.StatusCode, outc
 
 async def test_grpc_nobody_there() -> None:
     endpoint = parse_endpoint("http://127.0.0.1:1", protocol=Protocol.GRPC)
-    client = GrpcPush(endpoint, "c", "n", ClientOptions(timeout_s=0.5), GrpcPems(), random.Random(1))
+    client = GrpcPush(
+        endpoint, "c", "n", ClientOptions(timeout_s=0.5), GrpcPems(), random.Random(1)
+    )
     assert (await client.push(REQUEST, retry=False)).outcome is PushOutcome.TRANSPORT
     await client.close()
 
@@ -323,7 +362,12 @@ async def test_grpc_names_that_are_no_metadata_travel_in_the_body_alone() -> Non
     """Metadata is ASCII; a cluster called zürich must not stop the push."""
     async with grpc_pair() as (service, client):
         odd = GrpcPush(
-            client._endpoint, "zürich", "日本-1", ClientOptions(timeout_s=PATIENCE_S), GrpcPems(), random.Random(1)
+            client._endpoint,
+            "zürich",
+            "日本-1",
+            ClientOptions(timeout_s=PATIENCE_S),
+            GrpcPems(),
+            random.Random(1),
         )
         assert (await odd.push(REQUEST)).outcome is PushOutcome.OK
         assert names.CLUSTER_HEADER not in service.metadata
@@ -339,11 +383,18 @@ async def test_a_rotated_token_is_used_without_a_restart(tmp_path: Path) -> None
         http = HttpPush(parse_endpoint(fleet.url), "c", "n", options, random.Random(1))
         grpc_client = GrpcPush(channel._endpoint, "c", "n", options, GrpcPems(), random.Random(1))
         seen = []
-        for content in ("first", "second", ""):  # an empty file is being written just now: the last good one counts
+        for content in (
+            "first",
+            "second",
+            "",
+        ):  # an empty file is being written just now: the last good one counts
             path.write_text(content)
             await http.push(REQUEST)
             await grpc_client.push(REQUEST)
-            seen += [fleet.requests[-1][0].headers["Authorization"], service.metadata["authorization"]]
+            seen += [
+                fleet.requests[-1][0].headers["Authorization"],
+                service.metadata["authorization"],
+            ]
         await http.close()
         await grpc_client.close()
     assert seen == ["Bearer first"] * 2 + ["Bearer second"] * 4

@@ -13,7 +13,14 @@ from starlette.testclient import TestClient
 
 from ingero.transport.tools.http import list_tools, openapi, tool_endpoint
 from ingero.transport.tools.mcp import HttpMcp, McpPrompt, McpResource, McpSurface
-from ingero.transport.tools.tool import Tool, ToolRefused, call, parse_pairs, self_contained_schema, tool
+from ingero.transport.tools.tool import (
+    Tool,
+    ToolRefused,
+    call,
+    parse_pairs,
+    self_contained_schema,
+    tool,
+)
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,15 +43,25 @@ async def nodes(context: str, question: Question) -> Answer:
     Ask this first.
     """
     if question.cluster_id == "secret":
-        raise ToolRefused("tenant_scoped_bearer_refused", "this token may not see cluster secret", status=403)
-    return Answer([Row(f"{context}-{question.cluster_id}-{i}") for i in range(question.limit)], False)
+        raise ToolRefused(
+            "tenant_scoped_bearer_refused", "this token may not see cluster secret", status=403
+        )
+    return Answer(
+        [Row(f"{context}-{question.cluster_id}-{i}") for i in range(question.limit)], False
+    )
 
 
 TOOLS: list[Tool[str]] = [tool("fleet.nodes", nodes)]
 
 
 def http_client() -> TestClient:
-    routes = [Route("/t/tools/{name}", tool_endpoint(TOOLS, lambda request, identifier: "ctx"), methods=["POST"])]
+    routes = [
+        Route(
+            "/t/tools/{name}",
+            tool_endpoint(TOOLS, lambda request, identifier: "ctx"),
+            methods=["POST"],
+        )
+    ]
     return TestClient(Starlette(routes=routes))
 
 
@@ -75,7 +92,9 @@ def test_http_refusals_have_one_envelope(body: bytes, status: int, code: str) ->
 
 def test_a_refusal_says_what_to_write_instead() -> None:
     client = http_client()
-    wrong = client.post("/t/tools/fleet.nodes", json={"cluster_id": "a", "limit": 99}).json()["error"]["message"]
+    wrong = client.post("/t/tools/fleet.nodes", json={"cluster_id": "a", "limit": 99}).json()[
+        "error"
+    ]["message"]
     assert wrong == "fleet.nodes: Expected `int` <= 10 - at `$.limit`; limit: rows"
     typo = client.post("/t/tools/fleet.node").json()["error"]["message"]
     assert typo == "no tool 'fleet.node'; did you mean fleet.nodes?"
@@ -132,7 +151,9 @@ async def echo(_: str, question: Shapes) -> Echoed:
         (['details={"job": [1]}', "text=[1]"], Shapes(details={"job": [1]}, text="[1]")),
     ],
 )
-async def test_lists_and_objects_fit_on_a_command_line(words: list[str], understood: Shapes) -> None:
+async def test_lists_and_objects_fit_on_a_command_line(
+    words: list[str], understood: Shapes
+) -> None:
     assert await call(tool("echo", echo), "", parse_pairs(words), lax=True) == Echoed(understood)
 
 
@@ -151,16 +172,27 @@ async def broken(_: str, __: Shapes) -> Echoed:
     raise KeyError("secret")
 
 
-async def test_a_defect_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_is_an_answer_and_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     tools = [tool("broken", broken), tool("press", echo, acts=True)]
-    async with Client(McpSurface(name="t", tools=tools, context_of=lambda _: "").server()) as client:
+    async with Client(
+        McpSurface(name="t", tools=tools, context_of=lambda _: "").server()
+    ) as client:
         result = await client.call_tool("broken", {})
-        hints = {one.name: one.annotations.read_only_hint for one in (await client.list_tools()).tools}
+        hints = {
+            one.name: one.annotations.read_only_hint for one in (await client.list_tools()).tools
+        }
         with pytest.raises(MCPError, match="no name 'nope'; there are: "):
             await client.get_prompt("nope")
-    assert (result.is_error, result.content[0].text) == (True, "an error of ingero itself; its log has the details")
+    assert (result.is_error, result.content[0].text) == (
+        True,
+        "an error of ingero itself; its log has the details",
+    )
     assert "tool_failed" in caplog.messages
-    assert hints == {"broken": True, "press": False}, "assistants ask their person before a tool acts"
+    assert hints == {"broken": True, "press": False}, (
+        "assistants ask their person before a tool acts"
+    )
 
 
 async def prompt_text(context: str) -> str:

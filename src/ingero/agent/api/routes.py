@@ -33,14 +33,23 @@ from ingero.contract.node_api import (
     TimeReply,
     capabilities,
 )
-from ingero.errors import ForeignFile, IngeroError, MalformedInput, StoreError, TooLarge, Unavailable
+from ingero.errors import (
+    ForeignFile,
+    IngeroError,
+    MalformedInput,
+    StoreError,
+    TooLarge,
+    Unavailable,
+)
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import parse_bearer, tokens_equal
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
-SQL_AT_ONCE = 4  # more wait: slow questions must not take every thread, nor each its share of memory
+SQL_AT_ONCE = (
+    4  # more wait: slow questions must not take every thread, nor each its share of memory
+)
 READS_AT_ONCE = 4  # of the other endpoints, so that slow SQL does not keep them waiting
 DEFAULT_SNAPSHOT_SINCE = "60s"
 # the first that fits: a file that is no trace is our trouble, not the caller's
@@ -75,7 +84,11 @@ class NodeApi:
                 Route("/api/v1/graph-events", self.graph_events),
                 Route("/api/v1/query", self.query, methods=["POST"]),
             ],
-            exception_handlers={IngeroError: _refused, HTTPException: _no_such_thing, Exception: _broken},
+            exception_handlers={
+                IngeroError: _refused,
+                HTTPException: _no_such_thing,
+                Exception: _broken,
+            },
         )
 
     async def page(self, _: Request) -> Response:
@@ -97,7 +110,9 @@ class NodeApi:
         return json_response(await self._read(self.view.chains, self._since_ns(request)))
 
     async def snapshots(self, request: Request) -> Response:
-        return json_response(await self._read(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_SINCE)))
+        return json_response(
+            await self._read(self.view.snapshots, self._since_ns(request, DEFAULT_SNAPSHOT_SINCE))
+        )
 
     async def capabilities(self, _: Request) -> Response:
         return json_response(capabilities())
@@ -116,14 +131,18 @@ class NodeApi:
     async def query(self, request: Request) -> Response:
         asked = await _read_query(request)
         if not self.view.path.exists():
-            raise StoreError(f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`")
+            raise StoreError(
+                f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`"
+            )
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
         limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
         has_left = threading.Event()
         watch = asyncio.create_task(_set_on_leaving(request, has_left))
         try:
             async with self.sql_room:
-                result = await run_in_threadpool(run_query, self.view.path, asked.sql, limits, has_left.is_set)
+                result = await run_in_threadpool(
+                    run_query, self.view.path, asked.sql, limits, has_left.is_set
+                )
         finally:
             watch.cancel()
         return json_response(QueryReply(result.columns, result.rows, result.truncated))
@@ -139,9 +158,13 @@ class NodeApi:
 class NodeGuard:
     """In front of the routes: the name a caller used for us, its token, and our name on every answer."""
 
-    def __init__(self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None
+    ) -> None:
         self.app = app
-        self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")  # one line
+        self.node = "".join(c if c.isprintable() else "?" for c in node).encode(
+            "utf-8", "replace"
+        )  # one line
         self.token_digest = token_digest
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
 
@@ -153,7 +176,10 @@ class NodeGuard:
 
         async def named(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (NODE_NAME_HEADER.lower().encode(), self.node)]
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (NODE_NAME_HEADER.lower().encode(), self.node),
+                ]
             await send(message)
 
         await (refusal or self.app)(scope, receive, named)
@@ -162,7 +188,8 @@ class NodeGuard:
         host = _host_name(headers.get(b"host", ""))
         if not self._is_ours(host, scope):
             return _error(
-                403, f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}"
+                403,
+                f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}",
             )
         if self.token_digest is None or not scope["path"].startswith("/api/"):
             return None
@@ -214,9 +241,13 @@ async def _read_query(request: Request) -> QueryRequest:
     try:
         asked = _decode_query(bytes(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedInput(f'the body must be {{"sql": "SELECT …", "limit": 1000}}: {error}') from None
+        raise MalformedInput(
+            f'the body must be {{"sql": "SELECT …", "limit": 1000}}: {error}'
+        ) from None
     if not asked.sql.strip():
-        raise MalformedInput("sql is empty; for example: SELECT op, count(*) FROM events GROUP BY op")
+        raise MalformedInput(
+            "sql is empty; for example: SELECT op, count(*) FROM events GROUP BY op"
+        )
     return asked
 
 
@@ -247,7 +278,9 @@ async def _no_such_thing(_: Request, error: Exception) -> Response:
 
 async def _broken(_: Request, error: Exception) -> Response:
     """The trace and the server's log have it; a stranger learns no more than that."""
-    return _error(500, f"that could not be answered ({type(error).__name__}); the log of this node says more")
+    return _error(
+        500, f"that could not be answered ({type(error).__name__}); the log of this node says more"
+    )
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -14,10 +14,22 @@ from ingero.errors import AuthError
 from ingero.storage.trace.node_view import NodeView
 from ingero.storage.trace.path import home
 from ingero.transport.auth import token_digest
-from ingero.transport.certificates import KeptTls, kept_certificate, local_names, machine_addresses, names_in
+from ingero.transport.certificates import (
+    KeptTls,
+    kept_certificate,
+    local_names,
+    machine_addresses,
+    names_in,
+)
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import EVERYWHERE, bind, parse_address
-from ingero.transport.tls import KEPT_CERTIFICATE, ServerTls, fingerprint_of_file, is_loopback, server_context
+from ingero.transport.tls import (
+    KEPT_CERTIFICATE,
+    ServerTls,
+    fingerprint_of_file,
+    is_loopback,
+    server_context,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +79,16 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         raise AuthError(
             f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
         )
-    bound = bind(settings.address)  # first: a name that nobody can listen on has no place in a certificate
+    bound = bind(
+        settings.address
+    )  # first: a name that nobody can listen on has no place in a certificate
     tls = None if settings.plaintext else _certificate(settings, host)
     context = server_context(tls) if tls else None
-    names = [*settings.host_names, *local_names(settings.node, [host]), *(names_in(tls.cert) if tls else ())]
+    names = [
+        *settings.host_names,
+        *local_names(settings.node, [host]),
+        *(names_in(tls.cert) if tls else ()),
+    ]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
     digest = token_digest(settings.token) if settings.token else None
     guarded = NodeGuard(api, settings.node, digest, names)
@@ -92,8 +110,13 @@ async def _serve(
 ) -> Serving:
     listener = HttpListener(guarded, bound, context)
     await listener.start()
-    shown = listener.address.replace("0.0.0.0", socket.gethostname()).replace("[::]", socket.gethostname())  # noqa: S104 - text
-    url, own = f"{'https' if tls else 'http'}://{shown}", fingerprint_of_file(tls.cert) if tls else None
+    shown = listener.address
+    for any_address in ("0.0.0.0", "[::]"):  # noqa: S104 - text
+        shown = shown.replace(any_address, socket.gethostname())
+    url, own = (
+        f"{'https' if tls else 'http'}://{shown}",
+        fingerprint_of_file(tls.cert) if tls else None,
+    )
     return Serving(listener, url, own, tls.replaced if isinstance(tls, KeptTls) else None)
 
 

@@ -55,7 +55,11 @@ def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
     try:
         if elf.machine != machine:
             raise ForeignFile(f"{path} is for {elf.machine}, this machine is {machine}")
-        own = {number: function for number, function in enumerate(FUNCTIONS) if function.library is library}
+        own = {
+            number: function
+            for number, function in enumerate(FUNCTIONS)
+            if function.library is library
+        }
         symbols = elf.functions(name for function in own.values() for name in function.symbols)
         sites: dict[int, tuple[Site, ...]] = {}
         taken: set[int] = set()
@@ -64,7 +68,11 @@ def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
             if not names and (versioned := elf.versioned(function.name)):
                 symbols.update(elf.functions([versioned]))
                 names = [versioned] if versioned in symbols else []
-            fresh = [site for site in (elf.site(symbols[name]) for name in names) if site.offset not in taken]
+            fresh = [
+                site
+                for site in (elf.site(symbols[name]) for name in names)
+                if site.offset not in taken
+            ]
             unique = tuple({site.offset: site for site in fresh}.values())
             taken |= {site.offset for site in unique}
             if unique:
@@ -91,9 +99,14 @@ class CallPrograms:
             raise Unavailable("no program for function calls could be loaded")
         link = Link([])
         try:
-            for program, wanted, on_return in ((self.on_return, returns, True), (self.entry, probes, False)):
+            for program, wanted, on_return in (
+                (self.on_return, returns, True),
+                (self.entry, probes, False),
+            ):
                 if wanted and self.style is ProbeStyle.PERF:
-                    link.descriptors += attach_perf(program, path, wanted, pid, on_return=on_return).descriptors
+                    link.descriptors += attach_perf(
+                        program, path, wanted, pid, on_return=on_return
+                    ).descriptors
                 elif wanted:
                     made = attach_multi(program, path, wanted, pid, self.style, on_return=on_return)
                     link.descriptors += made.descriptors
@@ -131,12 +144,16 @@ class ProcessProbes:
     pid: int
     started: int
     entry_only: bool = False
-    retired: set[int] = field(default_factory=set)  # functions another layer took over; their counts stay
+    retired: set[int] = field(
+        default_factory=set
+    )  # functions another layer took over; their counts stay
     slots: dict[int, int] = field(default_factory=dict)
     unwatched: set[int] = field(default_factory=set)  # functions there was no slot for
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    first_bytes: dict[int, bytes] = field(default_factory=dict)  # of each function: they decide what a probe costs
+    first_bytes: dict[int, bytes] = field(
+        default_factory=dict
+    )  # of each function: they decide what a probe costs
     settled_until_s: float = 0.0  # all its libraries are known: a look at its mappings can wait
     first_host_slot: int = 0
     host_slots: int = 0
@@ -162,10 +179,14 @@ class ProcessProbes:
             slot = self.slots.get(number) or table.take(self.pid, recordings[number])
             if slot is None:
                 self.unwatched.add(number)
-                self.failures["slots"] = f"none is free for {len(self.unwatched)} functions: they are not watched"
+                self.failures["slots"] = (
+                    f"none is free for {len(self.unwatched)} functions: they are not watched"
+                )
                 continue
             self.slots[number] = slot
-            if self.entry_only:  # before the first call comes: a return that is watched for a moment may kill
+            if (
+                self.entry_only
+            ):  # before the first call comes: a return that is watched for a moment may kill
                 table.rows[slot]["mode"] = MODE_ENTRY
             self.first_bytes[number] = places_of[0].first_bytes
             probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in places_of]
@@ -179,15 +200,23 @@ class ProcessProbes:
             place.attach(programs, self.pid)
             self._places.append(place)
 
-    def set_mode(self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms) -> None:
+    def set_mode(
+        self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms
+    ) -> None:
         """Change how one function is watched, now."""
         if mode is not ProbeMode.DETACHED:  # until the link is closed its calls go on as they were
-            table.rows[self.slots[number]]["mode"] = MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
+            table.rows[self.slots[number]]["mode"] = (
+                MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
+            )
         for place in self._places:
             if all(number != own for own, _ in place.probes):
                 continue
-            detached = place.detached - {number} | ({number} if mode is ProbeMode.DETACHED else set())
-            entry_only = place.entry_only - {number} | ({number} if mode is ProbeMode.ENTRY else set())
+            detached = place.detached - {number} | (
+                {number} if mode is ProbeMode.DETACHED else set()
+            )
+            entry_only = place.entry_only - {number} | (
+                {number} if mode is ProbeMode.ENTRY else set()
+            )
             relink = detached != place.detached or (
                 entry_only != place.entry_only and programs.style is not ProbeStyle.SESSION
             )
@@ -197,7 +226,11 @@ class ProcessProbes:
 
     def watched(self) -> dict[int, bool]:
         """Functions by number, and whether their probe is in place now."""
-        return {number: number not in place.detached for place in self._places for number, _ in place.probes}
+        return {
+            number: number not in place.detached
+            for place in self._places
+            for number, _ in place.probes
+        }
 
     def leave(self, table: SlotTable) -> tuple[list[Link], list[int]]:
         """Nothing is counted from now on. Returns the links to close, and the slots that they use until then."""
@@ -207,7 +240,9 @@ class ProcessProbes:
         return [place.link for place in self._places if place.link is not None], slots
 
 
-def choose_functions(known: set[int], layers: frozenset[str], *, both_launch_layers: bool) -> set[int]:
+def choose_functions(
+    known: set[int], layers: frozenset[str], *, both_launch_layers: bool
+) -> set[int]:
     """Functions worth a probe in one process: the driver sees every launch, so the runtime's are left out beside it."""
     wanted = {number for number in known if _layer(FUNCTIONS[number]) in layers}
     if both_launch_layers or all(FUNCTIONS[number].name != "cuLaunchKernel" for number in wanted):

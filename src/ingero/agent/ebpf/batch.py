@@ -19,7 +19,9 @@ from ingero.contract.collective import (
 from ingero.contract.events import OP_TEXT, Source
 
 _SIZES = np.array([DATATYPE_BYTES[name] for name in NCCL_DATATYPES], np.uint64)
-COLLECTIVE_OPS = frozenset({3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14})  # of Source.NCCL: those that move data
+COLLECTIVE_OPS = frozenset(
+    {3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14}
+)  # of Source.NCCL: those that move data
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,15 @@ class EventBatch:
         sizes = np.where(known, _SIZES[np.where(known, self.nccl["datatype"], 0)], np.uint64(0))
         return self.nccl["count"] * sizes
 
-    def collectives(self, job: str | None = None, node: str | None = None) -> Iterator[CollectiveRecord]:
+    def collectives(
+        self, job: str | None = None, node: str | None = None
+    ) -> Iterator[CollectiveRecord]:
         """Collective and point-to-point operations as contract records; communicator life is in `nccl` only."""
-        starts, ends, sizes = self.collective_start_ns, self.collective_end_ns, self.collective_bytes
+        starts, ends, sizes = (
+            self.collective_start_ns,
+            self.collective_end_ns,
+            self.collective_bytes,
+        )
         for index, row in enumerate(self.nccl):
             if int(row["op"]) not in COLLECTIVE_OPS:
                 continue
@@ -135,8 +143,12 @@ class EventBatch:
                 rank=int(row["rank"]),
                 nranks=int(row["nranks"]),
                 peer=int(row["peer"]) if op in POINT_TO_POINT_OPS else None,
-                datatype=NCCL_DATATYPES[datatype] if 0 <= datatype < len(NCCL_DATATYPES) else f"unknown({datatype})",
-                reduce_op=NCCL_REDUCE_OPS[reduce_op] if 0 <= reduce_op < len(NCCL_REDUCE_OPS) else None,
+                datatype=NCCL_DATATYPES[datatype]
+                if 0 <= datatype < len(NCCL_DATATYPES)
+                else f"unknown({datatype})",
+                reduce_op=NCCL_REDUCE_OPS[reduce_op]
+                if 0 <= reduce_op < len(NCCL_REDUCE_OPS)
+                else None,
                 size_bytes=int(sizes[index]),
                 start_ns=int(starts[index]),
                 end_ns=int(ends[index]),

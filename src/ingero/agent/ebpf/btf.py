@@ -9,10 +9,35 @@ from typing import Final
 from ingero.errors import ForeignFile
 
 VMLINUX: Final = "/sys/kernel/btf/vmlinux"
-INT, PTR, ARRAY, STRUCT, UNION, TYPEDEF, FUNC, FUNC_PROTO, VAR, DATASEC = 1, 2, 3, 4, 5, 8, 12, 13, 14, 15
+INT, PTR, ARRAY, STRUCT, UNION, TYPEDEF, FUNC, FUNC_PROTO, VAR, DATASEC = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    8,
+    12,
+    13,
+    14,
+    15,
+)
 _QUALIFIERS: Final = frozenset({8, 9, 10, 11, 18})  # typedef, volatile, const, restrict, type tag
 # words after the three of the header: fixed, or per element
-_FIXED: Final = {1: 1, 2: 0, 3: 3, 7: 0, 8: 0, 9: 0, 10: 0, 11: 0, 12: 0, 14: 1, 16: 0, 17: 1, 18: 0}
+_FIXED: Final = {
+    1: 1,
+    2: 0,
+    3: 3,
+    7: 0,
+    8: 0,
+    9: 0,
+    10: 0,
+    11: 0,
+    12: 0,
+    14: 1,
+    16: 0,
+    17: 1,
+    18: 0,
+}
 _PER_ELEMENT: Final = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
 _BITS: Final = 8
 
@@ -31,7 +56,9 @@ class Btf:
 
     def __init__(self, raw: bytes) -> None:
         self.raw = bytearray(raw)
-        magic, _, _, header, types_at, types_size, strings_at, _ = struct.unpack_from("<HBBIIIII", raw)
+        magic, _, _, header, types_at, types_size, strings_at, _ = struct.unpack_from(
+            "<HBBIIIII", raw
+        )
         if magic != 0xEB9F:
             raise ForeignFile("not BTF")
         self._strings = header + strings_at
@@ -103,7 +130,9 @@ class Btf:
     def members(self, number: int) -> list[tuple[str, int, int]]:
         """(name, type, bit offset) of each member of a struct or union."""
         described = self.type(number)
-        rows = struct.iter_unpack("<III", self.raw[described.at : described.at + 12 * described.elements])
+        rows = struct.iter_unpack(
+            "<III", self.raw[described.at : described.at + 12 * described.elements]
+        )
         return [(self.text(name), kind, offset & 0xFFFFFF) for name, kind, offset in rows]
 
     def offset_of(self, struct_number: int, field: str) -> int | None:
@@ -126,7 +155,9 @@ class Btf:
         if number is None:
             return None
         prototype = self.type(self.type(self.type(number).size).size)
-        rows = struct.iter_unpack("<II", self.raw[prototype.at : prototype.at + 8 * prototype.elements])
+        rows = struct.iter_unpack(
+            "<II", self.raw[prototype.at : prototype.at + 8 * prototype.elements]
+        )
         return [kind for _, kind in rows][1:]  # the first is the probe's own data pointer
 
     def kind_of(self, number: int) -> int:

@@ -52,14 +52,18 @@ class ProbeCost:
         return self.stepped_full_ns, self.stepped_entry_ns
 
 
-ASSUMED: Final = ProbeCost(2000.0, 1000.0, 4000.0, 3000.0, measured=False)  # on the safe side of what was measured
+ASSUMED: Final = ProbeCost(
+    2000.0, 1000.0, 4000.0, 3000.0, measured=False
+)  # on the safe side of what was measured
 
 
 def is_emulated(first_bytes: bytes) -> bool:
     """Whether the kernel emulates this first instruction; aarch64 steps everything out of line at one price."""
     if MACHINE != "x86_64":
         return True
-    push = 0x50 <= first_bytes[0] <= 0x57 or (first_bytes[0] == 0x41 and 0x50 <= first_bytes[1] <= 0x57)
+    push = 0x50 <= first_bytes[0] <= 0x57 or (
+        first_bytes[0] == 0x41 and 0x50 <= first_bytes[1] <= 0x57
+    )
     return push or first_bytes.startswith((b"\x0f\x1f\x44\x00\x00", b"\x90", b"\xe9", b"\xeb"))
 
 
@@ -84,7 +88,9 @@ def _measure(programs: CallPrograms, table: SlotTable) -> ProbeCost:
         for at, code in _CODE.items():
             os.pwrite(descriptor, code, at)
         # not writable: the kernel puts probes into code only
-        memory = mmap.mmap(descriptor, _CODE_BYTES, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC)
+        memory = mmap.mmap(
+            descriptor, _CODE_BYTES, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
+        )
         base = int(np.frombuffer(memory, np.uint8).ctypes.data)
         loop = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)(base + _LOOP_AT)
         path = f"/proc/self/fd/{descriptor}"

@@ -83,8 +83,8 @@ class ElfFile:
             raise ForeignFile(f"{self.path} is not a 64-bit little-endian ELF file")
         self.machine = MACHINES.get(struct.unpack_from("<H", header, 18)[0], "unknown")
         (segments_at,) = struct.unpack_from("<Q", header, 32)
-        sections_at, _, _, segment_size, segments, section_size, sections, names = struct.unpack_from(
-            "<QIHHHHHH", header, 40
+        sections_at, _, _, segment_size, segments, section_size, sections, names = (
+            struct.unpack_from("<QIHHHHHH", header, 40)
         )
         self._segments = self._table("<IIQQQQQQ", segments_at, segment_size, segments)
         raw = self._table("<IIQQQQII", sections_at, section_size, min(sections, _MAX_SECTIONS))
@@ -99,7 +99,9 @@ class ElfFile:
 
     def _read(self, at: int, size: int) -> bytes:
         if not 0 <= at <= at + size <= self.size or size > _MAX_PIECE:
-            raise ForeignFile(f"{self.path} is a damaged ELF file: {size} bytes at {at} are not in it")
+            raise ForeignFile(
+                f"{self.path} is a damaged ELF file: {size} bytes at {at} are not in it"
+            )
         data = os.pread(self._file, size, at)
         if len(data) != size:
             raise ForeignFile(f"{self.path} became shorter while it was read")
@@ -117,7 +119,9 @@ class ElfFile:
     def strings(self, section: Section) -> bytes:
         """The string table that a symbol table refers to."""
         if section.link >= len(self.sections):
-            raise ForeignFile(f"{self.path} is a damaged ELF file: section {section.name} has no names")
+            raise ForeignFile(
+                f"{self.path} is a damaged ELF file: section {section.name} has no names"
+            )
         return self.content(self.sections[section.link])
 
     def tables(self, kind: int) -> Iterator[tuple[bytes, bytes]]:
@@ -172,12 +176,18 @@ class ElfFile:
 
     def executable_segments(self) -> list[tuple[int, int, int]]:
         """(file offset, address, bytes in the file) of the segments that hold code."""
-        return [(row[2], row[3], row[5]) for row in self._segments if row[0] == _PT_LOAD and row[1] & _PF_X]
+        return [
+            (row[2], row[3], row[5])
+            for row in self._segments
+            if row[0] == _PT_LOAD and row[1] & _PF_X
+        ]
 
     def data_symbol(self, name: str) -> int | None:
         """Address of a defined symbol of any kind, as linked; None when there is none."""
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
-            found = next((one for one in self.symbols(kind) if one.name == name and one.section), None)
+            found = next(
+                (one for one in self.symbols(kind) if one.name == name and one.section), None
+            )
             if found is not None:
                 return found.value
         return None

@@ -29,13 +29,17 @@ from ingero.errors import IngeroError, Unavailable
 
 _EXEC, _FORK = 5, 7
 _MAX_PROCESSES: Final = 1024
-_SETTLED_SCANS: Final = 10  # until a process with all libraries is looked at again: it may map a second copy
+_SETTLED_SCANS: Final = (
+    10  # until a process with all libraries is looked at again: it may map a second copy
+)
 
 
 class Follower:
     """Owner of the processes under trace. `on_end` sees each one a last time while its counts are still there."""
 
-    def __init__(self, policy: TracePolicy, probes: LoadedProbes, on_end: Callable[[ProcessProbes], None]) -> None:
+    def __init__(
+        self, policy: TracePolicy, probes: LoadedProbes, on_end: Callable[[ProcessProbes], None]
+    ) -> None:
         self.policy, self._probes, self._on_end = policy, probes, on_end
         self.processes: dict[int, ProcessProbes] = {}
         self.refused = 0
@@ -43,7 +47,9 @@ class Follower:
         self._closer = LinkCloser()
         self._roots = set(policy.pids or ())
         self._next_scan_s = 0.0
-        self._pages: dict[int, int | None] = {}  # what each process had mapped when it was last read
+        self._pages: dict[
+            int, int | None
+        ] = {}  # what each process had mapped when it was last read
         self._turned_away: set[int] = set()  # there were too many
 
     def scan(self, now_s: float) -> None:
@@ -101,12 +107,16 @@ class Follower:
             return False
         if pid in self._roots:
             return True
-        return self.policy.pids is None and (self.policy.uid is None or owner_uid(pid) == self.policy.uid)
+        return self.policy.pids is None and (
+            self.policy.uid is None or owner_uid(pid) == self.policy.uid
+        )
 
     def _child(self, pid: int) -> None:
         if self.policy.follow_children:
             self.add(pid)
-        if pid not in self.processes:  # not wanted, or gone before we came: the kernel took it up by itself
+        if (
+            pid not in self.processes
+        ):  # not wanted, or gone before we came: the kernel took it up by itself
             self._roots.discard(pid)
             self._probes.maps["targets"].delete(struct.pack("<I", pid))
 
@@ -121,9 +131,13 @@ class Follower:
                 self.refused += pid not in self._turned_away
                 self._turned_away.add(pid)
                 return
-            process = self.processes[pid] = ProcessProbes(pid, started, entry_only=not returns_are_safe(pid))
+            process = self.processes[pid] = ProcessProbes(
+                pid, started, entry_only=not returns_are_safe(pid)
+            )
             if process.entry_only:
-                process.failures["returns"] = "a seccomp filter on this kernel could kill the process: entries only"
+                process.failures["returns"] = (
+                    "a seccomp filter on this kernel could kill the process: entries only"
+                )
             self._open_host(process)
         self._attach(process, libraries)
         if {library.library for library in libraries} == set(Library):
@@ -141,7 +155,9 @@ class Follower:
         if not found:
             return
         known = {*process.slots, *(number for _, sites in found for number in sites)}
-        chosen = choose_functions(known, self.policy.layers, both_launch_layers=self.policy.both_launch_layers)
+        chosen = choose_functions(
+            known, self.policy.layers, both_launch_layers=self.policy.both_launch_layers
+        )
         recordings = {number: self.policy.recording(number) for number in chosen}
         for index, sites in found:
             try:
@@ -168,7 +184,9 @@ class Follower:
             return
         process.first_host_slot, process.host_slots = first, len(recordings)
         try:
-            self._probes.maps["targets"].update(struct.pack("<I", process.pid), struct.pack("<I", first))
+            self._probes.maps["targets"].update(
+                struct.pack("<I", process.pid), struct.pack("<I", first)
+            )
         except Unavailable as refused:
             process.failures["kernel events"] = str(refused)
 

@@ -41,7 +41,9 @@ class Kind(IntEnum):
 class Rate(StrEnum):
     """How a function is used; decides what is recorded by default and what the governor may thin out."""
 
-    HOT = "hot"  # launches: thousands per second; histogram, slow, failed and sampled ones as records
+    HOT = (
+        "hot"  # launches: thousands per second; histogram, slow, failed and sampled ones as records
+    )
     CALL = "call"  # copies, waits, allocations: a record each
     LIFE = "life"  # communicators, groups, device changes: never thinned out
 
@@ -71,25 +73,55 @@ class _Options(TypedDict, total=False):
     constant: int
 
 
-def _runtime(name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]) -> Function:
+def _runtime(
+    name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]
+) -> Function:
     symbols = (name, f"{name}_ptsz", f"{name}_ptds")
     return Function(
-        symbols=symbols, library=Library.CUDART, source=Source.CUDA, op=op, signature=signature, picks=picks, **more
+        symbols=symbols,
+        library=Library.CUDART,
+        source=Source.CUDA,
+        op=op,
+        signature=signature,
+        picks=picks,
+        **more,
     )
 
 
-def _graph(name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]) -> Function:
+def _graph(
+    name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]
+) -> Function:
     symbols = (name, f"{name}_ptsz")
     return Function(
-        symbols=symbols, library=Library.CUDART, source=Source.GRAPH, op=op, signature=signature, picks=picks, **more
+        symbols=symbols,
+        library=Library.CUDART,
+        source=Source.GRAPH,
+        op=op,
+        signature=signature,
+        picks=picks,
+        **more,
     )
 
 
-def _driver(name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]) -> Function:
+def _driver(
+    name: str, op: int, signature: str, *picks: int | None, **more: Unpack[_Options]
+) -> Function:
     plain = name.removesuffix("_v2")
-    symbols = (name, f"{plain}_v3", f"{name}_ptsz", f"{name}_ptds", *(() if plain != name else (f"{name}_v2",)))
+    symbols = (
+        name,
+        f"{plain}_v3",
+        f"{name}_ptsz",
+        f"{name}_ptds",
+        *(() if plain != name else (f"{name}_v2",)),
+    )
     return Function(
-        symbols=symbols, library=Library.CUDA, source=Source.DRIVER, op=op, signature=signature, picks=picks, **more
+        symbols=symbols,
+        library=Library.CUDA,
+        source=Source.DRIVER,
+        op=op,
+        signature=signature,
+        picks=picks,
+        **more,
     )
 
 
@@ -172,7 +204,9 @@ NCCL: Final = (
     _nccl("ncclGroupStart", 15, "", Kind.GROUP),
     _nccl("ncclGroupEnd", 16, "", Kind.GROUP),
     _nccl("ncclCommInitRankConfig", 17, "qiuiq", Kind.COMM_INIT, comm=0, nranks=1, count=2, rank=3),
-    _nccl("ncclCommInitRankScalable", 18, "qiiiqq", Kind.COMM_INIT, comm=0, nranks=1, rank=2, count=4),
+    _nccl(
+        "ncclCommInitRankScalable", 18, "qiiiqq", Kind.COMM_INIT, comm=0, nranks=1, rank=2, count=4
+    ),
     _nccl("ncclCommSplit", 19, "qiiqq", Kind.COMM_SPLIT, count=0, peer=1, comm=3),
     _nccl("ncclCommAbort", 20, "q", Kind.COMM_END, comm=0),
     _nccl("ncclCommFinalize", 21, "q", Kind.GROUP, comm=0),
@@ -180,7 +214,9 @@ NCCL: Final = (
     _nccl("ncclCommCount", 0, "qq", Kind.COMM_COUNT, comm=0, count=1),
 )
 FUNCTIONS: Final = (*RUNTIME, *DRIVER, *GRAPHS, *NCCL)  # the position is the number the probe knows
-LAUNCHES: Final = frozenset({"cudaLaunchKernel", "cudaLaunchKernelExC"})  # runtime calls that end in the driver
+LAUNCHES: Final = frozenset(
+    {"cudaLaunchKernel", "cudaLaunchKernelExC"}
+)  # runtime calls that end in the driver
 
 
 def encode_functions(machine: str, *, stacks: bool) -> bytes:
@@ -191,7 +227,9 @@ def encode_functions(machine: str, *, stacks: bool) -> bytes:
         picked = [pick for pick in function.picks if pick is not None]
         row = table[number]
         row["source"], row["op"], row["kind"] = function.source, function.op, function.kind
-        row["flags"] = (_FLAG_STACK_ARGS if reads_stack(locations, picked) else 0) | (_FLAG_EMIT_STACK if stacks else 0)
+        row["flags"] = (_FLAG_STACK_ARGS if reads_stack(locations, picked) else 0) | (
+            _FLAG_EMIT_STACK if stacks else 0
+        )
         row["const1"] = function.constant
         row["id_by_value"] = "u" in function.signature and machine == "x86_64"
         for position, pick in enumerate(function.picks):

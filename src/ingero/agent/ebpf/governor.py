@@ -25,7 +25,10 @@ _LEAST_WINDOW_S: Final = 0.03
 _RETRY_OFF_S: Final = 30.0
 _WAIT_FLOOR_NS: Final = 32_768  # a CUDA call that takes longer waits for the GPU; shorter ones work
 _WAIT_WEIGHTS: Final = np.array(
-    [bucket_floor_ns(bucket) if bucket_floor_ns(bucket) >= _WAIT_FLOOR_NS else 0 for bucket in range(BUCKETS)],
+    [
+        bucket_floor_ns(bucket) if bucket_floor_ns(bucket) >= _WAIT_FLOOR_NS else 0
+        for bucket in range(BUCKETS)
+    ],
     np.float64,
 )
 _KEPT_CHANGES: Final = 1000
@@ -79,7 +82,9 @@ class _Watched:
 class _Governed:
     process: ProcessProbes
     functions: dict[int, _Watched] = field(default_factory=dict)
-    part_time: set[int] = field(default_factory=set)  # functions in DUTY or OFF: their probes come and go
+    part_time: set[int] = field(
+        default_factory=set
+    )  # functions in DUTY or OFF: their probes come and go
     waited_before: dict[Library, float] = field(default_factory=dict)
     last_s: float = 0.0
     next_s: float = 0.0
@@ -98,13 +103,17 @@ class Governor:
         self.changes: deque[StepChange] = deque(maxlen=_KEPT_CHANGES)
         self.steps_taken = 0
 
-    def tick(self, processes: Mapping[int, ProcessProbes], rows: NDArray[np.void], now_s: float) -> None:
+    def tick(
+        self, processes: Mapping[int, ProcessProbes], rows: NDArray[np.void], now_s: float
+    ) -> None:
         """Open and close duty windows, and once a second decide anew."""
         for pid in self._governed.keys() - processes.keys():
             del self._governed[pid]
         for pid, process in processes.items():
             governed = self._governed.get(pid)
-            if governed is None or governed.process is not process:  # another program under the same number is new
+            if (
+                governed is None or governed.process is not process
+            ):  # another program under the same number is new
                 governed = _Governed(process, last_s=now_s, next_s=now_s + FIRST_TICK_S)
                 self._governed[pid] = governed
             self._turn_phases(governed, now_s)
@@ -135,7 +144,9 @@ class Governor:
 
     def _decide(self, governed: _Governed, rows: NDArray[np.void], now_s: float) -> None:
         process = governed.process
-        loads = {number: self._load(governed, number, rows, now_s) for number in _governable(process)}
+        loads = {
+            number: self._load(governed, number, rows, now_s) for number in _governable(process)
+        }
         waited = self._waited_share(governed, rows, max(now_s - governed.last_s, 1e-3))
         decision = decide(list(loads.values()), waited, governed.calm, self.policy)
         governed.calm, governed.last_s = decision.calm, now_s
@@ -169,7 +180,11 @@ class Governor:
         """Share of the time in CUDA calls long enough to be waiting; one layer only, as one calls the other."""
         shares = [0.0]
         for library in (Library.CUDART, Library.CUDA):
-            slots = [slot for number, slot in governed.process.slots.items() if FUNCTIONS[number].library is library]
+            slots = [
+                slot
+                for number, slot in governed.process.slots.items()
+                if FUNCTIONS[number].library is library
+            ]
             total = float((rows["buckets"][slots] @ _WAIT_WEIGHTS).sum()) if slots else 0.0
             shares.append((total - governed.waited_before.get(library, 0.0)) / (span_s * 1e9))
             governed.waited_before[library] = total
@@ -183,13 +198,22 @@ class Governor:
         self._take_step(governed, number, watch, now_s)
         watched.settle(now_s)
         if watch.step is Step.DUTY:
-            if before.step is not Step.DUTY:  # start with the pause: the budget is already overdrawn
-                watched.attached, watched.next_phase_s = False, now_s + _DUTY_PERIOD_S * (1 - watch.duty)
+            if (
+                before.step is not Step.DUTY
+            ):  # start with the pause: the budget is already overdrawn
+                watched.attached, watched.next_phase_s = (
+                    False,
+                    now_s + _DUTY_PERIOD_S * (1 - watch.duty),
+                )
                 self._set_mode(pid, number, ProbeMode.DETACHED)
             return
         watched.attached = watch.step is not Step.OFF
         watched.next_phase_s = now_s + _RETRY_OFF_S
-        modes = {Step.FULL: ProbeMode.FULL, Step.ENTRY: ProbeMode.ENTRY, Step.OFF: ProbeMode.DETACHED}
+        modes = {
+            Step.FULL: ProbeMode.FULL,
+            Step.ENTRY: ProbeMode.ENTRY,
+            Step.OFF: ProbeMode.DETACHED,
+        }
         self._set_mode(pid, number, modes[watch.step])
 
     def _take_step(self, governed: _Governed, number: int, watch: Watch, now_s: float) -> None:
@@ -201,13 +225,20 @@ class Governor:
         self.steps_taken += 1
         change = StepChange(now_s, pid, FUNCTIONS[number].name, before.step, watch.step, watch.duty)
         self.changes.append(change)
-        fields = {"pid": pid, "function": change.function, "before": before.step.name, "after": watch.step.name}
+        fields = {
+            "pid": pid,
+            "function": change.function,
+            "before": before.step.name,
+            "after": watch.step.name,
+        }
         log.info("probe_step", extra=fields)
 
 
 def _governable(process: ProcessProbes) -> Iterable[int]:
     return [
-        number for number in process.slots if FUNCTIONS[number].rate is not Rate.LIFE and number not in process.retired
+        number
+        for number in process.slots
+        if FUNCTIONS[number].rate is not Rate.LIFE and number not in process.retired
     ]
 
 

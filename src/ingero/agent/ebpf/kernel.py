@@ -68,7 +68,9 @@ FEATURES: Final = (
 )
 
 
-def resolve_features(btf: Btf | None, wanted: frozenset[str]) -> tuple[dict[str, bytes], dict[str, str]]:
+def resolve_features(
+    btf: Btf | None, wanted: frozenset[str]
+) -> tuple[dict[str, bytes], dict[str, str]]:
     """Constants for the probes, and for every wanted feature that cannot work the reason."""
     constants: dict[str, bytes] = {"page_bytes": struct.pack("<I", mmap.PAGESIZE)}
     missing: dict[str, str] = {}
@@ -76,7 +78,9 @@ def resolve_features(btf: Btf | None, wanted: frozenset[str]) -> tuple[dict[str,
         if feature.name not in wanted:
             continue
         reason = (
-            "the kernel has no BTF at /sys/kernel/btf/vmlinux" if btf is None else _missing(btf, feature, constants)
+            "the kernel has no BTF at /sys/kernel/btf/vmlinux"
+            if btf is None
+            else _missing(btf, feature, constants)
         )
         if reason:
             missing[feature.name] = f"{reason}: {feature.costs_without}"
@@ -116,7 +120,9 @@ def _offset(btf: Btf, owner: str, field: str) -> int | None:
 
 def _signatures(btf: Btf, constants: dict[str, bytes]) -> None:
     """Tracepoints whose arguments changed over the years."""
-    switch, victim, issue = (btf.parameters(name) for name in ("sched_switch", "mark_victim", "block_rq_issue"))
+    switch, victim, issue = (
+        btf.parameters(name) for name in ("sched_switch", "mark_victim", "block_rq_issue")
+    )
     if switch and len(switch) > 3:
         constants["switch_has_state"] = struct.pack("<I", 1)
     if victim and btf.kind_of(victim[0]) == PTR:
@@ -130,6 +136,8 @@ def _older_state(btf: Btf, constants: dict[str, bytes], missing: dict[str, str])
     offset = _offset(btf, "task_struct", "__state")
     offset = _offset(btf, "task_struct", "state") if offset is None else offset
     if offset is None:
-        missing["scheduler"] = "the kernel has no field task_struct.__state: preemption cannot be told from sleep"
+        missing["scheduler"] = (
+            "the kernel has no field task_struct.__state: preemption cannot be told from sleep"
+        )
     else:
         constants["off_state"] = struct.pack("<I", offset)

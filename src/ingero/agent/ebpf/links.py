@@ -14,7 +14,14 @@ from enum import StrEnum
 from typing import Final
 
 from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
-from ingero.agent.ebpf.syscalls import LINK_CREATE, RAW_TRACEPOINT_OPEN, BpfRefused, bpf, perf_event_open, pinned
+from ingero.agent.ebpf.syscalls import (
+    LINK_CREATE,
+    RAW_TRACEPOINT_OPEN,
+    BpfRefused,
+    bpf,
+    perf_event_open,
+    pinned,
+)
 from ingero.errors import Unavailable
 
 ATTACH_PERF, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
@@ -67,8 +74,15 @@ class LinkCloser:
     def freed(self) -> list[int]:
         """Slots that no link uses any more, each once."""
         done = [all(future.done() for future in futures) for futures, _ in self._closing]
-        found = [slot for (_, slots), is_done in zip(self._closing, done, strict=True) if is_done for slot in slots]
-        self._closing = [one for one, is_done in zip(self._closing, done, strict=True) if not is_done]
+        found = [
+            slot
+            for (_, slots), is_done in zip(self._closing, done, strict=True)
+            if is_done
+            for slot in slots
+        ]
+        self._closing = [
+            one for one, is_done in zip(self._closing, done, strict=True) if not is_done
+        ]
         return found
 
     def close(self) -> None:
@@ -77,20 +91,35 @@ class LinkCloser:
 
 
 def attach_multi(
-    program: int, path: str, probes: Sequence[Probe], pid: int, style: ProbeStyle, *, on_return: bool
+    program: int,
+    path: str,
+    probes: Sequence[Probe],
+    pid: int,
+    style: ProbeStyle,
+    *,
+    on_return: bool,
 ) -> Link:
     """All probes of one file in one link, for the threads of one process only."""
     held_path = pinned(path.encode() + b"\0")
     offsets = pinned(struct.pack(f"<{len(probes)}Q", *(probe.offset for probe in probes)))
     cookies = pinned(struct.pack(f"<{len(probes)}Q", *(probe.cookie for probe in probes)))
     attach_type = ATTACH_UPROBE_SESSION if style is ProbeStyle.SESSION else ATTACH_UPROBE_MULTI
-    addresses = (ctypes.addressof(held_path), ctypes.addressof(offsets), 0, ctypes.addressof(cookies))
+    addresses = (
+        ctypes.addressof(held_path),
+        ctypes.addressof(offsets),
+        0,
+        ctypes.addressof(cookies),
+    )
     flags = 1 if on_return and style is ProbeStyle.MULTI else 0
-    attributes = struct.pack("<4I4Q3I", program, 0, attach_type, 0, *addresses, len(probes), flags, pid) + bytes(4)
+    attributes = struct.pack(
+        "<4I4Q3I", program, 0, attach_type, 0, *addresses, len(probes), flags, pid
+    ) + bytes(4)
     return Link([bpf(LINK_CREATE, attributes, f"attach to {path}")[0]])
 
 
-def attach_perf(program: int, path: str, probes: Sequence[Probe], pid: int, *, on_return: bool) -> Link:
+def attach_perf(
+    program: int, path: str, probes: Sequence[Probe], pid: int, *, on_return: bool
+) -> Link:
     """The old way, one perf event per function."""
     try:
         with open(_UPROBE_TYPE) as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
@@ -124,7 +153,10 @@ def attach_tracepoint(program: int, name: str) -> Link:
 def detect_style() -> tuple[ProbeStyle, dict[ProbeStyle, str]]:
     """The best style this kernel takes, and why the better ones were refused."""
     refusals: dict[ProbeStyle, str] = {}
-    for style, attach_type in ((ProbeStyle.SESSION, ATTACH_UPROBE_SESSION), (ProbeStyle.MULTI, ATTACH_UPROBE_MULTI)):
+    for style, attach_type in (
+        (ProbeStyle.SESSION, ATTACH_UPROBE_SESSION),
+        (ProbeStyle.MULTI, ATTACH_UPROBE_MULTI),
+    ):
         refused = _refusal(style, attach_type)
         if refused is None:
             return style, refusals

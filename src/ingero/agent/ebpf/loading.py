@@ -119,7 +119,9 @@ class LoadedProbes:
         return CallPrograms(style, None, entry, on_return)
 
     def _note_calls(self, style: ProbeStyle, refusals: dict[ProbeStyle, str]) -> None:
-        detail = f"uprobes, style {style}" + "".join(f"; {name} refused: {why}" for name, why in refusals.items())
+        detail = f"uprobes, style {style}" + "".join(
+            f"; {name} refused: {why}" for name, why in refusals.items()
+        )
         for layer in sorted(self._layers & CALL_LAYERS):
             self.capabilities[layer] = Capability(layer, True, detail)
 
@@ -135,7 +137,9 @@ class LoadedProbes:
             links, missing = [], f"{refused}: {feature.costs_without}"
         for link in links:
             self._opened.callback(link.close)
-        self.capabilities[feature.name] = Capability(feature.name, missing is None, missing or "raw tracepoints")
+        self.capabilities[feature.name] = Capability(
+            feature.name, missing is None, missing or "raw tracepoints"
+        )
 
     def close(self) -> None:
         """Links first, maps last."""

@@ -45,15 +45,27 @@ class KernelMap:
     def update(self, key: bytes, value: bytes) -> None:
         held_key, held_value = pinned(key), pinned(value)
         addresses = ctypes.addressof(held_key), ctypes.addressof(held_value)
-        bpf(MAP_UPDATE, struct.pack("<IIQQQ", self.descriptor, 0, *addresses, 0), f"write to map {self.name}")
+        bpf(
+            MAP_UPDATE,
+            struct.pack("<IIQQQ", self.descriptor, 0, *addresses, 0),
+            f"write to map {self.name}",
+        )
 
     def lookup(self, key: bytes) -> bytes | None:
         """The value (of a per-CPU map: of every CPU), or None when there is no such key."""
-        size = self.value_size if self.kind != PERCPU_ARRAY else possible_cpus() * ((self.value_size + 7) & ~7)
+        size = (
+            self.value_size
+            if self.kind != PERCPU_ARRAY
+            else possible_cpus() * ((self.value_size + 7) & ~7)
+        )
         held_key, held_value = pinned(key), ctypes.create_string_buffer(size)
         addresses = ctypes.addressof(held_key), ctypes.addressof(held_value)
         try:
-            bpf(MAP_LOOKUP, struct.pack("<IIQQQ", self.descriptor, 0, *addresses, 0), f"read from map {self.name}")
+            bpf(
+                MAP_LOOKUP,
+                struct.pack("<IIQQQ", self.descriptor, 0, *addresses, 0),
+                f"read from map {self.name}",
+            )
         except BpfRefused as refused:
             if refused.number == errno.ENOENT:
                 return None
@@ -75,10 +87,15 @@ class KernelMap:
     def keys(self) -> list[bytes]:
         """All keys, at most as many as the map holds."""
         found: list[bytes] = []
-        held_key, next_key = pinned(b"\0" * self.key_size), ctypes.create_string_buffer(self.key_size)
+        held_key, next_key = (
+            pinned(b"\0" * self.key_size),
+            ctypes.create_string_buffer(self.key_size),
+        )
         address = 0
         while len(found) < self.max_entries:
-            attributes = struct.pack("<IIQQQ", self.descriptor, 0, address, ctypes.addressof(next_key), 0)
+            attributes = struct.pack(
+                "<IIQQQ", self.descriptor, 0, address, ctypes.addressof(next_key), 0
+            )
             try:
                 bpf(MAP_NEXT_KEY, attributes, f"walk map {self.name}")
             except BpfRefused as refused:
@@ -93,7 +110,9 @@ class KernelMap:
     def map_memory(self) -> mmap.mmap:
         """The values of an array, shared with the kernel: no system call per read."""
         size = self.max_entries * ((self.value_size + 7) & ~7)
-        return mmap.mmap(self.descriptor, (size + mmap.PAGESIZE - 1) & -mmap.PAGESIZE, mmap.MAP_SHARED)
+        return mmap.mmap(
+            self.descriptor, (size + mmap.PAGESIZE - 1) & -mmap.PAGESIZE, mmap.MAP_SHARED
+        )
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -119,7 +138,9 @@ def create_map(
 def create_data_map(name: str, content: bytes, *, read_only: bool) -> KernelMap:
     """The map behind a data section of an object; constants are frozen so that the verifier may trust them."""
     flags = READ_ONLY_PROGRAM if read_only else 0
-    made = create_map(name.strip("."), ARRAY, key_size=4, value_size=len(content), max_entries=1, flags=flags)
+    made = create_map(
+        name.strip("."), ARRAY, key_size=4, value_size=len(content), max_entries=1, flags=flags
+    )
     made.update(bytes(4), content)
     if read_only:
         bpf(MAP_FREEZE, struct.pack("<I", made.descriptor), f"freeze map {name}")

@@ -47,5 +47,11 @@ class TracePolicy:
         """In the order of layout.HOST_SLOTS."""
         if self.record_everything:
             return [Recording(slow_ns=0)] * 3 + [Recording(), Recording(slow_ns=0)]
-        waits = (self.slow_runqueue_ns, self.slow_sleep_ns, self.slow_io_wait_ns, NEVER_NS, self.slow_block_ns)
+        waits = (
+            self.slow_runqueue_ns,
+            self.slow_sleep_ns,
+            self.slow_io_wait_ns,
+            NEVER_NS,
+            self.slow_block_ns,
+        )
         return [Recording(slow_ns=slow) for slow in waits]

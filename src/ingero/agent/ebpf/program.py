@@ -38,10 +38,14 @@ class MapSpec:
 class ProbeObject:
     """One loaded object. `load` makes a program; `close` gives everything back."""
 
-    def __init__(self, path: str, constants: Mapping[str, bytes], ring_bytes: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, path: str, constants: Mapping[str, bytes], ring_bytes: Mapping[str, int] | None = None
+    ) -> None:
         self._elf = ElfFile(path)
         self._symbols = list(self._elf.symbols(SHT_SYMTAB))
-        self._by_name = {symbol.name: symbol for symbol in self._symbols if symbol.kind != STT_SECTION}
+        self._by_name = {
+            symbol.name: symbol for symbol in self._symbols if symbol.kind != STT_SECTION
+        }
         self.maps: dict[str, KernelMap] = {}
         self._programs: list[int] = []
         self._btf_descriptor: int | None = None
@@ -58,13 +62,17 @@ class ProbeObject:
             self.close()
             raise
         self._relocations = {
-            section.info: self._elf.content(section) for section in self._elf.sections if section.kind == SHT_REL
+            section.info: self._elf.content(section)
+            for section in self._elf.sections
+            if section.kind == SHT_REL
         }
 
     def _fit_btf(self) -> None:
         """Compilers leave section sizes at zero and list kernel functions in a section; the kernel wants neither."""
         integer = next(
-            n for n in range(1, len(self.btf)) if self.btf.type(n).kind == INT and self.btf.type(n).size == 4
+            n
+            for n in range(1, len(self.btf))
+            if self.btf.type(n).kind == INT and self.btf.type(n).size == 4
         )
         for number in range(1, len(self.btf)):
             described = self.btf.type(number)
@@ -92,7 +100,11 @@ class ProbeObject:
         held, log = pinned(self.btf.raw), ctypes.create_string_buffer(1 << 16)
         addresses = ctypes.addressof(held), ctypes.addressof(log)
         try:
-            return bpf(BTF_LOAD, struct.pack("<QQIII", *addresses, len(self.btf.raw), 1 << 16, 1), "load BTF")[0]
+            return bpf(
+                BTF_LOAD,
+                struct.pack("<QQIII", *addresses, len(self.btf.raw), 1 << 16, 1),
+                "load BTF",
+            )[0]
         except BpfRefused as refused:
             said = log.value.decode(errors="replace").strip().splitlines()[-1:]
             raise BpfRefused(refused.number, f"load BTF {said}") from None
@@ -102,7 +114,9 @@ class ProbeObject:
         for number in range(1, len(self.btf)):
             described = self.btf.type(number)
             if described.kind == DATASEC and described.name == ".maps":
-                rows = struct.iter_unpack("<III", self.btf.raw[described.at : described.at + 12 * described.elements])
+                rows = struct.iter_unpack(
+                    "<III", self.btf.raw[described.at : described.at + 12 * described.elements]
+                )
                 return [self._map_spec(variable) for variable, _, _ in rows]
         return []
 
@@ -131,7 +145,9 @@ class ProbeObject:
                 value_size=spec.numbers.get("value_size", 0),
                 max_entries=ring_bytes.get(spec.name, spec.numbers.get("max_entries", 0)),
                 flags=spec.numbers.get("map_flags", 0),
-                types=(self._btf_descriptor or 0, spec.key_type, spec.value_type) if with_types else (0, 0, 0),
+                types=(self._btf_descriptor or 0, spec.key_type, spec.value_type)
+                if with_types
+                else (0, 0, 0),
             )
 
     def _make_data(self, constants: Mapping[str, bytes]) -> None:
@@ -143,15 +159,21 @@ class ProbeObject:
                 symbol = self._by_name[name]
                 if symbol.section == index:
                     if len(value) > symbol.size:
-                        raise Unavailable(f"constant {name} holds {symbol.size} bytes, not {len(value)}")
+                        raise Unavailable(
+                            f"constant {name} holds {symbol.size} bytes, not {len(value)}"
+                        )
                     content[symbol.value : symbol.value + len(value)] = value
             read_only = section.name.startswith(".rodata")
-            self.maps[section.name] = create_data_map(section.name, bytes(content), read_only=read_only)
+            self.maps[section.name] = create_data_map(
+                section.name, bytes(content), read_only=read_only
+            )
 
     def programs(self) -> dict[str, str]:
         """Section name of every program in the object."""
         return {
-            symbol.name: self._elf.sections[symbol.section].name for symbol in self._symbols if symbol.kind == STT_FUNC
+            symbol.name: self._elf.sections[symbol.section].name
+            for symbol in self._symbols
+            if symbol.kind == STT_FUNC
         }
 
     def load(self, name: str, kind: int, attach_type: int = 0) -> int:
@@ -185,7 +207,9 @@ class ProbeObject:
         section = self._elf.sections[target.section].name
         if section == ".maps":
             name = next(
-                s.name for s in self._by_name.values() if s.section == target.section and s.value == target.value
+                s.name
+                for s in self._by_name.values()
+                if s.section == target.section and s.value == target.value
             )
             code[at + 1] = code[at + 1] & 15 | _MAP_BY_DESCRIPTOR << 4
             struct.pack_into("<i", code, at + 4, self.maps[name].descriptor)
@@ -206,20 +230,33 @@ class ProbeObject:
         self._elf.close()
 
 
-def _load_program(name: str, kind: int, code: bytes, attach_type: int, *, explain: bool = False) -> int:
+def _load_program(
+    name: str, kind: int, code: bytes, attach_type: int, *, explain: bool = False
+) -> int:
     held, license_text = pinned(code), pinned(_LICENSE)
     log = ctypes.create_string_buffer(_LOG_SIZE if explain else 1)
     wanted = (1, _LOG_SIZE, ctypes.addressof(log)) if explain else (0, 0, 0)
     addresses = ctypes.addressof(held), ctypes.addressof(license_text)
     attributes = struct.pack(
-        "<IIQQIIQII16sII", kind, len(code) // 8, *addresses, *wanted, 0, 0, name[:15].encode(), 0, attach_type
+        "<IIQQIIQII16sII",
+        kind,
+        len(code) // 8,
+        *addresses,
+        *wanted,
+        0,
+        0,
+        name[:15].encode(),
+        0,
+        attach_type,
     )
     try:
         return bpf(PROG_LOAD, attributes, f"load program {name}")[0]
     except BpfRefused as refused:
         lines = log.value.decode(errors="replace").strip().splitlines()
         said = " | ".join(line for line in lines[-6:] if line and not line.startswith("processed"))
-        raise BpfRefused(refused.number, f"load program {name}" + (f" ({said[-600:]})" if said else "")) from None
+        raise BpfRefused(
+            refused.number, f"load program {name}" + (f" ({said[-600:]})" if said else "")
+        ) from None
 
 
 def load_code(name: str, kind: int, instructions: bytes, attach_type: int = 0) -> int:
@@ -227,4 +264,6 @@ def load_code(name: str, kind: int, instructions: bytes, attach_type: int = 0) -
     return _load_program(name, kind, instructions, attach_type)
 
 
-EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)  # r0 = 0; exit
+EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack(
+    "<BBhi", 0x95, 0, 0, 0
+)  # r0 = 0; exit

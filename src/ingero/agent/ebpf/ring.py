@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.maps import KernelMap
 from ingero.agent.ebpf.syscalls import barrier, register_barrier
 
-_LENGTH_MASK: Final = np.uint64(0xFFFFFFFF)  # the first half of a record's header; its top bit means unfinished
+_LENGTH_MASK: Final = np.uint64(
+    0xFFFFFFFF
+)  # the first half of a record's header; its top bit means unfinished
 
 
 class Ring:
@@ -24,11 +26,17 @@ class Ring:
         self._mask = kernel_map.max_entries - 1
         self._record = np.dtype([("length", "<u4"), ("page", "<u4"), ("body", payload)])
         if self._record.itemsize % 8:
-            raise ValueError(f"records of {self._record.itemsize} bytes do not keep the ring's alignment")
+            raise ValueError(
+                f"records of {self._record.itemsize} bytes do not keep the ring's alignment"
+            )
         page, size = mmap.PAGESIZE, kernel_map.max_entries
         descriptor = kernel_map.descriptor
-        self._consumer_page = mmap.mmap(descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0)
-        self._data = mmap.mmap(descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
+        self._consumer_page = mmap.mmap(
+            descriptor, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0
+        )
+        self._data = mmap.mmap(
+            descriptor, page + 2 * size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page
+        )
         self._consumer = np.frombuffer(self._consumer_page, np.uint64, 1)
         self._producer = np.frombuffer(self._data, np.uint64, 1)
         self._body_size = payload.itemsize

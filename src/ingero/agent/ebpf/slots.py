@@ -80,5 +80,7 @@ class SlotTable:
 
     def close(self) -> None:
         self.rows = np.empty(0, SLOT)
-        with contextlib.suppress(BufferError):  # somebody still looks at a row: the memory goes with the last of them
+        with contextlib.suppress(
+            BufferError
+        ):  # somebody still looks at a row: the memory goes with the last of them
             self._memory.close()

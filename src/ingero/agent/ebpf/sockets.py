@@ -40,7 +40,9 @@ def find_owners(pids: Iterable[int]) -> dict[Ports, int]:
     """Processes by the port pairs of the TCP sockets they hold: the first of those that share one, since children
     inherit what their parent opened. Processes that are gone or closed to us hold none."""
     owners: dict[Ports, int] = {}
-    tables: dict[str, list[tuple[str, Ports]]] = {}  # by network namespace: they are long, and most processes share one
+    tables: dict[
+        str, list[tuple[str, Ports]]
+    ] = {}  # by network namespace: they are long, and most processes share one
     for pid in pids:
         inodes = _socket_inodes(pid)
         if not inodes:

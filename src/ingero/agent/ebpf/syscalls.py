@@ -22,7 +22,9 @@ class BpfRefused(Unavailable):
     """The kernel said no; `number` is its errno."""
 
     def __init__(self, number: int, what: str) -> None:
-        hint = "; CAP_BPF and CAP_PERFMON are needed" if number in (errno.EPERM, errno.EACCES) else ""
+        hint = (
+            "; CAP_BPF and CAP_PERFMON are needed" if number in (errno.EPERM, errno.EACCES) else ""
+        )
         super().__init__(f"{what}: {os.strerror(number)}{hint}")
         self.number = number
 

@@ -34,7 +34,9 @@ from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
-_MAX_STACKS: Final = 4096  # then both sides start afresh: of the kernel's 16,384 places a new stack has only one
+_MAX_STACKS: Final = (
+    4096  # then both sides start afresh: of the kernel's 16,384 places a new stack has only one
+)
 _SUMMARY_S: Final = 1.0
 _GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
 _PAGE_SUMMARY: Final = 20
@@ -122,7 +124,9 @@ class Tracer:
     def _govern(self, budget_share: float, now_s: float) -> None:
         if self._governor is None:
             costs = calibrate(self._probes.calls, self._probes.table)
-            self._governor = Governor(GovernorPolicy(budget_share=budget_share), costs, self.set_mode)
+            self._governor = Governor(
+                GovernorPolicy(budget_share=budget_share), costs, self.set_mode
+            )
         self._governor.tick(self._follower.processes, self._probes.table.rows, now_s)
 
     def costs(self) -> list[ProcessCost]:
@@ -191,7 +195,9 @@ class Tracer:
         """Counts and durations of all functions and kernel events that were seen. Those of one pid only grow, through
         exec too, until it is left out: 10 s after its process ended."""
         now_s, living = time.monotonic(), self._follower.processes
-        self._past = {pid: past for pid, past in self._past.items() if pid in living or past.until_s >= now_s}
+        self._past = {
+            pid: past for pid, past in self._past.items() if pid in living or past.until_s >= now_s
+        }
         rows = [row for process in living.values() for row in self._rows(process)]
         return rows + [row for past in self._past.values() for row in past.rows.values()]
 
@@ -213,11 +219,15 @@ class Tracer:
         for number, slot in process.slots.items():
             if calls[slot]:
                 function = FUNCTIONS[number]
-                rows.append(self._row(process.pid, int(function.source), function.op, function.name, slot))
+                rows.append(
+                    self._row(process.pid, int(function.source), function.op, function.name, slot)
+                )
         for index in range(process.host_slots):
             if calls[process.first_host_slot + index]:
                 source, op, name = _HOST_ROWS[index]
-                rows.append(self._row(process.pid, source, op, name, process.first_host_slot + index))
+                rows.append(
+                    self._row(process.pid, source, op, name, process.first_host_slot + index)
+                )
         return rows
 
     def _row(self, pid: int, source: int, op: int, name: str, slot: int) -> HistogramRow:
@@ -243,7 +253,11 @@ class Tracer:
             if raw is not None:
                 row = np.frombuffer(raw, WAITS)[0]
                 found.append(
-                    CgroupWait(int.from_bytes(key, "little"), int(row["sum"]), row["buckets"].astype(np.int64))
+                    CgroupWait(
+                        int.from_bytes(key, "little"),
+                        int(row["sum"]),
+                        row["buckets"].astype(np.int64),
+                    )
                 )
         return found
 
@@ -265,7 +279,9 @@ class Tracer:
             for what, why in list(process.failures.items())
         ]
         thinned = [
-            Capability(f"process {cost.pid}: {name}", False, describe_watch(watch, cost.budget_share))
+            Capability(
+                f"process {cost.pid}: {name}", False, describe_watch(watch, cost.budget_share)
+            )
             for cost in self.costs()
             for name, watch in cost.watches.items()
             if watch.step is not Step.FULL

@@ -21,7 +21,9 @@ def output_of(command: list[str], limit_bytes: int, timeout_s: float) -> str:
     deadline_s = time.monotonic() + timeout_s
     output = b""
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError as error:
         raise Unavailable(f"{name} does not answer: {error}") from None
     assert process.stdout is not None

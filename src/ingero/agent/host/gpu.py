@@ -93,7 +93,9 @@ class Gpus:
 
     def _handles(self) -> list[Any]:
         nvml: Any = self._nvml
-        return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [
+            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+        ]
 
     def _ask(self, query: tuple[str, ...], limit_bytes: int = MAX_SMI_BYTES) -> str:
         if self._smi is None:
@@ -106,7 +108,11 @@ def parse_memory(text: str) -> GpuMemory:
     used = total = 0
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",")]
-        if len(fields) != 2 or not all(field.isascii() and field.isdigit() for field in fields) or int(fields[1]) == 0:
+        if (
+            len(fields) != 2
+            or not all(field.isascii() and field.isdigit() for field in fields)
+            or int(fields[1]) == 0
+        ):
             raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of used and total memory")
         used, total = used + int(fields[0]), total + int(fields[1])
     if total == 0:
@@ -122,8 +128,14 @@ def parse_throttle(text: str) -> dict[str, int]:
         uuid, comma, mask = (part.strip() for part in line.partition(","))
         if mask.lower() in _UNSUPPORTED:
             continue
-        if not comma or not uuid or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", mask, re.ASCII):
-            raise Unavailable(f"nvidia-smi printed {line[:80]!r} instead of a GPU and its throttle reasons")
+        if (
+            not comma
+            or not uuid
+            or not re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19}", mask, re.ASCII)
+        ):
+            raise Unavailable(
+                f"nvidia-smi printed {line[:80]!r} instead of a GPU and its throttle reasons"
+            )
         found[uuid] = int(mask, 16) if mask[:2].lower() == "0x" else int(mask)
     if not lines:
         raise Unavailable("nvidia-smi lists no GPU")

@@ -8,7 +8,9 @@ from pathlib import Path
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PROVIDERS = (("amazon", "aws"), ("google", "gcp"))
-_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # the same on every Azure machine, absent on plain Hyper-V
+_AZURE_ASSET_TAG = (
+    "7783-7084-3265-9085-8269-3286-77"  # the same on every Azure machine, absent on plain Hyper-V
+)
 PROC = Path("/proc")
 DMI = Path("/sys/class/dmi/id")
 
@@ -40,7 +42,9 @@ def hash_cgroup_path(path: str) -> str:
 def cgroup_hash(pid: int | str = "self", proc: Path = PROC) -> str:
     """The hash of a process's cgroup; empty when it is gone."""
     try:
-        return hash_cgroup_path(parse_cgroup_path((proc / str(pid) / "cgroup").read_text(errors="replace")))
+        return hash_cgroup_path(
+            parse_cgroup_path((proc / str(pid) / "cgroup").read_text(errors="replace"))
+        )
     except OSError:
         return ""
 

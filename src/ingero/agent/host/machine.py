@@ -33,7 +33,9 @@ class HostSampler:
         total, available = memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
         used = 100.0 * (total - available) / total if total else 0.0
         swap = memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)
-        return SystemSample(now_ns, min(max(busy, 0.0), 100.0), used, available >> 10, swap >> 10, load)
+        return SystemSample(
+            now_ns, min(max(busy, 0.0), 100.0), used, available >> 10, swap >> 10, load
+        )
 
 
 def has_moved(before: SystemSample | None, now: SystemSample, deadband_pct: float) -> bool:

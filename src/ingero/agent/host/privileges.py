@@ -8,7 +8,10 @@ STATUS: Final = Path("/proc/self/status")
 CAPABILITIES: Final[dict[str, tuple[int, str]]] = {
     "CAP_BPF": (39, "no probe can be loaded: nothing is traced"),
     "CAP_PERFMON": (38, "no probe can be attached: nothing is traced"),
-    "CAP_SYS_PTRACE": (19, "libraries and environment of other people's processes cannot be read: they are not traced"),
+    "CAP_SYS_PTRACE": (
+        19,
+        "libraries and environment of other people's processes cannot be read: they are not traced",
+    ),
 }
 _SYS_ADMIN: Final = 1 << 21  # what older kernels ask for instead of BPF and PERFMON
 
@@ -20,4 +23,8 @@ def missing_capabilities(status: Path = STATUS) -> list[str]:
         if line.startswith("CapEff:"):
             effective = int(line.split()[1], 16)
     stands_in = {"CAP_BPF", "CAP_PERFMON"} if effective & _SYS_ADMIN else set()
-    return [name for name, (bit, _) in CAPABILITIES.items() if not effective >> bit & 1 and name not in stands_in]
+    return [
+        name
+        for name, (bit, _) in CAPABILITIES.items()
+        if not effective >> bit & 1 and name not in stands_in
+    ]

@@ -16,7 +16,15 @@ HEADERS = ("interface.h", "plugin.h", "ring.h")
 DIGEST_MARK = b"ingero-source:"
 GLIBC = "2.17"  # the oldest any NCCL of interest runs on
 FLAGS = (
-    *("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-sanitize=undefined", "-s"),
+    *(
+        "-std=c11",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-fno-sanitize=undefined",
+        "-s",
+    ),
     *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"),
     # NCCL unloads its plugins with the last communicator, yet a late call must still find the code
     *("-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"),
@@ -41,8 +49,21 @@ def build(architecture: str, folder: Path) -> Path:
     """Compile the plugin into `folder`/ARCHITECTURE."""
     target = folder / architecture / LIBRARY
     target.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-gnu.{GLIBC}", *FLAGS]
-    command += [f'-DSOURCE_DIGEST="{source_digest()}"', "-o", str(target), *(str(FOLDER / name) for name in SOURCES)]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        f"{architecture}-linux-gnu.{GLIBC}",
+        *FLAGS,
+    ]
+    command += [
+        f'-DSOURCE_DIGEST="{source_digest()}"',
+        "-o",
+        str(target),
+        *(str(FOLDER / name) for name in SOURCES),
+    ]
     subprocess.run(command, check=True)
     return target
 

@@ -24,10 +24,17 @@ from ingero.contract.nccl_ring import (
     whole_records,
 )
 from ingero.core.collectives.columns import Collectives, Recorder
-from ingero.core.collectives.plugin_records import SAME_CLOCK, GpuClock, fit_gpu_clock, to_collectives
+from ingero.core.collectives.plugin_records import (
+    SAME_CLOCK,
+    GpuClock,
+    fit_gpu_clock,
+    to_collectives,
+)
 from ingero.errors import AuthError, ForeignFile
 
-PATIENCE_S = 1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between
+PATIENCE_S = (
+    1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between
+)
 CLOCK_WINDOW = 16  # batches the GPU clock is fitted over
 
 
@@ -40,7 +47,9 @@ class RingReader:
         self.torn = 0
         self.read = 0
         self.clock: GpuClock | None = None
-        self._stall: tuple[int, int, float] | None = None  # first unfinished index, head then, since when
+        self._stall: tuple[int, int, float] | None = (
+            None  # first unfinished index, head then, since when
+        )
         self._recent: deque[Records] = deque(maxlen=CLOCK_WINDOW)
         self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -48,7 +57,9 @@ class RingReader:
             _require_private(path, self.file)
             self.header: RingHeader = decode_header(self._bytes(HEADER.itemsize, 0), str(path))
             if self.file.st_size < self.header.file_bytes:
-                raise ForeignFile(f"{path}: cut short at {self.file.st_size} of {self.header.file_bytes} bytes")
+                raise ForeignFile(
+                    f"{path}: cut short at {self.file.st_size} of {self.header.file_bytes} bytes"
+                )
             self._next = self.oldest = max(self.counters()["head"] - self.header.slots, 0)
         except BaseException:
             os.close(self._fd)
@@ -89,7 +100,9 @@ class RingReader:
         recorder = Recorder(self.header.job, node, self.header.global_rank)
         return to_collectives(records, recorder, self.clock or SAME_CLOCK)
 
-    def _settle(self, whole: NDArray[np.bool_], first: int, head: int, now_s: float, *, is_final: bool) -> int:
+    def _settle(
+        self, whole: NDArray[np.bool_], first: int, head: int, now_s: float, *, is_final: bool
+    ) -> int:
         """Count the broken ones as missed or torn; returns how many records may be passed."""
         broken = first + np.flatnonzero(~whole)
         lapped = max(self.counters()["head"] - self.header.slots, 0)
@@ -144,4 +157,6 @@ def _require_private(path: Path, file: os.stat_result) -> None:
     if not stat.S_ISREG(file.st_mode) or file.st_nlink > 1:
         raise ForeignFile(f"{path}: not a plain file of its own")
     if file.st_mode & 0o077:
-        raise AuthError(f"{path}: others may read or write it (mode {stat.S_IMODE(file.st_mode):o}); not trusted")
+        raise AuthError(
+            f"{path}: others may read or write it (mode {stat.S_IMODE(file.st_mode):o}); not trusted"
+        )

@@ -65,7 +65,11 @@ class _Open:
             return False
         self.looked_s = now_s
         header = self.reader.header
-        return is_gone(header) if self.process is None else running_since(self.process.pid) != header.start_ticks
+        return (
+            is_gone(header)
+            if self.process is None
+            else running_since(self.process.pid) != header.start_ticks
+        )
 
 
 class Rings:
@@ -73,7 +77,11 @@ class Rings:
     for as long as they are there."""
 
     def __init__(
-        self, folders: tuple[Path, ...] | None = None, node: str | None = None, *, remove_after_s: float = 0.0
+        self,
+        folders: tuple[Path, ...] | None = None,
+        node: str | None = None,
+        *,
+        remove_after_s: float = 0.0,
     ) -> None:
         """A second reader of the same rings gives the first `remove_after_s` to read and remove those that ended."""
         self.counts = RingCounts()
@@ -81,7 +89,9 @@ class Rings:
         self._folders = folders
         self._node = node
         self._open: dict[tuple[int, int], _Open] = {}
-        self._finished: dict[tuple[int, int], tuple[Path, float]] = {}  # drained rings, and when they may go
+        self._finished: dict[
+            tuple[int, int], tuple[Path, float]
+        ] = {}  # drained rings, and when they may go
         self._remove_after_s = remove_after_s
         self._scanned_s: float | None = None
 
@@ -96,7 +106,10 @@ class Rings:
 
     def pids(self) -> set[int]:
         """Processes whose rings are open now, by their numbers here: inside a container they have others."""
-        return {ring.process.pid if ring.process else ring.reader.header.pid for ring in self._open.values()}
+        return {
+            ring.process.pid if ring.process else ring.reader.header.pid
+            for ring in self._open.values()
+        }
 
     def close(self) -> None:
         """Let go of all files; nothing is removed."""
@@ -113,7 +126,9 @@ class Rings:
                 status = path.lstat()
                 key = (status.st_dev, status.st_ino)
                 present.add(key)
-                is_new = key not in self._open and key not in self._finished and path not in self.refused
+                is_new = (
+                    key not in self._open and key not in self._finished and path not in self.refused
+                )
                 if is_new and len(self._open) < MAX_RINGS:
                     self._adopt(path)
         self._finished = {key: value for key, value in self._finished.items() if key in present}
@@ -131,7 +146,10 @@ class Rings:
         if process is not None and reader.file.st_uid not in process.uids:
             reader.close()
             self._refuse(
-                path, AuthError(f"{path}: belongs to user {reader.file.st_uid}, process {process.pid} does not")
+                path,
+                AuthError(
+                    f"{path}: belongs to user {reader.file.st_uid}, process {process.pid} does not"
+                ),
             )
             return
         self._open[(reader.file.st_dev, reader.file.st_ino)] = _Open(reader, process)
@@ -156,7 +174,9 @@ class Rings:
         elif not len(records):
             return None
         pid = ring.process.pid if ring.process else None
-        return RingBatch(reader.header, pid, records, reader.collectives(records, self._node), is_over)
+        return RingBatch(
+            reader.header, pid, records, reader.collectives(records, self._node), is_over
+        )
 
     def _count(self, ring: _Open) -> None:
         reader, seen = ring.reader, ring.seen
@@ -197,7 +217,9 @@ def ring_folders() -> tuple[Path, ...]:
         with suppress(OSError):
             status = folder.stat()
             found.setdefault((status.st_dev, status.st_ino), folder)
-    return tuple(found.values()) + tuple(sub for folder in found.values() for sub in sorted(folder.glob(RUN_FOLDERS)))
+    return tuple(found.values()) + tuple(
+        sub for folder in found.values() for sub in sorted(folder.glob(RUN_FOLDERS))
+    )
 
 
 def _container_folders() -> Iterator[Path]:
@@ -231,7 +253,11 @@ def is_gone(header: RingHeader) -> bool:
 def _remove_abandoned(path: Path) -> None:
     """Remove a ring whose process died while making it; only in our own folder, where its number means something."""
     named = _NAME.fullmatch(path.name)
-    if named and path.parent == Path(RING_FOLDER) and running_since(int(named["pid"])) != int(named["ticks"]):
+    if (
+        named
+        and path.parent == Path(RING_FOLDER)
+        and running_since(int(named["pid"])) != int(named["ticks"])
+    ):
         with suppress(OSError):
             path.unlink()
 

@@ -19,7 +19,10 @@ _LIBRARIES: Final = re.compile(
 )
 _SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
-_START_TIME_FIELD, _STACK_FIELD = 19, 25  # of /proc/PID/stat, counted after the closing parenthesis of the name
+_START_TIME_FIELD, _STACK_FIELD = (
+    19,
+    25,
+)  # of /proc/PID/stat, counted after the closing parenthesis of the name
 
 
 class Library(StrEnum):
@@ -120,13 +123,19 @@ def find_libraries(pid: int, text: str) -> list[MappedLibrary]:
     """Libraries in the text of /proc/PID/maps: thousands of lines, of which a few are about them."""
     if "libcuda" not in text and "libnccl" not in text:
         return []
-    lines = [line for line in text.splitlines() if "/libcuda" in line or "/libnccl" in line or "/libtorch_cuda" in line]
+    lines = [
+        line
+        for line in text.splitlines()
+        if "/libcuda" in line or "/libnccl" in line or "/libtorch_cuda" in line
+    ]
     found: dict[tuple[str, int], MappedLibrary] = {}
     for region in parse_regions(pid, lines):
         match = _LIBRARIES.search(region.path)
         if match is not None:
             key = region.device, region.inode
-            found.setdefault(key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key))
+            found.setdefault(
+                key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key)
+            )
     return _without_doubles(pid, list(found.values()))
 
 

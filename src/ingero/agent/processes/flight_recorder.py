@@ -60,8 +60,12 @@ class DumpReply:
 def find_target(pid: int, proc: Path = Path("/proc")) -> DumpTarget | None:
     """The pipe of a process, from its environment; None when it was not started with one."""
     variables = read_environ(pid, proc)
-    if not variables.get("RANK", "").isdigit():  # set by the program itself: then only the open pipe tells
-        variables["RANK"] = _rank_by_open_pipe(variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd")
+    if not variables.get(
+        "RANK", ""
+    ).isdigit():  # set by the program itself: then only the open pipe tells
+        variables["RANK"] = _rank_by_open_pipe(
+            variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd"
+        )
     return target_of(pid, variables, proc / str(pid) / "root")
 
 
@@ -70,7 +74,11 @@ def _rank_by_open_pipe(prefix: str, descriptors: Path) -> str:
         opened = [str(descriptor.readlink()) for descriptor in descriptors.iterdir()]
     except OSError:
         return ""
-    named = (link[len(prefix) : -len(".pipe")] for link in opened if link.startswith(prefix) and link.endswith(".pipe"))
+    named = (
+        link[len(prefix) : -len(".pipe")]
+        for link in opened
+        if link.startswith(prefix) and link.endswith(".pipe")
+    )
     return next((rank for rank in named if rank.isdigit()), "") if prefix else ""
 
 
@@ -79,7 +87,9 @@ def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget 
     prefix, rank = variables.get(PIPE_VARIABLE), variables.get("RANK", "")
     if not prefix or not rank.isdigit():
         return None
-    dump_prefix = next((variables[name] for name in DUMP_VARIABLES if variables.get(name)), DEFAULT_DUMP_PREFIX)
+    dump_prefix = next(
+        (variables[name] for name in DUMP_VARIABLES if variables.get(name)), DEFAULT_DUMP_PREFIX
+    )
     cwd = root.parent / "cwd"
 
     def seen(path: str) -> Path:
@@ -96,7 +106,9 @@ def find_targets(pids: Iterable[int] | None = None, proc: Path = Path("/proc")) 
     for pid in sorted(pids):
         target = find_target(pid, proc)
         if target is not None and target.pipe.exists():
-            found.setdefault(target.pipe, target)  # children inherit the environment; the first opened the pipe
+            found.setdefault(
+                target.pipe, target
+            )  # children inherit the environment; the first opened the pipe
     return sorted(found.values(), key=lambda target: target.rank)
 
 
@@ -115,7 +127,9 @@ async def request_dump(target: DumpTarget, timeout_s: float) -> DumpReply:
         last = now
         if settled >= SETTLED_POLLS:
             return _read(target)
-    return DumpReply(target, DumpOutcome.TIMED_OUT, detail=f"nothing new in {target.dump} after {timeout_s:g} s")
+    return DumpReply(
+        target, DumpOutcome.TIMED_OUT, detail=f"nothing new in {target.dump} after {timeout_s:g} s"
+    )
 
 
 async def request_dumps(targets: Iterable[DumpTarget], timeout_s: float) -> list[DumpReply]:
@@ -136,7 +150,10 @@ def _write(pipe: Path) -> tuple[DumpOutcome, str]:
         fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno == errno.ENXIO:
-            return DumpOutcome.NO_READER, f"nobody reads {pipe}: its process is gone or older than this pipe"
+            return (
+                DumpOutcome.NO_READER,
+                f"nobody reads {pipe}: its process is gone or older than this pipe",
+            )
         if error.errno == errno.ENOENT:
             return DumpOutcome.NO_PIPE, f"{pipe} does not exist"
         return DumpOutcome.REFUSED, f"{pipe}: {error.strerror}"
@@ -159,7 +176,11 @@ def _read(target: DumpTarget) -> DumpReply:
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_DUMP_BYTES:
-                return DumpReply(target, DumpOutcome.REFUSED, detail=f"{target.dump} is no plain file of a dump's size")
+                return DumpReply(
+                    target,
+                    DumpOutcome.REFUSED,
+                    detail=f"{target.dump} is no plain file of a dump's size",
+                )
             return DumpReply(target, DumpOutcome.WRITTEN, data=file.read(MAX_DUMP_BYTES))
     except OSError as error:
         return DumpReply(target, DumpOutcome.REFUSED, detail=f"{target.dump}: {error.strerror}")

@@ -17,7 +17,11 @@ MAX_PROCESSES = 4096
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-JOB_VARIABLES = ("INGERO_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")  # torchrun without an id says "none"
+JOB_VARIABLES = (
+    "INGERO_JOB_ID",
+    "SLURM_JOB_ID",
+    "TORCHELASTIC_RUN_ID",
+)  # torchrun without an id says "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,14 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         rank=_first_number(environ, RANK_VARIABLES),
         local_rank=_first_number(environ, LOCAL_RANK_VARIABLES),
         world_size=_first_number(environ, WORLD_SIZE_VARIABLES),
-        job=next((value for name in JOB_VARIABLES if (value := environ.get(name)) not in (None, "", "none")), None),
+        job=next(
+            (
+                value
+                for name in JOB_VARIABLES
+                if (value := environ.get(name)) not in (None, "", "none")
+            ),
+            None,
+        ),
         cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
         cgroup_path=path,
     )
@@ -125,7 +136,9 @@ def _read_bytes(path: Path) -> bytes:
 
 def _first_number(environ: Mapping[str, str], names: Sequence[str]) -> int | None:
     values = (environ.get(name, "") for name in names)
-    return next((int(text) for text in values if text.isascii() and text.isdigit() and len(text) <= 9), None)
+    return next(
+        (int(text) for text in values if text.isascii() and text.isdigit() and len(text) <= 9), None
+    )
 
 
 def _inode(path: Path) -> int:

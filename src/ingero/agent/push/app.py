@@ -33,7 +33,13 @@ from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace.path import home
 from ingero.transport.auth import RotatingToken
-from ingero.transport.endpoint import Endpoint, Protocol, parse_endpoint, refuse_plaintext, threshold_url
+from ingero.transport.endpoint import (
+    Endpoint,
+    Protocol,
+    parse_endpoint,
+    refuse_plaintext,
+    threshold_url,
+)
 from ingero.transport.listen import bind
 from ingero.transport.otlp.client import ClientOptions, HttpPush, PushClient
 from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush
@@ -68,9 +74,13 @@ class Agent:
     def __init__(self, config: IngeroConfig, options: AgentOptions) -> None:
         fleet = config.fleet
         if not fleet.endpoint:
-            raise ConfigError("no Fleet to push to; give --fleet-endpoint HOST:PORT or fleet.endpoint in ingero.yaml")
+            raise ConfigError(
+                "no Fleet to push to; give --fleet-endpoint HOST:PORT or fleet.endpoint in ingero.yaml"
+            )
         if not fleet.cluster_id:
-            raise ConfigError("no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml")
+            raise ConfigError(
+                "no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml"
+            )
         self.config = config
         self.options = options
         self.identity = Identity(
@@ -90,7 +100,10 @@ class Agent:
         self.client = self._make_client(endpoint)
         self.poll = self._make_poll()
         self.brain = Brain(
-            self.identity, _brain_policy(config), workload=fleet.workload_type, cgroup_hash=who.cgroup_hash()
+            self.identity,
+            _brain_policy(config),
+            workload=fleet.workload_type,
+            cgroup_hash=who.cgroup_hash(),
         )
         self._spans = self._make_spans()
         self.socket: LineServer | None = None
@@ -101,7 +114,9 @@ class Agent:
     def _make_client(self, endpoint: Endpoint) -> PushClient:
         names = (self.identity.cluster, self.identity.node)
         if endpoint.protocol is Protocol.GRPC:
-            return GrpcPush(endpoint, *names, self._client_options, _pems(self.config), self._chance)
+            return GrpcPush(
+                endpoint, *names, self._client_options, _pems(self.config), self._chance
+            )
         return HttpPush(endpoint, *names, self._client_options, self._chance)
 
     def _make_poll(self) -> ThresholdPoll | None:
@@ -119,7 +134,9 @@ class Agent:
         if not otlp.endpoint:
             return None
         may_be_plain = is_loopback(otlp.endpoint) if otlp.insecure is None else otlp.insecure
-        endpoint = parse_endpoint(otlp.endpoint, insecure=may_be_plain, protocol=Protocol.HTTP_PROTOBUF)
+        endpoint = parse_endpoint(
+            otlp.endpoint, insecure=may_be_plain, protocol=Protocol.HTTP_PROTOBUF
+        )
         if not endpoint.is_secure and not may_be_plain:
             refuse_plaintext(endpoint.base, "--otlp-insecure or otlp.insecure: true")
         options = ClientOptions(timeout_s=self.config.fleet.timeout_s)
@@ -139,21 +156,27 @@ class Agent:
                 await self.socket.start()
                 opened.push_async_callback(self.socket.close)
             if self.options.metrics_listen:
-                opened.push_async_callback(await self._serve_metrics(loop, self.options.metrics_listen))
+                opened.push_async_callback(
+                    await self._serve_metrics(loop, self.options.metrics_listen)
+                )
             if self._spans is not None:
                 opened.push_async_callback(self._spans.close)
             self._measure_collectives(loop, opened, stop)
             self._log_start()
             await loop.run(stop)
 
-    def _measure_collectives(self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event) -> None:
+    def _measure_collectives(
+        self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
+    ) -> None:
         """Own time and collectives of the ranks here go to Fleet over a connection of their own, until `stop`."""
         feeds = self._collective_feeds()
         if not feeds:
             return
         fleet = self.config.fleet
         assert fleet.endpoint is not None
-        client = self._make_client(parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol))
+        client = self._make_client(
+            parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
+        )
         opened.push_async_callback(client.close)
         self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear, _gpu_model)
         measuring = asyncio.create_task(self.collectives.run(stop))
@@ -163,7 +186,12 @@ class Agent:
         """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for, and
         the steps that jobs name."""
         chosen = self.config.signals.collectives
-        if chosen is CollectivesFrom.OFF or self.options.stub or self.options.replay or self.options.source:
+        if (
+            chosen is CollectivesFrom.OFF
+            or self.options.stub
+            or self.options.replay
+            or self.options.source
+        ):
             return []
         path = trace_database(config=self.config)
         table = StepFeed(TableFeed(path, with_plugin=chosen is CollectivesFrom.DB), path)
@@ -177,11 +205,16 @@ class Agent:
         from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - see above
         from ingero.transport.http import HttpListener  # noqa: PLC0415 - see above
 
-        listener = HttpListener(metrics_app(loop, self.socket, lambda: self.collectives), bind(address))
+        listener = HttpListener(
+            metrics_app(loop, self.socket, lambda: self.collectives), bind(address)
+        )
         await listener.start()
         self.metrics_address = listener.address
         if not is_loopback(address):
-            log.warning("metrics_open", extra={"listen": address, "reason": "anybody who reaches it can read them"})
+            log.warning(
+                "metrics_open",
+                extra={"listen": address, "reason": "anybody who reaches it can read them"},
+            )
         return listener.stop
 
     def _make_loop(self, persist_path: Path | None) -> PushLoop:
@@ -224,13 +257,16 @@ class Agent:
             return None
         persistence = self.config.health.persistence
         path = persistence.path or default_baseline()
-        loaded = load_baseline(path, self.config.health.baseline, time.time_ns(), persistence.stale_age_s)
+        loaded = load_baseline(
+            path, self.config.health.baseline, time.time_ns(), persistence.stale_age_s
+        )
         if loaded.baseline is not None:
             self.brain.baseline = loaded.baseline
             self.brain.life = Lifecycle(state=NodeState.ACTIVE)
         if loaded.outcome is not LoadOutcome.MISSING:
             log.info(
-                "baseline_found", extra={"outcome": loaded.outcome.value, "path": str(path), "detail": loaded.detail}
+                "baseline_found",
+                extra={"outcome": loaded.outcome.value, "path": str(path), "detail": loaded.detail},
             )
         return path
 
@@ -251,7 +287,12 @@ class Agent:
         )
 
     def _export_span(self) -> Callable[[StragglerEvent], Awaitable[None]]:
-        spans = EpisodeSpans(self.identity, self.config.fleet.workload_type, self.brain.cgroup_hash, version("ingero"))
+        spans = EpisodeSpans(
+            self.identity,
+            self.config.fleet.workload_type,
+            self.brain.cgroup_hash,
+            version("ingero"),
+        )
 
         async def export(event: StragglerEvent) -> None:
             model = "" if event.is_straggler else await asyncio.to_thread(_gpu_model)
@@ -274,8 +315,13 @@ def _brain_policy(config: IngeroConfig) -> BrainPolicy:
     return BrainPolicy(
         score=health.score_policy(),
         baseline=health.baseline,
-        lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),  # one warm-up, not two
-        modes=ModePolicy(push_interval_s=config.fleet.push_interval_s, cached_max_age_s=config.fleet.cached_max_age_s),
+        lifecycle=replace(
+            health.state, warmup_samples=health.baseline.warmup_samples
+        ),  # one warm-up, not two
+        modes=ModePolicy(
+            push_interval_s=config.fleet.push_interval_s,
+            cached_max_age_s=config.fleet.cached_max_age_s,
+        ),
         classifier=health.classifier,
         fallback_mode=config.fleet.detection_mode,
         unreachable_after=config.fleet.failure_threshold,
@@ -285,9 +331,16 @@ def _brain_policy(config: IngeroConfig) -> BrainPolicy:
 def _client_options(config: IngeroConfig, is_secure: bool) -> ClientOptions:
     fleet = config.fleet
     tls = ClientTls(ca=fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key)
-    token = RotatingToken(fleet.token_file) if fleet.token_file else lambda: os.environ.get(FLEET_TOKEN_VARIABLE)
+    token = (
+        RotatingToken(fleet.token_file)
+        if fleet.token_file
+        else lambda: os.environ.get(FLEET_TOKEN_VARIABLE)
+    )
     return ClientOptions(
-        timeout_s=fleet.timeout_s, tls=client_context(tls) if is_secure else None, headers=fleet.headers, token=token
+        timeout_s=fleet.timeout_s,
+        tls=client_context(tls) if is_secure else None,
+        headers=fleet.headers,
+        token=token,
     )
 
 

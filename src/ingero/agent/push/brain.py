@@ -20,7 +20,14 @@ from ingero.core.health.baseline import (
     relative_signals,
     usual,
 )
-from ingero.core.health.classifier import EPSILON, Classification, ClassifierPolicy, Closing, classify, close
+from ingero.core.health.classifier import (
+    EPSILON,
+    Classification,
+    ClassifierPolicy,
+    Closing,
+    classify,
+    close,
+)
 from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow
 from ingero.core.health.modes import (
     UNREACHABLE_AFTER,
@@ -87,7 +94,9 @@ class Brain:
     usual_score: float | None = None
     last: Thought | None = None
     open_emission: Emission | None = None  # the latest message of the open episode
-    _pending: tuple[float, str, float | None] | None = None  # score, dominant signal and work score, to be judged
+    _pending: tuple[float, str, float | None] | None = (
+        None  # score, dominant signal and work score, to be judged
+    )
     _below_since_s: float | None = None
 
     @property
@@ -100,10 +109,17 @@ class Brain:
         self.classification = replace(self.classification, raised=False, closing=None, closed=None)
         self._pending = None
         reading = Reading(at_s=look.at_s, launches=look.launches)
-        before, self.life = self.life.state, follow(self.life, reading, now_ns / 1e9, self.policy.lifecycle)
+        before, self.life = (
+            self.life.state,
+            follow(self.life, reading, now_ns / 1e9, self.policy.lifecycle),
+        )
         decision = self._decide(now_s)
         if look.launches is None or self.life.state is NodeState.STALE:
-            closed = self._close(Closing.LEFT_ACTIVE, now_ns) if self.life.state is NodeState.STALE else None
+            closed = (
+                self._close(Closing.LEFT_ACTIVE, now_ns)
+                if self.life.state is NodeState.STALE
+                else None
+            )
             return self._conclude(decision, emission=closed)
         if self.life.woke:
             self.baseline = fold(Baseline(), look.signals, self.policy.baseline)
@@ -111,9 +127,14 @@ class Brain:
             return self._conclude(decision, emission=self._close(Closing.LEFT_ACTIVE, now_ns))
         known = usual(self.baseline, self.policy.baseline)
         relative = relative_signals(self.baseline, look.signals, self.policy.baseline)
-        score, dominant = compute_score(relative, self.policy.score), dominant_signal(look.signals, known)
+        score, dominant = (
+            compute_score(relative, self.policy.score),
+            dominant_signal(look.signals, known),
+        )
         work = work_score(relative, known, self.policy.score)
-        is_working = bool(look.launches) or self.life.state is NodeState.ACTIVE  # rest says nothing about what is usual
+        is_working = (
+            bool(look.launches) or self.life.state is NodeState.ACTIVE
+        )  # rest says nothing about what is usual
         if not self._must_hold(score, decision.threshold, before, now_s) and is_working:
             self.baseline = fold(self.baseline, look.signals, self.policy.baseline)
         degraded = is_degraded(self.baseline, self.policy.baseline)
@@ -123,7 +144,9 @@ class Brain:
             self._pending = (score.value, dominant, work)
         else:
             emission = self._close(Closing.LEFT_ACTIVE, now_ns)
-        return self._conclude(decision, emission, score=score, is_degraded=degraded, report=report, dominant=dominant)
+        return self._conclude(
+            decision, emission, score=score, is_degraded=degraded, report=report, dominant=dominant
+        )
 
     def judge(self, now_s: float, now_ns: int) -> Thought | None:
         """Second half, once the reply to the push is in or will not come: the line is as fresh as it can be.
@@ -135,10 +158,17 @@ class Brain:
         (score, dominant, work), self._pending = self._pending, None
         decision = self._decide(now_s)
         judged = score
-        if decision.mode is DetectionMode.LOCAL_BASELINE:  # no peers who might be as busy: its own work alone
-            decision, judged = replace(decision, may_raise=work is not None), score if work is None else work
+        if (
+            decision.mode is DetectionMode.LOCAL_BASELINE
+        ):  # no peers who might be as busy: its own work alone
+            decision, judged = (
+                replace(decision, may_raise=work is not None),
+                score if work is None else work,
+            )
         emission = self._classify(score, judged, dominant, decision, now_ns)
-        is_spared = decision.mode is DetectionMode.LOCAL_BASELINE and _is_spared(score, work, decision.threshold)
+        is_spared = decision.mode is DetectionMode.LOCAL_BASELINE and _is_spared(
+            score, work, decision.threshold
+        )
         self.last = replace(
             self.last,
             decision=decision,
@@ -191,7 +221,11 @@ class Brain:
             backoff_s=self.backoff_s,
             usual_score=self.usual_score,
         )
-        return ModeDecision(self.policy.fallback_mode) if decision.mode is DetectionMode.NONE else decision
+        return (
+            ModeDecision(self.policy.fallback_mode)
+            if decision.mode is DetectionMode.NONE
+            else decision
+        )
 
     def _classify(
         self, score: float, judged: float, dominant: str, decision: ModeDecision, now_ns: int
@@ -208,14 +242,18 @@ class Brain:
             may_raise=decision.may_raise,
         )
         if self.classification.is_straggler:
-            self.open_emission = still_slow(self.identity, self.classification, decision, score, dominant, now_ns)
+            self.open_emission = still_slow(
+                self.identity, self.classification, decision, score, dominant, now_ns
+            )
             return self.open_emission
         if self.classification.closed is None:
             return None
         self.open_emission = None
         return over(self.identity, self.classification, decision, score, dominant, now_ns)
 
-    def _must_hold(self, score: Score | None, threshold: float | None, before: NodeState, now_s: float) -> bool:
+    def _must_hold(
+        self, score: Score | None, threshold: float | None, before: NodeState, now_s: float
+    ) -> bool:
         """Below the line the baseline stands still, or a lasting slowness would heal itself in the score."""
         if score is None or threshold is None or before is not NodeState.ACTIVE:
             self._below_since_s = None
@@ -238,10 +276,17 @@ class Brain:
             return None
         event = last.event
         decision = ModeDecision(event.mode, event.threshold)
-        return over(self.identity, self.classification, decision, event.score, event.dominant_signal, now_ns)
+        return over(
+            self.identity, self.classification, decision, event.score, event.dominant_signal, now_ns
+        )
 
     def _report(
-        self, look: Observation, score: Score | None, degraded: bool, mode: DetectionMode, now_ns: int
+        self,
+        look: Observation,
+        score: Score | None,
+        degraded: bool,
+        mode: DetectionMode,
+        now_ns: int,
     ) -> HealthReport:
         return HealthReport(
             at_ns=now_ns,
@@ -272,8 +317,16 @@ class Brain:
 
 
 def _is_spared(score: float, work: float | None, threshold: float | None) -> bool:
-    return threshold is not None and score + EPSILON < threshold and (work is None or work + EPSILON >= threshold)
+    return (
+        threshold is not None
+        and score + EPSILON < threshold
+        and (work is None or work + EPSILON >= threshold)
+    )
 
 
 def _received(served: ServedThreshold | None, now_s: float) -> FleetThreshold | None:
-    return None if served is None or served == COLD_START else FleetThreshold(served.value, served.quorum_met, now_s)
+    return (
+        None
+        if served is None or served == COLD_START
+        else FleetThreshold(served.value, served.quorum_met, now_s)
+    )

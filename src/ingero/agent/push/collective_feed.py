@@ -49,13 +49,19 @@ class RankBatch:
     world_size: int | None = None
     collectives: Collectives
     pick: Callable[[Rows], list[CollectiveRecord]]
-    barriers: Mapping[str, int] = field(default_factory=dict)  # operations whose stream the host waited for
+    barriers: Mapping[str, int] = field(
+        default_factory=dict
+    )  # operations whose stream the host waited for
     steps: StepTimes | None = None  # where the job names its steps, those that are over
 
     @property
     def source(self) -> CollectiveSource:
         """Where own times come from; one source per rank."""
-        return SOURCES[int(self.collectives.source[0])] if self.steps is None else CollectiveSource.ANNOTATION
+        return (
+            SOURCES[int(self.collectives.source[0])]
+            if self.steps is None
+            else CollectiveSource.ANNOTATION
+        )
 
 
 class CollectiveFeed(Protocol):
@@ -75,7 +81,9 @@ class RingFeed:
     def __init__(self, node: str) -> None:
         folder = os.environ.get(RING_FOLDER_VARIABLE)
         self.rings = (
-            Rings((Path(folder),), node, remove_after_s=math.inf)  # a folder somebody chose is theirs to clean
+            Rings(
+                (Path(folder),), node, remove_after_s=math.inf
+            )  # a folder somebody chose is theirs to clean
             if folder
             else Rings(None, node, remove_after_s=REMOVE_AFTER_S)
         )
@@ -85,7 +93,9 @@ class RingFeed:
 
     def poll(self) -> list[RankBatch]:
         """Everything new in all rings."""
-        batches = [self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)]
+        batches = [
+            self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)
+        ]
         self.lost = self.rings.counts.missed + self.rings.counts.torn + self.rings.counts.dropped
         self.problem = next(reversed(self.rings.refused.values()), "")
         return batches
@@ -125,25 +135,37 @@ class TableFeed:
     def poll(self) -> list[RankBatch]:
         """New rows by rank; those of the plugin only where nobody reads the rings here."""
         try:
-            newest, rows = follow_collectives(self._path, self._after, MAX_ROWS_PER_ROUND, MAX_BEHIND)
+            newest, rows = follow_collectives(
+                self._path, self._after, MAX_ROWS_PER_ROUND, MAX_BEHIND
+            )
         except (IngeroError, sqlite3.Error) as error:
             self.problem = str(error)
             return []
         self.problem = ""
-        if self._after is None or newest < self._after:  # the file was moved aside or pruned: numbers began anew
+        if (
+            self._after is None or newest < self._after
+        ):  # the file was moved aside or pruned: numbers began anew
             self._after = newest if self._after is None else 0
             return []
         if rows:
             self.lost += max(rows[0][0] - self._after - 1, 0)
             self._after = rows[-1][0]
-        timed = [(pid, record) for _, pid, record in rows if record.source is not CollectiveSource.EBPF]
+        timed = [
+            (pid, record) for _, pid, record in rows if record.source is not CollectiveSource.EBPF
+        ]
         if not self._with_plugin:
-            timed = [(pid, record) for pid, record in timed if record.source is not CollectiveSource.PLUGIN]
+            timed = [
+                (pid, record)
+                for pid, record in timed
+                if record.source is not CollectiveSource.PLUGIN
+            ]
         seen = [(pid, record) for _, pid, record in rows if record.source is CollectiveSource.EBPF]
         ready, self._held = self._held, seen
         by_rank: dict[RankKey, list[CollectiveRecord]] = {}
         for pid, record in [*timed, *self._ended(ready, seen)]:
-            by_rank.setdefault((record.job, record.global_rank, pid, record.source), []).append(record)
+            by_rank.setdefault((record.job, record.global_rank, pid, record.source), []).append(
+                record
+            )
         return [_batch_of(key, records) for key, records in by_rank.items()]
 
     def _ended(
@@ -173,7 +195,9 @@ class TableFeed:
 
 
 def end_by_waits(
-    records: Sequence[CollectiveRecord], later: Sequence[CollectiveRecord], waits: Sequence[tuple[int, int, int]]
+    records: Sequence[CollectiveRecord],
+    later: Sequence[CollectiveRecord],
+    waits: Sequence[tuple[int, int, int]],
 ) -> list[CollectiveRecord]:
     """Records of one process, each ending with the first wait begun after it and over before the next one; `later` are
     known, but not to be given away yet. Those whose stream was waited for say after how long."""

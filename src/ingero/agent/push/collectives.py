@@ -26,7 +26,13 @@ from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
 from ingero.core.collectives.rank_stream import RankStream
-from ingero.core.collectives.step_points import JOB_POINTS_PER_S, POINTS_PER_S, StepGroups, StepPoints, share_of_rank
+from ingero.core.collectives.step_points import (
+    JOB_POINTS_PER_S,
+    POINTS_PER_S,
+    StepGroups,
+    StepPoints,
+    share_of_rank,
+)
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.otlp.client import PushReply
 
@@ -54,7 +60,9 @@ class LiveCounters:
     """What was read, what was sent, and what was not."""
 
     records: Counter[str] = field(default_factory=Counter)  # by source
-    operations: Counter[str] = field(default_factory=Counter)  # everything read, whatever becomes of its points
+    operations: Counter[str] = field(
+        default_factory=Counter
+    )  # everything read, whatever becomes of its points
     bytes: Counter[str] = field(default_factory=Counter)
     barriers: Counter[str] = field(default_factory=Counter)
     own_times: int = 0
@@ -113,7 +121,9 @@ class LiveCollectives:
                 self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
                 if time.monotonic() >= self._not_before_s:
                     await self.send()
-            except Exception:  # a service loop: one odd record or reply must not end the measuring of all others
+            except (
+                Exception
+            ):  # a service loop: one odd record or reply must not end the measuring of all others
                 self.counters.failed_rounds += 1
                 log.exception("collectives_failed")
             due_s = max(due_s + INTERVAL_S, time.monotonic())
@@ -133,9 +143,14 @@ class LiveCollectives:
                 for rank in self.ranks.values():
                     rank.stream.skip()
             for batch in batches:
-                if not self._is_told_better(batch) and (report := self._report(batch, now_s)) is not None:
+                if (
+                    not self._is_told_better(batch)
+                    and (report := self._report(batch, now_s)) is not None
+                ):
                     reports.append(report)
-        self.ranks = {key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S}
+        self.ranks = {
+            key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S
+        }
         return reports
 
     def _say(self, problem: str) -> None:
@@ -157,7 +172,9 @@ class LiveCollectives:
         """Send what waits, in requests of bounded size, until Fleet does not take one."""
         while self._queue:
             batch = self._next_batch()
-            reply = await self._client.push(MetricsRequest(tuple(encode_rank(report) for report in batch)))
+            reply = await self._client.push(
+                MetricsRequest(tuple(encode_rank(report) for report in batch))
+            )
             self.counters.pushes[reply.outcome.value] += 1
             if reply.outcome is not PushOutcome.OK:
                 if reply.outcome is PushOutcome.REFUSED:  # it would be refused again
@@ -214,7 +231,9 @@ class LiveCollectives:
         incomplete = rank.groups.incomplete
         points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
         self.counters.incomplete += rank.groups.incomplete - incomplete
-        sample = choose_rows(rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S)
+        sample = choose_rows(
+            rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S
+        )
         self.counters.thinned += len(rows) - len(sample)
         if not len(points) and not len(sample):
             return None

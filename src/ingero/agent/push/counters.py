@@ -61,7 +61,9 @@ class CgroupCounters:
             for name, totals in sorted(self._totals.items())
         )
 
-    def _check_straggle(self, rows: list[ProcessTotals], begin_ns: int, end_ns: int) -> tuple[Straggle, ...]:
+    def _check_straggle(
+        self, rows: list[ProcessTotals], begin_ns: int, end_ns: int
+    ) -> tuple[Straggle, ...]:
         activity = {row.pid: Activity(row.launches, row.switches) for row in rows}
         self._watch, found = check_straggle(self._watch, activity, end_ns / 1e9)
         return tuple(
@@ -85,7 +87,9 @@ class CgroupCounters:
         directed = sum(row.directed_bytes.values())
         for direction, size in row.directed_bytes.items():
             totals.memcpy_bytes[_DIRECTIONS.get(direction, _UNKNOWN)] += size
-        if row.copied_bytes > directed:  # counted in the bucket, not kept as rows: direction unknown
+        if (
+            row.copied_bytes > directed
+        ):  # counted in the bucket, not kept as rows: direction unknown
             totals.memcpy_bytes[_UNKNOWN] += row.copied_bytes - directed
         while len(self._totals) > MAX_CGROUPS:
             self._totals.popitem(last=False)

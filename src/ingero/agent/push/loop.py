@@ -44,7 +44,9 @@ NEXT_STEP = {
     PushOutcome.TRANSPORT: "is Fleet running there? `ingero check --fleet URL` looks",
     PushOutcome.AUTH: "give Fleet's authority (--fleet-tls-ca), our certificate or the token it asks for",
 }
-WITHOUT_PEERS = "no Fleet to compare with: only less work than usual makes a straggler, a busy host does not"
+WITHOUT_PEERS = (
+    "no Fleet to compare with: only less work than usual makes a straggler, a busy host does not"
+)
 
 
 @dataclass(slots=True)
@@ -107,14 +109,17 @@ class PushLoop:
         self._looking: asyncio.Task[Observation | None] | None = None
         self._not_before_s = 0.0
         self._events: dict[str, StragglerEvent] = {}  # by episode, the latest
-        self._heard: dict[str, Verdict] = {}  # by episode, the latest word on each, resolved ones too
+        self._heard: dict[
+            str, Verdict
+        ] = {}  # by episode, the latest word on each, resolved ones too
         self._mode: DetectionMode | None = None
         self._warned_s: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until stopped or out of signals; then close what is open."""
         helpers = [
-            asyncio.create_task(helper(stop)) for helper in (self._keep_polling, self._keep_alive, self._keep_file)
+            asyncio.create_task(helper(stop))
+            for helper in (self._keep_polling, self._keep_alive, self._keep_file)
         ]
         try:
             await self._tick_until(stop)
@@ -144,9 +149,13 @@ class PushLoop:
 
     def snapshot(self) -> list[bytes]:
         """What a new reader of the socket must know: the open episode and the open verdicts."""
-        lines: list[SocketLine] = [self.brain.open_emission.line] if self.brain.open_emission else []
+        lines: list[SocketLine] = (
+            [self.brain.open_emission.line] if self.brain.open_emission else []
+        )
         cluster = self.brain.identity.cluster
-        lines += [verdict_line(verdict, cluster, time.time_ns()) for verdict in self.verdicts.values()]
+        lines += [
+            verdict_line(verdict, cluster, time.time_ns()) for verdict in self.verdicts.values()
+        ]
         return [encode_line(line) for line in lines]
 
     async def _tick_until(self, stop: asyncio.Event) -> None:
@@ -171,10 +180,14 @@ class PushLoop:
             try:
                 look = self._looking.result()
             except Exception as error:  # noqa: BLE001 - whatever a source does costs one look, not the agent
-                look = Observation(at_s=now_ns / 1e9, launches=None, problem=f"{type(error).__name__}: {error}")
+                look = Observation(
+                    at_s=now_ns / 1e9, launches=None, problem=f"{type(error).__name__}: {error}"
+                )
             self._looking = None
         else:
-            look = Observation(at_s=now_ns / 1e9, launches=None, problem="reading the signals takes too long")
+            look = Observation(
+                at_s=now_ns / 1e9, launches=None, problem="reading the signals takes too long"
+            )
         if look is not None and look.launches is None:
             self.counters.failed_looks += 1
         return look
@@ -198,16 +211,22 @@ class PushLoop:
         if reply.outcome is not PushOutcome.OK:
             return
         for episode, event in list(self._events.items()):
-            outcome = (await self._post(event_request(self.brain.identity, event), retry=False)).outcome
+            outcome = (
+                await self._post(event_request(self.brain.identity, event), retry=False)
+            ).outcome
             self.counters.events[outcome.value] += 1
-            if self._events.get(episode) is event:  # one attempt each; a newer one waits for the next push
+            if (
+                self._events.get(episode) is event
+            ):  # one attempt each; a newer one waits for the next push
                 del self._events[episode]
 
     async def _post(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
         try:
             return await self._client.push(request, retry=retry)
         except Exception as error:  # noqa: BLE001 - whatever a client does costs one push, not the agent
-            return PushReply(outcome=PushOutcome.TRANSPORT, detail=f"{type(error).__name__}: {error}")
+            return PushReply(
+                outcome=PushOutcome.TRANSPORT, detail=f"{type(error).__name__}: {error}"
+            )
 
     def _judge(self) -> None:
         thought = self.brain.judge(time.monotonic(), time.time_ns())
@@ -235,7 +254,12 @@ class PushLoop:
                 **({"next": NEXT_STEP[reply.outcome]} if reply.outcome in NEXT_STEP else {}),
             )
         elif reply.rejected_points:
-            self._warn("push_partly_rejected", now_s, detail=reply.detail[:MAX_DETAIL], points=reply.rejected_points)
+            self._warn(
+                "push_partly_rejected",
+                now_s,
+                detail=reply.detail[:MAX_DETAIL],
+                points=reply.rejected_points,
+            )
         if reply.delivery.value == "rejected":
             self._warn("threshold_rejected", now_s)
         self.hear(reply.verdicts)
@@ -255,7 +279,11 @@ class PushLoop:
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Open ones, by episode."""
-        return {episode: one for episode, one in self._heard.items() if one.state is not VerdictState.RESOLVED}
+        return {
+            episode: one
+            for episode, one in self._heard.items()
+            if one.state is not VerdictState.RESOLVED
+        }
 
     def _log_verdict(self, verdict: Verdict) -> None:
         self.counters.verdicts[verdict.state.value] += 1
@@ -283,7 +311,9 @@ class PushLoop:
         identity = self.brain.identity
         for line in found:
             self.counters.straggles += 1
-            self._say(msgspec.structs.replace(line, rank=identity.rank, world_size=identity.world_size))
+            self._say(
+                msgspec.structs.replace(line, rank=identity.rank, world_size=identity.world_size)
+            )
 
     def _emit(self, emission: Emission) -> None:
         self._say(emission.line)
@@ -309,7 +339,10 @@ class PushLoop:
         wait_s: float | None = None
         interval_s = self._settings.poll_interval_s
         while not await _stopped_within(
-            stop, jittered(interval_s, POLL_JITTER, self._chance) if wait_s is None else max(wait_s, MIN_POLL_WAIT_S)
+            stop,
+            jittered(interval_s, POLL_JITTER, self._chance)
+            if wait_s is None
+            else max(wait_s, MIN_POLL_WAIT_S),
         ):
             wait_s = None
             fresh_s = self.brain.policy.modes.fresh_max_age_s(self.brain.backoff_s)
@@ -337,13 +370,19 @@ class PushLoop:
             await self._save()
 
     async def _save(self) -> None:
-        path, baseline, policy = self._settings.persist_path, self.brain.baseline, self.brain.policy.baseline
+        path, baseline, policy = (
+            self._settings.persist_path,
+            self.brain.baseline,
+            self.brain.policy.baseline,
+        )
         if path is None or not is_warm(baseline, policy) or baseline.sample_count == 0:
             return
         try:
             await asyncio.to_thread(save_baseline, path, baseline, policy, time.time_ns())
         except OSError as error:
-            self._warn("baseline_not_saved", time.monotonic(), path=str(path), detail=error.strerror)
+            self._warn(
+                "baseline_not_saved", time.monotonic(), path=str(path), detail=error.strerror
+            )
 
     async def _shut_down(self) -> None:
         if self._push_task is not None:
@@ -372,10 +411,17 @@ class PushLoop:
         mode = thought.decision.mode
         if mode is not self._mode:
             why = {"why": WITHOUT_PEERS} if mode is DetectionMode.LOCAL_BASELINE else {}
-            log.info("mode_changed", extra={"mode": mode.value, "was": self._mode and self._mode.value, **why})
+            log.info(
+                "mode_changed",
+                extra={"mode": mode.value, "was": self._mode and self._mode.value, **why},
+            )
             self._mode = mode
         if thought.is_spared and thought.score is not None:
-            facts = {"score": thought.score.value, "threshold": thought.decision.threshold, "low": thought.dominant}
+            facts = {
+                "score": thought.score.value,
+                "threshold": thought.decision.threshold,
+                "low": thought.dominant,
+            }
             self._warn("not_named", time.monotonic(), **facts, why=WITHOUT_PEERS)
 
     def _warn(self, name: str, now_s: float, **facts: object) -> None:

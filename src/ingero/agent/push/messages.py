@@ -20,7 +20,12 @@ class Emission:
 
 
 def still_slow(
-    identity: Identity, now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
+    identity: Identity,
+    now: Classification,
+    decision: ModeDecision,
+    score: float,
+    dominant: str,
+    now_ns: int,
 ) -> Emission:
     """The node is below the line."""
     event = _event(now, decision, score, dominant, now_ns)
@@ -41,7 +46,12 @@ def still_slow(
 
 
 def over(
-    identity: Identity, now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
+    identity: Identity,
+    now: Classification,
+    decision: ModeDecision,
+    score: float,
+    dominant: str,
+    now_ns: int,
 ) -> Emission:
     """The episode ended; why is said unless the node simply recovered."""
     event = _event(now, decision, score, dominant, now_ns)
@@ -58,7 +68,9 @@ def over(
     return Emission(line, event)
 
 
-def _event(now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int) -> StragglerEvent:
+def _event(
+    now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
+) -> StragglerEvent:
     return StragglerEvent(
         at_ns=now_ns,
         is_straggler=now.is_straggler,

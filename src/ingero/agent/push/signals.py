@@ -74,7 +74,9 @@ class ReplaySource:
     def __init__(self, path: Path) -> None:
         try:
             if path.stat().st_size > MAX_REPLAY_BYTES:
-                raise MalformedInput(f"{path} is larger than {MAX_REPLAY_BYTES} bytes; cut the recording")
+                raise MalformedInput(
+                    f"{path} is larger than {MAX_REPLAY_BYTES} bytes; cut the recording"
+                )
             lines = path.read_bytes().splitlines()
         except OSError as error:
             raise MalformedInput(f"cannot read {path}: {error.strerror}") from None
@@ -87,7 +89,9 @@ class ReplaySource:
                 except msgspec.MsgspecError as error:
                     raise MalformedInput(f"{path}:{number}: {error}") from None
         if not self._lines:
-            raise MalformedInput(f"{path} holds no recorded signals; it needs one JSON object per line")
+            raise MalformedInput(
+                f"{path} holds no recorded signals; it needs one JSON object per line"
+            )
         self._next = 0
 
     def read(self, now_ns: int) -> Observation | None:

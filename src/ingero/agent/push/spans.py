@@ -47,7 +47,11 @@ class EpisodeSpans:
             names.CLUSTER_ID: self._identity.cluster,
             names.EVENT_ID: event.event_id,
         }
-        outcome = SpanEvent(time_unix_nano=event.at_ns, name="outcome", attributes=attributes({"status": "resolved"}))
+        outcome = SpanEvent(
+            time_unix_nano=event.at_ns,
+            name="outcome",
+            attributes=attributes({"status": "resolved"}),
+        )
         span = Span(
             trace_id=trace_id,
             span_id=trace_id[:16],
@@ -67,5 +71,9 @@ class EpisodeSpans:
         }
         scope = ScopeSpans(scope=Scope(name="ingero"), spans=(span,))
         return TracesRequest(
-            resource_spans=(ResourceSpans(resource=Resource(attributes=attributes(resource)), scope_spans=(scope,)),)
+            resource_spans=(
+                ResourceSpans(
+                    resource=Resource(attributes=attributes(resource)), scope_spans=(scope,)
+                ),
+            )
         )

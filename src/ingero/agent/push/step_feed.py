@@ -17,8 +17,12 @@ from ingero.storage.trace.annotations import follow_steps
 
 MAX_MARKS_PER_ROUND: Final = 20_000
 MAX_PROCESSES: Final = 1024
-HOLD_NS: Final = 3_000_000_000  # until the collectives of a step are recorded, and the waits that tell their end
-FORGET_NS: Final = 60_000_000_000  # a job that names no step any more is measured by its collectives again
+HOLD_NS: Final = (
+    3_000_000_000  # until the collectives of a step are recorded, and the waits that tell their end
+)
+FORGET_NS: Final = (
+    60_000_000_000  # a job that names no step any more is measured by its collectives again
+)
 
 
 class StepFeed:
@@ -35,7 +39,9 @@ class StepFeed:
         self._collectives, self._path, self._now_ns = collectives, path, now_ns
         self._book = book or ProcessBook()
         self._after: int | None = None  # None: begin with what comes next
-        self._marked: dict[int, tuple[MarkedSteps, int]] = {}  # by process, with the time of its last mark
+        self._marked: dict[
+            int, tuple[MarkedSteps, int]
+        ] = {}  # by process, with the time of its last mark
 
     def poll(self) -> list[RankBatch]:
         """New collectives and finished steps by rank."""
@@ -57,7 +63,9 @@ class StepFeed:
     def _read_marks(self, now_ns: int) -> None:
         try:
             newest, marks = follow_steps(self._path, self._after, MAX_MARKS_PER_ROUND)
-            if self._after is not None and newest < self._after:  # the file was moved aside: numbers began anew
+            if (
+                self._after is not None and newest < self._after
+            ):  # the file was moved aside: numbers began anew
                 newest, marks = follow_steps(self._path, 0, MAX_MARKS_PER_ROUND)
         except (IngeroError, sqlite3.Error):
             return  # the collectives beside it are read from the same file and say what is wrong with it
@@ -67,7 +75,9 @@ class StepFeed:
                 steps, _ = self._marked.get(pid, (MarkedSteps(), 0))
                 steps.mark(step, from_ns, to_ns)
                 self._marked[pid] = (steps, now_ns)
-        self._marked = {pid: kept for pid, kept in self._marked.items() if now_ns - kept[1] <= FORGET_NS}
+        self._marked = {
+            pid: kept for pid, kept in self._marked.items() if now_ns - kept[1] <= FORGET_NS
+        }
 
     def _with_steps(self, batch: RankBatch, now_ns: int) -> RankBatch:
         """The same collectives, but the steps that the process names."""
@@ -75,7 +85,9 @@ class StepFeed:
             return batch
         steps, rows = self._marked[batch.pid][0], batch.collectives
         steps.enter(zip(rows.start_ns.tolist(), rows.end_ns.tolist(), strict=True))
-        return replace(batch, key=(batch.pid, CollectiveSource.ANNOTATION), steps=steps.take(now_ns - HOLD_NS))
+        return replace(
+            batch, key=(batch.pid, CollectiveSource.ANNOTATION), steps=steps.take(now_ns - HOLD_NS)
+        )
 
     def _steps_alone(self, pids: Iterable[int], now_ns: int) -> list[RankBatch]:
         """Steps of processes without a new collective; who they are is in their environment."""
@@ -86,7 +98,9 @@ class StepFeed:
                 continue
             process = self._book.get(pid)
             if process.rank is None:
-                self.problem = f"process {pid} names steps, but not its rank: set RANK in its environment"
+                self.problem = (
+                    f"process {pid} names steps, but not its rank: set RANK in its environment"
+                )
                 continue
             batches.append(
                 RankBatch(

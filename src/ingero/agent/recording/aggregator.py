@@ -50,13 +50,17 @@ class Aggregator:
 
     def __init__(self) -> None:
         self.forgotten = 0
-        self._sums: dict[int, dict[tuple[int, int, int, int], list[int]]] = {size: {} for size, _ in _TABLES}
+        self._sums: dict[int, dict[tuple[int, int, int, int], list[int]]] = {
+            size: {} for size, _ in _TABLES
+        }
         self._counted: OrderedDict[StatKey, _Counted] = OrderedDict()
         self._early: OrderedDict[StatKey, tuple[int, int]] = OrderedDict()
 
     def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
         """Count records. Of operations that the kernel counts in full only rows and amounts are taken from here."""
-        for row in aggregate(events, stored, FIVE_SECONDS_NS):  # a minute is a whole number of these
+        for row in aggregate(
+            events, stored, FIVE_SECONDS_NS
+        ):  # a minute is a whole number of these
             self._add_row(row)
 
     def _add_row(self, row: AggregateRow) -> None:
@@ -96,17 +100,34 @@ class Aggregator:
         """Take in the kernel's totals; what came since the last look belongs to the bucket of now."""
         for row in rows:
             state = self._state((row.pid, row.source, row.op))
-            is_another = row.calls < state.calls or row.sum_ns < state.sum_ns  # got this pid: its probe began at zero
+            is_another = (
+                row.calls < state.calls or row.sum_ns < state.sum_ns
+            )  # got this pid: its probe began at zero
             if is_another:
                 state.calls = state.timed = state.sum_ns = 0
-            calls, timed, sum_ns = row.calls - state.calls, row.timed - state.timed, row.sum_ns - state.sum_ns
+            calls, timed, sum_ns = (
+                row.calls - state.calls,
+                row.timed - state.timed,
+                row.sum_ns - state.sum_ns,
+            )
             fresh = state.window.add(row.buckets)
-            state.calls, state.timed, state.sum_ns, state.row = row.calls, row.timed, row.sum_ns, row
+            state.calls, state.timed, state.sum_ns, state.row = (
+                row.calls,
+                row.timed,
+                row.sum_ns,
+                row,
+            )
             if calls:
                 self._add_delta(row, now_ns, calls, timed, sum_ns, fresh)
 
     def _add_delta(
-        self, row: CountedRow, now_ns: int, calls: int, timed: int, sum_ns: int, fresh: NDArray[np.int64]
+        self,
+        row: CountedRow,
+        now_ns: int,
+        calls: int,
+        timed: int,
+        sum_ns: int,
+        fresh: NDArray[np.int64],
     ) -> None:
         amount = 0
         if (row.source, row.op) == PAGE_ALLOC:
@@ -115,11 +136,26 @@ class Aggregator:
             used = np.flatnonzero(fresh)
             low_ns = int(row.floors_ns[used[0]]) if len(used) else 0
             last = int(used[-1]) + 1 if len(used) else 0
-            high_ns = min(row.max_ns, int(row.floors_ns[last])) if 0 < last < len(row.floors_ns) else row.max_ns
-            sum_ns = sum_ns * calls // timed if timed else 0  # only some calls are timed when probing must be cheap
+            high_ns = (
+                min(row.max_ns, int(row.floors_ns[last]))
+                if 0 < last < len(row.floors_ns)
+                else row.max_ns
+            )
+            sum_ns = (
+                sum_ns * calls // timed if timed else 0
+            )  # only some calls are timed when probing must be cheap
         for size_ns, _ in _TABLES:
             bucket = now_ns // size_ns * size_ns
-            self._add(size_ns, (bucket, row.source, row.op, row.pid), calls, 0, sum_ns, low_ns, high_ns, amount)
+            self._add(
+                size_ns,
+                (bucket, row.source, row.op, row.pid),
+                calls,
+                0,
+                sum_ns,
+                low_ns,
+                high_ns,
+                amount,
+            )
 
     def _state(self, key: StatKey) -> _Counted:
         state = self._counted.get(key)
@@ -137,11 +173,18 @@ class Aggregator:
         found = {(summary.pid, *summary.key): summary for summary in summaries}
         for key, state in self._counted.items():
             row = state.row
-            if row is None or row.has_all_records or not row.calls or row.source in (Source.HOST, Source.IO):
+            if (
+                row is None
+                or row.has_all_records
+                or not row.calls
+                or row.source in (Source.HOST, Source.IO)
+            ):
                 continue
             pid, source, op = key
             recent = state.window.recent()
-            p50, p95, p99 = (histogram_percentile(recent, row.floors_ns, share) for share in (0.50, 0.95, 0.99))
+            p50, p95, p99 = (
+                histogram_percentile(recent, row.floors_ns, share) for share in (0.50, 0.95, 0.99)
+            )
             known = found.get(key) or OpSummary((source, op), 0, 0, 0, pid=pid)
             total_ns = row.sum_ns * row.calls // row.timed if row.timed else 0
             found[key] = replace(

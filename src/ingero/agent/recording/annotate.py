@@ -27,7 +27,17 @@ MAX_CONNECTIONS: Final = 64
 READ_BYTES: Final = 64 * 1024  # per connection and poll
 INSERT_ANNOTATION: Final = insert_sql(
     "annotations",
-    ("timestamp", "labels", "pid", "start_time", "span_start", "span_end", "peer_uid", "peer_gid", "peer_pid"),
+    (
+        "timestamp",
+        "labels",
+        "pid",
+        "start_time",
+        "span_start",
+        "span_end",
+        "peer_uid",
+        "peer_gid",
+        "peer_pid",
+    ),
     "INSERT",
 )
 
@@ -94,7 +104,11 @@ class AnnotationServer:
         lines = self._split(connection, data)
         if not data and not connection.is_skipping:
             lines.append(connection.buffer)
-        rows = [row for line in lines if line.strip() and (row := self._take(connection, line, now_ns)) is not None]
+        rows = [
+            row
+            for line in lines
+            if line.strip() and (row := self._take(connection, line, now_ns)) is not None
+        ]
         self._answer(connection)
         if not data:
             connection.peer.close()
@@ -108,7 +122,9 @@ class AnnotationServer:
             connection.is_skipping = False
         if len(connection.buffer) > MAX_LINE_BYTES:
             if not connection.is_skipping:
-                self._reject(connection, "too_long", f"a line is longer than {MAX_LINE_BYTES} bytes")
+                self._reject(
+                    connection, "too_long", f"a line is longer than {MAX_LINE_BYTES} bytes"
+                )
             connection.buffer, connection.is_skipping = b"", True
         return lines
 
@@ -133,7 +149,15 @@ class AnnotationServer:
             return None
         labels = json.dumps(dict(note.labels), ensure_ascii=False, separators=(",", ":"))
         who = (connection.uid, connection.gid, connection.pid)
-        return (note.at_ns or now_ns, labels, note.pid, started, note.span_start_ns, note.span_end_ns, *who)
+        return (
+            note.at_ns or now_ns,
+            labels,
+            note.pid,
+            started,
+            note.span_start_ns,
+            note.span_end_ns,
+            *who,
+        )
 
     def _reject(self, connection: _Connection, reason: str, text: str) -> None:
         self.rejected[reason] += 1
@@ -175,7 +199,9 @@ def check_owner(note: Annotation, uid: int) -> int:
         raise AuthError(f"process {note.pid} belongs to user {owner}, not to user {uid}")
     started = start_time(note.pid) or 0
     if note.start_time and note.start_time != started:
-        raise AuthError(f"process {note.pid} started at {started}, not {note.start_time}: the pid is used again")
+        raise AuthError(
+            f"process {note.pid} started at {started}, not {note.start_time}: the pid is used again"
+        )
     return started
 
 
@@ -194,8 +220,12 @@ def send_annotation(path: Path, line: bytes, timeout_s: float = 2.0) -> None:
     except FileNotFoundError:
         raise IngeroError(f"nobody listens on {path}; start `ingero trace --annotate`") from None
     except PermissionError:
-        raise AuthError(f"{path} is not open to you; start the recorder with --annotate-socket-gid") from None
+        raise AuthError(
+            f"{path} is not open to you; start the recorder with --annotate-socket-gid"
+        ) from None
     except (ConnectionRefusedError, TimeoutError) as error:
-        raise IngeroError(f"{path} does not answer ({error}); is `ingero trace --annotate` still running?") from None
+        raise IngeroError(
+            f"{path} does not answer ({error}); is `ingero trace --annotate` still running?"
+        ) from None
     if answer:
         raise MalformedInput(answer.decode(errors="replace").strip())

@@ -33,7 +33,9 @@ _SESSION_COLUMNS: Final = (
     "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel", "os_release",
     "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
 )  # fmt: skip
-_UPSERT_LOSS: Final = insert_sql("losses", ("session_id", "place", "count", "updated_at"), "INSERT OR REPLACE")
+_UPSERT_LOSS: Final = insert_sql(
+    "losses", ("session_id", "place", "count", "updated_at"), "INSERT OR REPLACE"
+)
 
 
 class Feed(Protocol):
@@ -108,7 +110,9 @@ class TraceApp:
         self._began_s = time.monotonic()
         since_ns = time.time_ns()
         self.writer: TraceWriter | None = None
-        self.annotations = AnnotationServer(options.annotate, options.annotate_gid) if options.annotate else None
+        self.annotations = (
+            AnnotationServer(options.annotate, options.annotate_gid) if options.annotate else None
+        )
         db = self._open_db(options)
         if db is not None:
             self._session = _open_session(db, options, since_ns)
@@ -135,10 +139,14 @@ class TraceApp:
                 self.annotations.close()
             raise
 
-    def run(self, stop: threading.Event, on_tick: OnTick, on_events: OnEvents | None = None) -> TraceView:
+    def run(
+        self, stop: threading.Event, on_tick: OnTick, on_events: OnEvents | None = None
+    ) -> TraceView:
         """Trace until `stop` is set or the time is over; returns the final state."""
         next_tick_s = time.monotonic() + TICK_S
-        ends_s = None if self.options.duration_s is None else self._began_s + self.options.duration_s
+        ends_s = (
+            None if self.options.duration_s is None else self._began_s + self.options.duration_s
+        )
         try:
             while not stop.wait(POLL_INTERVAL_S):
                 now_s = time.monotonic()
@@ -179,7 +187,12 @@ class TraceApp:
                 "disk": self.writer.counters.failed,
                 "python_names": self.stacks.skipped_names,
             }
-            rows: Batch = [(_UPSERT_LOSS, [(self._session, place, count, now_ns) for place, count in losses.items()])]
+            rows: Batch = [
+                (
+                    _UPSERT_LOSS,
+                    [(self._session, place, count, now_ns) for place, count in losses.items()],
+                )
+            ]
             self.writer.submit(rows)
 
     def _due_sample(self) -> SystemSample | None:
@@ -188,8 +201,16 @@ class TraceApp:
         if now is None:
             return None
         beat_ns = int(self.options.heartbeat_s * 1e9)
-        overdue = bool(beat_ns) and before is not None and now.timestamp_ns - before.timestamp_ns >= beat_ns
-        if self.options.deadband_pct and not overdue and not has_moved(before, now, self.options.deadband_pct):
+        overdue = (
+            bool(beat_ns)
+            and before is not None
+            and now.timestamp_ns - before.timestamp_ns >= beat_ns
+        )
+        if (
+            self.options.deadband_pct
+            and not overdue
+            and not has_moved(before, now, self.options.deadband_pct)
+        ):
             return None
         self._kept_sample = now
         return now
@@ -217,17 +238,23 @@ class TraceApp:
     def _own_notes(self) -> list[str]:
         notes = []
         if self.stacks.skipped_names:
-            notes.append(f"Python frames: {self.stacks.skipped_names} left out, their names cannot be read")
+            notes.append(
+                f"Python frames: {self.stacks.skipped_names} left out, their names cannot be read"
+            )
         if self.writer is not None and self.writer.counters.rollover_failures:
             failures = self.writer.counters.rollover_failures
-            notes.append(f"rollover: {failures} failed, {self.options.db} grows on; is its folder writable?")
+            notes.append(
+                f"rollover: {failures} failed, {self.options.db} grows on; is its folder writable?"
+            )
         return notes
 
     def _finish(self) -> None:
         now_ns = time.time_ns()
         self.recorder.flush(now_ns, is_last=True)
         if self.writer is not None:
-            close: Batch = [("UPDATE sessions SET stopped_at = ? WHERE id = ?", [(now_ns, self._session)])]
+            close: Batch = [
+                ("UPDATE sessions SET stopped_at = ? WHERE id = ?", [(now_ns, self._session)])
+            ]
             self.writer.submit(close)
             self.writer.close()
         if self.annotations:
@@ -243,4 +270,6 @@ def _open_session(db: TraceDb, options: TraceOptions, since_ns: int) -> int:
         machine.kernel, machine.os_release, version("ingero"), ",".join(map(str, options.pids)), options.flags,
         options.node, process.rank, process.local_rank, process.world_size,
     )  # fmt: skip
-    return int(db.execute(insert_sql("sessions", _SESSION_COLUMNS, "INSERT"), values).lastrowid or 0)
+    return int(
+        db.execute(insert_sql("sessions", _SESSION_COLUMNS, "INSERT"), values).lastrowid or 0
+    )

@@ -54,7 +54,9 @@ def to_events(batch: EventBatch) -> TracedEvents:
     )
 
 
-def probe_rows(batch: EventBatch, node: str, book: ProcessBook, timed_pids: AbstractSet[int]) -> list[Row]:
+def probe_rows(
+    batch: EventBatch, node: str, book: ProcessBook, timed_pids: AbstractSet[int]
+) -> list[Row]:
     """Rows of `collectives` from the probes, with the job and global rank of their process. Processes in `timed_pids`
     have the plugin, which times the same operations better."""
     pids = batch.nccl["pid"][np.isin(batch.nccl["op"], sorted(COLLECTIVE_OPS))].tolist()
@@ -69,14 +71,21 @@ def probe_rows(batch: EventBatch, node: str, book: ProcessBook, timed_pids: Abst
 def ring_rows(batch: RingBatch, node: str) -> list[Row]:
     """Rows of `collectives` from one ring of the plugin."""
     found, header = batch.collectives, batch.header
-    datatypes = [canonical_datatype(decode_text(name)) for name in batch.records["datatype"].tolist()]
-    unknown = {name: _none_below_zero(getattr(found, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
+    datatypes = [
+        canonical_datatype(decode_text(name)) for name in batch.records["datatype"].tolist()
+    ]
+    unknown = {
+        name: _none_below_zero(getattr(found, name))
+        for name in ("seq", "peer", "gpu_duration_ns", "stream")
+    }
     columns = (
         [found.ops[code] for code in found.op.tolist()], found.rank.tolist(), found.nranks.tolist(), unknown["peer"],
         found.size_bytes.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), unknown["gpu_duration_ns"],
         unknown["stream"], unknown["seq"], found.comm.astype(np.int64).tolist(), datatypes,
     )  # fmt: skip
-    rank = header.global_rank if header.global_rank is not None and header.global_rank >= 0 else None
+    rank = (
+        header.global_rank if header.global_rank is not None and header.global_rank >= 0 else None
+    )
     source, pid = str(CollectiveSource.PLUGIN), batch.pid or header.pid
     return [
         (header.job or None, node, rank, comm, seq, op, own, nranks, peer, datatype, None, size, start, end, gpu,
@@ -94,7 +103,11 @@ def to_counted(rows: Sequence[HistogramRow], *, records_everything: bool) -> lis
     records anyway are left to these."""
     found: dict[tuple[int, int, int], CountedRow] = {}
     for row in rows:
-        if row.name in ("sleep", "io_wait", "block_io") or row.source == Source.NCCL or not row.calls:
+        if (
+            row.name in ("sleep", "io_wait", "block_io")
+            or row.source == Source.NCCL
+            or not row.calls
+        ):
             continue
         key = (row.pid, row.source, row.op)
         buckets = row.buckets.astype(np.int64)

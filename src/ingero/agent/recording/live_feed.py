@@ -80,7 +80,10 @@ class LiveFeed:
     def losses(self) -> dict[str, int]:
         """What the kernel could not hand over, and what a ring overwrote before we read it."""
         counts = self.rings.counts
-        return self.tracer.losses() | {"nccl_missed": counts.missed + counts.torn, "nccl_dropped": counts.dropped}
+        return self.tracer.losses() | {
+            "nccl_missed": counts.missed + counts.torn,
+            "nccl_dropped": counts.dropped,
+        }
 
     def notes(self) -> list[str]:
         """What is not traced in full, and why."""

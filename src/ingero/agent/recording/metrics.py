@@ -25,7 +25,10 @@ def recording_families(app: TraceApp) -> list[Family]:
         counter(
             "ingero_trace_records_total",
             "Records taken from the probes",
-            [((("kind", "event"),), totals.events), ((("kind", "collective"),), totals.collectives)],
+            [
+                ((("kind", "event"),), totals.events),
+                ((("kind", "collective"),), totals.collectives),
+            ],
         ),
         _total("ingero_trace_unusual_total", "Calls far above their median", totals.anomalies),
         gauge(
@@ -33,7 +36,11 @@ def recording_families(app: TraceApp) -> list[Family]:
             "Causal chains found now",
             [((("severity", each),), found.count(each)) for each in ("HIGH", "MEDIUM", "LOW")],
         ),
-        _total("ingero_trace_python_names_skipped_total", "Python frames left out", app.stacks.skipped_names),
+        _total(
+            "ingero_trace_python_names_skipped_total",
+            "Python frames left out",
+            app.stacks.skipped_names,
+        ),
         *_annotation_families(app),
         *_file_families(app),
     ]
@@ -72,7 +79,11 @@ def _file_families(app: TraceApp) -> list[Family]:
         ),
         _total("ingero_trace_db_pruned_rows_total", "Oldest rows removed", counters.pruned),
         _total("ingero_trace_db_rollovers_total", "Files moved aside", counters.rollovers),
-        _total("ingero_trace_db_rollover_failures_total", "Files not moved aside", counters.rollover_failures),
+        _total(
+            "ingero_trace_db_rollover_failures_total",
+            "Files not moved aside",
+            counters.rollover_failures,
+        ),
         gauge("ingero_trace_db_bytes", "Size on disk, log included", [((), _size_bytes(path))]),
         gauge("ingero_trace_recording", "1 while rows reach the disk", [((), is_recording)]),
     ]
@@ -94,7 +105,9 @@ def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> str:
     """Serve both views on HOST:PORT for as long as the process lives; says where, as the kernel may choose the port."""
 
     async def page(_: Request) -> Response:
-        return Response(render(tracer_families(tracer) + recording_families(app)), media_type=CONTENT_TYPE)
+        return Response(
+            render(tracer_families(tracer) + recording_families(app)), media_type=CONTENT_TYPE
+        )
 
     listener = HttpListener(Starlette(routes=[Route("/metrics", page)]), bind(endpoint))
     threading.Thread(target=asyncio.run, args=(_serve(listener),), daemon=True).start()

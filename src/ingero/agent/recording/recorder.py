@@ -48,14 +48,26 @@ _UPSERT_NAME: Final = insert_sql("process_names", ("pid", "name", "seen_at"), "I
 _UPSERT_STACK: Final = insert_sql("stack_traces", ("hash", "ips", "frames"))
 _UPSERT_PROCESS: Final = insert_sql(
     "processes",
-    ("node", "pid", "start_time", "name", "seen_at", "rank", "local_rank", "world_size", "cgroup_id"),
+    (
+        "node",
+        "pid",
+        "start_time",
+        "name",
+        "seen_at",
+        "rank",
+        "local_rank",
+        "world_size",
+        "cgroup_id",
+    ),
     "INSERT OR REPLACE",
 )
 _INSERT_CGROUP: Final = insert_sql("cgroup_metadata", ("cgroup_id", "container_id", "cgroup_path"))
 _INSERT_SNAPSHOT: Final = insert_sql(
     "system_snapshots", ("timestamp", "cpu_pct", "mem_pct", "mem_avail", "swap_mb", "load_avg")
 )
-_RESOLVE_CHAINS: Final = "UPDATE chain_history SET resolved_at = ?1 WHERE resolved_at IS NULL AND last_seen < ?1 - ?2"
+_RESOLVE_CHAINS: Final = (
+    "UPDATE chain_history SET resolved_at = ?1 WHERE resolved_at IS NULL AND last_seen < ?1 - ?2"
+)
 
 StackKey = tuple[int, tuple[int, ...]] | None  # pid and addresses
 Resolver = Callable[[int, int, tuple[int, ...]], Sequence[Frame]]  # pid, tid, addresses
@@ -169,7 +181,9 @@ class Recorder:
         self.totals.anomalies += int(unusual.sum())
         familiar = self._familiar(traced)
         sampled = self._samples.choose(events)
-        keep = choose_rows(events, unusual, sampled, familiar, self._active, self._keep) & (self._sink is not None)
+        keep = choose_rows(events, unusual, sampled, familiar, self._active, self._keep) & (
+            self._sink is not None
+        )
         self._aggregator.add_records(events, keep)
         self._store_rows(traced, keep)
         return unusual
@@ -185,12 +199,16 @@ class Recorder:
         self._waits.add_others(rows, floors_ns)
 
     def _note_processes(self, events: EventColumns) -> None:
-        preemptors = np.unique(events.arg1[contended(events)])[:16]  # their names go into the advice
+        preemptors = np.unique(events.arg1[contended(events)])[
+            :16
+        ]  # their names go into the advice
         for pid in (*np.unique(events.pid), *preemptors):
             if pid:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
-        if len(self._active) > MAX_ACTIVE:  # the ends of some were never heard of: whoever lives calls again
+        if (
+            len(self._active) > MAX_ACTIVE
+        ):  # the ends of some were never heard of: whoever lives calls again
             self._active = set(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
         for pid in set(events.pid[ended | events.is_op(*PROCESS_EXEC)].tolist()):
@@ -205,7 +223,10 @@ class Recorder:
             return familiar
         packed = (traced.columns.pid[with_stack] << 32) | traced.stack[with_stack]
         distinct, codes = np.unique(packed, return_inverse=True)
-        uses = [self._stack_uses.get(_stack_key(traced, int(one) >> 32, int(one) & 0xFFFFFFFF), 0) for one in distinct]
+        uses = [
+            self._stack_uses.get(_stack_key(traced, int(one) >> 32, int(one) & 0xFFFFFFFF), 0)
+            for one in distinct
+        ]
         familiar[with_stack] = (np.array(uses) >= self.policy.stack_samples)[codes]
         return familiar
 
@@ -243,10 +264,14 @@ class Recorder:
             ranks = (info.rank, info.local_rank, info.world_size) if info else (None, None, None)
             stack = self._stack_of(_stack_key(traced, values[1], stacks[number]), values[2])
             name = names[number].decode(errors="replace") or (info.name if info else "")
-            self._pending.events.append((ids[number], *values[:10], stack, self.policy.node, *ranks, name, values[10]))
+            self._pending.events.append(
+                (ids[number], *values[:10], stack, self.policy.node, *ranks, name, values[10])
+            )
         self.totals.stored += len(chosen)
 
-    def tick(self, now_ns: int, counted: Sequence[CountedRow], sample: SystemSample | None) -> list[Chain]:
+    def tick(
+        self, now_ns: int, counted: Sequence[CountedRow], sample: SystemSample | None
+    ) -> list[Chain]:
         """Look for causal chains and hand over everything pending; `counted` are the kernel's own totals."""
         if sample is not None:
             self._finder.add_sample(sample)
@@ -254,7 +279,9 @@ class Recorder:
         self._waits.add(counted)
         self._pending.waits += self._waits.due(now_ns)
         self._finder.host = Host(self.policy.cpus, self.processes.names())
-        self.chains = self._unsaved = self._finder.find(now_ns, self.summaries(), waits=self._cgroup_waits())
+        self.chains = self._unsaved = self._finder.find(
+            now_ns, self.summaries(), waits=self._cgroup_waits()
+        )
         self.flush(now_ns, sample)
         return self.chains
 
@@ -266,7 +293,9 @@ class Recorder:
         """Every operation of every process, most time first; hot ones as the kernel counted them."""
         return self._aggregator.improve(self._stats.summaries())
 
-    def flush(self, now_ns: int, sample: SystemSample | None = None, *, is_last: bool = False) -> None:
+    def flush(
+        self, now_ns: int, sample: SystemSample | None = None, *, is_last: bool = False
+    ) -> None:
         """Hand everything pending to the sink; `is_last` also the buckets that are not over yet."""
         if self._sink is None:
             return
@@ -277,10 +306,19 @@ class Recorder:
             *self._process_rows(now_ns),
             *self._chain_rows(now_ns),
             *self._aggregator.due(now_ns, is_last=is_last),
-            (INSERT_SCHEDSTAT, self._pending.waits + (self._waits.due(now_ns, is_last=True) if is_last else [])),
+            (
+                INSERT_SCHEDSTAT,
+                self._pending.waits + (self._waits.due(now_ns, is_last=True) if is_last else []),
+            ),
         ]
         if sample is not None:
-            values = (sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb, sample.load_avg)
+            values = (
+                sample.cpu_pct,
+                sample.mem_pct,
+                sample.mem_avail_mb,
+                sample.swap_mb,
+                sample.load_avg,
+            )
             batch.append((_INSERT_SNAPSHOT, [(sample.timestamp_ns, *values)]))
         self._pending, self._since_flush, self._unsaved = _Pending(), 0, []
         filled = [(statement, rows) for statement, rows in batch if rows]
@@ -302,7 +340,9 @@ class Recorder:
             for info in named
         ]  # fmt: skip
         cgroups: list[Row] = [
-            (signed64(info.cgroup_id), info.container_id, info.cgroup_path) for info in named if info.cgroup_id
+            (signed64(info.cgroup_id), info.container_id, info.cgroup_path)
+            for info in named
+            if info.cgroup_id
         ]
         names: list[Row] = [(info.pid, info.name, now_ns) for info in named]
         return [(_UPSERT_NAME, names), (_UPSERT_PROCESS, processes), (_INSERT_CGROUP, cgroups)]
@@ -318,4 +358,8 @@ class Recorder:
                     del self._kept_chains[next(iter(self._kept_chains))]
                 rows.append(chain_row(self.policy.node, now_ns, chain))
         history = [history_row(self.policy.node, now_ns, chain) for chain in self._unsaved]
-        return [(UPSERT_CHAIN, rows), (UPSERT_HISTORY, history), (_RESOLVE_CHAINS, [(now_ns, CHAIN_RESOLVED_NS)])]
+        return [
+            (UPSERT_CHAIN, rows),
+            (UPSERT_HISTORY, history),
+            (_RESOLVE_CHAINS, [(now_ns, CHAIN_RESOLVED_NS)]),
+        ]

@@ -65,7 +65,9 @@ class CgroupWaits:
             self._take(row.cgroup, row.buckets - buckets, floors_ns, row.sum_ns - total_ns)
         self._others = {row.cgroup: (row.sum_ns, row.buckets) for row in rows}
 
-    def _take(self, cgroup: int, fresh: NDArray[np.int64], floors_ns: NDArray[np.int64], total_ns: int) -> None:
+    def _take(
+        self, cgroup: int, fresh: NDArray[np.int64], floors_ns: NDArray[np.int64], total_ns: int
+    ) -> None:
         waits = self._waits.setdefault(cgroup, _Waits(np.zeros_like(fresh), floors_ns))
         waits.buckets = waits.buckets + fresh
         waits.total_ns += max(total_ns, 0)
@@ -81,6 +83,8 @@ class CgroupWaits:
             if count:
                 p99_ns = histogram_percentile(waits.buckets, waits.floors_ns, 0.99)
                 self.last[cgroup] = (p99_ns, count)
-                rows.append((signed64(cgroup), p99_ns, waits.total_ns, count, self._since_ns, now_ns))
+                rows.append(
+                    (signed64(cgroup), p99_ns, waits.total_ns, count, self._since_ns, now_ns)
+                )
         self._since_ns, self._waits = now_ns, {}
         return rows

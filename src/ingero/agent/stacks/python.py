@@ -20,7 +20,9 @@ MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
 _PYTHON: Final = re.compile(r"/(?:lib)?python3\.(\d+)(t?)[^/]*$")
-_DEBUG_BUILD: Final = "_Py_RefTotal"  # a variable that only debug builds have, whatever the file is called
+_DEBUG_BUILD: Final = (
+    "_Py_RefTotal"  # a variable that only debug builds have, whatever the file is called
+)
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame of its own
 _DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # of struct pthread on x86-64, where pthread_t points to
@@ -279,7 +281,9 @@ class _Memory:
             raise _Unreadable
         if not state & _COMPACT or not width:
             raise _NoText
-        data = self.read(address + (at.ascii_data if state & _ASCII else at.compact_data), length * width)
+        data = self.read(
+            address + (at.ascii_data if state & _ASCII else at.compact_data), length * width
+        )
         return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
 
     def byte_string(self, address: int) -> bytes:

@@ -27,7 +27,9 @@ class StackResolver:
     @property
     def skipped_names(self) -> int:
         """Python frames left out because their names could not be read."""
-        interpreters = list(self._interpreters.values())  # at once: a scrape asks from a thread of its own
+        interpreters = list(
+            self._interpreters.values()
+        )  # at once: a scrape asks from a thread of its own
         return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
@@ -36,7 +38,10 @@ class StackResolver:
         return merge_frames(native, interpreter.stack(tid) if interpreter else [])
 
     def _interpreter(self, pid: int) -> PythonProcess | None:
-        key = pid, program_of(pid)  # a pid alone may be another process by now, or run another program
+        key = (
+            pid,
+            program_of(pid),
+        )  # a pid alone may be another process by now, or run another program
         if key not in self._interpreters:
             if len(self._interpreters) >= _KNOWN_PROCESSES:
                 self._skipped_before = self.skipped_names
@@ -48,9 +53,12 @@ class StackResolver:
 
 def merge_frames(native: Sequence[NativeFrame], python: Sequence[PythonFrame]) -> list[Frame]:
     """Python frames stand where the interpreter's own frames begin; at the top where those were not unwound."""
-    source = [Frame(py_file=frame.file, py_func=frame.function, py_line=frame.line) for frame in python]
+    source = [
+        Frame(py_file=frame.file, py_func=frame.function, py_line=frame.line) for frame in python
+    ]
     machine = [
-        Frame(ip=frame.address, symbol=frame.text if frame.symbol else "", file=frame.file or "") for frame in native
+        Frame(ip=frame.address, symbol=frame.text if frame.symbol else "", file=frame.file or "")
+        for frame in native
     ]
     border = next((index for index, frame in enumerate(machine) if _is_interpreter(frame)), None)
     if border is None:

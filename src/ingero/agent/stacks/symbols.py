@@ -13,7 +13,14 @@ from ingero.agent.processes.maps import FileId, Region, identify, parse_regions,
 from ingero.errors import ForeignFile
 
 _SYMBOL: Final = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+    [
+        ("name", "<u4"),
+        ("info", "u1"),
+        ("other", "u1"),
+        ("section", "<u2"),
+        ("value", "<u8"),
+        ("size", "<u8"),
+    ]
 )
 _CACHED_FILES: Final = 64
 _CACHED_PROCESSES: Final = 256
@@ -48,19 +55,30 @@ class FunctionTable:
                 for data, names in elf.tables(kind):
                     rows = np.frombuffer(data, _SYMBOL)
                     rows = rows[((rows["info"] & 15) == STT_FUNC) & (rows["section"] > 0)]
-                    parts.append((rows["value"], rows["size"], rows["name"], np.full(len(rows), len(texts))))
+                    parts.append(
+                        (rows["value"], rows["size"], rows["name"], np.full(len(rows), len(texts)))
+                    )
                     texts.append(names)
         finally:
             elf.close()
         self._texts = texts
-        columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.empty(0)] * 4
+        columns = (
+            [np.concatenate(column) for column in zip(*parts, strict=True)]
+            if parts
+            else [np.empty(0)] * 4
+        )
         order = np.argsort(columns[0], kind="stable")
         self._values, self._sizes, self._names, self._tables = (column[order] for column in columns)
 
     def find(self, file_offset: int) -> tuple[str, int] | None:
         """(function, distance from its start) of a place in the file; None outside of every function."""
         address = next(
-            (file_offset - at + virtual for at, virtual, size in self._segments if at <= file_offset < at + size), None
+            (
+                file_offset - at + virtual
+                for at, virtual, size in self._segments
+                if at <= file_offset < at + size
+            ),
+            None,
         )
         if address is None or not len(self._values):
             return None
@@ -101,7 +119,9 @@ class Symbolizer:
         wanted = list(addresses)
         process = self._processes.get(pid)
         is_old = process is None or time.monotonic() - process.read_s >= _READ_AGAIN_S
-        if process is None or (is_old and any(_region_of(process.regions, address) is None for address in wanted)):
+        if process is None or (
+            is_old and any(_region_of(process.regions, address) is None for address in wanted)
+        ):
             process = self._read(pid, process)
         return [self._frame(process, address) for address in wanted]
 
@@ -130,7 +150,9 @@ class Symbolizer:
         return self._tables[file]
 
     def _read(self, pid: int, before: _Mapped | None) -> _Mapped:
-        regions = [region for region in parse_regions(pid, read_maps(pid).splitlines()) if region.is_code]
+        regions = [
+            region for region in parse_regions(pid, read_maps(pid).splitlines()) if region.is_code
+        ]
         if before is not None and not regions:  # gone: what was known of its addresses still holds
             return before
         if len(self._processes) >= _CACHED_PROCESSES:

@@ -17,14 +17,20 @@ from ingero.importers.ask import blame_inputs
 from ingero.importers.detect import Inputs, load
 
 DUMP_TIMEOUT_S = 15.0
-_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+_PATHS = click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+)
 _FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
     traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin, trace
     databases. Files, folders and mixtures are fine; a missing rank is said, not fatal."""
 
 
 _price_options = stacked(
-    click.option("--rate", type=click.FloatRange(min=0), help="Dollars per GPU hour; wins over the rate table."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(min=0),
+        help="Dollars per GPU hour; wins over the rate table.",
+    ),
     click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
     click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
 )
@@ -45,9 +51,13 @@ _price_options = stacked(
 )
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH...]")
 @AS_JSON
-@click.option("--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now.")
 @click.option(
-    "--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw worker × step into FILE.svg or .png."
+    "--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now."
+)
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw worker × step into FILE.svg or .png.",
 )
 @_price_options
 def blame(
@@ -95,7 +105,11 @@ def blame(
 @AS_JSON
 @_price_options
 def whatif(
-    paths: tuple[Path, ...], as_json: bool, rate: float | None, provider: str | None, gpu_model: str | None
+    paths: tuple[Path, ...],
+    as_json: bool,
+    rate: float | None,
+    provider: str | None,
+    gpu_model: str | None,
 ) -> None:
     answer = blame_inputs(load_traces(paths))
     price = find_rate(rate, provider, gpu_model)
@@ -122,7 +136,9 @@ def load_traces(paths: Sequence[Path]) -> Inputs:
             inputs.add(path, source, records, exact=source is not CollectiveSource.FLIGHT_RECORDER)
         inputs.used.append((path, "trace database"))
     if databases and not inputs.records:
-        raise ForeignFile(f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it")
+        raise ForeignFile(
+            f"{databases[0]}: its table `collectives` is empty; `ingero import` fills it"
+        )
     return inputs
 
 
@@ -206,7 +222,9 @@ def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
                 "saved": fix.saved_s,
                 "saved_share": share,
                 "gpu_hours_per_day": answer.gpus * share * 24,
-                "usd_per_hour": None if price is None else loss_per_hour(share, answer.gpus * price),
+                "usd_per_hour": None
+                if price is None
+                else loss_per_hour(share, answer.gpus * price),
             }
         )
     return rows

@@ -42,11 +42,17 @@ class Story:
     def is_right(self) -> bool:
         if self.asks_echo and self.echo_answer != self.straggler:
             return False
-        return self.named_after_s is not None and self.recovered_after_s is not None and not self.wrongly_named
+        return (
+            self.named_after_s is not None
+            and self.recovered_after_s is not None
+            and not self.wrongly_named
+        )
 
 
 @click.command()
-@click.option("--nodes", type=click.IntRange(3, 32), default=5, show_default=True, help="Simulated nodes.")
+@click.option(
+    "--nodes", type=click.IntRange(3, 32), default=5, show_default=True, help="Simulated nodes."
+)
 @click.option("--straggler", metavar="NAME", help="Node to slow down.  [default: gpu-node-03]")
 @click.option(
     "--push-interval",
@@ -56,16 +62,28 @@ class Story:
     help="Agents push this often; 5s in production.",
 )
 @click.option("--scenario", type=click.Choice(SCENARIOS), default="sudden", show_default=True)
-@click.option("--echo", "with_echo", is_flag=True, help="Fleet forwards to an Echo, which must name the same node.")
+@click.option(
+    "--echo",
+    "with_echo",
+    is_flag=True,
+    help="Fleet forwards to an Echo, which must name the same node.",
+)
 @click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, until Ctrl-C.")
 @AS_JSON
 @click.option(
-    "--no-gpu", metavar="SCENARIO", help="Instead: play one of the six single-node scenarios (`list` names them)."
+    "--no-gpu",
+    metavar="SCENARIO",
+    help="Instead: play one of the six single-node scenarios (`list` names them).",
 )
 @click.option(
-    "--write-samples", type=click.Path(path_type=Path), metavar="DIR", help="Instead: write sample trace databases."
+    "--write-samples",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Instead: write sample trace databases.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the samples and scenarios.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Of the samples and scenarios."
+)
 def command(
     nodes: int, straggler: str | None, push_interval: float, scenario: str, with_echo: bool, keep: bool, as_json: bool,
     no_gpu: str | None, write_samples: Path | None, seed: int,
@@ -95,13 +113,24 @@ def command(
     if chosen not in names:
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
     say = _quiet if as_json else _say
-    return _run(names, Story(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say)
+    return _run(
+        names, Story(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
+    )
 
 
-def _run(names: list[str], story: Story, scenario: str, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:
+def _run(
+    names: list[str],
+    story: Story,
+    scenario: str,
+    keep: bool,
+    as_json: bool,
+    say: Callable[[str], None],
+) -> int:
     from ingero.sim.cluster import DemoCluster
 
-    say(f"starting Fleet and {len(names)} simulated nodes (pushes every {story.push_interval_s:g} s instead of 5 s,")
+    say(
+        f"starting Fleet and {len(names)} simulated nodes (pushes every {story.push_interval_s:g} s instead of 5 s,"
+    )
     say("warm-up of 5 samples instead of 30, quorum of 3 nodes instead of 5)")
     say(f"every node is known after about {10 * story.push_interval_s:.0f} s …")
     began = time.monotonic()
@@ -133,17 +162,23 @@ def _echo(say: Callable[[str], None]) -> Any:
     return DemoEcho()
 
 
-def _play(cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], began: float) -> None:
+def _play(
+    cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], began: float
+) -> None:
     patience_s = PATIENCE_S + 12 * story.push_interval_s
     everybody = len(cluster.node_names)
     ready = cluster.wait_for(
         lambda s: (
-            s.quorum_met and sum(n.state == "active" and n.mode == "fleet" for n in s.nodes.values()) == everybody
+            s.quorum_met
+            and sum(n.state == "active" and n.mode == "fleet" for n in s.nodes.values())
+            == everybody
         ),
         patience_s,
     )
     story.quorum_s = time.monotonic() - began
-    say(f"{story.quorum_s:5.1f} s  quorum: {everybody} active nodes, threshold {ready.threshold:.3f}, nobody is slow")
+    say(
+        f"{story.quorum_s:5.1f} s  quorum: {everybody} active nodes, threshold {ready.threshold:.3f}, nobody is slow"
+    )
     if scenario == "fleet-outage":
         _outage(cluster, story, say, patience_s)
     for round_ in range(2 if scenario == "recover" else 1):
@@ -152,13 +187,21 @@ def _play(cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[s
 
 
 def _slow_and_recover(
-    cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], patience_s: float, again: str
+    cluster: Any,
+    echo: Any,
+    story: Story,
+    scenario: str,
+    say: Callable[[str], None],
+    patience_s: float,
+    again: str,
 ) -> None:
     over_s = RAMP_S if scenario == "gradual" else 0.0
     injected = time.monotonic()
     cluster.slow(story.straggler, SLOW_LEVEL, over_s)
     how = f"over {over_s:g} s" if over_s else "at once"
-    say(f"\n         {story.straggler} now runs at {SLOW_LEVEL:.0%} of its usual throughput{again}, {how}")
+    say(
+        f"\n         {story.straggler} now runs at {SLOW_LEVEL:.0%} of its usual throughput{again}, {how}"
+    )
     named = cluster.wait_for(lambda s: bool(s.stragglers), patience_s + over_s)
     story.named_after_s = time.monotonic() - injected
     node = named.nodes[story.straggler]
@@ -185,7 +228,9 @@ def _ask_echo(echo: Any, story: Story, say: Callable[[str], None]) -> None:
     found = echo.stragglers(CLUSTER, story.straggler, ECHO_PATIENCE_S)
     story.echo_answer = found[0]["node_id"] if found else None
     evidence = found[0]["evidence"] if found else "nobody yet"
-    say(f"         Echo, asked for fleet.cluster.find_stragglers: {story.echo_answer or '–'}   {evidence}")
+    say(
+        f"         Echo, asked for fleet.cluster.find_stragglers: {story.echo_answer or '–'}   {evidence}"
+    )
 
 
 def _outage(cluster: Any, story: Story, say: Callable[[str], None], patience_s: float) -> None:
@@ -195,7 +240,9 @@ def _outage(cluster: Any, story: Story, say: Callable[[str], None], patience_s: 
     cluster.start_fleet()
     say(f"         Fleet is back after {OUTAGE_S:g} s, with an empty memory")
     began = time.monotonic()
-    back = cluster.wait_for(lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), patience_s)
+    back = cluster.wait_for(
+        lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), patience_s
+    )
     story.wrongly_named += back.stragglers
     flagged = ", ".join(back.stragglers) or "nobody was flagged meanwhile"
     say(f"T+{time.monotonic() - began:4.1f} s  quorum again, every agent in mode fleet; {flagged}")
@@ -210,10 +257,17 @@ def _summary(story: Story, status: Any) -> None:
         ]  # fmt: skip
         print("\n" + render_table(("node", "state", "score", "mode", ""), rows))
     if story.is_right:
-        print(coloured(f"\n{story.straggler} was named {story.named_after_s:.1f} s after it slowed down.", "32"))
+        print(
+            coloured(
+                f"\n{story.straggler} was named {story.named_after_s:.1f} s after it slowed down.",
+                "32",
+            )
+        )
     else:
         wrong = (
-            f"wrongly named: {', '.join(story.wrongly_named)}" if story.wrongly_named else "it was not named in time"
+            f"wrongly named: {', '.join(story.wrongly_named)}"
+            if story.wrongly_named
+            else "it was not named in time"
         )
         print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
     print("\nNext:\n  ingero demo --scenario fleet-outage     agents without Fleet\n"

@@ -13,7 +13,11 @@ from ingero.storage.trace.chains import RecordedChain
 def play(name: str, as_json: bool, seed: int) -> int:
     """Play one scenario, or list them; the status says whether its finding held."""
     if name == "list":
-        print_summaries(("scenario", "what happens"), {key: story.title for key, story in INCIDENTS.items()}, as_json)
+        print_summaries(
+            ("scenario", "what happens"),
+            {key: story.title for key, story in INCIDENTS.items()},
+            as_json,
+        )
         return 0
     result = run_incident(name, seed=seed)
     if as_json:
@@ -52,9 +56,15 @@ def _as_json(result: IncidentResult) -> dict[str, object]:
 
 
 def _show(result: IncidentResult) -> None:
-    print(f"{result.title} (simulated: {result.events:,} events of {result.story_s:.1f} s, the ordinary statistics)\n")
+    print(
+        f"{result.title} (simulated: {result.events:,} events of {result.story_s:.1f} s, the ordinary statistics)\n"
+    )
     rows = [
-        (op_name(*s.key), s.count, *(human_duration(value) for value in (s.p50_ns, s.p95_ns, s.p99_ns, s.max_ns)))
+        (
+            op_name(*s.key),
+            s.count,
+            *(human_duration(value) for value in (s.p50_ns, s.p95_ns, s.p99_ns, s.max_ns)),
+        )
         for s in result.operations
     ]
     print(render_table(("operation", "count", "p50", "p95", "p99", "max"), rows) + "\n")
@@ -63,4 +73,6 @@ def _show(result: IncidentResult) -> None:
     mark = coloured("seen", "32") if result.finding.holds else coloured("not seen", "31;1")
     print(f"{mark}: {result.finding.text}")
     others = ", ".join(name for name in INCIDENTS if name != result.name)
-    print(f"\nNext: ingero demo --no-gpu SCENARIO with {others}; `sudo ingero trace` shows your own machine.")
+    print(
+        f"\nNext: ingero demo --no-gpu SCENARIO with {others}; `sudo ingero trace` shows your own machine."
+    )

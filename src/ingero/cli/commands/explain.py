@@ -37,16 +37,33 @@ FANOUT_TIMEOUT_S = 5.0
 
 @click.command()
 @TRACE_DB
-@click.option("--since", type=Duration(), help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].")
-@click.option("--from", "begin", type=Moment(), help="From this time on: 12:30 (today) or 2026-01-15T12:30.")
+@click.option(
+    "--since",
+    type=Duration(),
+    help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].",
+)
+@click.option(
+    "--from", "begin", type=Moment(), help="From this time on: 12:30 (today) or 2026-01-15T12:30."
+)
 @click.option("--to", "end", type=Moment(), help="Up to this time.")
-@click.option("--last", type=click.IntRange(1), help="Only the newest so many events (implies --replay).")
+@click.option(
+    "--last", type=click.IntRange(1), help="Only the newest so many events (implies --replay)."
+)
 @click.option("--pid", type=int, default=0, help="Only this process (implies --replay).")
 @click.option(
-    "--replay", "again", is_flag=True, help="Derive the chains again from the events instead of reading them."
+    "--replay",
+    "again",
+    is_flag=True,
+    help="Derive the chains again from the events instead of reading them.",
 )
-@click.option("--chains", is_flag=True, help="Recorded chains only, without the account of what was kept.")
-@click.option("--annotations", is_flag=True, help="What the job said about itself at that time (step, epoch, phase …).")
+@click.option(
+    "--chains", is_flag=True, help="Recorded chains only, without the account of what was kept."
+)
+@click.option(
+    "--annotations",
+    is_flag=True,
+    help="What the job said about itself at that time (step, epoch, phase …).",
+)
 @click.option("--per-process", is_flag=True, help="Where each process spent its time.")
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
@@ -83,7 +100,11 @@ def command(
             _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)
             return 0
         derived = (again or last is not None or pid > 0) and not chains
-        found = _derive(connection, span, pid) if derived else read_chains(connection, span.from_ns, span.to_ns)
+        found = (
+            _derive(connection, span, pid)
+            if derived
+            else read_chains(connection, span.from_ns, span.to_ns)
+        )
         labels = labels_of_chains(connection, found) if annotations else []
         if as_json:
             extra = [{"annotations": own} for own in labels] or [{}] * len(found)
@@ -97,20 +118,25 @@ def command(
     return 0
 
 
-def _span(since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool) -> Span:
+def _span(
+    since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool
+) -> Span:
     if since is not None and (begin is not None or end is not None):
         raise click.UsageError("--since and --from/--to say the same thing twice: give one of them")
     if begin is not None or end is not None:
         return Span(begin or 0, MAX_TIME_NS if end is None else end, last or 0)
     if since is None and (not is_default or last):
         return Span(last=last or 0)
-    return Span(time.time_ns() - int((DEFAULT_SINCE_S if since is None else since) * 1e9), last=last or 0)
+    return Span(
+        time.time_ns() - int((DEFAULT_SINCE_S if since is None else since) * 1e9), last=last or 0
+    )
 
 
 def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[RecordedChain]:
     if len(read_nodes(connection)) > 1:
         print(
-            "NOTE: system samples of a merged file do not say whose they are: left out of the replay", file=sys.stderr
+            "NOTE: system samples of a merged file do not say whose they are: left out of the replay",
+            file=sys.stderr,
         )
     return derive_chains(connection, span, (pid,))
 
@@ -133,7 +159,9 @@ def chain_json(recorded: RecordedChain) -> dict[str, Any]:
     return {key: value for key, value in full.items() if value or key in always}
 
 
-def print_chains(found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]] = ()) -> None:
+def print_chains(
+    found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]] = ()
+) -> None:
     """Worst first: severity, node, what; then the evidence, the cause and what to do."""
     if not found:
         return
@@ -156,7 +184,9 @@ def print_chain(item: RecordedChain, labels: Mapping[str, str] = MappingProxyTyp
     for entry in item.chain.timeline:
         print(f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}")
     if labels:
-        print(f"  During: {', '.join(f'{key}={printable(value)}' for key, value in labels.items())}")
+        print(
+            f"  During: {', '.join(f'{key}={printable(value)}' for key, value in labels.items())}"
+        )
     print(f"  Root cause: {printable(item.chain.root_cause)}")
     if item.chain.recommendations:
         print(f"  Fix: {'; '.join(printable(line) for line in item.chain.recommendations)}")
@@ -188,11 +218,16 @@ def _print_processes(times: list[ProcessTime], as_json: bool) -> None:
     if not times:
         print("no events in this part of the trace; widen --since, or record with `ingero trace`")
         return
-    rows = [(t.node, t.pid, t.name, t.op, t.count, human_duration(t.avg_ns), human_duration(t.max_ns)) for t in times]
+    rows = [
+        (t.node, t.pid, t.name, t.op, t.count, human_duration(t.avg_ns), human_duration(t.max_ns))
+        for t in times
+    ]
     print(render_table(("node", "pid", "process", "op", "count", "avg", "max"), rows))
     gpu = {(t.node, t.pid) for t in times if t.is_gpu}
     for node in sorted({node for node, _ in gpu}):
         pids = sorted(pid for where, pid in gpu if where == node)
         if len(pids) > 1:
             where = f" on {printable(node)}" if node else ""
-            print(f"\n{len(pids)} processes use the GPU{where}: {', '.join(map(str, pids))}; they share its time")
+            print(
+                f"\n{len(pids)} processes use the GPU{where}: {', '.join(map(str, pids))}; they share its time"
+            )

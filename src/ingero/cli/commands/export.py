@@ -19,9 +19,14 @@ from ingero.storage.trace.reading import reading
 from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
 
 if TYPE_CHECKING:
-    from ingero.cli.commands.export_nodes import NodesTimeline  # what it needs is imported where nodes are asked
+    from ingero.cli.commands.export_nodes import (
+        NodesTimeline,
+    )  # what it needs is imported where nodes are asked
 
-FORMATS = {"perfetto": "ingero-trace.json", "perfetto-proto": "ingero-trace.pftrace"}  # and where they go unless said
+FORMATS = {
+    "perfetto": "ingero-trace.json",
+    "perfetto-proto": "ingero-trace.pftrace",
+}  # and where they go unless said
 PROGRESS_EVERY_S = 0.5
 LIVE_SINCE_S = 3600.0
 FANOUT_TIMEOUT_S = 10.0
@@ -43,14 +48,22 @@ FANOUT_TIMEOUT_S = 10.0
     help="File to write, `-` for standard output [default: ingero-trace.json or .pftrace here].",
 )
 @click.option(
-    "--since", type=Duration(), help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes]."
+    "--since",
+    type=Duration(),
+    help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes].",
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Events per node, with --nodes."
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=1000,
+    show_default=True,
+    help="Events per node, with --nodes.",
 )
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
-def command(kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any) -> int:
+def command(
+    kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any
+) -> int:
     """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
 
     \b
@@ -72,20 +85,31 @@ def command(kind: str, db: Path | None, output: Path | None, since: float | None
     path = trace_database(db)
     with contextlib.suppress(OSError):  # neither need be there
         if output.samefile(path):
-            raise StoreError(f"{output} is the trace database itself; write the timeline to another file")
+            raise StoreError(
+                f"{output} is the trace database itself; write the timeline to another file"
+            )
     with reading(path) as connection:
-        reader = TimelineReader(connection, FIRST_NS if since is None else time.time_ns() - int(since * 1e9))
+        reader = TimelineReader(
+            connection, FIRST_NS if since is None else time.time_ns() - int(since * 1e9)
+        )
         writer = _writer(kind, reader)
         _report(writer, write_timeline(output, timeline_parts(reader, writer)), output)
     return 0
 
 
 def _writer(kind: str, read: "TimelineReader | NodesTimeline") -> TimelineWriter:
-    return JsonTimeline(read.nodes) if kind == "perfetto" else PacketTimeline(read.nodes, read.processes())
+    return (
+        JsonTimeline(read.nodes)
+        if kind == "perfetto"
+        else PacketTimeline(read.nodes, read.processes())
+    )
 
 
 def _report(writer: TimelineWriter, size: int, output: Path) -> None:
-    print(f"{writer.events:,} events, {writer.markers:,} chains, {size / 1e6:.3g} MB: {output}", file=sys.stderr)
+    print(
+        f"{writer.events:,} events, {writer.markers:,} chains, {size / 1e6:.3g} MB: {output}",
+        file=sys.stderr,
+    )
     print("open it at ui.perfetto.dev (the file stays on this machine)", file=sys.stderr)
 
 

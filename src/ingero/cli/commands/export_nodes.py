@@ -28,7 +28,18 @@ from ingero.errors import Unavailable
 from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
 
 TOLD_TO_NS = 999_999_999  # nodes tell the second in which a chain was found; its events lie before the end of that
-_COLUMNS = ("timestamp", "duration", "source", "op", "pid", "tid", "gpu_id", "ret_code", "node", "rank")
+_COLUMNS = (
+    "timestamp",
+    "duration",
+    "source",
+    "op",
+    "pid",
+    "tid",
+    "gpu_id",
+    "ret_code",
+    "node",
+    "rank",
+)
 _SQL = (
     "SELECT timestamp, duration, source, op, pid, tid, gpu_id, ret_code, node, rank FROM events "
     "WHERE timestamp >= {since} ORDER BY timestamp DESC"
@@ -56,7 +67,9 @@ class NodesTimeline:
         self._cut: list[str] = []
         self._chains: list[tuple[ChainRow, int]] = []
         since_ns = time.time_ns() - int(since_s * 1e9)
-        events = Question("/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit})
+        events = Question(
+            "/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit}
+        )
         chains = Question(f"/api/v1/chains?since={since_s:.3f}s")
         self.course = ask_nodes(options, (events, self._take_rows), (chains, self._take_chains))
         refuse_silence(self.merge, self.course)
@@ -82,13 +95,17 @@ class NodesTimeline:
         """A node that does not tell its chains still shows its events."""
         noted = RowMerge()
         decoded = decode_reply(reply, msgspec.json.Decoder(Chains).decode, noted)
-        self.merge.warnings += [warning for warning in noted.warnings if warning not in self.merge.warnings]
+        self.merge.warnings += [
+            warning for warning in noted.warnings if warning not in self.merge.warnings
+        ]
         for chain in decoded.chains if decoded else ():
             chain.node = chain.node or reply.name
             try:
                 moment = datetime.datetime.fromisoformat(chain.detected_at)
             except ValueError:
-                self.merge.warnings.append(f"node {reply.name}: a chain without a time was left out")
+                self.merge.warnings.append(
+                    f"node {reply.name}: a chain without a time was left out"
+                )
                 continue
             self._chains.append((chain, int(moment.timestamp()) * 1_000_000_000))
 
@@ -116,7 +133,9 @@ class NodesTimeline:
         events = SliceChunk(*(as_columns(column) for column in columns))
         chains = [_chain(chain, self._index[chain.node], at_ns) for chain, at_ns in self._chains]
         if isinstance(writer, PacketTimeline):
-            chains = link_events([replace(chain, at_ns=chain.at_ns + TOLD_TO_NS) for chain in chains], [events])
+            chains = link_events(
+                [replace(chain, at_ns=chain.at_ns + TOLD_TO_NS) for chain in chains], [events]
+            )
             writer.expect_chains(chains)
         yield writer.begin()
         yield writer.slices(events)
@@ -128,7 +147,9 @@ class NodesTimeline:
         at = as_columns([self._rows[-1][0] if self._rows else 0])
         for name, offset in self.course.offsets.items():
             if name in self._index:
-                yield TimelineCounter(self._index[name], "clock offset", "ms", at, [offset.offset_ms])
+                yield TimelineCounter(
+                    self._index[name], "clock offset", "ms", at, [offset.offset_ms]
+                )
 
     def close(self) -> int:
         """Warnings; returns the exit status."""

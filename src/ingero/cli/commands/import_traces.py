@@ -27,14 +27,32 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
       ingero import _dump_* --to job.db
       ingero import traces/ --to https://echo:14318 --cluster prod --token-file ~/.echo-token""",
 )
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--to", "target", required=True, metavar="FILE.db|ENDPOINT", help="Trace database, or OTLP endpoint.")
-@click.option("--cluster", default="default", show_default=True, help="Cluster the records belong to.")
-@click.option("--node", default="imported", show_default=True, help="Node of records that do not name theirs.")
-@click.option("--job", default=None, help="Job of records that do not name theirs.")
-@click.option("--token-file", type=click.Path(path_type=Path, dir_okay=False), help="Bearer token of the endpoint.")
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+)
 @click.option(
-    "--ca-cert", type=click.Path(path_type=Path, dir_okay=False), help="Authority that signed its certificate."
+    "--to",
+    "target",
+    required=True,
+    metavar="FILE.db|ENDPOINT",
+    help="Trace database, or OTLP endpoint.",
+)
+@click.option(
+    "--cluster", default="default", show_default=True, help="Cluster the records belong to."
+)
+@click.option(
+    "--node", default="imported", show_default=True, help="Node of records that do not name theirs."
+)
+@click.option("--job", default=None, help="Job of records that do not name theirs.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Bearer token of the endpoint.",
+)
+@click.option(
+    "--ca-cert",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Authority that signed its certificate.",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain text, also to another machine.")
 @AS_JSON
@@ -54,7 +72,9 @@ def command(
 
     inputs = load_traces(paths)
     records = _records(inputs, job)
-    is_file = "://" not in target and (target.endswith((".db", ".sqlite")) or "/" in target or ":" not in target)
+    is_file = "://" not in target and (
+        target.endswith((".db", ".sqlite")) or "/" in target or ":" not in target
+    )
     if is_file:
         from ingero.storage.trace.collectives import add_collectives
 
@@ -62,10 +82,14 @@ def command(
         line = f"{added} of {len(records)} records added to {target}; the rest were there"
         line = line if added < len(records) else f"{added} records added to {target}"
     else:
-        added = asyncio.run(_push(records, target, cluster, node, token_file, ca_cert, insecure=insecure))
+        added = asyncio.run(
+            _push(records, target, cluster, node, token_file, ca_cert, insecure=insecure)
+        )
         line = f"{added} records accepted by {target}"
     if as_json:
-        print_json({"records": len(records), "added": added, "to": target, "problems": inputs.problems})
+        print_json(
+            {"records": len(records), "added": added, "to": target, "problems": inputs.problems}
+        )
         return
     print(line)
     for problem in inputs.problems:
@@ -75,8 +99,14 @@ def command(
 def _records(inputs: Inputs, job: str | None) -> list[CollectiveRecord]:
     records = [record for found in inputs.records.values() for record in found]
     if not records:
-        raise MalformedInput("no timed collectives in these files; step traces and untimed dumps hold none")
-    return records if job is None else [record if record.job else replace(record, job=job) for record in records]
+        raise MalformedInput(
+            "no timed collectives in these files; step traces and untimed dumps hold none"
+        )
+    return (
+        records
+        if job is None
+        else [record if record.job else replace(record, job=job) for record in records]
+    )
 
 
 async def _push(
@@ -110,7 +140,9 @@ async def _push(
             for _ in range(MAX_WAITS):
                 if reply.outcome is not PushOutcome.SHED:
                     break
-                await asyncio.sleep(min(reply.retry_after_s or 1.0, MAX_WAIT_S))  # it asked for patience
+                await asyncio.sleep(
+                    min(reply.retry_after_s or 1.0, MAX_WAIT_S)
+                )  # it asked for patience
                 reply = await client.push(request)
             if reply.outcome is not PushOutcome.OK:
                 raise Unavailable(

@@ -15,10 +15,18 @@ MAX_WARNINGS = 10
 @click.command()
 @click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="File to write; replaced when complete."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File to write; replaced when complete.",
 )
-@click.option("--force-node", metavar="NAME", help="Node of files recorded before node names existed.")
-@click.option("--skip-bad", is_flag=True, help="Leave damaged or foreign files out instead of stopping.")
+@click.option(
+    "--force-node", metavar="NAME", help="Node of files recorded before node names existed."
+)
+@click.option(
+    "--skip-bad", is_flag=True, help="Leave damaged or foreign files out instead of stopping."
+)
 @click.option(
     "--clock-skew-threshold",
     type=Duration(),
@@ -61,7 +69,9 @@ def command(
 
 
 def _progress(done: int, total: int, path: Path) -> None:
-    _show(f"merging {done + 1}/{total} {printable(path.name)}" if done < total else "building indexes")
+    _show(
+        f"merging {done + 1}/{total} {printable(path.name)}" if done < total else "building indexes"
+    )
 
 
 def _show(text: str) -> None:
@@ -77,12 +87,22 @@ def _report(summary: MergeSummary, output: Path) -> None:
             print(f"  {file.path!s:<{width}}  skipped: {file.skipped}", file=sys.stderr)
             continue
         counts = f"{file.events:>9,} events  {file.chains:>5,} chains  {file.stacks:>5,} stacks"
-        known = f"  ({file.known_events:,} events of it were there already)" if file.known_events else ""
+        known = (
+            f"  ({file.known_events:,} events of it were there already)"
+            if file.known_events
+            else ""
+        )
         print(f"  {file.path!s:<{width}}  {counts}{known}", file=sys.stderr)
         for count, what in (
             (file.oversized_stacks, "stacks larger than 64 KiB were left out"),
-            (file.incomplete_events, "events without a time, process, kind or duration were left out"),
-            (file.renumbered_events, "events got new numbers: other events of a node of that name had theirs"),
+            (
+                file.incomplete_events,
+                "events without a time, process, kind or duration were left out",
+            ),
+            (
+                file.renumbered_events,
+                "events got new numbers: other events of a node of that name had theirs",
+            ),
         ):
             if count:
                 print(f"WARNING: {file.path}: {count:,} {what}", file=sys.stderr)
@@ -94,7 +114,10 @@ def _report(summary: MergeSummary, output: Path) -> None:
             file=sys.stderr,
         )
     if len(widest) > MAX_WARNINGS:
-        print(f"WARNING: and so are those of {len(widest) - MAX_WARNINGS:,} more pairs of nodes", file=sys.stderr)
+        print(
+            f"WARNING: and so are those of {len(widest) - MAX_WARNINGS:,} more pairs of nodes",
+            file=sys.stderr,
+        )
     print(
         f"{output}: {summary.events:,} events, {summary.chains:,} chains, {summary.stacks:,} unique stacks from "
         f"{len(summary.nodes)} node(s)",

@@ -43,11 +43,19 @@ def command() -> None:
 def list_nodes(as_json: bool) -> None:
     """Nodes of ingero.yaml. With the certificates that are trusted by fingerprint."""
     fleet = load_ingero().fleet
-    rows = [(node, fleet.trusted.get(node, "")) for node in dict.fromkeys([*fleet.nodes, *fleet.trusted])]
+    rows = [
+        (node, fleet.trusted.get(node, ""))
+        for node in dict.fromkeys([*fleet.nodes, *fleet.trusted])
+    ]
     if as_json:
         print_json([{"node": node, "fingerprint": print_of or None} for node, print_of in rows])
     elif rows:
-        print(render_table(("node", "trusted fingerprint"), [(node, print_of or "–") for node, print_of in rows]))
+        print(
+            render_table(
+                ("node", "trusted fingerprint"),
+                [(node, print_of or "–") for node, print_of in rows],
+            )
+        )
     else:
         print("no nodes: list them under fleet.nodes in ingero.yaml, or name them with --nodes")
 
@@ -63,13 +71,17 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
     try:
         seen = asyncio.run(peer_fingerprint(node, 5.0))
     except (OSError, TimeoutError) as error:
-        raise Unavailable(f"{node} does not answer with TLS: {error or 'no answer within 5 s'}") from None
+        raise Unavailable(
+            f"{node} does not answer with TLS: {error or 'no answer within 5 s'}"
+        ) from None
     if fingerprint is not None and fingerprint_bytes(fingerprint) != fingerprint_bytes(seen):
         raise AuthError(f"{node} shows {seen}, not the fingerprint you gave; nothing was trusted")
     if fingerprint is None and not yes:
         print(f"{node} shows the certificate\n  {seen}")
         if not sys.stdin.isatty():
-            raise AuthError("nobody is here to compare it: nothing was trusted; give --fingerprint, or --yes")
+            raise AuthError(
+                "nobody is here to compare it: nothing was trusted; give --fingerprint, or --yes"
+            )
         if not click.confirm("Is that what the node printed?"):
             raise AuthError("nothing was trusted")
     path = find_config() or home() / ".config" / "ingero" / "ingero.yaml"
@@ -86,14 +98,22 @@ def check(as_json: bool, **fanout: object) -> int:
     replies: list[NodeReply] = []
     course = ask_nodes(options, (Question("/api/v1/time"), replies.append))
     rows = [_checked(reply, course, options.skew_threshold_ms) for reply in replies]
-    rows += [(node, None, "waiting", None, None, None) for node in options.nodes if node not in course.heard]
+    rows += [
+        (node, None, "waiting", None, None, None)
+        for node in options.nodes
+        if node not in course.heard
+    ]
     good = sum(row[2] == "ok" for row in rows)
     if as_json:
         keys = ("address", "name", "state", "clock_offset_ms", "round_trip_ms", "problem")
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
     else:
         shown = [tuple("–" if value is None else value for value in row) for row in rows]
-        print(render_table(("address", "name", "state", "clock ms", "round trip ms", "what to do"), shown))
+        print(
+            render_table(
+                ("address", "name", "state", "clock ms", "round trip ms", "what to do"), shown
+            )
+        )
         print(f"\n  {good} of {len(rows)} node(s) answer", file=sys.stderr)
     return INTERRUPTED_STATUS if course.interrupted else int(good < len(rows))
 
@@ -108,7 +128,14 @@ def _checked(reply: NodeReply, course: Course, skew_threshold_ms: float) -> tupl
         return reply.address, None, "no node", None, None, hint
     offset = course.offsets.get(reply.name)
     if offset is None:
-        return reply.address, reply.name, "ok", None, None, "it did not tell its time three times; ask again"
+        return (
+            reply.address,
+            reply.name,
+            "ok",
+            None,
+            None,
+            "it did not tell its time three times; ask again",
+        )
     numbers = round(offset.offset_ms, 1) + 0.0, round(offset.rtt_ms, 1)
     return reply.address, reply.name, "ok", *numbers, clock_problem(offset, skew_threshold_ms)
 
@@ -129,7 +156,9 @@ def _remember(path: Path, node: str, fingerprint: str) -> None:
     changed = add_trusted(text, node, fingerprint)
     from ingero.config.ingero import IngeroConfig
 
-    load_text(IngeroConfig, changed, str(path))  # never replace a good file by one that does not load
+    load_text(
+        IngeroConfig, changed, str(path)
+    )  # never replace a good file by one that does not load
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, changed.encode())
 
@@ -158,12 +187,16 @@ def _with_trusted(text: str, key: str, value: str, node: str) -> str:
     if fleet is None:
         return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}fleet:\n  trusted:\n    {key}: {value}\n"
     if not isinstance(fleet, yaml.MappingNode):
-        return _insert(text, fleet.start_mark.index, fleet.end_mark.index, f"\n  trusted:\n    {key}: {value}")
+        return _insert(
+            text, fleet.start_mark.index, fleet.end_mark.index, f"\n  trusted:\n    {key}: {value}"
+        )
     trusted = _child(fleet, "trusted")
     if not isinstance(trusted, yaml.MappingNode):
         if trusted is not None:
             indent = " " * (fleet.value[0][0].start_mark.column + 2)
-            return _insert(text, trusted.start_mark.index, trusted.end_mark.index, f"\n{indent}{key}: {value}")
+            return _insert(
+                text, trusted.start_mark.index, trusted.end_mark.index, f"\n{indent}{key}: {value}"
+            )
         return _before(text, fleet, f"trusted:\n{{indent}}  {key}: {value}")
     known = next((held for name, held in trusted.value if name.value == node), None)
     if known is not None:

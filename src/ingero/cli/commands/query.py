@@ -27,17 +27,37 @@ LOCAL_ROWS = 10_000
 @click.command()
 @click.argument("sql", required=False)
 @TRACE_DB
-@click.option("--since", type=Duration(), help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].")
+@click.option(
+    "--since",
+    type=Duration(),
+    help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].",
+)
 @click.option("--pid", type=int, help="Without SQL: only this process.")
-@click.option("--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.")
-@click.option("--annotations", is_flag=True, help="Without SQL: a column with what the job said about itself then.")
-@click.option("--include-rolled", is_flag=True, help="Without SQL: also the files that a recording moved aside.")
+@click.option(
+    "--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch."
+)
+@click.option(
+    "--annotations",
+    is_flag=True,
+    help="Without SQL: a column with what the job said about itself then.",
+)
+@click.option(
+    "--include-rolled",
+    is_flag=True,
+    help="Without SQL: also the files that a recording moved aside.",
+)
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_ROWS),
     help=f"At most so many rows [default: {LOCAL_ROWS}, 1000 per node with --nodes; most: {MAX_ROWS}].",
 )
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    show_default=True,
+)
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
@@ -65,12 +85,16 @@ def command(
       ingero query --nodes gpu-node-01:8080,gpu-node-02:8080 "SELECT source, count(*) AS n FROM events GROUP BY source"
     """
     if sql is not None and (pid is not None or op is not None or since is not None):
-        raise click.UsageError("--since, --pid and --op are filters of a query without SQL: write them into the SQL")
+        raise click.UsageError(
+            "--since, --pid and --op are filters of a query without SQL: write them into the SQL"
+        )
     if sql is not None and (annotations or include_rolled):
         raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
     options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
     if options is not None and sql is None and fanout["nodes"] is not None:
-        raise click.UsageError('asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"')
+        raise click.UsageError(
+            'asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"'
+        )
     if options is not None and sql is not None:
         from ingero.cli.fanout import ask_rows
 
@@ -83,11 +107,16 @@ def command(
         files = [file, *(reversed(rolled_files(file)) if include_rolled else ())]
         columns, rows, truncated = _by_filter(files, wanted, annotations)
     else:
-        result = run_query(file, sql, QueryLimits(fanout["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS))
+        result = run_query(
+            file, sql, QueryLimits(fanout["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS)
+        )
         columns, rows, truncated = result.columns, result.rows, result.truncated
     print_rows(columns, rows, "json" if as_json else form)
     if truncated:
-        print(f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit", file=sys.stderr)
+        print(
+            f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit",
+            file=sys.stderr,
+        )
     return 0
 
 
@@ -100,8 +129,13 @@ def _by_filter(
         with reading(file) as connection:
             found = find_events(connection, replace(wanted, limit=wanted.limit - len(rows)))
             if annotations:
-                labels = labels_of(connection, [(cast(int, row[2]), cast(int, row[0])) for row in found])
-                found = [[*row, json.dumps(own) if own else ""] for row, own in zip(found, labels, strict=True)]
+                labels = labels_of(
+                    connection, [(cast(int, row[2]), cast(int, row[0])) for row in found]
+                )
+                found = [
+                    [*row, json.dumps(own) if own else ""]
+                    for row, own in zip(found, labels, strict=True)
+                ]
         rows += found
         if len(rows) >= wanted.limit:
             break

@@ -29,21 +29,36 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--file", "override", type=click.Path(path_type=Path), help="Own rates on top of the shipped ones.")
+@click.option(
+    "--file",
+    "override",
+    type=click.Path(path_type=Path),
+    help="Own rates on top of the shipped ones.",
+)
 @AS_JSON
 def show(override: Path | None, as_json: bool) -> None:
     """The rates in effect, with their date and source."""
     table = load_rates(override)
     if as_json:
-        print_json(_summary(table) | {"rates": {name: dict(rates) for name, rates in table.providers.items()}})
+        print_json(
+            _summary(table)
+            | {"rates": {name: dict(rates) for name, rates in table.providers.items()}}
+        )
         return
     rows = [
-        (name, model, f"{rate:.2f}", table.sources.get(name, {}).get("as_of", table.as_of or "unknown"))
+        (
+            name,
+            model,
+            f"{rate:.2f}",
+            table.sources.get(name, {}).get("as_of", table.as_of or "unknown"),
+        )
         for name, rates in table.providers.items()
         for model, rate in rates.items()
     ]
     print(render_table(("provider", "GPU model", f"{table.currency_name}/GPU h", "as of"), rows))
-    print(f"\nunlisted: {table.fallback_rate or 'no price shown'}; list prices, an upper bound of what you pay")
+    print(
+        f"\nunlisted: {table.fallback_rate or 'no price shown'}; list prices, an upper bound of what you pay"
+    )
 
 
 @command.command()
@@ -57,23 +72,45 @@ def check(file: Path, as_json: bool) -> None:
 
 @command.command()
 @click.option("--url", required=True, help="https address of a rate table.")
-@click.option("--output", type=click.Path(path_type=Path), default=Path("gpu_rates.yaml"), show_default=True)
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=Path("gpu_rates.yaml"), show_default=True
+)
 @click.option("--sha256", "digest", help="Refuse anything but these bytes.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(1, 600), default=30.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(1, 600),
+    default=30.0,
+    show_default=True,
+    help="Seconds.",
+)
 @click.option("--ca-cert", type=click.Path(path_type=Path), help="Trust this authority.")
 @AS_JSON
-def update(url: str, output: Path, digest: str | None, timeout_s: float, ca_cert: Path | None, as_json: bool) -> None:
+def update(
+    url: str,
+    output: Path,
+    digest: str | None,
+    timeout_s: float,
+    ca_cert: Path | None,
+    as_json: bool,
+) -> None:
     """Fetch a table, validate it, and only then replace OUTPUT."""
     if not url.startswith("https://"):
         raise AuthError(f"{url!r} is not an https address; prices are only fetched over TLS")
     if not output.parent.is_dir():
         raise ConfigError(f"{output.parent} is not a folder; create it or choose another --output")
     context = client_context(ClientTls(ca=ca_cert)) if ca_cert is not None else None
-    body = asyncio.run(fetch_https(url, timeout_s=timeout_s, max_bytes=MAX_CONFIG_BYTES, context=context))
+    body = asyncio.run(
+        fetch_https(url, timeout_s=timeout_s, max_bytes=MAX_CONFIG_BYTES, context=context)
+    )
     found = hashlib.sha256(body).hexdigest()
     if digest is not None and digest.lower() != found:
         raise AuthError(f"{url} has digest {found}, not {digest}; {output} is unchanged")
-    summary = _summary(parse_rates(body, url)) | {"sha256": found, "source": url, "output": str(output)}
+    summary = _summary(parse_rates(body, url)) | {
+        "sha256": found,
+        "source": url,
+        "output": str(output),
+    }
     replace_file(output, body, new_mode=0o644)
     _print(summary, as_json)
 

@@ -17,7 +17,12 @@ DEFAULT_DIR = Path("fleet-inputs")
 @click.command()
 @click.argument("what")
 @click.option(
-    "--dir", "folder", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="Of an EPISODE."
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DIR,
+    show_default=True,
+    help="Of an EPISODE.",
 )
 @AS_JSON
 def command(what: str, folder: Path, as_json: bool) -> int:
@@ -33,7 +38,9 @@ def command(what: str, folder: Path, as_json: bool) -> int:
     path = Path(what)
     is_folder = path.is_dir()
     if not is_folder and not folder.is_dir():
-        raise ConfigError(f"{what} is no folder, and there is no folder {folder} to look for an episode in; give --dir")
+        raise ConfigError(
+            f"{what} is no folder, and there is no folder {folder} to look for an episode in; give --dir"
+        )
     result = replay(path if is_folder else folder)
     chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]
     if not chosen and not is_folder:
@@ -70,14 +77,24 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
          each.verdict.cause, "yes" if each.is_same else "NO", each.verdict.evidence)
         for each in chosen
     ]  # fmt: skip
-    print(render_table(("time (UTC)", "episode", "state", "node", "rank", "class", "same", "why"), rows))
+    print(
+        render_table(
+            ("time (UTC)", "episode", "state", "node", "rank", "class", "same", "why"), rows
+        )
+    )
     if why and chosen:
         print("\nthe others at that moment, and why they were not blamed:")
         others = sorted(chosen[0].peers, key=lambda s: -s.bars)
         rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
         print(render_table(("node", "rank", "own time", "of the bar", "because"), rows))
-    told = "every verdict came out the same" if result.is_same else f"{len(result.missing)} recorded verdicts differ"
-    print(f"\n{result.pushes} pushes, {result.ticks} ticks, {len(result.verdicts)} verdicts: {told}")
+    told = (
+        "every verdict came out the same"
+        if result.is_same
+        else f"{len(result.missing)} recorded verdicts differ"
+    )
+    print(
+        f"\n{result.pushes} pushes, {result.ticks} ticks, {len(result.verdicts)} verdicts: {told}"
+    )
 
 
 def _clock(at_s: float) -> str:

@@ -25,9 +25,17 @@ PATH = "/api/v1/silences"
 @click.option("--for", "how_long", type=Duration(), help="How long: 30m, 2h, 1d.")
 @click.option("--why", help="The reason; others will read it.")
 @click.option("--cluster", help="Only in this cluster; otherwise in all.")
-@click.option("--fleet", default=DEFAULT_FLEET, show_default=True, metavar="URL", help="Fleet's threshold API.")
+@click.option(
+    "--fleet",
+    default=DEFAULT_FLEET,
+    show_default=True,
+    metavar="URL",
+    help="Fleet's threshold API.",
+)
 @AS_JSON
-@click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
+@click.option(
+    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
+)
 def command(
     target: str,
     lifted: str | None,
@@ -61,10 +69,15 @@ def command(
         elif answer["lifted"]:
             print(f"{printable(lifted)} is no longer silenced")
         else:
-            print(f"{printable(lifted)} was not silenced; `ingero silence list` shows who is", file=sys.stderr)
+            print(
+                f"{printable(lifted)} was not silenced; `ingero silence list` shows who is",
+                file=sys.stderr,
+            )
         return 0 if answer["lifted"] else 1
     if lifted or not how_long or not why:
-        raise click.UsageError('say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`')
+        raise click.UsageError(
+            'say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`'
+        )
     asked = SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster)
     answer = _post(fleet, PATH, ca_cert, asked)
     print_json(answer) if as_json else _show([answer])
@@ -76,7 +89,9 @@ def _post(fleet: str, path: str, ca_cert: Path | None, asked: SilenceRequest | L
     try:
         msgspec.json.decode(body, type=type(asked))
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{error}; a silence lasts at most 30 days, names are short and printable") from None
+        raise ConfigError(
+            f"{error}; a silence lasts at most 30 days, names are short and printable"
+        ) from None
     return fleet_json(fleet, path, ca_cert, body)
 
 
@@ -85,7 +100,12 @@ def _show(silences: list[dict[str, Any]]) -> None:
         print("nothing is silenced")
         return
     rows = [
-        (s["target"], s.get("cluster") or "all", f"{ago(max(s['until'] - time.time(), 0.0))} left", s["why"])
+        (
+            s["target"],
+            s.get("cluster") or "all",
+            f"{ago(max(s['until'] - time.time(), 0.0))} left",
+            s["why"],
+        )
         for s in silences
     ]
     print(render_table(("node or job", "cluster", "ends", "why"), rows))

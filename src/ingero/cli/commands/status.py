@@ -18,13 +18,28 @@ WATCH_S = 2.0
 
 
 @click.command()
-@click.option("--fleet", default=DEFAULT_FLEET, show_default=True, metavar="URL", help="Fleet's threshold API.")
+@click.option(
+    "--fleet",
+    default=DEFAULT_FLEET,
+    show_default=True,
+    metavar="URL",
+    help="Fleet's threshold API.",
+)
 @click.option("--cluster", help="Only this cluster.")
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
 @click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
 @AS_JSON
-@click.option("--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate.")
-def command(fleet: str, cluster: str | None, show_all: bool, watch: bool, as_json: bool, ca_cert: Path | None) -> int:
+@click.option(
+    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
+)
+def command(
+    fleet: str,
+    cluster: str | None,
+    show_all: bool,
+    watch: bool,
+    as_json: bool,
+    ca_cert: Path | None,
+) -> int:
     """Who is slow now: which rank of which node, why, by how much, since when, what it costs and what to do.
 
     Verdicts come from own time between collectives. Below them, nodes whose score is under the threshold.
@@ -70,7 +85,8 @@ def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:
     for cluster in clusters:
         print(_headline(cluster))
         nodes = sorted(
-            cluster["nodes"], key=lambda node: (not node["straggler"], node["score"] or 0.0, node["node_id"])
+            cluster["nodes"],
+            key=lambda node: (not node["straggler"], node["score"] or 0.0, node["node_id"]),
         )
         slow = [node for node in nodes if node["straggler"]]
         shown = nodes if show_all else slow or [node for node in nodes if node["state"] == "silent"]
@@ -81,21 +97,31 @@ def _show(clusters: list[dict[str, Any]], show_all: bool, fleet: str) -> None:
             print(_table(shown, cluster["threshold"]))
         if not _is_slow(cluster):
             compared = cluster["quorum_met"] or cluster.get("ranks", {}).get("judged")
-            print(coloured("nobody is slow", "32") if compared else coloured("not sure: nothing to compare yet", "33"))
+            print(
+                coloured("nobody is slow", "32")
+                if compared
+                else coloured("not sure: nothing to compare yet", "33")
+            )
         print()
 
 
 def _is_slow(cluster: dict[str, Any]) -> bool:
-    named = any(v["state"] == "straggler" and not v.get("silenced") for v in cluster.get("verdicts", []))
+    named = any(
+        v["state"] == "straggler" and not v.get("silenced") for v in cluster.get("verdicts", [])
+    )
     return named or any(node["straggler"] and not node.get("silenced") for node in cluster["nodes"])
 
 
 def _headline(cluster: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} {state}" for state, count in cluster["nodes_by_state"].items() if count)
+    counts = ", ".join(
+        f"{count} {state}" for state, count in cluster["nodes_by_state"].items() if count
+    )
     ranks = cluster.get("ranks", {"judged": 0, "learning": 0})
     if ranks["judged"] or ranks["learning"]:
         counts += f"; {ranks['judged']} ranks judged"
-    threshold = f"threshold {cluster['threshold']:.3f}" if cluster["threshold"] else "no threshold yet"
+    threshold = (
+        f"threshold {cluster['threshold']:.3f}" if cluster["threshold"] else "no threshold yet"
+    )
     notes = [] if cluster["quorum_met"] else ["too few active nodes for a quorum"]
     if cluster["coverage_low"]:
         notes.append(f"only {cluster['coverage']:.0%} of the expected nodes are heard")
@@ -121,4 +147,6 @@ def _table(nodes: list[dict[str, Any]], threshold: float | None) -> str:
         )
         for node in nodes
     ]
-    return render_table(("node", "state", "score", "threshold", "since", "mode", "last push", ""), rows)
+    return render_table(
+        ("node", "state", "score", "threshold", "since", "mode", "last push", ""), rows
+    )

@@ -70,7 +70,10 @@ def _print_culprit(console: Console, culprit: Culprit) -> None:
     if culprit.excess is not None and culprit.error is not None:
         slower = f"{culprit.excess:+.1%} ±{culprit.error:.1%} own time over its peers"
         extra = f", {_time(culprit.excess_s)} a step" if culprit.excess_s else ""
-        console.print(f"  excess {slower}{extra}" + (f", every {culprit.period} steps" if culprit.period else ""))
+        console.print(
+            f"  excess {slower}{extra}"
+            + (f", every {culprit.period} steps" if culprit.period else "")
+        )
     if culprit.collective:
         console.print(f"  where  {culprit.collective}", markup=False)
     if culprit.detail:
@@ -90,9 +93,7 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
     console.print()
     line = f"step   {_time(answer.step_time_s)}"
     if answer.loss_s and answer.loss_s > 0:
-        line += (
-            f"; without this {_time(answer.step_time_s - answer.loss_s)} ({-answer.loss_s / answer.step_time_s:+.1%})"
-        )
+        line += f"; without this {_time(answer.step_time_s - answer.loss_s)} ({-answer.loss_s / answer.step_time_s:+.1%})"
     console.print(line)
     if answer.loss_gpu_hours:
         console.print(
@@ -112,7 +113,9 @@ def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None)
     console = Console(soft_wrap=True, highlight=False)
     if answer.step_time_s is None or not rows:
         why = (
-            "the job stands still; `ingero blame` says what for" if answer.cause is CauseClass.HANG else answer.not_sure
+            "the job stands still; `ingero blame` says what for"
+            if answer.cause is CauseClass.HANG
+            else answer.not_sure
         )
         console.print(f"Nothing to save was found{': ' + why if why else '.'}", markup=False)
         return

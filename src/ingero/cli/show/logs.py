@@ -17,8 +17,12 @@ class FieldFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        fields = (f"{key}={_value(value)}" for key, value in vars(record).items() if key not in _PLAIN)
-        line = " ".join([f"{at}.{int(record.msecs):03d}Z", record.levelname, record.getMessage(), *fields])
+        fields = (
+            f"{key}={_value(value)}" for key, value in vars(record).items() if key not in _PLAIN
+        )
+        line = " ".join(
+            [f"{at}.{int(record.msecs):03d}Z", record.levelname, record.getMessage(), *fields]
+        )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -37,7 +41,9 @@ def set_up_logging(level: str = "info", file: Path | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("asyncio", "aiohttp", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # who sends garbage must not fill the log; replies are counted
+    logging.getLogger("uvicorn").setLevel(
+        logging.ERROR
+    )  # who sends garbage must not fill the log; replies are counted
     logging.getLogger("uvicorn.error").addFilter(_is_trouble)
 
 

@@ -7,7 +7,9 @@ from ingero.core.blame.answer import Answer
 from ingero.core.blame.heatmap import PAPER, Drawing, draw, to_svg
 from ingero.errors import ConfigError, Unavailable
 
-PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})  # what the built-in font lacks
+PLAIN = str.maketrans(
+    {"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="}
+)  # what the built-in font lacks
 SCALE = 2  # pixels of a PNG per unit, so that it stays sharp on a modern screen
 
 
@@ -34,7 +36,9 @@ def _write_png(path: Path, drawing: Drawing) -> None:
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
-        raise Unavailable("a PNG needs Pillow: pip install 'ingero[all]', or ask for a .svg") from error
+        raise Unavailable(
+            "a PNG needs Pillow: pip install 'ingero[all]', or ask for a .svg"
+        ) from error
     image = Image.new("RGB", (drawing.width * SCALE, drawing.height * SCALE), PAPER)
     canvas = ImageDraw.Draw(image)
     for box in drawing.boxes:
@@ -47,6 +51,11 @@ def _write_png(path: Path, drawing: Drawing) -> None:
         text = label.text.translate(PLAIN)
         stroke = 1 if label.bold else 0
         canvas.text(
-            (label.x * SCALE, label.y * SCALE), text, fill=label.fill, font=font, anchor=anchor, stroke_width=stroke
+            (label.x * SCALE, label.y * SCALE),
+            text,
+            fill=label.fill,
+            font=font,
+            anchor=anchor,
+            stroke_width=stroke,
         )
     image.save(path)

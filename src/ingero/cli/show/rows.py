@@ -8,7 +8,9 @@ from typing import Any
 
 from ingero.cli.show.table import aligned, columns_of, printable
 
-LOOK_AHEAD_ROWS = 2000  # a table measures its columns on this many rows, then goes on with those widths
+LOOK_AHEAD_ROWS = (
+    2000  # a table measures its columns on this many rows, then goes on with those widths
+)
 WIDEST = 200  # a longer cell is printed whole, but no other row is padded to it
 
 
@@ -35,7 +37,9 @@ class RowPrinter:
             self._csv.writerows(rows)
         elif self.form == "json":
             for row in rows:
-                text = json.dumps(dict(zip(self._header, row, strict=True)), ensure_ascii=False, indent=2)
+                text = json.dumps(
+                    dict(zip(self._header, row, strict=True)), ensure_ascii=False, indent=2
+                )
                 print("[" if not self.printed else ",", *text.splitlines(), sep="\n  ", end="")
                 self.printed += 1
             return

@@ -15,7 +15,11 @@ def printable(value: object) -> str:
     if value is None:
         return ""
     text = _number(value) if isinstance(value, float) else str(value)
-    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    )
 
 
 def _number(value: float) -> str:
@@ -41,7 +45,9 @@ def columns_of(text: str) -> int:
 
 def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     """One line of a table."""
-    padded = (cell + " " * (width - columns_of(cell)) for cell, width in zip(cells, widths, strict=True))
+    padded = (
+        cell + " " * (width - columns_of(cell)) for cell, width in zip(cells, widths, strict=True)
+    )
     return "  ".join(padded).rstrip()
 
 
@@ -60,7 +66,11 @@ def print_summaries(heads: tuple[str, str], summaries: Mapping[str, str], as_jso
 
 def coloured(text: str, code: str) -> str:
     """In colour on a terminal, plain everywhere else and where $NO_COLOR is set."""
-    return f"\x1b[{code}m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    return (
+        f"\x1b[{code}m{text}\x1b[0m"
+        if sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        else text
+    )
 
 
 def severity_tag(severity: str) -> str:

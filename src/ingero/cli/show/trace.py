@@ -65,7 +65,11 @@ def _table(ops: list[OpSummary], view: TraceView) -> list[str]:
     rows = [_HEADS, *(_row(op, view) for op in ops)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADS))]
     return [
-        "  " + "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        "  "
+        + "  ".join(
+            c.ljust(w) if i < 2 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
 
@@ -77,8 +81,18 @@ def _row(op: OpSummary, view: TraceView) -> tuple[str, ...]:
     if op.period:
         spikes += f" every ~{op.period}"
     is_timed = op.p50_ns > 0  # calls may be counted without being timed: unknown is not zero
-    times = (human_duration(ns) if is_timed else "-" for ns in (op.p50_ns, op.p95_ns, op.p99_ns, op.max_ns))
-    return (op_name(*op.key), f"{name} {op.pid}".strip(), str(op.count), *times, f"{share:.1f}", spikes)
+    times = (
+        human_duration(ns) if is_timed else "-"
+        for ns in (op.p50_ns, op.p95_ns, op.p99_ns, op.max_ns)
+    )
+    return (
+        op_name(*op.key),
+        f"{name} {op.pid}".strip(),
+        str(op.count),
+        *times,
+        f"{share:.1f}",
+        spikes,
+    )
 
 
 def _footer(view: TraceView) -> Iterator[str]:
@@ -91,18 +105,29 @@ def _footer(view: TraceView) -> Iterator[str]:
         parts.append(f"{view.stored:,} rows, {view.state}")
     yield "  ".join(parts)
     if lost:
-        yield "  lost: " + " ".join(f"{place}={count}" for place, count in view.losses.items() if count)
+        yield "  lost: " + " ".join(
+            f"{place}={count}" for place, count in view.losses.items() if count
+        )
     if view.events and lost > 0.05 * (view.events + lost):
-        yield coloured("  more than 5% of the records were lost: counts are right, single events are missing", "33")
+        yield coloured(
+            "  more than 5% of the records were lost: counts are right, single events are missing",
+            "33",
+        )
     if view.state in (RecordingState.DISK_FULL, RecordingState.FAILED):
-        yield coloured(f"  not recording ({view.state}): make room; {view.failed_rows:,} rows lost so far", "31")
+        yield coloured(
+            f"  not recording ({view.state}): make room; {view.failed_rows:,} rows lost so far",
+            "31",
+        )
     if view.dropped_rows:
         yield f"  the disk is too slow: {view.dropped_rows:,} rows dropped"
     yield from (f"  off: {printable(note)}" for note in view.notes)
 
 
 def event_lines(
-    traced: TracedEvents, unusual: NDArray[np.bool_], names: dict[int, str], resolve: Resolver = unresolved
+    traced: TracedEvents,
+    unusual: NDArray[np.bool_],
+    names: dict[int, str],
+    resolve: Resolver = unresolved,
 ) -> Iterator[str]:
     """One JSON object per record. Reading another process takes time: a few stacks at a time get their names."""
     events = traced.columns

@@ -11,7 +11,9 @@ _SAID = {"straggler": "SLOW", "fleet_event": "ALL SLOW", "not_sure": "not sure"}
 
 def verdict_table(verdicts: Sequence[dict[str, Any]], now_s: float) -> str:
     """One row per verdict, worst first; below, the evidence and the next step of those that matter."""
-    ordered = sorted(verdicts, key=lambda v: (_ORDER.index(v["state"]), v.get("node", ""), v.get("rank") or 0))
+    ordered = sorted(
+        verdicts, key=lambda v: (_ORDER.index(v["state"]), v.get("node", ""), v.get("rank") or 0)
+    )
     table = render_table(
         ("node", "rank", "state", "class", "excess", "since", "cost at most", "episode", ""),
         [_row(verdict, now_s) for verdict in ordered],

@@ -22,7 +22,9 @@ POINTS_PER_REQUEST = 2_000
 SCOPE = "ingero.nccl"
 
 
-def encode_collectives(records: Sequence[CollectiveRecord], cluster: str, node: str) -> MetricsRequest:
+def encode_collectives(
+    records: Sequence[CollectiveRecord], cluster: str, node: str
+) -> MetricsRequest:
     """One request; `node` stands in where a record does not name its own. A resource per node, job and rank."""
     by_rank: dict[tuple[str, str | None, int | None], list[CollectiveRecord]] = {}
     for record in records:
@@ -31,7 +33,9 @@ def encode_collectives(records: Sequence[CollectiveRecord], cluster: str, node: 
         tuple(
             ResourceMetrics(
                 resource=Resource(attributes=_identity(cluster, *who)),
-                scope_metrics=(ScopeMetrics(scope=Scope(name=SCOPE), metrics=collective_metrics(own)),),
+                scope_metrics=(
+                    ScopeMetrics(scope=Scope(name=SCOPE), metrics=collective_metrics(own)),
+                ),
             )
             for who, own in by_rank.items()
         )
@@ -67,7 +71,9 @@ def collective_metrics(records: Sequence[CollectiveRecord]) -> tuple[Metric, ...
     ]
     named = ((names.COLLECTIVE_DURATION_MS, durations), (names.COLLECTIVE_BARRIER_WAIT_MS, waits))
     return tuple(
-        Metric(name=name, unit="ms", gauge=Gauge(data_points=tuple(points))) for name, points in named if points
+        Metric(name=name, unit="ms", gauge=Gauge(data_points=tuple(points)))
+        for name, points in named
+        if points
     )
 
 

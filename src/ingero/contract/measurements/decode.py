@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.contract import names
-from ingero.contract.collective import CollectiveRecord, CollectiveSource, canonical_op, checked, decode_comm
+from ingero.contract.collective import (
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    checked,
+    decode_comm,
+)
 from ingero.contract.otlp.values import Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
 
 _MAX_STEP: Final = 2**63 - 1
@@ -76,7 +82,9 @@ def _own_time(point: NumberPoint) -> OwnTime:
     number = _maybe(step)
     if number is not None and not 0 <= number <= _MAX_STEP:
         raise ValueError(f"step {number} is out of range")
-    idle, span = (_milliseconds(values.get(name)) for name in (names.STEP_IDLE_MS, names.STEP_SPAN_MS))
+    idle, span = (
+        _milliseconds(values.get(name)) for name in (names.STEP_IDLE_MS, names.STEP_SPAN_MS)
+    )
     source = str(values.get(names.SOURCE, ""))
     return OwnTime(number, float(value), idle, span, source if source in _SOURCES else "")
 

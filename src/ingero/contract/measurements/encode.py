@@ -64,7 +64,9 @@ def encode_rank(report: RankReport) -> ResourceMetrics:
 
 def _own_times(points: Sequence[OwnTimePoint]) -> Metric:
     return Metric(
-        name=names.STEP_OWN_TIME_MS, unit="ms", gauge=Gauge(data_points=tuple(_point(point) for point in points))
+        name=names.STEP_OWN_TIME_MS,
+        unit="ms",
+        gauge=Gauge(data_points=tuple(_point(point) for point in points)),
     )
 
 

@@ -7,7 +7,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
@@ -15,7 +17,9 @@ from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
 from ingero.errors import MalformedPush, TooLarge
 
-MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB
+MAX_BODY_BYTES: Final = (
+    4 * 1024 * 1024
+)  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB
 MAX_DECODED_BYTES: Final = 32 * 1024 * 1024  # after decompression
 R = TypeVar("R", bound=Request)
 
@@ -56,7 +60,9 @@ def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODE
         return body
     bits = _WINDOW_BITS.get(name)
     if bits is None:
-        raise MalformedPush(f"Content-Encoding {name!r} is not supported; use gzip, deflate or none")
+        raise MalformedPush(
+            f"Content-Encoding {name!r} is not supported; use gzip, deflate or none"
+        )
     if name == "deflate" and body[:1] and body[0] & 0x0F != 8:
         bits = -15  # raw deflate, which some clients send under this name
     inflater = zlib.decompressobj(bits)
@@ -85,7 +91,12 @@ def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | No
             return b"{}"
         rejected_key = _RESPONSES[kind][2]
         return msgspec.json.encode(
-            {"partialSuccess": {rejected_key: str(partial.rejected), "errorMessage": partial.message}}
+            {
+                "partialSuccess": {
+                    rejected_key: str(partial.rejected),
+                    "errorMessage": partial.message,
+                }
+            }
         )
     if partial is None:
         return b""
@@ -103,9 +114,18 @@ def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSucce
     factory, field, rejected_key = _RESPONSES[kind]
     try:
         if encoding is Encoding.JSON:
-            partial = msgspec.json.decode(body, type=dict[str, dict[str, int | str] | None]).get("partialSuccess") or {}
-            return PartialSuccess(int(partial.get(rejected_key, 0)), str(partial.get("errorMessage", "")))
+            partial = (
+                msgspec.json.decode(body, type=dict[str, dict[str, int | str] | None]).get(
+                    "partialSuccess"
+                )
+                or {}
+            )
+            return PartialSuccess(
+                int(partial.get(rejected_key, 0)), str(partial.get("errorMessage", ""))
+            )
         message = factory.FromString(body)
     except (DecodeError, msgspec.DecodeError, ValueError) as error:
         raise MalformedPush(f"the reply is not an OTLP response: {error}") from None
-    return PartialSuccess(int(getattr(message.partial_success, field)), message.partial_success.error_message)
+    return PartialSuccess(
+        int(getattr(message.partial_success, field)), message.partial_success.error_message
+    )

@@ -72,7 +72,12 @@ def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
     if get_origin(hint) is tuple:
         inner = get_args(hint)[0]
         is_value = isinstance(inner, type) and issubclass(inner, Value)
-        return (_VALUES if is_value else _SCALARS), inner if is_value else Value, optional, inner == UInt64
+        return (
+            (_VALUES if is_value else _SCALARS),
+            inner if is_value else Value,
+            optional,
+            inner == UInt64,
+        )
     if isinstance(hint, type) and issubclass(hint, Value):
         return _VALUE, hint, optional, False
     return _SCALAR, Value, optional, hint == UInt64
@@ -84,7 +89,9 @@ def decode_protobuf(kind: type[R], body: bytes) -> R:
     try:
         message.ParseFromString(body)
     except DecodeError as error:
-        raise MalformedPush(f"the body is not an OTLP {kind.__name__} in protobuf: {error}") from None
+        raise MalformedPush(
+            f"the body is not an OTLP {kind.__name__} in protobuf: {error}"
+        ) from None
     request: R = _read(kind, message)
     return request
 
@@ -114,7 +121,9 @@ def _readers(cls: type[Value], message: Any) -> dict[Any, _Reader]:
         elif kind == _SCALARS:
             read = tuple
         elif kind == _VALUES:
-            read = partial(_read_all, _read_attribute if inner is KeyValue else partial(_read, inner))
+            read = partial(
+                _read_all, _read_attribute if inner is KeyValue else partial(_read, inner)
+            )
         elif kind == _VALUE:
             read = partial(_read, inner)
         found[message.DESCRIPTOR.fields_by_name[name]] = (name, read)
@@ -201,7 +210,9 @@ def _decode_leniently(kind: type[R], body: bytes) -> R:
 def _tidy(node: Any) -> Any:
     if isinstance(node, dict):
         return {
-            key: _enum_number(key, value) if key in _ENUMS and isinstance(value, str) else _tidy(value)
+            key: _enum_number(key, value)
+            if key in _ENUMS and isinstance(value, str)
+            else _tidy(value)
             for key, value in node.items()
             if value is not None
         }
@@ -229,7 +240,9 @@ def _to_json(value: Value) -> dict[str, Any]:
         elif kind == _VALUE:
             found[json_name] = _to_json(item)
         elif kind == _SCALARS:
-            found[json_name] = [str(element) if as_string else _json_number(element) for element in item]
+            found[json_name] = [
+                str(element) if as_string else _json_number(element) for element in item
+            ]
         else:
             found[json_name] = str(item) if as_string else _json_number(item)
     return found
@@ -238,4 +251,8 @@ def _to_json(value: Value) -> dict[str, Any]:
 def _json_number(item: Any) -> Any:
     if isinstance(item, float) and not math.isfinite(item):
         return "NaN" if math.isnan(item) else "Infinity" if item > 0 else "-Infinity"
-    return str(item) if isinstance(item, int) and not isinstance(item, bool) and abs(item) > _SAFE_INTEGER else item
+    return (
+        str(item)
+        if isinstance(item, int) and not isinstance(item, bool) and abs(item) > _SAFE_INTEGER
+        else item
+    )

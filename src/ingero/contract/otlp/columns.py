@@ -11,7 +11,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.contract.otlp.rows import MAX_ROWS, Context, Row, decode_resource, decode_rows, sum_kind, too_many_rows
+from ingero.contract.otlp.rows import (
+    MAX_ROWS,
+    Context,
+    Row,
+    decode_resource,
+    decode_rows,
+    sum_kind,
+    too_many_rows,
+)
 
 try:
     from ingero.contract._native import NativeColumns
@@ -138,8 +146,20 @@ def _texts(values: Sequence[str | None]) -> Texts:
     encoded = [b"" if value is None else value.encode() for value in values]
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    return Texts(offsets, b"".join(encoded), np.array([value is not None for value in values], np.uint8))
+    return Texts(
+        offsets, b"".join(encoded), np.array([value is not None for value in values], np.uint8)
+    )
 
 
 # what the compiled builder asks Python for: once per resource, metric or unusual request, never per point
-_NATIVE_HELP: Final = (decode_rows, decode_resource, Context, sum_kind, too_many_rows, MAX_ROWS, Batch, Numbers, Texts)
+_NATIVE_HELP: Final = (
+    decode_rows,
+    decode_resource,
+    Context,
+    sum_kind,
+    too_many_rows,
+    MAX_ROWS,
+    Batch,
+    Numbers,
+    Texts,
+)

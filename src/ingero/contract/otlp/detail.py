@@ -3,7 +3,14 @@
 from typing import Final
 
 from ingero.contract.otlp import values as otlp
-from ingero.contract.otlp.text import array_json, attributes_json, number, object_json, quote, value_json
+from ingero.contract.otlp.text import (
+    array_json,
+    attributes_json,
+    number,
+    object_json,
+    quote,
+    value_json,
+)
 
 _SPAN_KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
 _STATUS: Final = ("unset", "ok", "error")
@@ -11,7 +18,9 @@ _STATUS: Final = ("unset", "ok", "error")
 
 def number_detail(point: otlp.NumberPoint) -> str | None:
     """Exemplars of a gauge or sum point."""
-    return object_json([("exemplars", array_json(_exemplar(exemplar) for exemplar in point.exemplars))])
+    return object_json(
+        [("exemplars", array_json(_exemplar(exemplar) for exemplar in point.exemplars))]
+    )
 
 
 def histogram_detail(point: otlp.HistogramPoint) -> str | None:
@@ -38,11 +47,22 @@ def exponential_detail(point: otlp.ExponentialHistogramPoint) -> str | None:
 
 
 def summary_detail(point: otlp.SummaryPoint) -> str | None:
-    quantiles = (f'{{"quantile":{number(q.quantile)},"value":{number(q.value)}}}' for q in point.quantile_values)
-    return object_json([("count", str(point.count)), ("sum", number(point.sum)), ("quantiles", array_json(quantiles))])
+    quantiles = (
+        f'{{"quantile":{number(q.quantile)},"value":{number(q.value)}}}'
+        for q in point.quantile_values
+    )
+    return object_json(
+        [
+            ("count", str(point.count)),
+            ("sum", number(point.sum)),
+            ("quantiles", array_json(quantiles)),
+        ]
+    )
 
 
-def _totals(point: otlp.HistogramPoint | otlp.ExponentialHistogramPoint) -> list[tuple[str, str | None]]:
+def _totals(
+    point: otlp.HistogramPoint | otlp.ExponentialHistogramPoint,
+) -> list[tuple[str, str | None]]:
     return [
         ("count", str(point.count)),
         *((name, _optional_number(getattr(point, name))) for name in ("sum", "min", "max")),
@@ -58,7 +78,11 @@ def _buckets(buckets: otlp.Buckets | None) -> str | None:
 
 
 def _exemplar(exemplar: otlp.Exemplar) -> str:
-    value = str(exemplar.as_int) if exemplar.as_int is not None else _optional_number(exemplar.as_double)
+    value = (
+        str(exemplar.as_int)
+        if exemplar.as_int is not None
+        else _optional_number(exemplar.as_double)
+    )
     fields = [
         ("time_unix_nano", str(exemplar.time_unix_nano)),
         ("value", value),

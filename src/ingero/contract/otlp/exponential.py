@@ -6,7 +6,9 @@ from typing import Final
 
 from ingero.contract.otlp.values import Buckets, ExponentialHistogramPoint
 
-MAX_SCALE: Final = 1  # two buckets per doubling: bounds stay the same however fine a sender measures
+MAX_SCALE: Final = (
+    1  # two buckets per doubling: bounds stay the same however fine a sender measures
+)
 MAX_BUCKETS: Final = 64
 
 
@@ -16,26 +18,39 @@ def cumulative_buckets(point: ExponentialHistogramPoint) -> list[tuple[float, in
     Neighbouring buckets are merged until the scale is at most `MAX_SCALE` and each side has at most `MAX_BUCKETS`;
     merging whole buckets loses resolution and no count.
     """
-    sides = [(side.offset, side.bucket_counts) for side in (point.negative, point.positive) if side is not None]
+    sides = [
+        (side.offset, side.bucket_counts)
+        for side in (point.negative, point.positive)
+        if side is not None
+    ]
     filled = [[offset + at for at, count in enumerate(counts) if count] for offset, counts in sides]
     shift = max(0, point.scale - MAX_SCALE)
-    while any(indices and (indices[-1] >> shift) - (indices[0] >> shift) >= MAX_BUCKETS for indices in filled):
+    while any(
+        indices and (indices[-1] >> shift) - (indices[0] >> shift) >= MAX_BUCKETS
+        for indices in filled
+    ):
         shift += 1
     scale = point.scale - shift
     negative, positive = _merged(point.negative, shift), _merged(point.positive, shift)
     found = [(-_bound(index, scale), count) for index, count in reversed(negative.items())]
     if point.zero_count or negative:
-        found.append((point.zero_threshold if math.isfinite(point.zero_threshold) else 0.0, point.zero_count))
+        found.append(
+            (point.zero_threshold if math.isfinite(point.zero_threshold) else 0.0, point.zero_count)
+        )
     found += [(_bound(index + 1, scale), count) for index, count in positive.items()]
     found.sort()  # whoever names a zero threshold may name any
     totals = accumulate(count for _, count in found)
-    by_bound = {bound: total for (bound, _), total in zip(found, totals, strict=True)}  # tiny bounds may all be 0
+    by_bound = {
+        bound: total for (bound, _), total in zip(found, totals, strict=True)
+    }  # tiny bounds may all be 0
     return [(bound, total) for bound, total in by_bound.items() if math.isfinite(bound)]
 
 
 def _merged(buckets: Buckets | None, shift: int) -> dict[int, int]:
     """Counts by index, `shift` scales coarser, from the first bucket with something in it to the last."""
-    counts = [(at, count) for at, count in enumerate(buckets.bucket_counts) if count] if buckets else []
+    counts = (
+        [(at, count) for at, count in enumerate(buckets.bucket_counts) if count] if buckets else []
+    )
     if buckets is None or not counts:
         return {}
     first, last = ((buckets.offset + at) >> shift for at in (counts[0][0], counts[-1][0]))

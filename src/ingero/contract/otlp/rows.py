@@ -23,7 +23,9 @@ from ingero.contract.otlp.text import attributes_json
 from ingero.contract.timeline.varint import varint
 from ingero.errors import MalformedPush, TooLarge
 
-MAX_ROWS: Final = 200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory
+MAX_ROWS: Final = (
+    200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory
+)
 NO_VALUE_FLAG: Final = 1  # DataPointFlags: the sender says that there is no value
 _LARGEST_TIME: Final = 2**63 - 2  # one more is infinity to the database
 _NS_PER_MS: Final = 1e6
@@ -115,14 +117,18 @@ def resource_context(resource: otlp.Resource | None) -> ResourceContext:
     used: dict[str, Any] = {}
     for column, sources in (*_TEXT_SOURCES.items(), *_INT_SOURCES.items()):
         read = _as_int32 if column in _INT_SOURCES else _as_text
-        found[column] = next((value for key in sources if (value := read(plain.get(key))) is not None), None)
+        found[column] = next(
+            (value for key in sources if (value := read(plain.get(key))) is not None), None
+        )
         used |= dict.fromkeys(sources, found[column])
     for column in _TEXT_SOURCES:
         text = found[column]
         if text is not None and ("\r" in text or "\n" in text):
             raise MalformedPush(f"{column} {text!r} contains a line break")
     found["cluster_id"] = found["cluster_id"] or names.DEFAULT_CLUSTER
-    rest = [kv for kv in attributes if kv.key not in used or str(plain[kv.key]) != str(used[kv.key])]
+    rest = [
+        kv for kv in attributes if kv.key not in used or str(plain[kv.key]) != str(used[kv.key])
+    ]
     return ResourceContext(**found, resource=attributes_json(rest))
 
 
@@ -167,7 +173,9 @@ def _rows_of_metric(who: ResourceContext, scope: str | None, metric: otlp.Metric
     ):
         if holder is not None:
             temporality = getattr(holder, "aggregation_temporality", 0)
-            shared = context(name, {otlp.DELTA: "delta", otlp.CUMULATIVE: "cumulative"}.get(temporality))
+            shared = context(
+                name, {otlp.DELTA: "delta", otlp.CUMULATIVE: "cumulative"}.get(temporality)
+            )
             for point in holder.data_points:
                 chain, attrs = _point_attributes(point.attributes)
                 times = time_or_none(point.time_unix_nano), time_or_none(point.start_time_unix_nano)
@@ -194,9 +202,22 @@ def _span_rows(body: bytes) -> Iterator[Row]:
             for span in scope.spans:
                 context = Context(who, _scope_name(scope.scope), span.name, "span", None, "ms")
                 chain, attrs = _point_attributes(span.attributes)
-                start, end = time_or_none(span.start_time_unix_nano), time_or_none(span.end_time_unix_nano)
+                start, end = (
+                    time_or_none(span.start_time_unix_nano),
+                    time_or_none(span.end_time_unix_nano),
+                )
                 duration_ms = None if start is None or end is None else (end - start) / _NS_PER_MS
-                yield Row(context, end or start, start, duration_ms, None, None, chain, attrs, span_detail(span))
+                yield Row(
+                    context,
+                    end or start,
+                    start,
+                    duration_ms,
+                    None,
+                    None,
+                    chain,
+                    attrs,
+                    span_detail(span),
+                )
 
 
 def _log_rows(body: bytes) -> Iterator[Row]:
@@ -204,10 +225,14 @@ def _log_rows(body: bytes) -> Iterator[Row]:
         who = resource_context(resource.resource)
         for scope in resource.scope_logs:
             for record in scope.log_records:
-                name = record.event_name or _as_text(otlp.plain_attributes(record.attributes).get(EVENT_NAME_ATTR))
+                name = record.event_name or _as_text(
+                    otlp.plain_attributes(record.attributes).get(EVENT_NAME_ATTR)
+                )
                 context = Context(who, _scope_name(scope.scope), name or "log", "log", None, None)
                 chain, attrs = _point_attributes(record.attributes)
-                ts = time_or_none(record.time_unix_nano) or time_or_none(record.observed_time_unix_nano)
+                ts = time_or_none(record.time_unix_nano) or time_or_none(
+                    record.observed_time_unix_nano
+                )
                 yield Row(context, ts, None, None, None, None, chain, attrs, log_detail(record))
 
 
@@ -217,7 +242,11 @@ _ROWS: Final = {Signal.METRICS: _metric_rows, Signal.TRACES: _span_rows, Signal.
 def _point_attributes(attributes: tuple[otlp.KeyValue, ...]) -> tuple[str | None, str | None]:
     """The causal chain id, and the other attributes as JSON."""
     for position, attribute in enumerate(attributes):
-        if attribute.key == names.CAUSAL_CHAIN_ID and attribute.value and attribute.value.string_value is not None:
+        if (
+            attribute.key == names.CAUSAL_CHAIN_ID
+            and attribute.value
+            and attribute.value.string_value is not None
+        ):
             rest = (*attributes[:position], *attributes[position + 1 :])
             return attribute.value.string_value, attributes_json(rest)
     return None, attributes_json(attributes)

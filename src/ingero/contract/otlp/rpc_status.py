@@ -20,7 +20,9 @@ RETRY_METADATA: Final = "google.rpc.retryinfo-bin"  # where the Python SDK looks
 _RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
 
 
-def encode_status(encoding: Encoding, code: int, message: str, retry_after_s: int | None = None) -> bytes:
+def encode_status(
+    encoding: Encoding, code: int, message: str, retry_after_s: int | None = None
+) -> bytes:
     """The body OTLP wants on every error; `code` is the gRPC status code."""
     if encoding is Encoding.JSON:
         status: dict[str, object] = {"code": code, "message": message}
@@ -54,21 +56,29 @@ def decode_retry_after_s(status: bytes) -> float | None:
 
 def _messages() -> tuple[Any, Any]:
     """Status and RetryInfo, in a pool of our own: whoever else loads theirs is not disturbed."""
-    file = FileDescriptorProto(name="google/rpc/status.proto", package="google.rpc", syntax="proto3")
+    file = FileDescriptorProto(
+        name="google/rpc/status.proto", package="google.rpc", syntax="proto3"
+    )
     one, many = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
     nested = FieldDescriptorProto.TYPE_MESSAGE
     status, retry = file.message_type.add(name="Status"), file.message_type.add(name="RetryInfo")
     status.field.add(name="code", number=1, label=one, type=FieldDescriptorProto.TYPE_INT32)
     status.field.add(name="message", number=2, label=one, type=FieldDescriptorProto.TYPE_STRING)
-    status.field.add(name="details", number=3, label=many, type=nested, type_name=".google.protobuf.Any")
-    retry.field.add(name="retry_delay", number=1, label=one, type=nested, type_name=".google.protobuf.Duration")
+    status.field.add(
+        name="details", number=3, label=many, type=nested, type_name=".google.protobuf.Any"
+    )
+    retry.field.add(
+        name="retry_delay", number=1, label=one, type=nested, type_name=".google.protobuf.Duration"
+    )
     pool = DescriptorPool()
     for known in (any_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR):
         file.dependency.append(known.name)
         pool.AddSerializedFile(known.serialized_pb)
     pool.AddSerializedFile(file.SerializeToString())
     found = pool.FindMessageTypeByName
-    return GetMessageClass(found("google.rpc.Status")), GetMessageClass(found("google.rpc.RetryInfo"))
+    return GetMessageClass(found("google.rpc.Status")), GetMessageClass(
+        found("google.rpc.RetryInfo")
+    )
 
 
 _Status, _RetryInfo = _messages()

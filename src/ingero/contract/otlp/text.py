@@ -38,7 +38,9 @@ def value_json(value: AnyValue | None) -> str:
         return quote(base64.b64encode(value.bytes_value).decode())
     if value.array_value is not None:
         return f"[{','.join(value_json(item) for item in value.array_value.values)}]"
-    return "null" if value.kvlist_value is None else attributes_json(value.kvlist_value.values) or "{}"
+    return (
+        "null" if value.kvlist_value is None else attributes_json(value.kvlist_value.values) or "{}"
+    )
 
 
 def attributes_json(attributes: Iterable[KeyValue]) -> str | None:

@@ -10,7 +10,9 @@ import msgspec
 from msgspec import Meta
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-UInt64 = Annotated[int, Meta(ge=0)]  # the decoder knows no bounds beyond int64; the encoder refuses what is larger
+UInt64 = Annotated[
+    int, Meta(ge=0)
+]  # the decoder knows no bounds beyond int64; the encoder refuses what is larger
 UInt32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TraceId = Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")]
@@ -325,7 +327,11 @@ def any_value(value: Plain) -> AnyValue:
         return AnyValue(array_value=ArrayValue(values=tuple(any_value(item) for item in value)))
     if isinstance(value, dict):
         return AnyValue(kvlist_value=KeyValueList(values=attributes(value)))
-    return AnyValue() if value is None else msgspec.structs.replace(_EMPTY, **{_SCALAR_FIELDS[type(value)]: value})
+    return (
+        AnyValue()
+        if value is None
+        else msgspec.structs.replace(_EMPTY, **{_SCALAR_FIELDS[type(value)]: value})
+    )
 
 
 def attributes(values: dict[str, Plain]) -> tuple[KeyValue, ...]:
@@ -342,10 +348,24 @@ def count_items(request: Request) -> int:
                 for resource in request.resource_metrics
                 for scope in resource.scope_metrics
                 for metric in scope.metrics
-                for kind in (metric.gauge, metric.sum, metric.histogram, metric.exponential_histogram, metric.summary)
+                for kind in (
+                    metric.gauge,
+                    metric.sum,
+                    metric.histogram,
+                    metric.exponential_histogram,
+                    metric.summary,
+                )
                 if kind is not None
             )
         case TracesRequest():
-            return sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+            return sum(
+                len(scope.spans)
+                for resource in request.resource_spans
+                for scope in resource.scope_spans
+            )
         case LogsRequest():
-            return sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
+            return sum(
+                len(scope.log_records)
+                for resource in request.resource_logs
+                for scope in resource.scope_logs
+            )

@@ -11,7 +11,14 @@ from enum import StrEnum
 import msgspec
 
 from ingero.contract import names
-from ingero.contract.otlp.values import KeyValue, Metric, MetricsRequest, NumberPoint, Plain, plain_attributes
+from ingero.contract.otlp.values import (
+    KeyValue,
+    Metric,
+    MetricsRequest,
+    NumberPoint,
+    Plain,
+    plain_attributes,
+)
 from ingero.contract.types import NodeState
 
 try:
@@ -72,7 +79,9 @@ class Push(msgspec.Struct, frozen=True, gc=False):
 
 def read_plain_push(body: bytes, is_json: bool) -> tuple[NodeReport, str] | None:
     """The compiled short cut: the one report and the first metric's name. None means: decode it and ask `read_push`."""
-    found: tuple[NodeReport, str] | None = (plain_push_json if is_json else plain_push)(body, NodeReport)
+    found: tuple[NodeReport, str] | None = (plain_push_json if is_json else plain_push)(
+        body, NodeReport
+    )
     return found
 
 
@@ -102,16 +111,26 @@ def read_push(request: MetricsRequest) -> Push:
 
 def problem_with_id(value: str) -> bool:
     """True for ids that could forge a header, a label or a log line."""
-    return not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
+    return (
+        not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
+    )
 
 
-def _refuse_identity(identity: Mapping[str, Plain], metrics: list[Metric]) -> tuple[Reject, int] | None:
+def _refuse_identity(
+    identity: Mapping[str, Plain], metrics: list[Metric]
+) -> tuple[Reject, int] | None:
     """Why nothing of a resource counts, and how many points that is; nobody's metrics are fine, nobody's score not."""
-    node, cluster, job = (_text(identity, key) for key in (names.NODE_ID, names.CLUSTER_ID, names.JOB_ID))
+    node, cluster, job = (
+        _text(identity, key) for key in (names.NODE_ID, names.CLUSTER_ID, names.JOB_ID)
+    )
     if node is None or not node.strip():
         scores = sum(len(metric.numbers) for metric in metrics if metric.name == names.HEALTH_SCORE)
         return Reject.NODE_ID_MISSING, scores
-    if problem_with_id(node) or (cluster and problem_with_id(cluster)) or (job and problem_with_id(job)):
+    if (
+        problem_with_id(node)
+        or (cluster and problem_with_id(cluster))
+        or (job and problem_with_id(job))
+    ):
         return Reject.IDENTITY_INVALID, max(1, sum(len(metric.numbers) for metric in metrics))
     return None
 
@@ -172,7 +191,10 @@ class _Health:
 
     def read_info(self, point: NumberPoint) -> None:
         found = plain_attributes(point.attributes)
-        self.gpu_model, self.gpu_count = _text(found, names.GPU_MODEL), _number(found, names.GPU_COUNT)
+        self.gpu_model, self.gpu_count = (
+            _text(found, names.GPU_MODEL),
+            _number(found, names.GPU_COUNT),
+        )
 
     def read_score(self, point: NumberPoint) -> None:
         score = _value(point)

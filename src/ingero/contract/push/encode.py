@@ -73,12 +73,16 @@ class StragglerEvent:
     event_id: str
 
 
-_CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]  # extra attributes, whose, total
+_CounterRow: TypeAlias = tuple[
+    dict[str, Plain], CgroupTotals, int
+]  # extra attributes, whose, total
 
 
 def health_request(identity: Identity, report: HealthReport) -> MetricsRequest:
     """The regular push, in the order of the published contract."""
-    return _request(identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)])
+    return _request(
+        identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)]
+    )
 
 
 def event_request(identity: Identity, event: StragglerEvent) -> MetricsRequest:
@@ -111,15 +115,25 @@ def identity_resource(identity: Identity, *, with_provider: bool = True) -> Reso
         names.PROVIDER: identity.provider if with_provider else None,
     }
     return Resource(
-        attributes=attributes(values | {key: value for key, value in optional.items() if value is not None})
+        attributes=attributes(
+            values | {key: value for key, value in optional.items() if value is not None}
+        )
     )
 
 
 def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric]:
     at_ns = report.at_ns
-    common: dict[str, Plain] = {names.NODE_STATE: report.state.value, names.WORKLOAD_TYPE: report.workload}
+    common: dict[str, Plain] = {
+        names.NODE_STATE: report.state.value,
+        names.WORKLOAD_TYPE: report.workload,
+    }
     if report.score is not None:
-        yield _gauge(names.HEALTH_SCORE, report.score, at_ns, common | {names.CGROUP_HASH: report.cgroup_hash})
+        yield _gauge(
+            names.HEALTH_SCORE,
+            report.score,
+            at_ns,
+            common | {names.CGROUP_HASH: report.cgroup_hash},
+        )
     for name, metric in _SIGNAL_METRICS.items():
         value = report.signals.get(name)
         if value is not None:
@@ -128,7 +142,10 @@ def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric
     yield _gauge(names.AGENT_DETECTION_MODE, 1, at_ns, {names.DETECTION_MODE: report.mode.value})
     yield _gauge(names.AGENT_FLEET_REACHABLE, int(report.fleet_reachable), at_ns)
     if report.gpu_model and report.gpu_count:
-        info: dict[str, Plain] = {names.GPU_MODEL: report.gpu_model, names.GPU_COUNT: report.gpu_count}
+        info: dict[str, Plain] = {
+            names.GPU_MODEL: report.gpu_model,
+            names.GPU_COUNT: report.gpu_count,
+        }
         yield _gauge(names.NODE_INFO, 1, at_ns, info)
     yield _gauge(names.NODE_WORLD_SIZE, identity.world_size or 0, at_ns)
 
@@ -136,8 +153,15 @@ def _health_metrics(identity: Identity, report: HealthReport) -> Iterable[Metric
 def _counter_metrics(report: HealthReport) -> Iterable[Metric]:
     if not report.totals:
         return
-    yield _sum(names.KERNEL_LAUNCH_TOTAL, "1", report, [({}, row, row.launches) for row in report.totals])
-    yield _sum(names.CPU_STALL_NANOS_TOTAL, "ns", report, [({}, row, row.stall_ns) for row in report.totals])
+    yield _sum(
+        names.KERNEL_LAUNCH_TOTAL, "1", report, [({}, row, row.launches) for row in report.totals]
+    )
+    yield _sum(
+        names.CPU_STALL_NANOS_TOTAL,
+        "ns",
+        report,
+        [({}, row, row.stall_ns) for row in report.totals],
+    )
     copies: list[_CounterRow] = [
         ({names.MEMCPY_DIRECTION: direction}, row, row.memcpy_bytes[direction])
         for row in report.totals
@@ -150,7 +174,9 @@ def _counter_metrics(report: HealthReport) -> Iterable[Metric]:
 
 def _request(resource: Resource, metrics: list[Metric]) -> MetricsRequest:
     scope = ScopeMetrics(scope=_SCOPE, metrics=tuple(metrics))
-    return MetricsRequest(resource_metrics=(ResourceMetrics(resource=resource, scope_metrics=(scope,)),))
+    return MetricsRequest(
+        resource_metrics=(ResourceMetrics(resource=resource, scope_metrics=(scope,)),)
+    )
 
 
 def _gauge(name: str, value: float, at_ns: int, values: dict[str, Plain] | None = None) -> Metric:
@@ -174,5 +200,7 @@ def _sum(name: str, unit: str, report: HealthReport, rows: list[_CounterRow]) ->
         for extra, row, total in rows
     )
     return Metric(
-        name=name, unit=unit, sum=Sum(data_points=points, aggregation_temporality=CUMULATIVE, is_monotonic=True)
+        name=name,
+        unit=unit,
+        sum=Sum(data_points=points, aggregation_temporality=CUMULATIVE, is_monotonic=True),
     )

@@ -10,13 +10,19 @@ from typing import Final, NamedTuple
 
 from ingero.contract.names import CLUSTER_HEADER, METRICS_PATH
 
-_START: Final = re.compile(rb"POST " + re.escape(METRICS_PATH.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n")
+_START: Final = re.compile(
+    rb"POST " + re.escape(METRICS_PATH.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n"
+)
 _HEADER: Final = re.compile(
     rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"
 )
 _MAX_HEADERS: Final = 64
-_ODD: Final = frozenset({b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"trailer"})
-_ONCE: Final = frozenset({b"content-type", b"content-length", b"authorization", CLUSTER_HEADER.encode()})
+_ODD: Final = frozenset(
+    {b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"trailer"}
+)
+_ONCE: Final = frozenset(
+    {b"content-type", b"content-length", b"authorization", CLUSTER_HEADER.encode()}
+)
 _TYPES: Final = {b"application/x-protobuf": False, b"application/json": True}
 
 
@@ -57,7 +63,9 @@ def read_request_purely(segment: bytes) -> PlainRequest | None:
     if is_json is None or not length.isdigit() or len(length) > 9 or int(length) != len(body):
         return None
     query = (start[1] or b"?")[1:]
-    return PlainRequest(is_json, query, found.get(CLUSTER_HEADER.encode()), found.get(b"authorization"), body)
+    return PlainRequest(
+        is_json, query, found.get(CLUSTER_HEADER.encode()), found.get(b"authorization"), body
+    )
 
 
 try:

@@ -36,7 +36,13 @@ _CLEARED, _NEEDS_STATE = 1, 2
 
 def json_process(track: int, name: str) -> bytes:
     """The metadata element that names a process track."""
-    element = {"name": "process_name", "ph": "M", "ts": 0, "pid": track, "args": {"name": _whole(name)}}
+    element = {
+        "name": "process_name",
+        "ph": "M",
+        "ts": 0,
+        "pid": track,
+        "args": {"name": _whole(name)},
+    }
     return msgspec.json.encode(element)
 
 
@@ -46,7 +52,12 @@ def json_head(name: str, category: str) -> bytes:
 
 
 def json_chain(
-    track: int, at_ns: int, severity: str, summary: str, root_cause: str, recommendations: Sequence[str]
+    track: int,
+    at_ns: int,
+    severity: str,
+    summary: str,
+    root_cause: str,
+    recommendations: Sequence[str],
 ) -> bytes:
     """A causal chain as a marker across all tracks, coloured by severity."""
     return msgspec.json.encode(
@@ -85,19 +96,27 @@ def _json_slices(
     """Trace Event objects joined by `,\\n`: complete events, and instants where less than a microsecond passed."""
     texts = [text.decode() for text in heads]
     lines = []
-    columns = zip(*(c.tolist() for c in (ts_us, dur_us, head, pid, tid, gpu_id, ret_code)), strict=True)
+    columns = zip(
+        *(c.tolist() for c in (ts_us, dur_us, head, pid, tid, gpu_id, ret_code)), strict=True
+    )
     for ts, dur, kind, process, thread, gpu, ret in columns:
         shape = f',"ph":"X","ts":{ts},"dur":{dur}' if dur > 0 else f',"ph":"i","s":"t","ts":{ts}'
-        args = ",".join(f'"{key}":{value}' for key, value in (("gpu_id", gpu), ("ret_code", ret)) if value)
+        args = ",".join(
+            f'"{key}":{value}' for key, value in (("gpu_id", gpu), ("ret_code", ret)) if value
+        )
         tail = f',"args":{{{args}}}}}' if args else "}"
         lines.append(f'{texts[kind]}{shape},"pid":{process},"tid":{thread}{tail}')
     return ",\n".join(lines).encode()
 
 
-def _packet_slices(ts_ns: Columns, dur_ns: Columns, name_iid: Columns, category_iid: Columns, track: Columns) -> bytes:
+def _packet_slices(
+    ts_ns: Columns, dur_ns: Columns, name_iid: Columns, category_iid: Columns, track: Columns
+) -> bytes:
     """Begin and end packets of every slice; one instant where the duration is zero."""
     out = bytearray()
-    columns = zip(*(c.tolist() for c in (ts_ns, dur_ns, name_iid, category_iid, track)), strict=True)
+    columns = zip(
+        *(c.tolist() for c in (ts_ns, dur_ns, name_iid, category_iid, track)), strict=True
+    )
     for ts, dur, name, category, uuid in columns:
         named = _field(3, category), _field(10, name)
         if dur > 0:
@@ -110,17 +129,23 @@ def _packet_slices(ts_ns: Columns, dur_ns: Columns, name_iid: Columns, category_
 
 def _groups(node: Columns, pid: Columns, tid: Columns, source: Columns, code: Columns) -> list[int]:
     """Number the distinct (node, pid, tid, source) in order of appearance; returns the first index of each."""
-    _, first, inverse = np.unique(np.stack([node, pid, tid, source]), axis=1, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(
+        np.stack([node, pid, tid, source]), axis=1, return_index=True, return_inverse=True
+    )
     order = np.argsort(first)
     code[:] = np.argsort(order)[inverse.ravel()]
     return [int(index) for index in first[order]]
 
 
-def _overlaps(code: Columns, ts_ns: Columns, dur_ns: Columns, ends_ns: Columns, overlaps: NDArray[np.uint8]) -> None:
+def _overlaps(
+    code: Columns, ts_ns: Columns, dur_ns: Columns, ends_ns: Columns, overlaps: NDArray[np.uint8]
+) -> None:
     """Mark groups in which a slice begins before an earlier one ended; `ends_ns` moves on to the last end."""
     for group in range(len(ends_ns)):
         members = np.flatnonzero(code == group)
-        reached = np.maximum.accumulate(np.concatenate([ends_ns[group : group + 1], (ts_ns + dur_ns)[members]]))
+        reached = np.maximum.accumulate(
+            np.concatenate([ends_ns[group : group + 1], (ts_ns + dur_ns)[members]])
+        )
         overlaps[group] |= bool(np.any(ts_ns[members] < reached[:-1]))
         ends_ns[group] = reached[-1]
 
@@ -150,12 +175,22 @@ def event_packet(
 
 
 def instant_packet(
-    ts_ns: int, track: int, name: str, flows: Iterable[int] = (), notes: dict[str, str] | None = None
+    ts_ns: int,
+    track: int,
+    name: str,
+    flows: Iterable[int] = (),
+    notes: dict[str, str] | None = None,
 ) -> bytes:
     """A marker with its own name, ends of arrows, and notes a reader sees when selecting it."""
-    annotations = b"".join(_message(4, _text(10, key) + _text(6, value)) for key, value in (notes or {}).items())
-    event = annotations + _field(9, _INSTANT) + _field(11, track) + _text(23, name) + _flow_ids(flows)
-    return _message(1, _field(8, ts_ns) + _field(10, _SEQUENCE) + _message(11, event) + _field(13, _NEEDS_STATE))
+    annotations = b"".join(
+        _message(4, _text(10, key) + _text(6, value)) for key, value in (notes or {}).items()
+    )
+    event = (
+        annotations + _field(9, _INSTANT) + _field(11, track) + _text(23, name) + _flow_ids(flows)
+    )
+    return _message(
+        1, _field(8, ts_ns) + _field(10, _SEQUENCE) + _message(11, event) + _field(13, _NEEDS_STATE)
+    )
 
 
 def flow_slice_packets(
@@ -163,18 +198,24 @@ def flow_slice_packets(
 ) -> bytes:
     """A slice where arrows begin or end."""
     kind = _SLICE_BEGIN if dur_ns > 0 else _INSTANT
-    begin = event_packet(ts_ns, track, kind, _field(3, category_iid), _field(10, name_iid), _flow_ids(flows))
+    begin = event_packet(
+        ts_ns, track, kind, _field(3, category_iid), _field(10, name_iid), _flow_ids(flows)
+    )
     return begin + (event_packet(ts_ns + dur_ns, track, _SLICE_END) if dur_ns > 0 else b"")
 
 
 def counter_packet(ts_ns: int, track: int, value: float) -> bytes:
     """One value on a counter track."""
-    return event_packet(ts_ns, track, _COUNTER, extra=b"\xe1\x02" + np.float64(value).tobytes())  # field 44, double
+    return event_packet(
+        ts_ns, track, _COUNTER, extra=b"\xe1\x02" + np.float64(value).tobytes()
+    )  # field 44, double
 
 
 def interned_packet(names: dict[str, int], categories: dict[str, int], *, first: bool) -> bytes:
     """Names by number for all packets that follow."""
-    data = b"".join(_message(1, _field(1, iid) + _text(2, name)) for name, iid in categories.items())
+    data = b"".join(
+        _message(1, _field(1, iid) + _text(2, name)) for name, iid in categories.items()
+    )
     data += b"".join(_message(2, _field(1, iid) + _text(2, name)) for name, iid in names.items())
     flags = _CLEARED | _NEEDS_STATE if first else _NEEDS_STATE
     return _message(1, _field(10, _SEQUENCE) + _message(12, data) + _field(13, flags))

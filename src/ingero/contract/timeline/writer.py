@@ -51,7 +51,9 @@ class TimelineProcess:
 
     @property
     def label(self) -> str:
-        return f"{self.name or 'process'} {self.pid}" + ("" if self.rank is None else f" (rank {self.rank})")
+        return f"{self.name or 'process'} {self.pid}" + (
+            "" if self.rank is None else f" (rank {self.rank})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ class JsonTimeline:
         self._is_first = True
 
     def begin(self) -> bytes:
-        return b"[\n" + self._joined([json_process(i + 1, node.label) for i, node in enumerate(self.nodes)])
+        return b"[\n" + self._joined(
+            [json_process(i + 1, node.label) for i, node in enumerate(self.nodes)]
+        )
 
     def slices(self, chunk: SliceChunk) -> bytes:
         count = len(chunk.ts_ns)
@@ -156,7 +160,12 @@ class JsonTimeline:
     def chains(self, chains: Sequence[TimelineChain]) -> bytes:
         self.markers += len(chains)
         return self._joined(
-            [json_chain(c.node + 1, c.at_ns, c.severity, c.summary, c.root_cause, c.recommendations) for c in chains]
+            [
+                json_chain(
+                    c.node + 1, c.at_ns, c.severity, c.summary, c.root_cause, c.recommendations
+                )
+                for c in chains
+            ]
         )
 
     def counters(self, counters: Sequence[TimelineCounter]) -> bytes:
@@ -191,8 +200,12 @@ class PacketTimeline:
     """
 
     nodes: Sequence[TimelineNode]
-    processes: Mapping[tuple[int, int], TimelineProcess] = field(default_factory=dict)  # by node and pid
-    chain_rows: dict[int, list[int]] = field(default_factory=dict)  # event row -> ids of the arrows through it
+    processes: Mapping[tuple[int, int], TimelineProcess] = field(
+        default_factory=dict
+    )  # by node and pid
+    chain_rows: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # event row -> ids of the arrows through it
     events: int = 0
     markers: int = 0
     _uuids: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -203,17 +216,25 @@ class PacketTimeline:
     def begin(self) -> bytes:
         out = [interned_packet({}, {}, first=True)]
         for index, node in enumerate(self.nodes):
-            ranks = {process.rank for (of_node, _), process in self.processes.items() if of_node == index} - {None}
+            ranks = {
+                process.rank for (of_node, _), process in self.processes.items() if of_node == index
+            } - {None}
             rank = (
                 node.rank if not ranks else ranks.pop() if len(ranks) == 1 else None
             )  # of several, each process its own
-            out.append(process_track(self._uuid("node", index)[0], TimelineNode(node.name, rank).label, index + 1))
+            out.append(
+                process_track(
+                    self._uuid("node", index)[0], TimelineNode(node.name, rank).label, index + 1
+                )
+            )
         return b"".join(out)
 
     def slices(self, chunk: SliceChunk) -> bytes:
         if not len(chunk.ts_ns):
             return b""
-        before_ns = np.where(np.isin(chunk.source, _ENDS_AT_ITS_TIME), np.maximum(chunk.dur_ns, 0), 0)
+        before_ns = np.where(
+            np.isin(chunk.source, _ENDS_AT_ITS_TIME), np.maximum(chunk.dur_ns, 0), 0
+        )
         chunk = replace(chunk, ts_ns=chunk.ts_ns - before_ns)
         kinds, which = _kinds(chunk)
         out = [self._intern(kinds)]
@@ -222,7 +243,11 @@ class PacketTimeline:
         tracks = np.zeros(len(chunk.ts_ns), np.int64)
         out += self._place(chunk, tracks)
         plain = np.ones(len(tracks), bool)
-        for index in np.flatnonzero(np.isin(chunk.row, list(self.chain_rows))).tolist() if self.chain_rows else []:
+        for index in (
+            np.flatnonzero(np.isin(chunk.row, list(self.chain_rows))).tolist()
+            if self.chain_rows
+            else []
+        ):
             plain[index] = False
             out.append(
                 flow_slice_packets(
@@ -247,8 +272,17 @@ class PacketTimeline:
                 "root cause": chain.root_cause,
                 "recommendations": "; ".join(chain.recommendations),
             }
-            flows = [flow for row in chain.rows for flow in self.chain_rows.get(row, ()) if flow // 16 == number]
-            out.append(instant_packet(chain.at_ns, uuid, f"{chain.severity}: {chain.summary}", flows, notes))
+            flows = [
+                flow
+                for row in chain.rows
+                for flow in self.chain_rows.get(row, ())
+                if flow // 16 == number
+            ]
+            out.append(
+                instant_packet(
+                    chain.at_ns, uuid, f"{chain.severity}: {chain.summary}", flows, notes
+                )
+            )
         return b"".join(out)
 
     def counters(self, counters: Sequence[TimelineCounter]) -> bytes:
@@ -256,8 +290,15 @@ class PacketTimeline:
         for counter in counters:
             uuid, is_new = self._uuid("counter", counter.node, counter.name)
             if is_new:
-                out.append(counter_track(uuid, self._uuid("node", counter.node)[0], counter.name, counter.unit))
-            out += [counter_packet(ts, uuid, v) for ts, v in zip(counter.ts_ns.tolist(), counter.values, strict=True)]
+                out.append(
+                    counter_track(
+                        uuid, self._uuid("node", counter.node)[0], counter.name, counter.unit
+                    )
+                )
+            out += [
+                counter_packet(ts, uuid, v)
+                for ts, v in zip(counter.ts_ns.tolist(), counter.values, strict=True)
+            ]
         return b"".join(out)
 
     def end(self) -> bytes:
@@ -290,7 +331,10 @@ class PacketTimeline:
         """Fill in the track of every slice; yields descriptors of tracks not seen before."""
         code = np.zeros(len(tracks), np.int64)
         firsts = groups(chunk.node, chunk.pid, chunk.tid, chunk.source, code)
-        keys = [tuple(int(c[i]) for c in (chunk.node, chunk.pid, chunk.tid, chunk.source)) for i in firsts]
+        keys = [
+            tuple(int(c[i]) for c in (chunk.node, chunk.pid, chunk.tid, chunk.source))
+            for i in firsts
+        ]
         for key in keys:
             if key not in self._lanes:
                 self._lanes[key] = []
@@ -305,11 +349,15 @@ class PacketTimeline:
             else:
                 self._lanes[key][0].ends_ns = int(ends[number])
 
-    def _spread(self, key: tuple[int, ...], chunk: SliceChunk, members: Columns, tracks: Columns) -> Iterator[bytes]:
+    def _spread(
+        self, key: tuple[int, ...], chunk: SliceChunk, members: Columns, tracks: Columns
+    ) -> Iterator[bytes]:
         """Put each slice of one thread on the first lane that is free."""
         lanes = self._lanes[key]
         begins, ends = chunk.ts_ns[members], chunk.ts_ns[members] + chunk.dur_ns[members]
-        for member, begin, end in zip(members.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        for member, begin, end in zip(
+            members.tolist(), begins.tolist(), ends.tolist(), strict=True
+        ):
             lane = next((free for free in lanes if free.ends_ns <= begin), None)
             if lane is None:
                 yield from self._new_lane(key)

@@ -72,7 +72,9 @@ class Answer:
     @property
     def loss_gpu_hours(self) -> float | None:
         """GPU hours lost in the recorded steps: every GPU of the job waits, once."""
-        return None if self.loss_s is None else self.gpus * self.loss_s * self.steps / SECONDS_PER_HOUR
+        return (
+            None if self.loss_s is None else self.gpus * self.loss_s * self.steps / SECONDS_PER_HOUR
+        )
 
     def usd_per_hour(self, rate_usd: float | None) -> float | None:
         """Money lost per hour of running: the lost share of the step, on every GPU, at `rate_usd` per GPU hour."""

@@ -13,7 +13,9 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
 
 NOT_STARTED = "enqueued it, but its GPU never started it"
-BROADCASTS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})  # their root may leave before the others arrive
+BROADCASTS = frozenset(
+    {"Broadcast", "Reduce", "Scatter", "Gather"}
+)  # their root may leave before the others arrive
 CLEAR_AGE = 1.5  # an operation pending this many times longer than any that completed is stuck
 
 
@@ -52,7 +54,9 @@ class ProcessGroup:
 
     @property
     def label(self) -> str:
-        ranks = ", ".join(str(r) for r in self.members[:8]) + (", …" if len(self.members) > 8 else "")
+        ranks = ", ".join(str(r) for r in self.members[:8]) + (
+            ", …" if len(self.members) > 8 else ""
+        )
         return f"{self.desc or 'group ' + self.name} [{ranks}]"
 
 
@@ -82,7 +86,9 @@ def blame_hang(
     evidence = _evidence(by_rank, groups, waits, culprits)
     not_sure = _not_sure(culprits, absent)
     if stale:
-        evidence.append(f"the dumps of ranks {_list(stale)} are older than their peers': their state may have moved on")
+        evidence.append(
+            f"the dumps of ranks {_list(stale)} are older than their peers': their state may have moved on"
+        )
     return Answer(
         source="flight recorder (stopped job)",
         culprits=tuple(culprits),
@@ -119,19 +125,29 @@ def _why(other: RankProgress | None, op: Pending) -> str:
     if other is None:
         return "left no dump"
     if op.peer is not None:
-        blocked = any(p.peer is None for p in other.pending) or not any(p.group == op.group for p in other.pending)
+        blocked = any(p.peer is None for p in other.pending) or not any(
+            p.group == op.group for p in other.pending
+        )
         return "has not answered" if blocked else ""
     if other.enqueued.get(op.group, -1) < op.seq:
         return "never enqueued it"
     own = [p for p in other.pending if p.peer is None]
-    if own and (own[0].group, own[0].seq) != (op.group, op.seq) and other.completed.get(op.group, -1) < op.seq:
-        earlier = own[0].created_ns < next((p.created_ns for p in own if p.group == op.group and p.seq == op.seq), 0)
+    if (
+        own
+        and (own[0].group, own[0].seq) != (op.group, op.seq)
+        and other.completed.get(op.group, -1) < op.seq
+    ):
+        earlier = own[0].created_ns < next(
+            (p.created_ns for p in own if p.group == op.group and p.seq == op.seq), 0
+        )
         return "is stuck before it" if earlier else ""
     same = next((p for p in own if (p.group, p.seq) == (op.group, op.seq)), None)
     return NOT_STARTED if same and op.is_started and same.is_started is False else ""
 
 
-def _gpu_lagging(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> dict[int, Pending]:
+def _gpu_lagging(
+    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
+) -> dict[int, Pending]:
     """Ranks that do not complete what peers completed: the kernel ran with them, yet their GPU reports nothing.
 
     The completion of a synchronising operation on a peer proves that this rank's part was done.
@@ -141,14 +157,20 @@ def _gpu_lagging(by_rank: Mapping[int, RankProgress], groups: Mapping[str, Proce
         for op in rank.pending:
             if op.peer is not None or op.op in BROADCASTS:
                 continue
-            peers = [by_rank[m] for m in groups[op.group].members if m in by_rank and m != rank.rank]
+            peers = [
+                by_rank[m] for m in groups[op.group].members if m in by_rank and m != rank.rank
+            ]
             ahead = [p for p in peers if p.completed.get(op.group, -1) >= op.seq]
-            if ahead and all(p.completed.get(op.group, -1) <= rank.enqueued.get(op.group, -1) for p in ahead):
+            if ahead and all(
+                p.completed.get(op.group, -1) <= rank.enqueued.get(op.group, -1) for p in ahead
+            ):
                 lagging.setdefault(rank.rank, op)
     return lagging
 
 
-def _mismatched(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> dict[int, str]:
+def _mismatched(
+    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
+) -> dict[int, str]:
     """Ranks that called another operation, or another size, than the others at the same sequence number."""
     calls: dict[tuple[str, int], dict[int, str]] = {}
     for rank in by_rank.values():
@@ -158,16 +180,24 @@ def _mismatched(by_rank: Mapping[int, RankProgress], groups: Mapping[str, Proces
     odd: dict[int, str] = {}
     for (group, seq), by in calls.items():
         common, count = Counter(by.values()).most_common(1)[0]
-        if len(by) > 1 and count < len(by) and not common.startswith("AllToAll") and count * 2 > len(by):
+        if (
+            len(by) > 1
+            and count < len(by)
+            and not common.startswith("AllToAll")
+            and count * 2 > len(by)
+        ):
             for caller, call in by.items():
                 if call != common:
                     odd.setdefault(
-                        caller, f"called {call} where the others called {common} ({groups[group].label}, seq {seq})"
+                        caller,
+                        f"called {call} where the others called {common} ({groups[group].label}, seq {seq})",
                     )
     return odd
 
 
-def _older_dumps(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> list[int]:
+def _older_dumps(
+    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
+) -> list[int]:
     """Ranks whose peers completed operations that, by their dump, they had not even enqueued."""
     older = set()
     # sends have their own count
@@ -175,7 +205,11 @@ def _older_dumps(by_rank: Mapping[int, RankProgress], groups: Mapping[str, Proce
     for rank in by_rank.values():
         for group, last in rank.enqueued.items():
             members = groups[group].members if group in groups and group not in mixed else ()
-            if any(by_rank[m].completed.get(group, -1) > last for m in members if m in by_rank and m != rank.rank):
+            if any(
+                by_rank[m].completed.get(group, -1) > last
+                for m in members
+                if m in by_rank and m != rank.rank
+            ):
                 older.add(rank.rank)
     return sorted(older)
 
@@ -224,14 +258,20 @@ def _culprits(
     return sorted(found, key=lambda c: c.rank if c.rank is not None else -1)
 
 
-def _hosts_behind(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> dict[int, Pending]:
+def _hosts_behind(
+    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
+) -> dict[int, Pending]:
     """Ranks that enqueued less than peers stuck in the very same operation: it did not hold those hosts up."""
     behind: dict[int, Pending] = {}
     for rank in by_rank.values():
         op = rank.pending[0] if rank.pending else None
         if op is None or op.peer is not None:
             continue
-        here = [by_rank[m] for m in groups[op.group].members if m in by_rank and m != rank.rank and by_rank[m].pending]
+        here = [
+            by_rank[m]
+            for m in groups[op.group].members
+            if m in by_rank and m != rank.rank and by_rank[m].pending
+        ]
         same = [p for p in here if (p.pending[0].group, p.pending[0].seq) == (op.group, op.seq)]
         if len(same) >= 2 and all(_enqueued_more(peer, rank) for peer in same):
             behind[rank.rank] = op
@@ -240,7 +280,9 @@ def _hosts_behind(by_rank: Mapping[int, RankProgress], groups: Mapping[str, Proc
 
 def _enqueued_more(peer: RankProgress, rank: RankProgress) -> bool:
     shared = [(peer.enqueued[g], last) for g, last in rank.enqueued.items() if g in peer.enqueued]
-    return any(theirs > own for theirs, own in shared) and all(theirs >= own for theirs, own in shared)
+    return any(theirs > own for theirs, own in shared) and all(
+        theirs >= own for theirs, own in shared
+    )
 
 
 def _end_of_chain(
@@ -255,9 +297,13 @@ def _end_of_chain(
     for rank in sorted(({w.on for w in waits} - waiting) & set(by_rank)):
         wait = next(w for w in waits if w.on == rank)
         is_stuck = wait.why == NOT_STARTED
-        text = f"others wait for it in {_op(wait.op, groups)}" + (f", it {NOT_STARTED}" if is_stuck else "")
+        text = f"others wait for it in {_op(wait.op, groups)}" + (
+            f", it {NOT_STARTED}" if is_stuck else ""
+        )
         mechanism = "gpu_stuck" if is_stuck else "unknown"
-        found.append(_culprit(rank, 0.9 if is_stuck else 0.7, text, mechanism, _op(wait.op, groups)))
+        found.append(
+            _culprit(rank, 0.9 if is_stuck else 0.7, text, mechanism, _op(wait.op, groups))
+        )
     if found:
         return found
     for rank in absent:
@@ -273,7 +319,9 @@ def _absent(by_rank: Mapping[int, RankProgress], waits: Sequence[_Wait]) -> list
     return sorted({w.on for w in waits if w.on in gone and w.op == by_rank[w.waiter].pending[0]})
 
 
-def _culprit(rank: int, confidence: float, text: str, mechanism: str, collective: str | None) -> Culprit:
+def _culprit(
+    rank: int, confidence: float, text: str, mechanism: str, collective: str | None
+) -> Culprit:
     return Culprit(
         worker=f"rank {rank}",
         rank=rank,
@@ -307,7 +355,9 @@ def _evidence(
     for wait in waits:
         if wait.on in named and wait.waiter not in named and (wait.waiter, wait.on) not in told:
             told.add((wait.waiter, wait.on))
-            direct.setdefault(f"{_op(wait.op, groups)} for rank {wait.on}, which {wait.why}", set()).add(wait.waiter)
+            direct.setdefault(
+                f"{_op(wait.op, groups)} for rank {wait.on}, which {wait.why}", set()
+            ).add(wait.waiter)
     widest = sorted(direct.items(), key=lambda item: -len(item[1]))[:4]
     lines += [f"{_ranks(sorted(by))} in {what}" for what, by in widest]
     victims = {w.waiter for w in waits} - named
@@ -324,15 +374,11 @@ def _evidence(
 
 def _not_sure(culprits: Sequence[Culprit], absent: Sequence[int]) -> str | None:
     if not culprits:
-        return (
-            "every present rank has arrived and nobody moves: a dead link or a missing rank; NCCL_DEBUG=INFO would tell"
-        )
+        return "every present rank has arrived and nobody moves: a dead link or a missing rank; NCCL_DEBUG=INFO would tell"
     if culprits[0].detail.startswith("no_dump") and len(absent) > 1:
         return f"ranks {_list(list(absent))} left no dump: their dumps would tell which of them stopped first"
     if absent and not culprits[0].detail.startswith("no_dump"):
-        return (
-            f"ranks {_list(list(absent))} left no dump and are waited for too: their dumps would complete the picture"
-        )
+        return f"ranks {_list(list(absent))} left no dump and are waited for too: their dumps would complete the picture"
     if culprits[0].detail.startswith("unknown"):
         return "no rank shows a clear signature; a second dump ten seconds later would show who still moves"
     return None
@@ -340,7 +386,11 @@ def _not_sure(culprits: Sequence[Culprit], absent: Sequence[int]) -> str | None:
 
 def _notes(by_rank: Mapping[int, RankProgress], world: int) -> tuple[str, ...]:
     missing = sorted(set(range(world)) - set(by_rank))
-    return (f"partial set: dumps of {len(by_rank)} of {world} ranks; missing {_list(missing)}",) if missing else ()
+    return (
+        (f"partial set: dumps of {len(by_rank)} of {world} ranks; missing {_list(missing)}",)
+        if missing
+        else ()
+    )
 
 
 def _op(op: Pending, groups: Mapping[str, ProcessGroup]) -> str:
@@ -352,4 +402,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _list(ranks: Sequence[int]) -> str:
-    return ", ".join(str(r) for r in ranks[:16]) + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")
+    return ", ".join(str(r) for r in ranks[:16]) + (
+        f" and {len(ranks) - 16} more" if len(ranks) > 16 else ""
+    )

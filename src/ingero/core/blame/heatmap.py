@@ -14,7 +14,12 @@ from ingero.core.robust import known_median
 
 MAX_ROWS, MAX_COLUMNS = 64, 150
 TEXT, FAINT, UNKNOWN, PAPER = "#1b1f24", "#656d76", "#d7dade", "#ffffff"
-SLOW = ((255, 247, 236), (253, 187, 132), (227, 74, 51), (127, 0, 0))  # pace of the role … far slower
+SLOW = (
+    (255, 247, 236),
+    (253, 187, 132),
+    (227, 74, 51),
+    (127, 0, 0),
+)  # pace of the role … far slower
 FAST = ((255, 247, 236), (158, 202, 225), (33, 113, 181))
 MIN_SPAN = 0.05  # colours never stretch over less than this excess
 
@@ -56,17 +61,31 @@ def draw(answer: Answer, title: str) -> Drawing:
         raise ValueError("this answer has no steps to draw")
     rows, heat = _shown_rows(answer.heat)
     values, starts = _shown_columns(heat.values)
-    cell_w, cell_h = max(4, min(22, 900 // max(1, values.shape[1]))), max(10, min(24, 620 // max(1, len(rows))))
+    cell_w, cell_h = (
+        max(4, min(22, 900 // max(1, values.shape[1]))),
+        max(10, min(24, 620 // max(1, len(rows)))),
+    )
     left = 24 + 7 * max(len(heat.rows[r]) for r in rows)
     top, named = 74, _named_rows(answer, heat)
-    span = max(MIN_SPAN, float(np.nanquantile(values, 0.995)) - 1.0, *(c.excess or 0.0 for c in answer.culprits[:1]))
-    boxes, labels = [], [Label(20, 28, title, 17, bold=True), Label(20, 50, _headline(answer), 13, fill=FAINT)]
+    span = max(
+        MIN_SPAN,
+        float(np.nanquantile(values, 0.995)) - 1.0,
+        *(c.excess or 0.0 for c in answer.culprits[:1]),
+    )
+    boxes, labels = (
+        [],
+        [Label(20, 28, title, 17, bold=True), Label(20, 50, _headline(answer), 13, fill=FAINT)],
+    )
     for y, row in enumerate(rows):
         at = top + y * cell_h
-        labels.append(Label(left - 8, at + cell_h * 0.72, heat.rows[row], 11, "end", bold=row in named))
+        labels.append(
+            Label(left - 8, at + cell_h * 0.72, heat.rows[row], 11, "end", bold=row in named)
+        )
         for x, value in enumerate(values[row]):
             hint = f"{heat.rows[row]}, step {heat.columns[starts[x]]}: {_times(value)}"
-            boxes.append(Box(left + x * cell_w, at, cell_w - 0.5, cell_h - 1, _colour(value, span), hint))
+            boxes.append(
+                Box(left + x * cell_w, at, cell_w - 0.5, cell_h - 1, _colour(value, span), hint)
+            )
         if row in named:
             labels.append(
                 Label(
@@ -81,17 +100,32 @@ def draw(answer: Answer, title: str) -> Drawing:
     bottom = top + len(rows) * cell_h
     every = max(1, math.ceil(60 / cell_w))
     for x in range(0, values.shape[1], every):
-        labels.append(Label(left + (x + 0.5) * cell_w, bottom + 15, str(heat.columns[starts[x]]), 10, "middle", FAINT))
+        labels.append(
+            Label(
+                left + (x + 0.5) * cell_w,
+                bottom + 15,
+                str(heat.columns[starts[x]]),
+                10,
+                "middle",
+                FAINT,
+            )
+        )
     labels.append(Label(left, bottom + 34, "step", 11, fill=FAINT))
     if len(rows) < len(heat.rows):
         labels.append(
             Label(
-                left, top - 6, f"the {len(rows)} of {len(heat.rows)} workers furthest from their pace", 11, fill=FAINT
+                left,
+                top - 6,
+                f"the {len(rows)} of {len(heat.rows)} workers furthest from their pace",
+                11,
+                fill=FAINT,
             )
         )
     legend_boxes, legend_labels = _legend(left, bottom + 52, span)
     width = int(max(left + values.shape[1] * cell_w + 170, left + 420))
-    return Drawing(width, int(bottom + 100), tuple(boxes + legend_boxes), tuple(labels + legend_labels))
+    return Drawing(
+        width, int(bottom + 100), tuple(boxes + legend_boxes), tuple(labels + legend_labels)
+    )
 
 
 def to_svg(drawing: Drawing) -> str:
@@ -119,8 +153,13 @@ def to_svg(drawing: Drawing) -> str:
 def _headline(answer: Answer) -> str:
     what = "own time per step against workers of the same role"
     if answer.culprits:
-        names = [c.worker if c.worker.startswith("rank") else f"{c.worker} (rank {c.rank})" for c in answer.culprits]
-        slow = ", ".join(f"{name}: {c.cause}" for name, c in zip(names, answer.culprits, strict=True))
+        names = [
+            c.worker if c.worker.startswith("rank") else f"{c.worker} (rank {c.rank})"
+            for c in answer.culprits
+        ]
+        slow = ", ".join(
+            f"{name}: {c.cause}" for name, c in zip(names, answer.culprits, strict=True)
+        )
         return f"slow – {slow} – {what}"
     if answer.cause:
         return f"{str(answer.cause).replace('_', ' ')}, no worker is to blame – {what}"
@@ -133,14 +172,20 @@ def _named_rows(answer: Answer, heat: Heat) -> dict[int, str]:
         for i, row in enumerate(heat.rows):
             if row == culprit.worker or row.startswith(f"{culprit.worker} "):
                 often = f" every {culprit.period} steps" if culprit.period else ""
-                named[i] = f"{culprit.excess:+.1%}{often}" if culprit.excess is not None else str(culprit.cause)
+                named[i] = (
+                    f"{culprit.excess:+.1%}{often}"
+                    if culprit.excess is not None
+                    else str(culprit.cause)
+                )
     return named
 
 
 def _shown_rows(heat: Heat) -> tuple[list[int], Heat]:
     if len(heat.rows) <= MAX_ROWS:
         return list(range(len(heat.rows))), heat
-    far = np.nan_to_num(np.abs(known_median(np.log(np.where(heat.values > 0, heat.values, np.nan)), 1)))
+    far = np.nan_to_num(
+        np.abs(known_median(np.log(np.where(heat.values > 0, heat.values, np.nan)), 1))
+    )
     return sorted(np.argsort(-far, kind="stable")[:MAX_ROWS].tolist()), heat
 
 
@@ -158,7 +203,10 @@ def _shown_columns(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], li
 
 
 def _legend(x: float, y: float, span: float) -> tuple[list[Box], list[Label]]:
-    boxes = [Box(x + i * 3, y, 3, 12, _colour(1 - span / 2 + i * 1.5 * span / 80, span)) for i in range(80)]
+    boxes = [
+        Box(x + i * 3, y, 3, 12, _colour(1 - span / 2 + i * 1.5 * span / 80, span))
+        for i in range(80)
+    ]
     boxes.append(Box(x + 270, y, 14, 12, UNKNOWN))
     marks = ((1 - span / 2, 0), (1.0, 80), (1 + span, 240))
     labels = [Label(x + at, y + 27, _times(value), 10, "middle", FAINT) for value, at in marks[:2]]
@@ -182,5 +230,7 @@ def _blend(ramp: Sequence[tuple[int, int, int]], place: float) -> str:
     at = place * (len(ramp) - 1)
     low = min(int(at), len(ramp) - 2)
     part = at - low
-    red, green, blue = (round(a + (b - a) * part) for a, b in zip(ramp[low], ramp[low + 1], strict=True))
+    red, green, blue = (
+        round(a + (b - a) * part) for a, b in zip(ramp[low], ramp[low + 1], strict=True)
+    )
     return f"#{red:02x}{green:02x}{blue:02x}"

@@ -18,13 +18,18 @@ from ingero.core.robust import MAD_TO_SIGMA, known_median
 
 LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
 STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
-LIKELY_SHARE, CERTAIN_SHARE = 0.5, 0.8  # of the excess that must be host time: beyond the peers' spread, or within it
+LIKELY_SHARE, CERTAIN_SHARE = (
+    0.5,
+    0.8,
+)  # of the excess that must be host time: beyond the peers' spread, or within it
 ORIGIN_SHARE = 0.2
 CLEAR_SIGMAS = 3.0
 CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree within this
 
 
-def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, exact_ends: bool) -> CauseClass:
+def classify(
+    collectives: Collectives, measured: RecordSteps, suspect: Suspect, exact_ends: bool
+) -> CauseClass:
     """HOST, COMPUTE, or UNKNOWN where the records cannot tell."""
     if not exact_ends or not collectives.is_gpu_timed.any():
         return _by_enqueue_alone(collectives, measured, suspect)
@@ -32,7 +37,9 @@ def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, 
     peers = _peers(measured, suspect)
     if not peers.any() or not np.isfinite(own[suspect.worker]).any():
         return CauseClass.UNKNOWN
-    excess = own[suspect.worker] - np.nan_to_num(known_median(own[peers], 0))  # a place that no peer has is all excess
+    excess = own[suspect.worker] - np.nan_to_num(
+        known_median(own[peers], 0)
+    )  # a place that no peer has is all excess
     worst = int(np.nanargmax(excess))
     if queue[suspect.worker, worst] <= max(LAUNCH_S, STARVED_SHARE * own[suspect.worker, worst]):
         return CauseClass.HOST
@@ -46,12 +53,16 @@ def classify(collectives: Collectives, measured: RecordSteps, suspect: Suspect, 
     if later <= CLEAR_SIGMAS * spread:
         return CauseClass.HOST if later >= CERTAIN_SHARE * total else CauseClass.COMPUTE
     delay = np.nan_to_num(idle[suspect.worker] - np.nan_to_num(known_median(idle[peers], 0)))
-    origin = int(delay.argmax())  # where collectives overlap compute, one delay shows at every later place again
+    origin = int(
+        delay.argmax()
+    )  # where collectives overlap compute, one delay shows at every later place again
     begins_there = delay[origin] >= max(LIKELY_SHARE * excess[origin], ORIGIN_SHARE * total)
     return CauseClass.HOST if begins_there or later >= LIKELY_SHARE * total else CauseClass.COMPUTE
 
 
-def _tables(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> tuple[Floats, Floats, Floats]:
+def _tables(
+    collectives: Collectives, measured: RecordSteps, suspect: Suspect
+) -> tuple[Floats, Floats, Floats]:
     """Median own time, time until the enqueue and queue at the enqueue, as [worker, place in the step]."""
     segments = own_segments(collectives)
     step, place = measured.row_step[segments.row], measured.row_place[segments.row]
@@ -78,7 +89,9 @@ def _peers(measured: RecordSteps, suspect: Suspect) -> NDArray[np.bool_]:
     return peers
 
 
-def _by_enqueue_alone(collectives: Collectives, measured: RecordSteps, suspect: Suspect) -> CauseClass:
+def _by_enqueue_alone(
+    collectives: Collectives, measured: RecordSteps, suspect: Suspect
+) -> CauseClass:
     """From enqueue times alone: as late as the excess means the host, in time means the GPU.
 
     Clocks must agree for that, so it is said only where the other ranks' enqueue times do, within half the excess.

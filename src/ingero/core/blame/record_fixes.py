@@ -13,7 +13,9 @@ from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.lag import match_collectives
 from ingero.core.robust import known_median
 
-NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+NEEDED_SHARE = (
+    0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+)
 
 
 NEXT_TO_NONE = 0.02  # of its own gap: no GPU is fifty times slower
@@ -27,7 +29,9 @@ class Fixer:
     def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
         self._collectives, self._measured = collectives, measured
         self._chain = build_chain(collectives) if exact_ends and _is_whole(collectives) else None
-        self._base = replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0
+        self._base = (
+            replay_chain(self._chain, self._chain.gap_s).max(initial=0.0) if self._chain else 0.0
+        )
 
     def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
         """Those without whose fix the job would stay slow; the others only run late because of them."""
@@ -35,7 +39,11 @@ class Fixer:
         if len(kept) < 2:
             return kept
         best = self.saved(kept)
-        kept = [s for s in kept if best - self.saved([o for o in kept if o is not s]) >= NEEDED_SHARE * best]
+        kept = [
+            s
+            for s in kept
+            if best - self.saved([o for o in kept if o is not s]) >= NEEDED_SHARE * best
+        ]
         return kept or list(suspects[:1])
 
     def saved(self, suspects: Sequence[Suspect]) -> float:
@@ -68,7 +76,9 @@ class Fixer:
         assert self._chain is not None
         workers, gaps = self._measured.workers, self._gaps()
         rows, place = gaps[worker]
-        peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without]
+        peers = [
+            w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without
+        ]
         if not peers:
             return rows, np.full(len(rows), np.nan)
         table = np.full((len(peers), *place.max(axis=0, initial=0) + 1), np.nan)
@@ -104,7 +114,9 @@ class Fixer:
 
 def _is_whole(collectives: Collectives) -> bool:
     groups = match_collectives(collectives)
-    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    is_edge = np.isin(
+        collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS]
+    )
     needed = np.where(is_edge, 2, collectives.nranks)
     present = np.bincount(groups)[groups] if len(groups) else groups
     return bool(np.mean(present >= needed) >= WHOLE_SHARE) if len(groups) else False
@@ -112,5 +124,9 @@ def _is_whole(collectives: Collectives) -> bool:
 
 def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:
     """Median own time per step of the workers with the same role."""
-    peers = [w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without]
-    return known_median(workers.own_s[peers], 0) if peers else np.full(workers.own_s.shape[1], np.nan)
+    peers = [
+        w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without
+    ]
+    return (
+        known_median(workers.own_s[peers], 0) if peers else np.full(workers.own_s.shape[1], np.nan)
+    )

@@ -40,13 +40,20 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
     ranks = tuple(int(w) for w in np.unique(collectives.who))
     cohort = find_roles(collectives, ranks)
     cells = _cells(collectives, ranks, cohort, exact_ends)
-    numbers = np.unique(np.concatenate([step[step >= 0] for _, step, _ in cells])) if cells else np.empty(0, np.int64)
+    numbers = (
+        np.unique(np.concatenate([step[step >= 0] for _, step, _ in cells]))
+        if cells
+        else np.empty(0, np.int64)
+    )
     shape = (len(ranks), len(numbers))
     own, length, inside = (np.full(shape, np.nan) for _ in range(3))
     segments = own_segments(collectives)
     own_of = np.full(len(collectives), np.nan)
     own_of[segments.row] = segments.own_s
-    row_step, row_place = np.full(len(collectives), -1, np.intp), np.zeros(len(collectives), np.intp)
+    row_step, row_place = (
+        np.full(len(collectives), -1, np.intp),
+        np.zeros(len(collectives), np.intp),
+    )
     for i, (rows, step, is_pacer) in enumerate(cells):
         column = np.where(step >= 0, np.searchsorted(numbers, step), -1)
         row_step[rows] = column
@@ -57,12 +64,16 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
         length[i, column[is_pacer][1:]] = np.diff(clock) / 1e9
     whole = np.isfinite(length) & _complete(cells, numbers, shape)
     with np.errstate(all="ignore"):
-        period = np.nanmedian(np.where(whole.any(axis=0), length, 0.0), axis=0) if ranks else np.empty(0)
+        period = (
+            np.nanmedian(np.where(whole.any(axis=0), length, 0.0), axis=0) if ranks else np.empty(0)
+        )
     if not exact_ends:
         own = _own_by_waiting(inside, period, whole)
     own = np.maximum(own, MIN_OWN_SHARE * _mean_without_extremes(period) if len(period) else 0.0)
     own = np.where(whole, own, np.nan)
-    kept = whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())  # steps that at least half of the ranks saw whole
+    kept = whole.sum(axis=0) * 2 >= max(
+        1, whole.any(axis=1).sum()
+    )  # steps that at least half of the ranks saw whole
     remap = np.where(kept, np.cumsum(kept) - 1, -1)
     row_step = np.where(row_step >= 0, remap[row_step], -1) if len(remap) else row_step
     steps = tuple(int(n) for n in numbers[kept])
@@ -98,20 +109,32 @@ def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.arange(len(column)) - np.repeat(begins, np.diff(np.r_[begins, len(column)]))
 
 
-def _cells(collectives: Collectives, ranks: tuple[int, ...], cohort: NDArray[np.intp], exact_ends: bool) -> list[Cell]:
+def _cells(
+    collectives: Collectives, ranks: tuple[int, ...], cohort: NDArray[np.intp], exact_ends: bool
+) -> list[Cell]:
     """Per rank its rows in time order, the step of each, and which of them close one."""
     clock = collectives.entry_ns if exact_ends else collectives.start_ns
     order = np.lexsort((collectives.seq, clock, collectives.who))
     bounds = np.searchsorted(collectives.who[order], [*ranks, np.iinfo(np.int32).max])
-    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    is_edge = np.isin(
+        collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS]
+    )
     found = [order[begin:stop] for begin, stop in itertools.pairwise(bounds)]
-    pacers = _agreed(collectives, found, [_pacer(collectives, rows, is_edge[rows]) for rows in found], cohort)
+    pacers = _agreed(
+        collectives, found, [_pacer(collectives, rows, is_edge[rows]) for rows in found], cohort
+    )
     cells = []
     for rows, pacer in zip(found, pacers, strict=True):
         sequence = collectives.seq[rows]
         marks = np.flatnonzero(pacer)
-        at = np.searchsorted(marks, np.arange(len(rows)))  # a row belongs to the next pacer, itself included
-        numbered = sequence[marks] if len(marks) and (sequence[marks] >= 0).all() else np.arange(len(marks))
+        at = np.searchsorted(
+            marks, np.arange(len(rows))
+        )  # a row belongs to the next pacer, itself included
+        numbered = (
+            sequence[marks]
+            if len(marks) and (sequence[marks] >= 0).all()
+            else np.arange(len(marks))
+        )
         numbered = numbered if len(np.unique(numbered)) == len(marks) else np.arange(len(marks))
         step = (
             np.where(at < len(marks), numbered[np.minimum(at, len(marks) - 1)], -1)
@@ -134,10 +157,15 @@ def _complete(cells: list[Cell], numbers: Ints, shape: tuple[int, int]) -> NDArr
     return complete
 
 
-def _pacer(collectives: Collectives, rows: NDArray[np.intp], is_edge: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _pacer(
+    collectives: Collectives, rows: NDArray[np.intp], is_edge: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
     """Mask of the collective that closes a step: the rarest regular one, the widest and largest among equals."""
     usable = ~is_edge if (~is_edge).any() else np.ones(len(rows), bool)
-    key = np.stack([collectives.comm[rows].view(np.int64), collectives.op[rows], collectives.size_bytes[rows]], axis=1)
+    key = np.stack(
+        [collectives.comm[rows].view(np.int64), collectives.op[rows], collectives.size_bytes[rows]],
+        axis=1,
+    )
     found, inverse, counts = np.unique(key, axis=0, return_inverse=True, return_counts=True)
     inverse = inverse.reshape(-1)
     allowed = np.bincount(inverse[usable], minlength=len(found)) > 0
@@ -151,7 +179,10 @@ def _pacer(collectives: Collectives, rows: NDArray[np.intp], is_edge: NDArray[np
 
 
 def _agreed(
-    collectives: Collectives, found: list[NDArray[np.intp]], pacers: list[NDArray[np.bool_]], cohort: NDArray[np.intp]
+    collectives: Collectives,
+    found: list[NDArray[np.intp]],
+    pacers: list[NDArray[np.bool_]],
+    cohort: NDArray[np.intp],
 ) -> list[NDArray[np.bool_]]:
     """The pacers, but of a rank with few records the one of its role: in few, another collective may seem rarest."""
     kinds = np.stack([collectives.op, collectives.nranks, collectives.size_bytes], axis=1)
@@ -161,7 +192,10 @@ def _agreed(
         longest = members[lengths[members].argmax()]
         model = found[longest][pacers[longest]][0]
         for rank in members[lengths[members] * 2 < lengths[longest]].tolist():
-            alike, comm = (kinds[found[rank]] == kinds[model]).all(axis=1), collectives.comm[found[rank]]
+            alike, comm = (
+                (kinds[found[rank]] == kinds[model]).all(axis=1),
+                collectives.comm[found[rank]],
+            )
             is_plain = len(np.unique(comm[alike])) == 1
             agreed[rank] = alike if is_plain else alike & (comm == collectives.comm[model])
     return agreed

@@ -11,7 +11,14 @@ from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit, Fix, Heat
 from ingero.core.blame.host_or_gpu import classify
 from ingero.core.blame.record_fixes import Fixer, pace_of
 from ingero.core.blame.record_steps import RecordSteps, measure_steps
-from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, Suspect, WorkerSteps, judge
+from ingero.core.blame.suspects import (
+    MIN_STEPS_TO_DROP,
+    WARM_UP_STEPS,
+    Findings,
+    Suspect,
+    WorkerSteps,
+    judge,
+)
 from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.edges import number_edges
@@ -19,7 +26,9 @@ from ingero.core.collectives.lag import match_collectives, measure_lag
 from ingero.core.robust import known_median
 
 LOSS_FLOOR = 0.03
-DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause
+DATA_FLOOR = (
+    0.05  # of a step lost to whoever is slowest in it before uneven data is called the cause
+)
 OVERLAP_SHARE = 0.1  # of a slow GPU's gaps at which its peers have none
 EVEN = 0.6  # how evenly the slowest place must rotate, 1 being perfectly
 
@@ -71,15 +80,23 @@ def blame_records(
     findings = judge(workers)
     job = _Job(collectives, measured, findings, step_s, world, exact_ends, labels or {})
     fixer = Fixer(collectives, measured, exact_ends)
-    suspects = sorted(fixer.needed(findings.suspects), key=lambda s: -_loss_of(s, len(workers.steps)))
+    suspects = sorted(
+        fixer.needed(findings.suspects), key=lambda s: -_loss_of(s, len(workers.steps))
+    )
     culprits = tuple(_culprit(job, suspect) for suspect in suspects)
     saved_s = fixer.saved(suspects)
-    links = [] if culprits else find_slow_links(collectives, measured.row_step, len(workers.steps), job.step_s)
+    links = (
+        []
+        if culprits
+        else find_slow_links(collectives, measured.row_step, len(workers.steps), job.step_s)
+    )
     stages_s = _structural_loss(workers, {s.worker for s in suspects})
     cause, loss_s = _cause(job, culprits, links, saved_s, stages_s)
     if cause is CauseClass.NETWORK:
         culprits = tuple(_link_culprits(job, links))
-    fixes = [Fix(job.name(s.worker), job.step_s - t, t) for s in suspects for t in [fixer.saved([s])]]
+    fixes = [
+        Fix(job.name(s.worker), job.step_s - t, t) for s in suspects for t in [fixer.saved([s])]
+    ]
     if len(suspects) > 1:
         fixes.append(Fix("all of them", job.step_s - saved_s, saved_s))
     if cause in (CauseClass.NETWORK, CauseClass.STRUCTURAL, CauseClass.DATA_IMBALANCE):
@@ -119,7 +136,11 @@ def _culprit(job: _Job, suspect: Suspect) -> Culprit:
     often = (
         f"every {suspect.stall_period} steps"
         if suspect.stall_period
-        else (f"in {len(suspect.stalls)} steps" if suspect.stalls else f"in {suspect.named_share:.0%} of the steps")
+        else (
+            f"in {len(suspect.stalls)} steps"
+            if suspect.stalls
+            else f"in {suspect.named_share:.0%} of the steps"
+        )
     )
     return Culprit(
         worker=job.name(suspect.worker),
@@ -133,7 +154,9 @@ def _culprit(job: _Job, suspect: Suspect) -> Culprit:
         period=suspect.stall_period,
         collective=_awaited_collective(job, suspect),
         detail=f"own time over {suspect.peers} peers {often}{_BUSY.get(cause, '')}",
-        next_step=NEXT_STEPS.get(cause, "record with the NCCL plugin to tell host from GPU (`ingero run --print-env`)"),
+        next_step=NEXT_STEPS.get(
+            cause, "record with the NCCL plugin to tell host from GPU (`ingero run --print-env`)"
+        ),
     )
 
 
@@ -168,7 +191,11 @@ def _structural_loss(workers: WorkerSteps, named: set[int]) -> float:
 
 
 def _cause(
-    job: _Job, culprits: Sequence[Culprit], links: Sequence[SlowLink], saved_s: float, stages_s: float
+    job: _Job,
+    culprits: Sequence[Culprit],
+    links: Sequence[SlowLink],
+    saved_s: float,
+    stages_s: float,
 ) -> tuple[CauseClass | None, float]:
     if culprits:
         return culprits[0].cause, saved_s
@@ -179,7 +206,11 @@ def _cause(
         (CauseClass.STRUCTURAL, stages_s, LOSS_FLOOR),
         (CauseClass.DATA_IMBALANCE, data_s, DATA_FLOOR),
     ]
-    likely = [(cause, loss) for cause, loss, floor in options if loss >= floor * job.step_s and not findings.split]
+    likely = [
+        (cause, loss)
+        for cause, loss, floor in options
+        if loss >= floor * job.step_s and not findings.split
+    ]
     return max(likely, key=lambda c: c[1]) if likely else (None, 0.0)
 
 
@@ -237,9 +268,7 @@ def _not_sure(
         return "everyone waits, and the ranks without records are not compared: one of them may be the slow one"
     roles = np.bincount(job.measured.workers.cohort)
     if not culprits and roles.max() == 1:
-        return (
-            "every role has one rank only: a slow stage may be the partition or its rank; a second replica would tell"
-        )
+        return "every role has one rank only: a slow stage may be the partition or its rank; a second replica would tell"
     if culprits and culprits[0].cause is CauseClass.UNKNOWN:
         return "the rank is clear, its class is not: only the NCCL plugin sees enqueue and GPU start on one clock"
     return None
@@ -255,7 +284,9 @@ def _unexplained_wait(job: _Job) -> float:
     whole = np.bincount(groups, minlength=size)[groups] >= c.nranks
     shortest = np.full(size, np.inf)
     np.minimum.at(shortest, groups, c.duration_ns / 1e9)
-    kind = np.unique(np.stack([c.op, c.size_bytes, c.nranks], 1), axis=0, return_inverse=True)[1].reshape(-1)
+    kind = np.unique(np.stack([c.op, c.size_bytes, c.nranks], 1), axis=0, return_inverse=True)[
+        1
+    ].reshape(-1)
     usual = np.full(int(kind.max()) + 1, np.nan)
     for code in np.unique(kind[whole]):
         usual[code] = np.median(shortest[groups[whole & (kind == code)]])
@@ -271,11 +302,17 @@ def _missing(job: _Job) -> list[int]:
 
 
 def _mean_period(workers: WorkerSteps) -> float:
-    period = workers.period_s[WARM_UP_STEPS:] if len(workers.period_s) >= MIN_STEPS_TO_DROP else workers.period_s
+    period = (
+        workers.period_s[WARM_UP_STEPS:]
+        if len(workers.period_s) >= MIN_STEPS_TO_DROP
+        else workers.period_s
+    )
     return float(np.nanmean(period))
 
 
-def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink], stages_s: float) -> list[str]:
+def _evidence(
+    job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink], stages_s: float
+) -> list[str]:
     workers, findings = job.measured.workers, job.findings
     lines = []
     for s in suspects:
@@ -289,7 +326,9 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
             f"{np.nanmedian(np.delete(waits, s.worker)):.2f} ms at the others, who wait"
         )
     named = {s.worker for s in suspects}
-    others = [w for w in range(len(workers.own_s)) if w not in named and np.isfinite(findings.excess[w])]
+    others = [
+        w for w in range(len(workers.own_s)) if w not in named and np.isfinite(findings.excess[w])
+    ]
     side = [w for w in others if w in {s.worker for s in findings.suspects}]
     if side:
         lines.append(
@@ -301,9 +340,13 @@ def _evidence(job: _Job, suspects: Sequence[Suspect], links: Sequence[SlowLink],
         )
     lines += [link.describe(job.collectives.recorders) for link in links[:2]]
     if stages_s > LOSS_FLOOR * job.step_s:
-        lines.append(f"the slowest role takes {stages_s * 1e3:.2f} ms more than the mean of the roles")
+        lines.append(
+            f"the slowest role takes {stages_s * 1e3:.2f} ms more than the mean of the roles"
+        )
     if not suspects and findings.rotating_loss >= DATA_FLOOR:
-        lines.append(f"the slowest rank changes from step to step and costs {findings.rotating_loss:.1%} of the step")
+        lines.append(
+            f"the slowest rank changes from step to step and costs {findings.rotating_loss:.1%} of the step"
+        )
     return lines
 
 
@@ -311,18 +354,26 @@ def _notes(job: _Job, repeated: int) -> tuple[str, ...]:
     missing, notes = _missing(job), []
     if missing:
         shown = ", ".join(map(str, missing[:16]))
-        notes.append(f"partial set: {job.world - len(missing)} of {job.world} ranks; missing {shown}")
+        notes.append(
+            f"partial set: {job.world - len(missing)} of {job.world} ranks; missing {shown}"
+        )
     if repeated:
-        notes.append(f"{repeated} records were there before, in this file or another, and count once")
+        notes.append(
+            f"{repeated} records were there before, in this file or another, and count once"
+        )
     return tuple(notes)
 
 
-def _overlap_note(fixer: Fixer, suspects: Sequence[Suspect], culprits: Sequence[Culprit]) -> list[str]:
+def _overlap_note(
+    fixer: Fixer, suspects: Sequence[Suspect], culprits: Sequence[Culprit]
+) -> list[str]:
     """Said where it is plain: no rank alone has GPU work between two collectives."""
     slow = [s for s, c in zip(suspects, culprits, strict=False) if c.cause is CauseClass.COMPUTE]
     if not any(fixer.hidden_share(suspect) > OVERLAP_SHARE for suspect in slow):
         return []
-    return ["collectives overlap compute: peers work while they wait, so the loss is less than excess and price say"]
+    return [
+        "collectives overlap compute: peers work while they wait, so the loss is less than excess and price say"
+    ]
 
 
 def _heat(job: _Job) -> Heat:

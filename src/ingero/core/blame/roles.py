@@ -17,14 +17,18 @@ def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.int
     """A role number for each recorder code in `ranks`."""
     signatures = [_signature(collectives, who) for who in ranks]
     stage = _stages(collectives, ranks)
-    keys = {key: code for code, key in enumerate(dict.fromkeys(zip(signatures, stage, strict=True)))}
+    keys = {
+        key: code for code, key in enumerate(dict.fromkeys(zip(signatures, stage, strict=True)))
+    }
     return np.array([keys[key] for key in zip(signatures, stage, strict=True)], np.intp)
 
 
 def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, int]]:
     """Operations, widths and sizes that this rank uses regularly; rare ones are start-up and checkpoints."""
     rows = np.flatnonzero(collectives.who == who)
-    keys = np.stack([collectives.op[rows], collectives.nranks[rows], collectives.size_bytes[rows]], axis=1)
+    keys = np.stack(
+        [collectives.op[rows], collectives.nranks[rows], collectives.size_bytes[rows]], axis=1
+    )
     found, counts = np.unique(keys, axis=0, return_counts=True)
     if len(found) > 64:  # sizes differ from call to call: they say nothing about the role
         found, counts = np.unique(keys[:, :2], axis=0, return_counts=True)
@@ -35,12 +39,16 @@ def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, 
 
 def _stages(collectives: Collectives, ranks: Sequence[int]) -> list[int]:
     """Component of each rank over communicators inside which nobody sends to anybody."""
-    is_edge = np.isin(collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS])
+    is_edge = np.isin(
+        collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS]
+    )
     if not is_edge.any():
         return [0] * len(ranks)
     members: dict[int, set[int]] = {}
     position: dict[tuple[int, int], int] = {}
-    triples = np.unique(np.stack([collectives.comm.view(np.int64), collectives.who, collectives.rank], 1), axis=0)
+    triples = np.unique(
+        np.stack([collectives.comm.view(np.int64), collectives.who, collectives.rank], 1), axis=0
+    )
     for comm, who, rank in triples.tolist():
         members.setdefault(comm, set()).add(who)
         position[comm, rank] = who
@@ -66,6 +74,12 @@ def _edges(
 ) -> set[tuple[int, int]]:
     rows = np.flatnonzero(is_edge & (collectives.peer >= 0))
     seen = np.unique(
-        np.stack([collectives.comm[rows].view(np.int64), collectives.who[rows], collectives.peer[rows]], 1), axis=0
+        np.stack(
+            [collectives.comm[rows].view(np.int64), collectives.who[rows], collectives.peer[rows]],
+            1,
+        ),
+        axis=0,
     )
-    return {(who, position[comm, peer]) for comm, who, peer in seen.tolist() if (comm, peer) in position}
+    return {
+        (who, position[comm, peer]) for comm, who, peer in seen.tolist() if (comm, peer) in position
+    }

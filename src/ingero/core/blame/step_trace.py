@@ -22,7 +22,11 @@ Floats = NDArray[np.float64]
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 COMPUTE = frozenset({FORWARD, BACKWARD})
 POINT_TO_POINT = frozenset({"forward-send", "forward-recv", "backward-send", "backward-recv"})
-PARAMS_GATHER, GRADS_SCATTER, GRADS_SEPARATE = "params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"
+PARAMS_GATHER, GRADS_SCATTER, GRADS_SEPARATE = (
+    "params-all-gather",
+    "grads-reduce-scatter",
+    "separate-grads-all-reduce",
+)
 CLIP, EMBEDDING, OPTIMIZER = "optimizer-clip-main-grad", "embedding-grads-all-reduce", "optimizer"
 ACROSS_REPLICAS = frozenset({PARAMS_GATHER, GRADS_SCATTER, GRADS_SEPARATE, CLIP})
 COMMUNICATION = POINT_TO_POINT | ACROSS_REPLICAS | {EMBEDDING, "layernorm-grads-all-reduce"}
@@ -69,7 +73,12 @@ class StepTrace:
     def nodes_where(self, optypes: frozenset[str], stage: int | None = None) -> NDArray[np.intp]:
         """Indices of the nodes of these types, on one stage or all."""
         return np.array(
-            [i for i, n in enumerate(self.nodes) if n.optype in optypes and stage in (None, n.stage)], np.intp
+            [
+                i
+                for i, n in enumerate(self.nodes)
+                if n.optype in optypes and stage in (None, n.stage)
+            ],
+            np.intp,
         )
 
 
@@ -114,7 +123,9 @@ def transfer_times(trace: StepTrace, graph: Graph) -> Floats:
     result = trace.duration_s.copy()
     for i, members in enumerate(graph.group):
         if members:
-            arrival = _last_arrival([trace.start_s[m] for m in members], bool(graph.across_replicas[i]))
+            arrival = _last_arrival(
+                [trace.start_s[m] for m in members], bool(graph.across_replicas[i])
+            )
             transfer = trace.start_s[i] + trace.duration_s[i] - arrival
             result[i] = np.where(transfer <= -MAX_BACKWARD_CLOCK_S, 0.0, transfer)
     return result
@@ -165,12 +176,16 @@ class _Order:
         self.trace, self.stage = trace, stage
         first = trace.start_s[:, 0, 0]
         rows = [i for i, n in enumerate(trace.nodes) if n.stage == stage]
-        self.rows = sorted(rows, key=lambda i: (first[i], trace.nodes[i].seq, trace.nodes[i].optype))
+        self.rows = sorted(
+            rows, key=lambda i: (first[i], trace.nodes[i].seq, trace.nodes[i].optype)
+        )
         self.start = first
         self.end = first + trace.duration_s[:, 0, 0]
         self.compute = [i for i in self.rows if trace.nodes[i].optype in COMPUTE]
         if not self.compute:
-            raise MalformedInput(f"stage {stage} has no {FORWARD} or {BACKWARD} operation, so nothing paces it")
+            raise MalformedInput(
+                f"stage {stage} has no {FORWARD} or {BACKWARD} operation, so nothing paces it"
+            )
 
     def of(self, optype: str) -> list[int]:
         return [i for i in self.rows if self.trace.nodes[i].optype == optype]
@@ -183,7 +198,9 @@ def _chain(after: list[set[int]], rows: Sequence[int], first: Sequence[int] = ()
         before = {i}
 
 
-def _link_transfers(after: list[set[int]], order: _Order, optype: str, trace: StepTrace) -> list[int]:
+def _link_transfers(
+    after: list[set[int]], order: _Order, optype: str, trace: StepTrace
+) -> list[int]:
     """Tie sends and receives of one kind to their compute; returns those that really have a partner."""
     rows = order.of(optype)
     _chain(after, rows)
@@ -196,7 +213,11 @@ def _link_transfers(after: list[set[int]], order: _Order, optype: str, trace: St
     used = [
         i
         for i in rows
-        if (order.end[i] >= first_end - SAME_MOMENT_S if is_send else order.start[i] <= last_begin + SAME_MOMENT_S)
+        if (
+            order.end[i] >= first_end - SAME_MOMENT_S
+            if is_send
+            else order.start[i] <= last_begin + SAME_MOMENT_S
+        )
     ]
     # the first receive of the first stage may be absent
     skip = 1 if not is_send and len(used) + 1 == len(computes) else 0
@@ -246,13 +267,18 @@ def _link_gradients(after: list[set[int]], order: _Order) -> None:
             fed = [
                 c
                 for c in order.compute
-                if trace.nodes[c].optype == BACKWARD and trace.nodes[c].chunk == trace.nodes[i].chunk
+                if trace.nodes[c].optype == BACKWARD
+                and trace.nodes[c].chunk == trace.nodes[i].chunk
             ]
             if fed:
                 after[i].add(fed[-1])
-    skipped = COMPUTE | POINT_TO_POINT | {PARAMS_GATHER} | ({GRADS_SCATTER} if overlapped else set())
+    skipped = (
+        COMPUTE | POINT_TO_POINT | {PARAMS_GATHER} | ({GRADS_SCATTER} if overlapped else set())
+    )
     tail = [i for i in order.rows if trace.nodes[i].optype not in skipped]
-    tail.sort(key=lambda i: (_TAIL.get(trace.nodes[i].optype, 2), order.start[i], trace.nodes[i].seq))
+    tail.sort(
+        key=lambda i: (_TAIL.get(trace.nodes[i].optype, 2), order.start[i], trace.nodes[i].seq)
+    )
     _chain(after, tail, [last, *(scatters[-1:] if overlapped else [])])
 
 
@@ -262,7 +288,9 @@ _TAIL: Mapping[str, int] = {
 }  # fmt: skip
 
 
-def _pair_transfers(ends: Mapping[tuple[str, int], list[int]], stages: int) -> list[tuple[int, ...]]:
+def _pair_transfers(
+    ends: Mapping[tuple[str, int], list[int]], stages: int
+) -> list[tuple[int, ...]]:
     """Sends and receives meet in order, stage by stage; one without a partner ends alone."""
     groups: list[tuple[int, ...]] = []
     for direction, hop in (("forward", 1), ("backward", -1)):

@@ -25,7 +25,9 @@ from ingero.core.blame.suspects import Findings, Suspect, WorkerSteps, judge
 LOSS_FLOOR = 0.03  # of the step: a smaller loss is reported as evidence, not as a cause
 WORST_PERCENT = 3  # of the workers count as the slowest ones in M_W
 MEASURABLE = 0.001  # below this loss there is nothing to take shares of
-NEEDED_SHARE = 0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+NEEDED_SHARE = (
+    0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,11 @@ def blame_steps(trace: StepTrace) -> Answer:
     waited_in = _most_waited(job)
     culprits = tuple(_culprit(trace, suspect, waited_in) for suspect in suspects)
     structural_s, data_s = _structure_and_data(job, suspects)
-    fixes = [Fix(_label(trace, s.worker), t, job.step_s - t) for s in suspects for t in [_fixed(job, [s])]]
+    fixes = [
+        Fix(_label(trace, s.worker), t, job.step_s - t)
+        for s in suspects
+        for t in [_fixed(job, [s])]
+    ]
     if len(suspects) > 1:
         fixes.append(Fix("all of them", fixed_s, job.step_s - fixed_s))
     fixes.append(Fix("stages balanced", job.step_s - structural_s, structural_s))
@@ -147,7 +153,11 @@ def _needed(job: _Job, suspects: tuple[Suspect, ...]) -> tuple[list[Suspect], fl
     best = _fixed(job, kept)
     saved = job.step_s - best
     if len(kept) > 1:
-        kept = [s for s in kept if _fixed(job, [o for o in kept if o is not s]) - best >= NEEDED_SHARE * saved]
+        kept = [
+            s
+            for s in kept
+            if _fixed(job, [o for o in kept if o is not s]) - best >= NEEDED_SHARE * saved
+        ]
         kept = kept or list(suspects[:1])
     return kept, _fixed(job, kept)
 
@@ -208,22 +218,34 @@ def _structure_and_data(job: _Job, suspects: list[Suspect]) -> tuple[float, floa
 
 
 def _cause(
-    job: _Job, has_culprits: bool, fixed_s: float, structural_s: float, data_s: float, trace: StepTrace
+    job: _Job,
+    has_culprits: bool,
+    fixed_s: float,
+    structural_s: float,
+    data_s: float,
+    trace: StepTrace,
 ) -> tuple[CauseClass | None, float]:
     if has_culprits:
         return CauseClass.COMPUTE, max(0.0, job.step_s - fixed_s)
-    cause, loss = max(((CauseClass.STRUCTURAL, structural_s), (CauseClass.DATA_IMBALANCE, data_s)), key=lambda c: c[1])
+    cause, loss = max(
+        ((CauseClass.STRUCTURAL, structural_s), (CauseClass.DATA_IMBALANCE, data_s)),
+        key=lambda c: c[1],
+    )
     if trace.stages == 1 and cause is CauseClass.STRUCTURAL:
         cause, loss = CauseClass.DATA_IMBALANCE, data_s
     return (cause, loss) if loss >= LOSS_FLOOR * job.step_s else (None, 0.0)
 
 
-def _not_sure(trace: StepTrace, findings: Findings, suspects: list[Suspect], cause: CauseClass | None) -> str | None:
+def _not_sure(
+    trace: StepTrace, findings: Findings, suspects: list[Suspect], cause: CauseClass | None
+) -> str | None:
     if findings.split:
         names = ", ".join(_label(trace, w) for w in findings.split)
         return f"too many workers of a stage are slow together to blame single ones ({names}): compare GPU models"
     if findings.rivals:
-        names = " or ".join(_label(trace, w) for w in (suspects[-1].worker, *findings.rivals) if suspects)
+        names = " or ".join(
+            _label(trace, w) for w in (suspects[-1].worker, *findings.rivals) if suspects
+        )
         return (
             f"{names} lie within one error bar; more steps, or the GPU clocks of both, would separate them"
             if names
@@ -235,7 +257,12 @@ def _not_sure(trace: StepTrace, findings: Findings, suspects: list[Suspect], cau
 
 
 def _evidence(
-    job: _Job, findings: Findings, suspects: list[Suspect], structural_s: float, data_s: float, ideal_s: float
+    job: _Job,
+    findings: Findings,
+    suspects: list[Suspect],
+    structural_s: float,
+    data_s: float,
+    ideal_s: float,
 ) -> list[str]:
     trace = job.trace
     lines = []
@@ -254,13 +281,17 @@ def _evidence(
             if near
             else f"next: {_label(trace, top)} at {1 + findings.excess[top]:.3f}x its stage, {bar}"
         )
-    lines.append(f"unequal stages cost {structural_s:.3f} s a step, unequal micro-batches {data_s:.3f} s")
+    lines.append(
+        f"unequal stages cost {structural_s:.3f} s a step, unequal micro-batches {data_s:.3f} s"
+    )
     correlation = _forward_backward_correlation(job)
     if correlation is not None and data_s >= LOSS_FLOOR * job.step_s:
         lines.append(
             f"forward and backward of a micro-batch vary together (correlation {correlation:.2f}): it is the data"
         )
-    lines.append(f"replayed step {job.step_s:.3f} s, with every operation at its usual length {ideal_s:.3f} s")
+    lines.append(
+        f"replayed step {job.step_s:.3f} s, with every operation at its usual length {ideal_s:.3f} s"
+    )
     return lines
 
 

@@ -23,7 +23,9 @@ EFFECT_FLOOR = 0.015  # a smaller excess is not worth a name
 SIGMAS = 4.0
 SIGMAS_FEW = 5.0  # of fewer than FEW workers the spread is poorly known
 FEW = 6
-TWO_GROUPS = 3.0  # a spread this much wider than that of the faster half means a slow group, not scatter
+TWO_GROUPS = (
+    3.0  # a spread this much wider than that of the faster half means a slow group, not scatter
+)
 FLEET_SHARE = 0.4  # more of a cohort than this moving together is no matter of single workers
 STALL_FLOOR = 0.08
 MIN_STALLS = 3
@@ -104,7 +106,9 @@ def _steady(workers: WorkerSteps) -> Floats:
     return workers.own_s[:, skip:]
 
 
-def _cohort_reference(logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np.bool_], low: bool) -> Floats:
+def _cohort_reference(
+    logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np.bool_], low: bool
+) -> Floats:
     """Per worker and step, the median of its cohort's usable members; the lower one on request, as of two workers the
     faster proves the pace and of four two may be slow."""
     reference = np.full_like(logs, np.nan)
@@ -114,7 +118,9 @@ def _cohort_reference(logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np
         ordered = np.sort(pool, axis=0)  # NaN sorts last
         known = np.isfinite(ordered).sum(axis=0)
         lower = np.take_along_axis(ordered, (np.maximum(known - 1, 0) // 2)[None], axis=0)[0]
-        upper = np.take_along_axis(ordered, (known // 2).clip(max=len(ordered) - 1)[None], axis=0)[0]
+        upper = np.take_along_axis(ordered, (known // 2).clip(max=len(ordered) - 1)[None], axis=0)[
+            0
+        ]
         reference[members] = lower if low else (lower + upper) / 2
     return reference
 
@@ -151,19 +157,25 @@ def _median_error(residual: Floats) -> Floats:
     noise = MAD_TO_SIGMA * known_median(np.abs(residual - level[:, None]), 1)
     centred = np.nan_to_num(residual - level[:, None])
     power = (centred**2).sum(axis=1)
-    rho = np.clip((centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95)
+    rho = np.clip(
+        (centred[:, 1:] * centred[:, :-1]).sum(axis=1) / np.where(power > 0, power, 1.0), 0.0, 0.95
+    )
     noise = np.maximum(MEDIAN_ERROR * noise * np.sqrt((1 + rho) / (1 - rho)), STEP_NOISE)
     result: Floats = noise / np.sqrt(np.maximum(known, 1)) * (1 + FEW_STEPS / np.maximum(known, 1))
     return result
 
 
-def _split_cohorts(over: NDArray[np.bool_], level: Floats, cohort: NDArray[np.intp]) -> tuple[int, ...]:
+def _split_cohorts(
+    over: NDArray[np.bool_], level: Floats, cohort: NDArray[np.intp]
+) -> tuple[int, ...]:
     """Workers over the bar in cohorts where too many are: the cohort is two groups, not a rule and its exceptions."""
     split: list[int] = []
     for code in np.unique(cohort):
         members = np.flatnonzero(cohort == code)
         slow = members[over[members]]
-        slow = slow[level[slow] > level[slow].max() / 3] if len(slow) else slow  # alike, or they are separate stories
+        slow = (
+            slow[level[slow] > level[slow].max() / 3] if len(slow) else slow
+        )  # alike, or they are separate stories
         if len(members) >= 3 and len(slow) > 1 and len(slow) > FLEET_SHARE * len(members):
             split += slow.tolist()
     return tuple(split)
@@ -181,7 +193,9 @@ def _stalling(stalls: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.
     """Workers that stall far more often than the others do; steps in which half of them stall are nobody's."""
     own = stalls & (stalls[~over].mean(axis=0) < FLEET_SHARE if (~over).any() else True)
     counts = own.sum(axis=1)
-    usual = np.array([np.median(np.delete(counts, w)) if len(counts) > 1 else 0.0 for w in range(len(counts))])
+    usual = np.array(
+        [np.median(np.delete(counts, w)) if len(counts) > 1 else 0.0 for w in range(len(counts))]
+    )
     result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * usual + MIN_STALLS)
     return result
 
@@ -213,7 +227,9 @@ def _suspect(
     named = float(np.mean((best == worker)[at] | clear[at])) if len(at) else 0.0
     sigmas = height / max(float(error[worker]), 1e-9)
     peers = int((workers.cohort == workers.cohort[worker]).sum()) - 1
-    sure = (0.5 + 0.5 * np.tanh((sigmas - 2) / 4)) * (0.6 + 0.4 * named) * (1.0 if peers >= 2 else 0.7)
+    sure = (
+        (0.5 + 0.5 * np.tanh((sigmas - 2) / 4)) * (0.6 + 0.4 * named) * (1.0 if peers >= 2 else 0.7)
+    )
     return Suspect(
         int(worker),
         float(np.expm1(height)),
@@ -227,7 +243,9 @@ def _suspect(
     )
 
 
-def _rotation(own: Floats, workers: WorkerSteps, residual: Floats, named: set[int]) -> tuple[float, float]:
+def _rotation(
+    own: Floats, workers: WorkerSteps, residual: Floats, named: set[int]
+) -> tuple[float, float]:
     """Share of a step lost to whoever is slowest in it, and how evenly that falls on everyone (1 = perfectly)."""
     kept = [w for w in range(len(own)) if w not in named]
     if len(kept) < 2:
@@ -237,13 +255,19 @@ def _rotation(own: Floats, workers: WorkerSteps, residual: Floats, named: set[in
     slowest = ahead.argmax(axis=0)
     cost = own_kept[slowest, np.arange(own.shape[1])] * -np.expm1(-ahead.max(axis=0))
     period = workers.period_s[workers.own_s.shape[1] - own.shape[1] :]
-    loss = float(np.nanmean(np.maximum(cost, 0)) / np.nanmean(period)) if np.isfinite(period).any() else 0.0
+    loss = (
+        float(np.nanmean(np.maximum(cost, 0)) / np.nanmean(period))
+        if np.isfinite(period).any()
+        else 0.0
+    )
     shares = np.bincount(slowest, minlength=len(kept)) / len(slowest)
     entropy = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
     return loss, entropy / np.log(len(kept))
 
 
-def _rivals(suspects: Sequence[Suspect], level: Floats, error: Floats, over: NDArray[np.bool_]) -> tuple[int, ...]:
+def _rivals(
+    suspects: Sequence[Suspect], level: Floats, error: Floats, over: NDArray[np.bool_]
+) -> tuple[int, ...]:
     """Workers not named whose excess cannot be told from that of the weakest named one."""
     steady = [s for s in suspects if not s.stalls]
     if not steady:

@@ -35,7 +35,9 @@ class SlowLink:
         )
 
 
-def find_slow_links(collectives: Collectives, row_step: NDArray[np.intp], steps: int, step_s: float) -> list[SlowLink]:
+def find_slow_links(
+    collectives: Collectives, row_step: NDArray[np.intp], steps: int, step_s: float
+) -> list[SlowLink]:
     """Communicators slower than others with the same operation, size and width, the costliest first."""
     rows = np.flatnonzero((row_step >= 0) & (collectives.nranks > 1))
     if not len(rows) or not steps:
@@ -58,7 +60,11 @@ def find_slow_links(collectives: Collectives, row_step: NDArray[np.intp], steps:
 
 
 def _compare(
-    part: Collectives, at: NDArray[np.intp], transfer_s: NDArray[np.float64], steps: int, step_s: float
+    part: Collectives,
+    at: NDArray[np.intp],
+    transfer_s: NDArray[np.float64],
+    steps: int,
+    step_s: float,
 ) -> list[SlowLink]:
     comms, which = np.unique(part.comm[at], return_inverse=True)
     if len(comms) < 2:

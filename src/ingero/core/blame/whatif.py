@@ -61,14 +61,18 @@ def replay_chain(chain: Chain, gap_s: Floats) -> Floats:
     return end
 
 
-def _sequence(group: NDArray[np.intp], who: NDArray[np.int32]) -> tuple[tuple[int, ...], ...] | None:
+def _sequence(
+    group: NDArray[np.intp], who: NDArray[np.int32]
+) -> tuple[tuple[int, ...], ...] | None:
     """Groups in an order in which each rank meets its collectives one after the other."""
     members: dict[int, list[int]] = {}
     for row, code in enumerate(group.tolist()):
         members.setdefault(code, []).append(row)
     waiting = {code: len(rows) for code, rows in members.items()}
     last = np.r_[who[1:] != who[:-1], True] if len(who) else np.empty(0, bool)
-    heads = deque(np.flatnonzero(np.r_[True, who[1:] != who[:-1]]).tolist()) if len(who) else deque()
+    heads = (
+        deque(np.flatnonzero(np.r_[True, who[1:] != who[:-1]]).tolist()) if len(who) else deque()
+    )
     sequence: list[tuple[int, ...]] = []
     codes = group.tolist()
     while heads:

@@ -20,7 +20,12 @@ from ingero.contract.events import (
     TCP_RETRANSMIT,
     Source,
 )
-from ingero.core.recording.event_columns import EventColumns, columns_from_rows, concatenate, source_table
+from ingero.core.recording.event_columns import (
+    EventColumns,
+    columns_from_rows,
+    concatenate,
+    source_table,
+)
 from ingero.core.recording.op_stats import SlowCalls
 
 OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
@@ -115,19 +120,34 @@ class EvidenceWindow:
 
 
 def gather(
-    events: EventColumns, process: Process, slow: SlowCalls | None, samples: Mapping[int, SystemSample] | None = None
+    events: EventColumns,
+    process: Process,
+    slow: SlowCalls | None,
+    samples: Mapping[int, SystemSample] | None = None,
 ) -> Evidence:
     """What of the window belongs to this process and, where the slow calls are known, overlaps them in time."""
     near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
     own = near.take(process.owns(near))
     host_wide = near if process.pid else own
     switched = own.take(contended(own))
-    summed = host_wide.take(host_wide.is_op(*SWITCH_SUMMARY)) if not process.pid else columns_from_rows([])
-    pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum())
-    own_io = near.take((near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process)))
-    other_io = near.take((near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process)))
+    summed = (
+        host_wide.take(host_wide.is_op(*SWITCH_SUMMARY))
+        if not process.pid
+        else columns_from_rows([])
+    )
+    pages = int(own.arg0[own.is_op(*PAGE_ALLOC)].sum()) + int(
+        own.arg1[own.is_op(*PAGE_ALLOC_SUMMARY)].sum()
+    )
+    own_io = near.take(
+        (near.source == Source.IO) & (process.owns(near) | _same_cgroup(near, process))
+    )
+    other_io = near.take(
+        (near.source == Source.IO) & ~(process.owns(near) | _same_cgroup(near, process))
+    )
     sockets = own.take(own.source == Source.NET)
-    causes = concatenate([switched, own_io, other_io, near.take(near.source == Source.TCP), sockets])
+    causes = concatenate(
+        [switched, own_io, other_io, near.take(near.source == Source.TCP), sockets]
+    )
     return Evidence(
         switches=len(switched) + int(summed.arg0.sum()),
         off_cpu_ns=int(off_cpu_ns(switched).sum()) + int(summed.arg1.sum()),
@@ -158,20 +178,26 @@ def off_cpu_ns(switches: EventColumns) -> NDArray[np.int64]:
     return np.where(slept, switches.arg0, switches.duration)
 
 
-def overlaps(start: NDArray[np.int64], end: NDArray[np.int64], slow: SlowCalls) -> NDArray[np.bool_]:
+def overlaps(
+    start: NDArray[np.int64], end: NDArray[np.int64], slow: SlowCalls
+) -> NDArray[np.bool_]:
     """Which intervals touch a slow call."""
     if not len(slow.start_ns):
         return np.zeros(len(start), bool)
     order = np.argsort(slow.start_ns, kind="stable")
     first = slow.start_ns[order]
-    last = np.maximum.accumulate(slow.end_ns[order])  # calls of several threads overlap: reach of all before
+    last = np.maximum.accumulate(
+        slow.end_ns[order]
+    )  # calls of several threads overlap: reach of all before
     position = np.searchsorted(first, end + OVERLAP_SLACK_NS, side="right") - 1
     reachable = np.maximum(position, 0)
     touches: NDArray[np.bool_] = (position >= 0) & (last[reachable] >= start - OVERLAP_SLACK_NS)
     return touches
 
 
-def worst_sample(samples: Mapping[int, SystemSample], slow: SlowCalls | None) -> SystemSample | None:
+def worst_sample(
+    samples: Mapping[int, SystemSample], slow: SlowCalls | None
+) -> SystemSample | None:
     """The worst of every number near the slow calls: pressure that was over before they began explains nothing."""
     chosen = list(samples.values())
     if slow is not None and chosen:

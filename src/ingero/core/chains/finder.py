@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingero.contract.chain import Chain, severity_order
-from ingero.contract.events import OOM_KILL, POD_EVICTION, POD_OOM_KILL, POD_RESTART, TCP_RETRANSMIT, OpKey, Source
+from ingero.contract.events import (
+    OOM_KILL,
+    POD_EVICTION,
+    POD_OOM_KILL,
+    POD_RESTART,
+    TCP_RETRANSMIT,
+    OpKey,
+    Source,
+)
 from ingero.core.chains import rules as chains
 from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
 from ingero.core.chains.fixes import Host
@@ -90,26 +98,38 @@ class ChainFinder:
     def _samples_at(self, now_ns: int) -> dict[int, SystemSample]:
         if not self.window_ns:
             return self._samples
-        return {at: sample for at, sample in self._samples.items() if now_ns - self.window_ns <= at <= now_ns}
+        return {
+            at: sample
+            for at, sample in self._samples.items()
+            if now_ns - self.window_ns <= at <= now_ns
+        }
 
     def _about_operations(self, scene: _Scene, ops: Sequence[OpSummary]) -> list[Chain]:
         tails: dict[OpKey, Chain] = {}
         drops: list[tuple[OpKey, Chain]] = []
         threads = _threads(ops)
         for op in ops:
-            process = Process(op.pid or scene.pid, threads.get(op.pid, frozenset()), scene.cgroup_id)
+            process = Process(
+                op.pid or scene.pid, threads.get(op.pid, frozenset()), scene.cgroup_id
+            )
             drop = self._throughput.observe(scene.now_ns, op) if is_watched(op) else None
             if chains.has_tail(op):
-                chain = chains.tail_chain(op, gather(scene.events, process, op.slow, scene.samples), self.host)
+                chain = chains.tail_chain(
+                    op, gather(scene.events, process, op.slow, scene.samples), self.host
+                )
                 if chain and (op.key not in tails or weight(chain) > weight(tails[op.key])):
                     tails[op.key] = chain
             if drop:
-                fallen = drop_chain(op, drop, gather(scene.events, process, None, scene.samples), self.host)
+                fallen = drop_chain(
+                    op, drop, gather(scene.events, process, None, scene.samples), self.host
+                )
                 if fallen:
                     drops.append((op.key, fallen))
         return [*tails.values(), *(chain for key, chain in drops if key not in tails)]
 
-    def _standalone(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> list[Chain]:
+    def _standalone(
+        self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes
+    ) -> list[Chain]:
         found = []
         kills = events.take(events.is_op(*OOM_KILL) | events.is_op(*POD_OOM_KILL))
         if len(kills):
@@ -118,14 +138,22 @@ class ChainFinder:
         retransmits = chains.retransmit_chain(int(events.is_op(*TCP_RETRANSMIT).sum()))
         if retransmits:
             found.append(retransmits)
-        found += chains.pod_chains(int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum()))
+        found += chains.pod_chains(
+            int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum())
+        )
         neighbour = self._neighbour(events, pid, cgroup_id, counted)
         return [*found, neighbour] if neighbour else found
 
-    def _neighbour(self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes) -> Chain | None:
+    def _neighbour(
+        self, events: EventColumns, pid: int, cgroup_id: int, counted: CgroupWaitTimes
+    ) -> Chain | None:
         switches = events.take(contended(events) & (events.cgroup_id > 1))
         if counted.own:
-            enough = {group: wait for group, (wait, count) in counted.by_cgroup.items() if count >= MIN_CGROUP_SAMPLES}
+            enough = {
+                group: wait
+                for group, (wait, count) in counted.by_cgroup.items()
+                if count >= MIN_CGROUP_SAMPLES
+            }
             waits, least_ns, targets = enough, NEIGHBOUR_MIN_NS, counted.own & enough.keys()
         else:
             waits, least_ns = _recorded_waits(switches), 0
@@ -139,9 +167,13 @@ class ChainFinder:
             return None
         own_rows = switches.take(switches.cgroup_id == target)
         others = (
-            {int(other) for other in np.unique(own_rows.arg1)} - {0, pid} - {int(p) for p in np.unique(own_rows.pid)}
+            {int(other) for other in np.unique(own_rows.arg1)}
+            - {0, pid}
+            - {int(p) for p in np.unique(own_rows.pid)}
         )
-        return chains.neighbour_chain(ratio, waits[target], len(peers), sorted(others)[:3], self.host)
+        return chains.neighbour_chain(
+            ratio, waits[target], len(peers), sorted(others)[:3], self.host
+        )
 
 
 def _recorded_waits(switches: EventColumns) -> dict[int, int]:

@@ -39,7 +39,9 @@ class GraphWatch:
         graph, switches = events.take(is_graph), events.take(is_switch)
         self._parts += [part for part in (graph, switches) if len(part)]
         calls = zip(graph.op, graph.pid, graph.arg1, graph.timestamp, strict=True)
-        for op, pid, executable, timestamp in ((int(o), int(p), int(e), int(t)) for o, p, e, t in calls):
+        for op, pid, executable, timestamp in (
+            (int(o), int(p), int(e), int(t)) for o, p, e, t in calls
+        ):
             if op == INSTANTIATE:
                 self._waiting[pid, executable] = timestamp
                 if len(self._waiting) > MAX_EXECUTABLES:
@@ -55,7 +57,9 @@ class GraphWatch:
         found: list[Chain] = []
         graph_pids = np.unique(events.pid[events.source == Source.GRAPH])
         for process in (int(p) for p in graph_pids if pid in (0, int(p))):
-            found += _process_chains(events.take(events.pid == process), process, now_ns, mem_pct, host)
+            found += _process_chains(
+                events.take(events.pid == process), process, now_ns, mem_pct, host
+            )
         found += [
             _never_launched(process, executable)
             for (process, executable), since_ns in self._waiting.items()
@@ -64,7 +68,9 @@ class GraphWatch:
         return found
 
 
-def _process_chains(events: EventColumns, pid: int, now_ns: int, mem_pct: float | None, host: Host) -> list[Chain]:
+def _process_chains(
+    events: EventColumns, pid: int, now_ns: int, mem_pct: float | None, host: Host
+) -> list[Chain]:
     graph = events.take(events.source == Source.GRAPH)
     begins, ends = graph.take(graph.op == BEGIN_CAPTURE), graph.take(graph.op == END_CAPTURE)
     failed = ends.take(ends.ret_code != 0)
@@ -72,7 +78,9 @@ def _process_chains(events: EventColumns, pid: int, now_ns: int, mem_pct: float 
     if len(begins) and len(ends) and (len(failed) or (mem_pct is not None and mem_pct > 90)):
         found.append(_capture_oom(pid, len(failed), mem_pct))
     last_end = int(ends.timestamp.max()) if len(ends) else -1
-    is_open = bool((now_ns - begins.timestamp[begins.timestamp > last_end] >= OPEN_CAPTURE_NS).any())
+    is_open = bool(
+        (now_ns - begins.timestamp[begins.timestamp > last_end] >= OPEN_CAPTURE_NS).any()
+    )
     if is_open or bool((failed.duration < FAST_FAILURE_NS).any()):
         found.append(_warm_up(pid, is_open))
     recent = events.take(events.timestamp >= now_ns - WINDOW_NS)
@@ -104,12 +112,16 @@ def _switches_near(launches: EventColumns, switches: EventColumns) -> int:
     times = np.sort(launches.timestamp)
     right = np.minimum(np.searchsorted(times, switches.timestamp), len(times) - 1)
     left = np.maximum(right - 1, 0)
-    distance = np.minimum(abs(times[right] - switches.timestamp), abs(times[left] - switches.timestamp))
+    distance = np.minimum(
+        abs(times[right] - switches.timestamp), abs(times[left] - switches.timestamp)
+    )
     return int((distance <= NEAR_LAUNCH_NS).sum())
 
 
 def _capture_oom(pid: int, failures: int, mem_pct: float | None) -> Chain:
-    detail = f"{failures} failed captures" if failures else f"memory {mem_pct:.0f}% used during capture"
+    detail = (
+        f"{failures} failed captures" if failures else f"memory {mem_pct:.0f}% used during capture"
+    )
     return Chain(
         name="graph-capture-oom",
         severity=Severity.HIGH,
@@ -123,7 +135,11 @@ def _capture_oom(pid: int, failures: int, mem_pct: float | None) -> Chain:
 
 
 def _warm_up(pid: int, is_open: bool) -> Chain:
-    detail = "a capture was begun and never ended" if is_open else "a capture failed within a millisecond"
+    detail = (
+        "a capture was begun and never ended"
+        if is_open
+        else "a capture failed within a millisecond"
+    )
     return Chain(
         name="graph-capture-warmup",
         severity=Severity.MEDIUM,
@@ -131,7 +147,11 @@ def _warm_up(pid: int, is_open: bool) -> Chain:
         root_cause="work that cannot be captured ran during the capture",
         explanation=f"In process {pid} {detail}. First calls create handles and memory: a capture refuses that.",
         recommendations=(fixes.GRAPH_WARM_UP,),
-        timeline=(TimelineEntry(Layer.CUDA, "graphBeginCapture" if is_open else "graphEndCapture", detail),),
+        timeline=(
+            TimelineEntry(
+                Layer.CUDA, "graphBeginCapture" if is_open else "graphEndCapture", detail
+            ),
+        ),
         pid=pid,
     )
 

@@ -20,10 +20,14 @@ _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
     Layer.CUDA: (Source.CUDA, Source.GRAPH),
     Layer.DRIVER: (Source.DRIVER,),
 }
-_Slowest: TypeAlias = dict[int, dict[OpKey, tuple[int, int]]]  # by node and operation: duration and row
+_Slowest: TypeAlias = dict[
+    int, dict[OpKey, tuple[int, int]]
+]  # by node and operation: duration and row
 
 
-def link_events(chains: Sequence[TimelineChain], chunks: Iterable[SliceChunk]) -> list[TimelineChain]:
+def link_events(
+    chains: Sequence[TimelineChain], chunks: Iterable[SliceChunk]
+) -> list[TimelineChain]:
     """The chains with the rows of their events, which lie in the minute before each was found. One look at the events,
     however many chains there are; chunks are in order of time."""
     slowest: list[dict[OpKey, tuple[int, int]]] = [{} for _ in chains]
@@ -40,7 +44,10 @@ def link_events(chains: Sequence[TimelineChain], chunks: Iterable[SliceChunk]) -
                 of_part = of_whole_chunk = of_whole_chunk or _slowest(chunk, slice(None))
             for key, candidate in of_part.get(chains[number].node, {}).items():
                 slowest[number][key] = max(candidate, slowest[number].get(key, candidate))
-    return [replace(chain, rows=_rows(chain, found)) for chain, found in zip(chains, slowest, strict=True)]
+    return [
+        replace(chain, rows=_rows(chain, found))
+        for chain, found in zip(chains, slowest, strict=True)
+    ]
 
 
 def _slowest(chunk: SliceChunk, part: slice) -> _Slowest:
@@ -52,7 +59,10 @@ def _slowest(chunk: SliceChunk, part: slice) -> _Slowest:
     last_of_each = order[np.flatnonzero(np.diff(code[order], append=-1))]
     found: _Slowest = {}
     for i in last_of_each.tolist():
-        found.setdefault(int(node[i]), {})[int(source[i]), int(op[i])] = int(duration[i]), int(row[i])
+        found.setdefault(int(node[i]), {})[int(source[i]), int(op[i])] = (
+            int(duration[i]),
+            int(row[i]),
+        )
     return found
 
 

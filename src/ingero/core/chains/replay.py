@@ -30,7 +30,9 @@ def replay(
     if pid:
         events = events.take(_concerns(events, pid))
     finder, stats = ChainFinder(window_ns, host), TraceStats()
-    waiting = deque(sorted(samples, key=lambda sample: sample.timestamp_ns))  # a finder keeps the last ones only
+    waiting = deque(
+        sorted(samples, key=lambda sample: sample.timestamp_ns)
+    )  # a finder keeps the last ones only
     kept: dict[tuple[str, str], tuple[int, Chain]] = {}
     for begin, end in _ticks(events):
         part = events.take(slice(begin, end))

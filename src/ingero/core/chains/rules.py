@@ -73,7 +73,9 @@ def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
     name, p99, p50 = op_name(*op.key), exact_duration(op.p99_ns), exact_duration(op.p50_ns)
     causes = " + ".join(draft.causes)
     layer = Layer.CUDA if op.key[0] == Source.CUDA else Layer.DRIVER
-    symptom = TimelineEntry(layer, name, f"p99={p99} ({op.tail_ratio:.1f}x p50={p50})", op.p99_ns // 1000)
+    symptom = TimelineEntry(
+        layer, name, f"p99={p99} ({op.tail_ratio:.1f}x p50={p50})", op.p99_ns // 1000
+    )
     return Chain(
         name=f"tail-{draft.severity.lower()}-{name}",
         severity=draft.severity,
@@ -96,12 +98,16 @@ def _add_system(draft: _Draft, system: SystemSample) -> None:
         return TimelineEntry(Layer.SYSTEM, op, detail)
 
     if system.cpu_pct > 90:
-        draft.add("high CPU utilization", entry("cpu", f"CPU {system.cpu_pct:.0f}% busy"), is_high=True)
+        draft.add(
+            "high CPU utilization", entry("cpu", f"CPU {system.cpu_pct:.0f}% busy"), is_high=True
+        )
     if system.mem_pct > 95:
         detail = f"memory {system.mem_pct:.0f}% used, {system.mem_avail_mb} MB left"
         draft.add("memory pressure", entry("memory", detail), is_high=True)
     if system.swap_mb > 0:
-        draft.add("swap activity", entry("swap", f"{system.swap_mb} MB in swap"), fixes.SWAP, is_high=True)
+        draft.add(
+            "swap activity", entry("swap", f"{system.swap_mb} MB in swap"), fixes.SWAP, is_high=True
+        )
         draft.remarks.append("Memory in swap adds milliseconds to every touch of it.")
     if system.load_avg > 10:
         draft.add("high system load", entry("load", f"load average {system.load_avg:.1f}"))
@@ -112,17 +118,23 @@ def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
         off_cpu = exact_duration(rounded_to(evidence.off_cpu_ns, MS))
         detail = f"{evidence.switches} context switches ({off_cpu} off-CPU)"
         if evidence.preemptors:
-            detail += ", CPU taken by " + ", ".join(host.called(other) for other in evidence.preemptors)
+            detail += ", CPU taken by " + ", ".join(
+                host.called(other) for other in evidence.preemptors
+            )
         entry = TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000)
         cause = f"{evidence.switches} sched_switch events"
         draft.add(cause, entry, fixes.pin(pid, host), fixes.calm(evidence.preemptors, host))
     if evidence.page_bytes > MANY_PAGES_BYTES:
-        entry = TimelineEntry(Layer.HOST, "mm_page_alloc", f"{evidence.page_bytes / 2**30:.1f} GiB of pages allocated")
+        entry = TimelineEntry(
+            Layer.HOST, "mm_page_alloc", f"{evidence.page_bytes / 2**30:.1f} GiB of pages allocated"
+        )
         draft.add("large host memory allocations", entry, fixes.PAGES)
 
 
 def _is_heavy(io: BlockIo, p99_ns: int) -> bool:
-    return io.count > 0 and (io.count >= MANY_IO or io.total_ns >= LONG_IO_NS or io.peak_ns >= p99_ns / 100)
+    return io.count > 0 and (
+        io.count >= MANY_IO or io.total_ns >= LONG_IO_NS or io.peak_ns >= p99_ns / 100
+    )
 
 
 def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> None:
@@ -131,7 +143,13 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
     if not own and not (io.count >= MANY_IO or io.total_ns >= LONG_IO_NS):
         return
     advice = [fixes.SLOW_DISK] if io.peak_ns > 20 * MS else []
-    advice.append(fixes.WRITES if io.writes > io.reads else fixes.READS if io.reads > io.writes else fixes.MIXED_IO)
+    advice.append(
+        fixes.WRITES
+        if io.writes > io.reads
+        else fixes.READS
+        if io.reads > io.writes
+        else fixes.MIXED_IO
+    )
     if not own:
         advice.append(fixes.quiet_disk(io.busiest_pid, host))
     entry = TimelineEntry(Layer.IO, "block_io", _io_detail(io), io.total_ns // 1000)
@@ -141,16 +159,25 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
 
 
 def _io_detail(io: BlockIo) -> str:
-    total, peak = exact_duration(rounded_to(io.total_ns, MS)), exact_duration(rounded_to(io.peak_ns, 1000))
-    return (
-        f"{io.count} I/O ops ({io.reads} reads, {io.writes} writes), {total} total, {io.megabytes:.1f} MB, peak {peak}"
+    total, peak = (
+        exact_duration(rounded_to(io.total_ns, MS)),
+        exact_duration(rounded_to(io.peak_ns, 1000)),
     )
+    return f"{io.count} I/O ops ({io.reads} reads, {io.writes} writes), {total} total, {io.megabytes:.1f} MB, peak {peak}"
 
 
 def _io_remark(io: BlockIo) -> str:
     peak = exact_duration(rounded_to(io.peak_ns, 1000))
-    kind = "a spinning or network disk" if io.peak_ns > 20 * MS else "a SATA disk" if io.peak_ns > 2 * MS else "NVMe"
-    text = f"The disk was busy during the slow calls; its slowest request ({peak}) looks like {kind}."
+    kind = (
+        "a spinning or network disk"
+        if io.peak_ns > 20 * MS
+        else "a SATA disk"
+        if io.peak_ns > 2 * MS
+        else "NVMe"
+    )
+    text = (
+        f"The disk was busy during the slow calls; its slowest request ({peak}) looks like {kind}."
+    )
     if io.reads > 2 * io.writes:
         text += " Mostly reads: data loading or a model being read."
     elif io.writes > 2 * io.reads:
@@ -161,18 +188,24 @@ def _io_remark(io: BlockIo) -> str:
 def _add_network(draft: _Draft, evidence: Evidence) -> None:
     if evidence.retransmits > 5:
         cause = f"{evidence.retransmits} TCP retransmits"
-        entry = TimelineEntry(Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again")
+        entry = TimelineEntry(
+            Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again"
+        )
         draft.add(cause, entry, fixes.RETRANSMITS, is_high=evidence.retransmits > 50)
         if evidence.retransmits > 50:
             draft.remarks.append("So many retransmissions also hold up NCCL over sockets.")
     if evidence.socket_calls > 100 and evidence.socket_bytes > 2**20:
         detail = f"{evidence.socket_calls} socket ops ({evidence.socket_bytes / 2**20:.1f} MB)"
-        draft.add("heavy network socket I/O", TimelineEntry(Layer.NET, "socket_io", detail), fixes.SOCKETS)
+        draft.add(
+            "heavy network socket I/O", TimelineEntry(Layer.NET, "socket_io", detail), fixes.SOCKETS
+        )
 
 
 def _explain_tail(name: str, op: OpSummary, draft: _Draft, evidence: Evidence) -> str:
     p99, p50 = exact_duration(op.p99_ns), exact_duration(op.p50_ns)
-    parts = [f"{name} usually takes {p50}; its slowest percent takes {p99}, {op.tail_ratio:.1f} times as long."]
+    parts = [
+        f"{name} usually takes {p50}; its slowest percent takes {p99}, {op.tail_ratio:.1f} times as long."
+    ]
     parts += draft.remarks
     parts.append(f"Meanwhile: {', '.join(draft.causes)}.")
     if evidence.covered is not None:
@@ -190,7 +223,9 @@ def oom_chain(kills: int, victims: Sequence[int], host: Host) -> Chain:
         root_cause="host memory exhausted",
         explanation=f"The host ran out of memory and the kernel killed {who}. Work on the GPU stopped or stalled.",
         recommendations=(fixes.OUT_OF_MEMORY,),
-        timeline=(TimelineEntry(Layer.HOST, "oom_kill", f"{kills} kill{'s' if kills > 1 else ''}: {who}"),),
+        timeline=(
+            TimelineEntry(Layer.HOST, "oom_kill", f"{kills} kill{'s' if kills > 1 else ''}: {who}"),
+        ),
     )
 
 
@@ -233,7 +268,9 @@ def pod_chains(restarts: int, evictions: int) -> list[Chain]:
     return found
 
 
-def neighbour_chain(ratio: float, p99_ns: int, peers: int, preemptors: Sequence[int], host: Host) -> Chain:
+def neighbour_chain(
+    ratio: float, p99_ns: int, peers: int, preemptors: Sequence[int], host: Host
+) -> Chain:
     """The job's container waits far longer for the CPU than its peers do."""
     severity = Severity.HIGH if ratio > 5 else Severity.MEDIUM
     p99 = exact_duration(rounded_to(p99_ns, 1000))

@@ -104,7 +104,9 @@ def drop_chain(op: OpSummary, drop: Drop, evidence: Evidence, host: Host) -> Cha
     )
 
 
-def _drop_causes(op: OpSummary, evidence: Evidence, host: Host) -> tuple[list[str], list[TimelineEntry], list[str]]:
+def _drop_causes(
+    op: OpSummary, evidence: Evidence, host: Host
+) -> tuple[list[str], list[TimelineEntry], list[str]]:
     causes: list[str] = []
     timeline: list[TimelineEntry] = []
     advice: list[str] = []
@@ -112,18 +114,26 @@ def _drop_causes(op: OpSummary, evidence: Evidence, host: Host) -> tuple[list[st
         off_cpu = exact_duration(rounded_to(evidence.off_cpu_ns, 1_000_000))
         causes.append(f"{evidence.switches} sched_switch events")
         detail = f"{evidence.switches} context switches ({off_cpu} off-CPU)"
-        timeline.append(TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000))
+        timeline.append(
+            TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000)
+        )
         advice += [fixes.pin(op.pid, host), fixes.calm(evidence.preemptors, host)]
     io = evidence.io if evidence.io.count >= MANY_IO else evidence.other_io
     if io.count >= MANY_IO:
         total = exact_duration(rounded_to(io.total_ns, 1_000_000))
         whose = "" if io is evidence.io else f" by {host.called(io.busiest_pid)}"
         causes.append(f"{io.count} block I/O operations{whose}")
-        timeline.append(TimelineEntry(Layer.IO, "block_io", f"{io.count} I/O ops ({total} total){whose}"))
+        timeline.append(
+            TimelineEntry(Layer.IO, "block_io", f"{io.count} I/O ops ({total} total){whose}")
+        )
         advice.append(fixes.WRITES if io.writes > io.reads else fixes.READS)
     if evidence.retransmits > MANY_RETRANSMITS:
         causes.append(f"{evidence.retransmits} TCP retransmits")
-        timeline.append(TimelineEntry(Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again"))
+        timeline.append(
+            TimelineEntry(
+                Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again"
+            )
+        )
         advice.append(fixes.RETRANSMITS)
     return causes, timeline, advice
 

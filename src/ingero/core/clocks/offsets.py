@@ -38,14 +38,20 @@ def fit_clock(reference_exit_ns: Ints, exit_ns: Ints) -> ClockFit | None:
         return None
     origin = int(np.median(exit_ns))
     ahead = (exit_ns - reference_exit_ns).astype(np.float64)
-    drift = theil_sen((exit_ns - origin).astype(np.float64), ahead) if len(exit_ns) >= MIN_EXITS_FOR_DRIFT else 0.0
+    drift = (
+        theil_sen((exit_ns - origin).astype(np.float64), ahead)
+        if len(exit_ns) >= MIN_EXITS_FOR_DRIFT
+        else 0.0
+    )
     level = ahead - drift * (exit_ns - origin)
     offset = float(np.median(level))
     error = MAD_TO_SIGMA * float(np.median(np.abs(level - offset)))
     return ClockFit(origin, offset, drift, max(error, MIN_ERROR_NS))
 
 
-def align_clocks(host: NDArray[np.int32], group: NDArray[np.intp], exit_ns: Ints) -> dict[int, ClockFit]:
+def align_clocks(
+    host: NDArray[np.int32], group: NDArray[np.intp], exit_ns: Ints
+) -> dict[int, ClockFit]:
     """Fit every host against the one with the most exits, directly or through hosts already fitted.
 
     `group` says which rows are the same collective. Hosts that share no collective with the rest are left out: their

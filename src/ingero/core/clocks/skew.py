@@ -81,4 +81,6 @@ def unsure_nodes(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> lis
 
 def _compare(one: str, other: str, offsets: Mapping[str, ClockOffset]) -> SkewWarning:
     difference = offsets[other].offset_ms - offsets[one].offset_ms
-    return SkewWarning(one, other, difference, max(offsets[one].rtt_ms, offsets[other].rtt_ms), False)
+    return SkewWarning(
+        one, other, difference, max(offsets[one].rtt_ms, offsets[other].rtt_ms), False
+    )

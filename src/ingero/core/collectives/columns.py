@@ -56,12 +56,16 @@ class Collectives:
     @property
     def duration_ns(self) -> Ints:
         """Time inside the operation: the GPU's where it was timed, else the host's."""
-        return np.where(self.gpu_duration_ns >= 0, self.gpu_duration_ns, self.end_ns - self.start_ns)
+        return np.where(
+            self.gpu_duration_ns >= 0, self.gpu_duration_ns, self.end_ns - self.start_ns
+        )
 
     @property
     def entry_ns(self) -> Ints:
         """When this rank began: the GPU's start where it was timed, else the enqueue."""
-        return np.where(self.gpu_duration_ns >= 0, self.end_ns - self.gpu_duration_ns, self.start_ns)
+        return np.where(
+            self.gpu_duration_ns >= 0, self.end_ns - self.gpu_duration_ns, self.start_ns
+        )
 
     @property
     def is_gpu_timed(self) -> Mask:
@@ -106,12 +110,16 @@ def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
 
 
 def from_columns(
-    columns: Mapping[str, Sequence[int] | NDArray[np.generic]], ops: Sequence[str], recorders: Sequence[Recorder]
+    columns: Mapping[str, Sequence[int] | NDArray[np.generic]],
+    ops: Sequence[str],
+    recorders: Sequence[Recorder],
 ) -> Collectives:
     """Columns by field name; those left out are unknown in every row."""
     length = len(next(iter(columns.values()))) if columns else 0
     arrays = {
-        name: np.asarray(columns[name], dtype) if name in columns else np.full(length, UNKNOWN).astype(dtype)
+        name: np.asarray(columns[name], dtype)
+        if name in columns
+        else np.full(length, UNKNOWN).astype(dtype)
         for name, dtype in DTYPES.items()
     }
     return Collectives(**arrays, ops=tuple(ops), recorders=tuple(recorders))
@@ -131,12 +139,17 @@ def concat(parts: Sequence[Collectives]) -> Collectives:
         columns["who"][-1] = who_map[part.who]
     if not parts:
         return from_columns({}, (), ())
-    return from_columns({name: np.concatenate(chunks) for name, chunks in columns.items()}, ops, recorders)
+    return from_columns(
+        {name: np.concatenate(chunks) for name, chunks in columns.items()}, ops, recorders
+    )
 
 
 def distinct(collectives: Collectives) -> Collectives:
     """The same rows in their order, those that are there twice only once: files overlap, and are named twice."""
-    keys = [getattr(collectives, name) for name in ("peer", "op", "seq", "comm", "end_ns", "start_ns", "who")]
+    keys = [
+        getattr(collectives, name)
+        for name in ("peer", "op", "seq", "comm", "end_ns", "start_ns", "who")
+    ]
     order = np.lexsort(keys)  # stable: the first of equals stays
     is_new = np.ones(len(order), bool)
     is_new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)

@@ -18,7 +18,9 @@ from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 
 Groups = NDArray[np.intp]
 
-SYNCHRONISING_OPS = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}) | POINT_TO_POINT_OPS
+SYNCHRONISING_OPS = (
+    frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"}) | POINT_TO_POINT_OPS
+)
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # spreads communicator hashes and ranks evenly
 GPU_TIMER_MS = 0.001  # the GPU's global timer ticks at up to one microsecond
 
@@ -64,12 +66,16 @@ def match_collectives(collectives: Collectives, policy: MatchPolicy | None = Non
     groups[~timed] = _pack(comm[~timed], op[~timed], edge[~timed], sequence[~timed])
     rows = np.flatnonzero(timed)
     base = _pack(comm[rows], op[rows], edge[rows], np.zeros(len(rows), np.int64))
-    bucket = _buckets(base, collectives.rank[rows], collectives.entry_ns[rows], policy or MatchPolicy())
+    bucket = _buckets(
+        base, collectives.rank[rows], collectives.entry_ns[rows], policy or MatchPolicy()
+    )
     groups[rows] = _pack(base, bucket) + groups[~timed].max(initial=-1) + 1
     return groups
 
 
-def measure_lag(collectives: Collectives, groups: Groups, clocks: Mapping[int, ClockFit] | None = None) -> PeerLag:
+def measure_lag(
+    collectives: Collectives, groups: Groups, clocks: Mapping[int, ClockFit] | None = None
+) -> PeerLag:
     """Published lag and lateness of every row against its group. `clocks` maps recorders to their fitted clocks."""
     duration = np.maximum(collectives.duration_ns, 0)  # a clock that stepped back measured nothing
     size = int(groups.max(initial=-1)) + 1
@@ -100,7 +106,9 @@ def group_medians(groups: Groups, values: Ints, size: int) -> Floats:
     counts = np.bincount(groups, minlength=size)
     starts = np.cumsum(counts) - counts
     bits = int(values.max(initial=0)).bit_length()
-    if size.bit_length() + bits <= 63:  # one sort of plain integers is three times as fast as sorting by two keys
+    if (
+        size.bit_length() + bits <= 63
+    ):  # one sort of plain integers is three times as fast as sorting by two keys
         ordered = np.sort(groups.astype(np.int64) << bits | values) & ((1 << bits) - 1)
     else:
         ordered = values[np.lexsort((values, groups))]
@@ -130,7 +138,9 @@ def _whole(collectives: Collectives, groups: Groups, size: int) -> tuple[NDArray
     wanted = np.zeros(size, np.intp)
     wanted[groups] = collectives.nranks
     expected = np.concatenate(([0.0], np.cumsum(prints)))[np.maximum(wanted, 0)]
-    return counts, (counts == wanted) & (np.bincount(groups, prints[collectives.rank], size) == expected)
+    return counts, (counts == wanted) & (
+        np.bincount(groups, prints[collectives.rank], size) == expected
+    )
 
 
 def _duration_stats(
@@ -152,7 +162,9 @@ def _duration_stats(
         code = np.cumsum(~whole) - 1
         few = int(code[-1]) + 1
         median[~whole] = group_medians(code[groups[rest]], duration[rest], few)
-        longest[~whole], shortest[~whole] = _extremes(code[groups[rest]], duration[rest].astype(np.float64), few)
+        longest[~whole], shortest[~whole] = _extremes(
+            code[groups[rest]], duration[rest].astype(np.float64), few
+        )
     return median, longest, shortest
 
 
@@ -167,7 +179,9 @@ def _quorum(nranks: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.minimum(nranks, np.maximum(3, (nranks + 1) // 2))
 
 
-def _aligned_entries(collectives: Collectives, clocks: Mapping[int, ClockFit] | None) -> tuple[Floats, Floats]:
+def _aligned_entries(
+    collectives: Collectives, clocks: Mapping[int, ClockFit] | None
+) -> tuple[Floats, Floats]:
     """Entries on the reference clock and their error, infinite for a clock without a fit.
 
     No fits at all is the caller's word that one clock wrote everything: the error is zero.
@@ -240,7 +254,9 @@ def _pack(*columns: NDArray[np.integer]) -> Groups:
 
 def _dense_codes(key: Ints) -> Groups:
     highest = int(key.max(initial=0))
-    if highest < 8 * len(key) + 1024:  # close together: a table of those that occur is smaller than a sort
+    if (
+        highest < 8 * len(key) + 1024
+    ):  # close together: a table of those that occur is smaller than a sort
         seen = np.zeros(highest + 1, np.intp)
         seen[key] = 1
         return np.asarray((np.cumsum(seen) - 1)[key], np.intp)
@@ -269,7 +285,9 @@ def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: Matc
     bucket -= bucket.min() - 1
     for step, near in ((-1, offset < tolerance), (1, offset >= width - tolerance)):
         own, other = _ranks_in(base, bucket, rank, 0), _ranks_in(base, bucket, rank, step)
-        more = other[0] >= own[0] if step < 0 else other[0] > own[0]  # between equal halves the earlier one wins
+        more = (
+            other[0] >= own[0] if step < 0 else other[0] > own[0]
+        )  # between equal halves the earlier one wins
         bucket = np.where(near & more & ~other[1], bucket + step, bucket)
     return bucket
 

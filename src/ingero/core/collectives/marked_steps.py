@@ -22,14 +22,20 @@ class MarkedSteps:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self._steps: dict[int, _Step] = {}  # in the order they were first named; the last one goes on
+        self._steps: dict[
+            int, _Step
+        ] = {}  # in the order they were first named; the last one goes on
         self._named: tuple[int, int] | None = None  # the last moment: its step and time
         self._inside: list[Stretch] = []  # collectives
 
     def mark(self, step: int, from_ns: int, to_ns: int | None = None) -> None:
         """The job names a step for a stretch of time, or from a moment on."""
         if to_ns is None:
-            if self._named is not None and from_ns > self._named[1] and self._named[0] in self._steps:
+            if (
+                self._named is not None
+                and from_ns > self._named[1]
+                and self._named[0] in self._steps
+            ):
                 self._steps[self._named[0]].stretches.append((self._named[1], from_ns))
             self._named = (step, from_ns)
         elif to_ns <= from_ns:
@@ -58,12 +64,23 @@ class MarkedSteps:
                 break
             del self._steps[number]
             if step.stretches:  # the clock may have stepped back
-                rows.append((number, step.own_s(inside), (next_ns - step.begun_ns) / 1e9, step.stretches[-1][1]))
+                rows.append(
+                    (
+                        number,
+                        step.own_s(inside),
+                        (next_ns - step.begun_ns) / 1e9,
+                        step.stretches[-1][1],
+                    )
+                )
         if not rows:
             return NO_STEPS
-        self._inside = [stretch for stretch in self._inside if stretch[1] > begun[len(begun) - len(self._steps)]]
+        self._inside = [
+            stretch for stretch in self._inside if stretch[1] > begun[len(begun) - len(self._steps)]
+        ]
         steps, own, span, end = (np.array(column) for column in zip(*rows, strict=True))
-        return StepTimes(steps, own, np.full(len(own), np.nan), np.where(span > 0, span, np.nan), end)
+        return StepTimes(
+            steps, own, np.full(len(own), np.nan), np.where(span > 0, span, np.nan), end
+        )
 
 
 @dataclass(slots=True)

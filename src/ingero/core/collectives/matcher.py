@@ -37,7 +37,9 @@ class CollectiveMatcher:
             self._last_seen[comm] = None
         surplus = len(self._last_seen) - self.policy.max_comms
         if surplus > 0:
-            self._drop_comms([comm for comm, _ in zip(self._last_seen, range(surplus), strict=False)])
+            self._drop_comms(
+                [comm for comm, _ in zip(self._last_seen, range(surplus), strict=False)]
+            )
 
     def close(self, now_s: float) -> Matched:
         """Hand out every complete or expired group and forget it."""
@@ -48,7 +50,9 @@ class CollectiveMatcher:
         np.minimum.at(first, groups, arrived)
         wanted = np.zeros(size, np.int32)
         np.maximum.at(wanted, groups, pending.nranks)
-        over = (count_ranks(pending, groups, size) >= wanted) | (now_s - first > self.policy.max_age_s)
+        over = (count_ranks(pending, groups, size) >= wanted) | (
+            now_s - first > self.policy.max_age_s
+        )
         surplus = int((~over).sum()) - self.policy.max_groups
         if surplus > 0:
             oldest = np.argsort(np.where(over, np.inf, first), kind="stable")[:surplus]

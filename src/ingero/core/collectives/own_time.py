@@ -37,7 +37,9 @@ def own_segments(collectives: Collectives) -> OwnSegments:
     free_ns = _previous_latest_end(end, first)
     own = np.where(first, np.nan, np.maximum(entry - free_ns, 0) / 1e9)
     idle = np.clip((collectives.start_ns[order] - free_ns) / 1e9, 0.0, None)
-    known = collectives.is_gpu_timed[order] & ~first  # an enqueue time alone cannot tell busy from idle
+    known = (
+        collectives.is_gpu_timed[order] & ~first
+    )  # an enqueue time alone cannot tell busy from idle
     return OwnSegments(order, who, own, np.where(known, np.fmin(idle, own), np.nan))
 
 
@@ -57,10 +59,15 @@ def find_cycle(signature: NDArray[np.intp]) -> int:
         return 1
     rarest = seen[np.argmin(counts[seen])]
     places = np.flatnonzero(signature == rarest)
-    for gaps in range(1, min(8, len(places) - 1) + 1):  # the rarest one may occur several times in a cycle
+    for gaps in range(
+        1, min(8, len(places) - 1) + 1
+    ):  # the rarest one may occur several times in a cycle
         candidate = int(np.median(places[gaps:] - places[:-gaps]))
         if candidate * MIN_CYCLES > len(signature):
             break
-        if candidate and np.mean(signature[candidate:] == signature[:-candidate]) >= CYCLE_AGREEMENT:
+        if (
+            candidate
+            and np.mean(signature[candidate:] == signature[:-candidate]) >= CYCLE_AGREEMENT
+        ):
             return candidate
     return 1

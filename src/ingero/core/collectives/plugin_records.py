@@ -14,7 +14,14 @@ from ingero.contract.collective import (
     canonical_op,
 )
 from ingero.contract.nccl_ring import FLAG_GPU_TIMED, FLAG_STREAM, KIND_P2P, Records, decode_text
-from ingero.core.collectives.columns import SOURCES, UNKNOWN, Collectives, Ints, Recorder, from_columns
+from ingero.core.collectives.columns import (
+    SOURCES,
+    UNKNOWN,
+    Collectives,
+    Ints,
+    Recorder,
+    from_columns,
+)
 
 ROOTED_OPS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})
 
@@ -42,7 +49,9 @@ def fit_gpu_clock(records: Records) -> GpuClock | None:
     if not len(timed):
         return None
     low = int((timed["enqueue_ns"].astype(np.int64) - timed["gpu_start_ns"].astype(np.int64)).max())
-    high = int((timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min())
+    high = int(
+        (timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min()
+    )
     offset = max((low + high) // 2, high - HEARD_NS)
     return GpuClock(offset, max(abs(high - offset), abs(offset - low)))
 
@@ -54,7 +63,10 @@ def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Col
     sizes = _element_sizes(records["datatype"])
     is_p2p = records["kind"] == KIND_P2P
     is_timed = _has(records, FLAG_GPU_TIMED)
-    gpu_start, gpu_stop = records["gpu_start_ns"].astype(np.int64), records["gpu_stop_ns"].astype(np.int64)
+    gpu_start, gpu_stop = (
+        records["gpu_start_ns"].astype(np.int64),
+        records["gpu_stop_ns"].astype(np.int64),
+    )
     enqueue = records["enqueue_ns"].astype(np.int64)
     end = np.where(is_timed, gpu_stop + clock.offset_ns, records["host_stop_ns"].astype(np.int64))
     rooted = np.array([name in ROOTED_OPS for name in names] or [False])[op]
@@ -80,7 +92,10 @@ def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]
     """The same rows once more as objects: for the few that are sent on or compared one by one."""
     who = columns.recorders[0]
     datatypes = [canonical_datatype(decode_text(raw)) for raw in records["datatype"].tolist()]
-    known = {name: _none_below_zero(getattr(columns, name)) for name in ("seq", "peer", "gpu_duration_ns", "stream")}
+    known = {
+        name: _none_below_zero(getattr(columns, name))
+        for name in ("seq", "peer", "gpu_duration_ns", "stream")
+    }
     return [
         CollectiveRecord(
             job=who.job,

@@ -43,7 +43,9 @@ class StepTimes:
         return StepTimes(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-NO_STEPS = StepTimes(np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64))
+NO_STEPS = StepTimes(
+    np.empty(0, np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, np.int64)
+)
 
 
 class RankStream:
@@ -99,20 +101,27 @@ class RankStream:
 
     def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
         """A code per kind of collective, the same for the life of the stream."""
-        mixed = rows.comm ^ (rows.size_bytes.astype(np.uint64) * _MIX) ^ (rows.op.astype(np.uint64) << np.uint64(56))
+        mixed = (
+            rows.comm
+            ^ (rows.size_bytes.astype(np.uint64) * _MIX)
+            ^ (rows.op.astype(np.uint64) << np.uint64(56))
+        )
         # one integer sorts ten times faster than three columns
         _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         if len(self._codes) > MAX_SIGNATURES:
             self._forget()
         codes = [
             self._codes.setdefault(
-                (int(rows.comm[row]), rows.ops[rows.op[row]], int(rows.size_bytes[row])), len(self._codes)
+                (int(rows.comm[row]), rows.ops[rows.op[row]], int(rows.size_bytes[row])),
+                len(self._codes),
             )
             for row in first.tolist()
         ]
         return np.array(codes, np.int64)[inverse]
 
-    def _cut(self, rows: Collectives, own: Floats, idle: Floats, ends: NDArray[np.intp]) -> StepTimes:
+    def _cut(
+        self, rows: Collectives, own: Floats, idle: Floats, ends: NDArray[np.intp]
+    ) -> StepTimes:
         """Steps end at these rows; the first may have begun in an earlier batch, the rest waits for the next."""
         carried_own, carried_idle, carried_rows = self._carry
         starts = np.concatenate(([0], ends + 1))
@@ -120,7 +129,11 @@ class RankStream:
         timed = rows.is_gpu_timed
         if not len(ends):
             self._is_timed &= bool(timed.all())
-            self._carry = (carried_own + own.sum(), carried_idle + idle.sum(), carried_rows + len(rows))
+            self._carry = (
+                carried_own + own.sum(),
+                carried_idle + idle.sum(),
+                carried_rows + len(rows),
+            )
             if self._carry[2] > 8 * self._cycle:  # the pattern changed: look again
                 self._forget()
             return NO_STEPS

@@ -13,7 +13,9 @@ from ingero.core.collectives.columns import UNKNOWN, Ints
 from ingero.core.collectives.rank_stream import NO_STEPS, StepTimes
 
 POINTS_PER_S = 16.0  # of one rank at most
-JOB_POINTS_PER_S = 16_384.0  # of all ranks of a job: a large job sends fewer per rank, but never less than one
+JOB_POINTS_PER_S = (
+    16_384.0  # of all ranks of a job: a large job sends fewer per rank, but never less than one
+)
 WATCHED_STEPS = 8  # before the pace is believed
 MAX_GROUP = 4096
 
@@ -66,7 +68,9 @@ class StepGroups:
         if self._watched < WATCHED_STEPS or self._span_s <= 0:
             return
         wanted = 1.0 / (self._span_s * self.points_per_s)
-        if not self.size / 4 < wanted <= self.size:  # sizes change seldom: only where they are clearly wrong
+        if (
+            not self.size / 4 < wanted <= self.size
+        ):  # sizes change seldom: only where they are clearly wrong
             size = 2 ** max(0, math.ceil(math.log2(wanted)))
             if size != self.size:
                 self.size = min(size, MAX_GROUP)
@@ -88,7 +92,9 @@ class StepGroups:
 
 def _joined(first: StepTimes, second: StepTimes) -> StepTimes:
     names = ("step", "own_s", "idle_s", "span_s", "end_ns")
-    return StepTimes(*(np.concatenate((getattr(first, name), getattr(second, name))) for name in names))
+    return StepTimes(
+        *(np.concatenate((getattr(first, name), getattr(second, name))) for name in names)
+    )
 
 
 def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
@@ -96,6 +102,9 @@ def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
         return NO_STEPS
     starts = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
     counts = np.diff(starts, append=len(group))
-    own, idle, span = (np.add.reduceat(column, starts) / counts for column in (steps.own_s, steps.idle_s, steps.span_s))
+    own, idle, span = (
+        np.add.reduceat(column, starts) / counts
+        for column in (steps.own_s, steps.idle_s, steps.span_s)
+    )
     number = np.full(len(starts), UNKNOWN) if size == UNKNOWN else group[starts] * size
     return StepTimes(number, own, idle, span, np.maximum.reduceat(steps.end_ns, starts))

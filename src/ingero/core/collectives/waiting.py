@@ -14,7 +14,13 @@ from ingero.core.blame.suspects import stall_period
 from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
 from ingero.core.collectives.edges import number_edges
-from ingero.core.collectives.lag import SYNCHRONISING_OPS, Groups, PeerLag, match_collectives, measure_lag
+from ingero.core.collectives.lag import (
+    SYNCHRONISING_OPS,
+    Groups,
+    PeerLag,
+    match_collectives,
+    measure_lag,
+)
 
 CLEAR_MS = 1.0  # less than this is not worth a name
 CLEAR_TIMES = 5.0  # how far above the group's usual lateness the last rank must be
@@ -60,7 +66,9 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
     usual = _medians(groups[known], lateness[known], size)
     clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * usual)
     last = known & clear[groups] & (lateness == highest[groups])
-    return Waiting(groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups))
+    return Waiting(
+        groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups)
+    )
 
 
 def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
@@ -76,7 +84,9 @@ def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
     if share < NAMED_SHARE or len(own) < MIN_WAITED:
         return None
     steps = np.unique(waiting.ordinal[own]).tolist()
-    return Late(who, len(own), share, float(np.median(waiting.lateness_ms[own])), stall_period(steps))
+    return Late(
+        who, len(own), share, float(np.median(waiting.lateness_ms[own])), stall_period(steps)
+    )
 
 
 def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | None:
@@ -86,7 +96,9 @@ def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | N
     synchronising = np.array([op in SYNCHRONISING_OPS for op in collectives.ops] or [False])
     if (collectives.is_gpu_timed & synchronising[collectives.op]).all():
         return {}
-    meeting = np.array([op in SYNCHRONISING_OPS - POINT_TO_POINT_OPS for op in collectives.ops] or [False])
+    meeting = np.array(
+        [op in SYNCHRONISING_OPS - POINT_TO_POINT_OPS for op in collectives.ops] or [False]
+    )
     rows = np.flatnonzero(meeting[collectives.op])
     every = max(1, len(np.unique(groups[rows])) // EXITS)
     rows = rows[groups[rows] % every == 0]
@@ -121,7 +133,9 @@ def _ordinals(collectives: Collectives, groups: Groups) -> Ints:
     lane[groups] = codes * (len(collectives.ops) + 1) + collectives.op
     order = np.lexsort((began, lane))
     ordered = lane[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if size else np.zeros(0, np.intp)
+    starts = (
+        np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if size else np.zeros(0, np.intp)
+    )
     position = np.arange(size) - np.repeat(starts, np.diff(np.r_[starts, size]))
     result = np.zeros(size, np.int64)
     result[order] = position

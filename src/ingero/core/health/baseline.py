@@ -25,7 +25,9 @@ class BaselinePolicy:
 
     def __post_init__(self) -> None:
         _check("fast_alpha", 0.0 < self.fast_alpha < 1.0, "above 0 and below 1")
-        _check("floor_alpha", 0.0 < self.floor_alpha < self.fast_alpha, "above 0 and below fast_alpha")
+        _check(
+            "floor_alpha", 0.0 < self.floor_alpha < self.fast_alpha, "above 0 and below fast_alpha"
+        )
         _check("warning_ratio", 0.0 < self.warning_ratio <= 1.0, "above 0, at most 1")
         _check("warmup_samples", self.warmup_samples >= 0, "0 or more")
         _check("floor_warmth_min", 0.0 <= self.floor_warmth_min < 1.0, "0 to below 1")
@@ -47,9 +49,14 @@ class Baseline:
 
     def __post_init__(self) -> None:
         for signals in (self.fast, self.floor):
-            if not all(value is not None and math.isfinite(value) and value >= 0 for _, value in signals.items()):
+            if not all(
+                value is not None and math.isfinite(value) and value >= 0
+                for _, value in signals.items()
+            ):
                 raise ValueError("an average is missing, negative or not finite")
-        if self.sample_count < 0 or not all(0 <= count <= self.sample_count for count in self.counts):
+        if self.sample_count < 0 or not all(
+            0 <= count <= self.sample_count for count in self.counts
+        ):
             raise ValueError("sample counts do not fit together")
 
 
@@ -58,12 +65,19 @@ def fold(baseline: Baseline, raw: Signals, policy: BaselinePolicy) -> Baseline:
     fast, floor, counts = {}, {}, []
     for (name, value), count in zip(raw.items(), baseline.counts, strict=True):
         is_present = value is not None and math.isfinite(value)
-        fast[name] = _step(getattr(baseline.fast, name), value if is_present else None, policy.fast_alpha)
-        floor[name] = _step(getattr(baseline.floor, name), value if is_present else None, policy.floor_alpha)
+        fast[name] = _step(
+            getattr(baseline.fast, name), value if is_present else None, policy.fast_alpha
+        )
+        floor[name] = _step(
+            getattr(baseline.floor, name), value if is_present else None, policy.floor_alpha
+        )
         counts.append(count + is_present)
     t, c, m, p = counts
     return Baseline(
-        sample_count=baseline.sample_count + 1, fast=Signals(**fast), floor=Signals(**floor), counts=(t, c, m, p)
+        sample_count=baseline.sample_count + 1,
+        fast=Signals(**fast),
+        floor=Signals(**floor),
+        counts=(t, c, m, p),
     )
 
 
@@ -113,7 +127,11 @@ def is_degraded(baseline: Baseline, policy: BaselinePolicy) -> bool:
     fast, floor = usual(baseline, policy), hard_floor(baseline, policy)
     for name in SIGNAL_NAMES:
         level = getattr(floor, name)
-        if level > 0 and level >= policy.floor_warmth_min and getattr(fast, name) / level < policy.warning_ratio:
+        if (
+            level > 0
+            and level >= policy.floor_warmth_min
+            and getattr(fast, name) / level < policy.warning_ratio
+        ):
             return True
     return False
 

@@ -30,7 +30,9 @@ class Closing(StrEnum):
     """Why an episode ended."""
 
     RECOVERED = "recovered"
-    LEFT_ACTIVE = "left_active"  # idle, stale or calibrating again: nobody can say whether it is still slow
+    LEFT_ACTIVE = (
+        "left_active"  # idle, stale or calibrating again: nobody can say whether it is still slow
+    )
     MODE_LOST = "mode_lost"  # no threshold left to compare with
     SHUTDOWN = "shutdown"
 
@@ -42,7 +44,9 @@ class Classification:
     episode: str | None = None
     since_ns: int = 0
     sequence: int = 0
-    recent: tuple[float, ...] = ()  # scores of evaluations in a row under the line, before an episode
+    recent: tuple[
+        float, ...
+    ] = ()  # scores of evaluations in a row under the line, before an episode
     above: int = 0  # evaluations in a row at or above the line, within an episode
     raised: bool = False  # by this evaluation
     closing: Closing | None = None  # by this evaluation
@@ -75,7 +79,9 @@ def classify(
     is_confirmed = len(recent) == policy.confirmations and max(recent) + EPSILON < threshold
     if not is_confirmed:
         return replace(state, recent=recent)
-    return Classification(episode=episode_id(node, now_ns), since_ns=now_ns, sequence=1, raised=True)
+    return Classification(
+        episode=episode_id(node, now_ns), since_ns=now_ns, sequence=1, raised=True
+    )
 
 
 def _in_episode(
@@ -91,7 +97,9 @@ def close(state: Classification, closing: Closing) -> Classification:
     """End the open episode, if there is one, and forget unconfirmed evaluations."""
     if state.episode is None:
         return Classification()
-    return Classification(closing=closing, closed=state.episode, since_ns=state.since_ns, sequence=state.sequence + 1)
+    return Classification(
+        closing=closing, closed=state.episode, since_ns=state.since_ns, sequence=state.sequence + 1
+    )
 
 
 def episode_id(node: str, started_ns: int) -> str:

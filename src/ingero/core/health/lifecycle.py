@@ -42,7 +42,9 @@ class Lifecycle:
     failures: int = 0
     zeros: int = 0
     samples: int = 0
-    woke: bool = False  # this reading ended an idle or stale time: the old baseline says nothing any more
+    woke: bool = (
+        False  # this reading ended an idle or stale time: the old baseline says nothing any more
+    )
     recent: tuple[tuple[float, int], ...] = ()
 
 

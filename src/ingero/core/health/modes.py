@@ -6,7 +6,9 @@ from enum import StrEnum
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
 
-LOCAL_SHARE = 0.9  # of the node's own usual score: a node that always scores 0.40 is not slow at 0.40
+LOCAL_SHARE = (
+    0.9  # of the node's own usual score: a node that always scores 0.40 is not slow at 0.40
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +125,14 @@ def decide_mode(
         if cached.quorum_met and age_s <= policy.fresh_max_age_s(backoff_s):
             return ModeDecision(DetectionMode.FLEET, cached.value, may_raise=True)
         if reachable or not cached.quorum_met:
-            return ModeDecision(DetectionMode.FLEET_CACHED, cached.value, may_raise=cached.quorum_met)
+            return ModeDecision(
+                DetectionMode.FLEET_CACHED, cached.value, may_raise=cached.quorum_met
+            )
         return ModeDecision(DetectionMode.LOCAL_CACHED, cached.value, may_raise=True)
     if is_warm and (cached is not None or not reachable):
-        return ModeDecision(DetectionMode.LOCAL_BASELINE, local_threshold(usual_score, policy), may_raise=True)
+        return ModeDecision(
+            DetectionMode.LOCAL_BASELINE, local_threshold(usual_score, policy), may_raise=True
+        )
     return ModeDecision(DetectionMode.NONE)
 
 

@@ -41,7 +41,9 @@ class Weights:
         if not all(value > 0 for value in values):
             raise ConfigError("weights: every weight must be above 0")
         if not abs(sum(values) - 1.0) <= 1e-6:
-            raise ConfigError(f"weights: the four weights sum to {sum(values):g}; they must sum to 1")
+            raise ConfigError(
+                f"weights: the four weights sum to {sum(values):g}; they must sum to 1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,9 @@ class ScorePolicy:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.penalty_floor < self.degradation_zone <= 1.0:
-            raise ConfigError("penalty_floor must be 0 or more and below degradation_zone, which must be at most 1")
+            raise ConfigError(
+                "penalty_floor must be 0 or more and below degradation_zone, which must be at most 1"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,9 @@ def penalty(lowest: float, policy: ScorePolicy) -> float:
         return 1.0
     if lowest <= policy.penalty_floor:
         return 0.5
-    return 0.5 + 0.5 * (lowest - policy.penalty_floor) / (policy.degradation_zone - policy.penalty_floor)
+    return 0.5 + 0.5 * (lowest - policy.penalty_floor) / (
+        policy.degradation_zone - policy.penalty_floor
+    )
 
 
 def dominant_signal(raw: Signals, usual: Signals) -> str:

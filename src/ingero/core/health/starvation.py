@@ -70,10 +70,14 @@ def check_straggle(
     return StraggleWatch(now_s, known), found
 
 
-def _check(process: _Process, seen: Activity, elapsed_s: float, pid: int) -> tuple[_Process, Straggle | None]:
+def _check(
+    process: _Process, seen: Activity, elapsed_s: float, pid: int
+) -> tuple[_Process, Straggle | None]:
     rate, is_disturbed = seen.launches / elapsed_s, seen.switches / elapsed_s >= MIN_SWITCHES_PER_S
     if seen.launches == 0 and not is_disturbed:
-        return replace(process, triggered=False, idle_checks=process.idle_checks + 1), None  # rest is not slowness
+        return replace(
+            process, triggered=False, idle_checks=process.idle_checks + 1
+        ), None  # rest is not slowness
     if not is_disturbed:
         process = replace(process, triggered=False)
     is_young = process.samples < MIN_SAMPLES

@@ -18,7 +18,9 @@ from ingero.errors import ConfigError
 SERVED_MAX = 0.99  # agents refuse anything above
 SERVED_MIN = 0.10  # and anything below
 GAP_WINDOW_S = 30.0  # a fleet that falls together takes the line down with it for this long
-PANIC_SHARE = 0.5  # more than this share of nodes below the line is a fleet event, not that many stragglers
+PANIC_SHARE = (
+    0.5  # more than this share of nodes below the line is a fleet event, not that many stragglers
+)
 PANIC_FALL = 0.30  # the median losing more than this share in one tick is one too
 PANIC_RECOVERED = 0.90  # of the median before the fall
 PANIC_MAX_S = 300.0  # then the new level is the normal one
@@ -41,12 +43,32 @@ class ThresholdPolicy:
     def __post_init__(self) -> None:
         _check("k", self.k, 1.0 <= self.k <= 4.0, "1 to 4")
         _check("ema_alpha", self.ema_alpha, 0.0 < self.ema_alpha <= 1.0, "above 0, at most 1")
-        _check("min", self.min, SERVED_MIN <= self.min < SERVED_MAX, "0.10 to below 0.99 (agents refuse less)")
-        _check("max", self.max, self.min < self.max <= SERVED_MAX, "above min, at most 0.99 (agents refuse more)")
+        _check(
+            "min",
+            self.min,
+            SERVED_MIN <= self.min < SERVED_MAX,
+            "0.10 to below 0.99 (agents refuse less)",
+        )
+        _check(
+            "max",
+            self.max,
+            self.min < self.max <= SERVED_MAX,
+            "above min, at most 0.99 (agents refuse more)",
+        )
         _check("min_gap", self.min_gap, 0.0 <= self.min_gap < 0.5, "0 to below 0.5")
         _check("statistical_min", self.statistical_min, self.statistical_min >= 1, "1 or more")
-        _check("coverage_fraction", self.coverage_fraction, 0.0 <= self.coverage_fraction <= 1.0, "0 to 1")
-        _check("push_interval", self.push_interval_s, 1.0 <= self.push_interval_s < float("inf"), "1 s or more")
+        _check(
+            "coverage_fraction",
+            self.coverage_fraction,
+            0.0 <= self.coverage_fraction <= 1.0,
+            "0 to 1",
+        )
+        _check(
+            "push_interval",
+            self.push_interval_s,
+            1.0 <= self.push_interval_s < float("inf"),
+            "1 s or more",
+        )
         _check("ttl_multiplier", self.ttl_multiplier, self.ttl_multiplier >= 2, "2 or more")
 
     @property
@@ -93,7 +115,9 @@ class ClusterThreshold:
     panic: PanicReason | None = None
     panic_since_s: float = 0.0
     median_before: float = 0.0  # of the panic
-    low_medians: tuple[tuple[float, float], ...] = ()  # (at_s, median): rising, the first is the lowest in the window
+    low_medians: tuple[
+        tuple[float, float], ...
+    ] = ()  # (at_s, median): rising, the first is the lowest in the window
 
 
 def compute_threshold(scores: ArrayLike, policy: ThresholdPolicy) -> Threshold:
@@ -133,7 +157,9 @@ def advance(
     return replace(state, stats=stats, low_medians=low_medians, served=served, below=below)
 
 
-def _without_scores(state: ClusterThreshold, now_s: float, policy: ThresholdPolicy) -> ClusterThreshold:
+def _without_scores(
+    state: ClusterThreshold, now_s: float, policy: ThresholdPolicy
+) -> ClusterThreshold:
     if now_s - state.quorum_seen_s > policy.ttl_s:
         return ClusterThreshold(coverage=state.coverage, coverage_low=state.coverage_low)
     return replace(state, stats=None, quorum_met=False, below=0, panic=None)
@@ -150,7 +176,9 @@ def _follow_quorum(
     return replace(state, quorum_met=False, ema=None if expired else state.ema)
 
 
-def _follow_ema(state: ClusterThreshold, stats: Threshold, now_s: float, policy: ThresholdPolicy) -> ClusterThreshold:
+def _follow_ema(
+    state: ClusterThreshold, stats: Threshold, now_s: float, policy: ThresholdPolicy
+) -> ClusterThreshold:
     due = state.ema is None or now_s - state.ema_at_s >= policy.push_interval_s
     if not due or not state.quorum_met or state.panic:
         return state
@@ -189,7 +217,9 @@ def _share_below(scores: Column, line: float) -> float:
     return int(np.count_nonzero(scores < line)) / scores.size
 
 
-def _lowest(window: tuple[tuple[float, float], ...], value: float, now_s: float) -> tuple[tuple[float, float], ...]:
+def _lowest(
+    window: tuple[tuple[float, float], ...], value: float, now_s: float
+) -> tuple[tuple[float, float], ...]:
     """The window without what is too old or can never be the lowest again, plus the new value."""
     kept = tuple(entry for entry in window if now_s - entry[0] <= GAP_WINDOW_S and entry[1] < value)
     return (*kept, (now_s, value))

@@ -51,7 +51,9 @@ class ThrottleEdges:
         """One reading of all GPUs. One that gave none for a while is not shown in its last state any more."""
         for gpu, found in reasons.items():
             self.look(gpu, found)
-        self._missed = Counter({gpu: self._missed[gpu] + 1 for gpu in self.active.keys() - reasons.keys()})
+        self._missed = Counter(
+            {gpu: self._missed[gpu] + 1 for gpu in self.active.keys() - reasons.keys()}
+        )
         for gpu, times in self._missed.items():
             if times >= FORGET_AFTER:
                 del self.active[gpu]

@@ -11,7 +11,9 @@ AggregateRow = tuple[int, int, int, int, int, int, int, int, int, int]
 _IS_SUMMED = op_table(SUMMED_ARG0_OPS)
 
 
-def aggregate(events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int) -> list[AggregateRow]:
+def aggregate(
+    events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int
+) -> list[AggregateRow]:
     """One row per (bucket, source, op, pid), in that order. Pointers in arg0 are never summed."""
     if not len(events):
         return []

@@ -36,15 +36,25 @@ def label_events(
     for pid, indexes in wanted.items():
         own = [*by_pid[0], *(by_pid[pid] if pid else ())]
         times = [(events[index][1], index) for index in indexes]
-        _sweep(sorted(own, key=lambda note: (note.from_ns, note.order)), turns.get(pid, ()), sorted(times), found)
+        _sweep(
+            sorted(own, key=lambda note: (note.from_ns, note.order)),
+            turns.get(pid, ()),
+            sorted(times),
+            found,
+        )
     return found
 
 
 def _sweep(
-    notes: Sequence[Note], turns: Sequence[int], times: Sequence[tuple[int, int]], found: list[dict[str, str]]
+    notes: Sequence[Note],
+    turns: Sequence[int],
+    times: Sequence[tuple[int, int]],
+    found: list[dict[str, str]],
 ) -> None:
     """One process, in the order of time."""
-    moments: dict[tuple[str, bool], tuple[tuple[int, int], str, int]] = {}  # latest of each key, by scope
+    moments: dict[
+        tuple[str, bool], tuple[tuple[int, int], str, int]
+    ] = {}  # latest of each key, by scope
     spans: list[tuple[int, tuple[int, int], Note]] = []
     position = 0
     for at_ns, index in times:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from ingero.contract.events import FIRST_SUMMARY_OP, PAGE_ALLOC, OpKey, Source
 
 _SUMMARY_NS = 1_000_000_000  # summaries speak for the second before them
-_IS_STAMPED_AT_END = np.isin(np.arange(256), (Source.HOST, Source.IO, Source.NET))  # others carry their entry time
+_IS_STAMPED_AT_END = np.isin(
+    np.arange(256), (Source.HOST, Source.IO, Source.NET)
+)  # others carry their entry time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +51,9 @@ class EventColumns:
         """When each event began and ended."""
         is_host = self.source == Source.HOST
         span = np.where(is_host & (self.op >= FIRST_SUMMARY_OP), _SUMMARY_NS, self.duration)
-        span = np.where(self.is_op(*PAGE_ALLOC), 0, span)  # page allocations of some recorders carry bytes here
+        span = np.where(
+            self.is_op(*PAGE_ALLOC), 0, span
+        )  # page allocations of some recorders carry bytes here
         ends_at = _IS_STAMPED_AT_END[self.source & 0xFF]
         return np.where(ends_at, self.timestamp - span, self.timestamp), np.where(
             ends_at, self.timestamp, self.timestamp + span
@@ -79,11 +83,15 @@ def columns_from_rows(rows: Sequence[Sequence[int]]) -> EventColumns:
 
 def columns_from_table(table: NDArray[np.int64]) -> EventColumns:
     """One row per event, one column per name."""
-    return EventColumns(*(np.ascontiguousarray(table[:, index]) for index in range(len(COLUMN_NAMES))))
+    return EventColumns(
+        *(np.ascontiguousarray(table[:, index]) for index in range(len(COLUMN_NAMES)))
+    )
 
 
 def concatenate(parts: Sequence[EventColumns]) -> EventColumns:
     """All rows, in order."""
     if not parts:
         return columns_from_rows([])
-    return EventColumns(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_NAMES))
+    return EventColumns(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMN_NAMES)
+    )

@@ -68,7 +68,12 @@ class Decision:
 
 def probe_cost(load: Load, watch: Watch) -> float:
     """Share of one core that probing this function costs the process."""
-    ns = {Step.FULL: load.full_ns, Step.ENTRY: load.entry_ns, Step.DUTY: load.full_ns * watch.duty, Step.OFF: 0.0}
+    ns = {
+        Step.FULL: load.full_ns,
+        Step.ENTRY: load.entry_ns,
+        Step.DUTY: load.full_ns * watch.duty,
+        Step.OFF: 0.0,
+    }
     return load.calls_per_s * ns[watch.step] / NS_PER_S
 
 
@@ -80,7 +85,9 @@ def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> 
     watches = {load.name: Watch() for load in loads}
     dearest = sorted(loads, key=lambda load: -probe_cost(load, Watch()))
     for keep, floor in ((False, _NEXT_TO_NOTHING * allowance), (False, 0.0), (True, 0.0)):
-        yielding = [load for load in dearest if load.keep is keep and probe_cost(load, Watch()) > floor]
+        yielding = [
+            load for load in dearest if load.keep is keep and probe_cost(load, Watch()) > floor
+        ]
         for step in (Step.ENTRY, Step.DUTY):
             for load in yielding:
                 total = sum(probe_cost(one, watches[one.name]) for one in loads)
@@ -89,13 +96,17 @@ def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> 
                 if step is Step.DUTY:
                     rest = total - probe_cost(load, watches[load.name])
                     duty = min((allowance - rest) / probe_cost(load, Watch()), 1.0)
-                    watches[load.name] = Watch(Step.DUTY, duty) if duty >= least_duty else Watch(Step.OFF)
+                    watches[load.name] = (
+                        Watch(Step.DUTY, duty) if duty >= least_duty else Watch(Step.OFF)
+                    )
                 elif watches[load.name].step is Step.FULL:
                     watches[load.name] = Watch(Step.ENTRY)
     return watches
 
 
-def decide(loads: Sequence[Load], waited_share: float, calm: int, policy: GovernorPolicy) -> Decision:
+def decide(
+    loads: Sequence[Load], waited_share: float, calm: int, policy: GovernorPolicy
+) -> Decision:
     """Tighten at once when over budget; loosen only after a calm while, so that steps do not flap."""
     absorbed = policy.absorbed * max(waited_share, 0.0)
     current = {load.name: load.watch for load in loads}
@@ -103,7 +114,9 @@ def decide(loads: Sequence[Load], waited_share: float, calm: int, policy: Govern
     if cost > policy.budget_share + absorbed:
         tighter = plan_watches(loads, policy.budget_share + absorbed, policy.least_duty)
         return _decision(loads, tighter, absorbed, calm=0)
-    relaxed = plan_watches(loads, policy.budget_share * policy.relax_share + absorbed, policy.least_duty)
+    relaxed = plan_watches(
+        loads, policy.budget_share * policy.relax_share + absorbed, policy.least_duty
+    )
     if not any(_looser(relaxed[name], watch) for name, watch in current.items()):
         return _decision(loads, current, absorbed, calm=0)
     if calm + 1 < policy.calm_ticks:
@@ -112,9 +125,13 @@ def decide(loads: Sequence[Load], waited_share: float, calm: int, policy: Govern
 
 
 def _looser(new: Watch, old: Watch) -> bool:
-    return new.step < old.step or (new.step is Step.DUTY and old.step is Step.DUTY and new.duty > 2 * old.duty)
+    return new.step < old.step or (
+        new.step is Step.DUTY and old.step is Step.DUTY and new.duty > 2 * old.duty
+    )
 
 
-def _decision(loads: Sequence[Load], watches: Mapping[str, Watch], absorbed: float, *, calm: int) -> Decision:
+def _decision(
+    loads: Sequence[Load], watches: Mapping[str, Watch], absorbed: float, *, calm: int
+) -> Decision:
     cost = sum(probe_cost(load, watches[load.name]) for load in loads)
     return Decision(watches, cost, max(cost - absorbed, 0.0), calm)

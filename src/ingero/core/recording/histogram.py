@@ -9,14 +9,20 @@ from numpy.typing import NDArray
 WINDOW_TICKS = 10
 
 
-def histogram_percentile(counts: NDArray[np.int64], floors_ns: NDArray[np.int64], share: float) -> int:
+def histogram_percentile(
+    counts: NDArray[np.int64], floors_ns: NDArray[np.int64], share: float
+) -> int:
     """Nearest rank, in the middle of its bucket; 0 when nothing was counted."""
     total = int(counts.sum())
     if not total:
         return 0
     rank = max(int(np.ceil(share * total)), 1)
     bucket = int(np.searchsorted(np.cumsum(counts), rank))
-    upper = int(floors_ns[bucket + 1]) if bucket + 1 < len(floors_ns) else int(floors_ns[bucket]) * 5 // 4
+    upper = (
+        int(floors_ns[bucket + 1])
+        if bucket + 1 < len(floors_ns)
+        else int(floors_ns[bucket]) * 5 // 4
+    )
     return (int(floors_ns[bucket]) + upper) // 2
 
 

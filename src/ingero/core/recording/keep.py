@@ -14,7 +14,9 @@ BOOTSTRAP_NS = 10_000_000_000
 SLOW_IO_NS = 10_000_000
 SECOND_NS = 1_000_000_000
 MAX_SAMPLED = 8192
-LATE_S = 10  # batches come out of order by less; a second further back means that the clock was set back
+LATE_S = (
+    10  # batches come out of order by less; a second further back means that the clock was set back
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,9 @@ class SampleBook:
         second_of = events.timestamp[calls] // SECOND_NS
         packed = (events.pid[calls] << 32) | (code[calls] << 16) | (second_of & 0xFFFF)
         _, first = np.unique(packed, return_index=True)
-        found = zip(events.pid[calls[first]], code[calls[first]], second_of[first], first, strict=True)
+        found = zip(
+            events.pid[calls[first]], code[calls[first]], second_of[first], first, strict=True
+        )
         for pid, op, second, index in ((int(p), int(o), int(s), int(i)) for p, o, s, i in found):
             last = self._seconds.get((pid, op))
             if last is None or not 0 <= last - second <= LATE_S:

@@ -93,7 +93,11 @@ class OpWindow:
         """Count calls; says which of them are anomalies: far above the median of the last summary."""
         self._last = None
         counts = self.count + 1 + np.arange(len(durations))
-        unusual = durations > ANOMALY_RATIO * self.cached_p50_ns if self.cached_p50_ns else np.zeros(len(counts), bool)
+        unusual = (
+            durations > ANOMALY_RATIO * self.cached_p50_ns
+            if self.cached_p50_ns
+            else np.zeros(len(counts), bool)
+        )
         unusual &= counts > ANOMALY_MIN_COUNT
         self.anomalies += int(unusual.sum())
         room = MAX_SPIKES - len(self.spikes)
@@ -165,7 +169,9 @@ class TraceStats:
 
     def summaries(self) -> list[OpSummary]:
         """One per process and operation, most time first."""
-        found = [window.summary((source, op), pid) for (pid, source, op), window in self._ops.items()]
+        found = [
+            window.summary((source, op), pid) for (pid, source, op), window in self._ops.items()
+        ]
         return sorted(found, key=lambda summary: -summary.total_ns)
 
     def __len__(self) -> int:

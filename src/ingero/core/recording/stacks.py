@@ -44,7 +44,10 @@ def stack_hash(frames: Sequence[Frame]) -> int:
     digest = _OFFSET
     if any(frame.is_resolved for frame in frames):
         parts: Iterable[bytes] = (
-            b"\0".join(text.encode() for text in (frame.symbol, frame.file, frame.py_file, frame.py_func, ""))
+            b"\0".join(
+                text.encode()
+                for text in (frame.symbol, frame.file, frame.py_file, frame.py_func, "")
+            )
             + frame.py_line.to_bytes(4, "little")
             for frame in frames
         )
@@ -77,7 +80,15 @@ def _short(frame: Frame) -> dict[str, object]:
     return {key: value for key, value in values.items() if value}
 
 
-_SHORT = {"ip": "i", "symbol": "s", "file": "f", "line": "l", "py_file": "pf", "py_func": "pfn", "py_line": "pl"}
+_SHORT = {
+    "ip": "i",
+    "symbol": "s",
+    "file": "f",
+    "line": "l",
+    "py_file": "pf",
+    "py_func": "pfn",
+    "py_line": "pl",
+}
 
 
 class _Stored(msgspec.Struct, rename=_SHORT):
@@ -96,7 +107,9 @@ def decode_frames(ips: str, frames: str) -> list[Frame]:
     """Inverse of `encode_frames`, for files of any recorder: the addresses where the frames cannot be read."""
     resolved = _decoded(frames, list[_Stored])
     if resolved:
-        return [Frame(_address(ip), *names) for ip, *names in map(msgspec.structs.astuple, resolved)]
+        return [
+            Frame(_address(ip), *names) for ip, *names in map(msgspec.structs.astuple, resolved)
+        ]
     return [Frame(_address(ip)) for ip in _decoded(ips, list[str])]
 
 

@@ -46,12 +46,16 @@ def settle(rows: MemberRows, cohorts: CohortRows, members: Index, policy: Verdic
 
 def _settle_equal(rows: MemberRows, members: Index, length: int) -> None:
     history = rows.history[members, :length].astype(np.float64)
-    correlation = autocorrelation(np.where(np.isnan(history), np.nanmedian(history, axis=1, keepdims=True), history))
+    correlation = autocorrelation(
+        np.where(np.isnan(history), np.nanmedian(history, axis=1, keepdims=True), history)
+    )
     history = filled(history)
     middle, scale = np.median(history, axis=1), qn(thinned(history))
     spread = CLIP * np.maximum(scale, SCALE_FLOOR)
     # the clipped mean, because the CUSUM adds up clipped values: with skewed noise it is not the median
-    bias = middle + np.clip(history - middle[:, None], -spread[:, None], spread[:, None]).mean(axis=1)
+    bias = middle + np.clip(history - middle[:, None], -spread[:, None], spread[:, None]).mean(
+        axis=1
+    )
     first = rows.settled[members] == 0
     kept = first | (np.abs(bias - rows.raw_bias[members]) <= MAX_SHIFT)
     rows.settled[members] = length
@@ -70,18 +74,26 @@ def filled(history: NDArray[np.float64]) -> NDArray[np.float64]:
     return history
 
 
-def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPolicy) -> None:
+def _settle_cohort(
+    rows: MemberRows, cohorts: CohortRows, cohort: int, policy: VerdictPolicy
+) -> None:
     """Bars of one cohort. The scale is never below the cohort's, the correlation is the cohort's."""
-    everyone = np.flatnonzero((rows.cohort[: rows.size] == cohort) & (rows.settled[: rows.size] > 0))
+    everyone = np.flatnonzero(
+        (rows.cohort[: rows.size] == cohort) & (rows.settled[: rows.size] > 0)
+    )
     own = rows.own_scale[everyone]
     scale = np.maximum(np.maximum(own, np.median(own)), SCALE_FLOOR)
     count = float(rows.settled[everyone].min())
     raw = float(np.median(rows.correlation[everyone]))
-    doubt = (1 + 3 * raw) / count + 1 / np.sqrt(count * len(everyone))  # bias and standard error of a short record
+    doubt = (1 + 3 * raw) / count + 1 / np.sqrt(
+        count * len(everyone)
+    )  # bias and standard error of a short record
     correlation = float(np.clip(raw + doubt, 0.0, MAX_CORRELATION))
     rows.scale[everyone] = scale
     rows.is_uneven[everyone] = scale > UNEVEN * policy.min_effect
-    rows.k[everyone] = drift_allowance(scale, rows.settled[everyone].astype(np.float64), correlation, policy)
+    rows.k[everyone] = drift_allowance(
+        scale, rows.settled[everyone].astype(np.float64), correlation, policy
+    )
     rows.bar[everyone] = decision_bar(
         rows.k[everyone],
         rows.settled[everyone].astype(np.float64),
@@ -91,9 +103,13 @@ def _settle_cohort(rows: MemberRows, cohorts: CohortRows, cohort: int, policy: V
     raw_bias = rows.raw_bias[everyone]
     if np.isnan(cohorts.usual[cohort]):
         cohorts.usual[cohort] = cohorts.level[cohort]
-    cohorts.is_split[cohort] = not cohorts.is_alone[cohort] and is_split(raw_bias, float(np.median(scale)))
+    cohorts.is_split[cohort] = not cohorts.is_alone[cohort] and is_split(
+        raw_bias, float(np.median(scale))
+    )
     excused = cohorts.is_alone[cohort] | cohorts.is_split[cohort] | rows.is_structural[everyone]
-    rows.bias[everyone] = rows.shift[everyone] + np.where(excused, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP))
+    rows.bias[everyone] = rows.shift[everyone] + np.where(
+        excused, raw_bias, np.clip(raw_bias, -BIAS_CAP, BIAS_CAP)
+    )
 
 
 def _count_far(rows: MemberRows, members: Index) -> None:

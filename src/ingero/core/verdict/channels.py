@@ -9,7 +9,9 @@ from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, SUSPECT, CohortRo
 
 STALL_SCALES = 5.0
 STALL_MIN = 0.08  # a stall adds at least this share to a step
-STALL_OVER = 0.5  # of that: a stall is over below; one that slows down for good near the line does not stall
+STALL_OVER = (
+    0.5  # of that: a stall is over below; one that slows down for good near the line does not stall
+)
 STALL_USUAL = 0.004  # stalls per step that nobody is blamed for
 STALL_RATIO = 10.0  # how much more often a staller stalls
 STALL_BAR = 9.0
@@ -17,7 +19,9 @@ STALL_USUAL_MAX = 0.09
 STALL_MEMORY = 0.995  # per step: rates are those of the last 200 steps or so
 STALL_CHANCE = 10.0  # e to the minus this: how likely as many stalls may be at the peers' rate (a Poisson tail)
 FROZEN = 8 * HISTORY
-MAX_SHIFT = 0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
+MAX_SHIFT = (
+    0.01  # a refinement that moves the baseline further is a slowdown being learnt, and refused
+)
 CAP = 1.6  # channels stop at this many bars, so that recovery is seen soon
 TINY = 1e-9
 MISSES = 7  # one sample in so many may be low in a slowdown that lasts
@@ -49,7 +53,9 @@ def peer_median(cohort: Index, values: Column) -> Column:
     low, high = (count - 2) // 2, (count - 1) // 2  # middle places among the others
     low, high = low + (low >= place), high + (high >= place)
     last = len(cohort) - 1
-    middle = 0.5 * (ordered[np.minimum(start + low, last)] + ordered[np.minimum(start + high, last)])
+    middle = 0.5 * (
+        ordered[np.minimum(start + low, last)] + ordered[np.minimum(start + high, last)]
+    )
     result = np.empty(len(cohort))
     result[order] = np.where(count > 1, middle, np.nan)
     return result
@@ -59,7 +65,9 @@ def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
     """One sample of the fast channel for members with a baseline."""
     excess = residual - rows.bias[members]
     z = np.clip(excess / rows.scale[members], -CLIP, CLIP)
-    rows.cusum[members] = np.clip(rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.bar[members])
+    rows.cusum[members] = np.clip(
+        rows.cusum[members] + z - rows.k[members], 0.0, CAP * rows.bar[members]
+    )
     rows.recent[members, rows.seen[members] % RECENT] = excess
     rows.above[members] = (rows.above[members] << np.uint32(1)) | (z > rows.k[members])
     _count_far(rows, members, z >= CLIP)
@@ -82,7 +90,9 @@ def learn(rows: MemberRows, cohorts: CohortRows, members: Index, residual: Colum
     decides how often a healthy member is suspected in a day.
     """
     place = rows.seen[members]
-    calm = ~(rows.cusum[members] > 0.3 * rows.bar[members]) & np.isnan(cohorts.reason_since[rows.cohort[members]])
+    calm = ~(rows.cusum[members] > 0.3 * rows.bar[members]) & np.isnan(
+        cohorts.reason_since[rows.cohort[members]]
+    )
     calm |= rows.settled[members] == 0
     room = (place < HISTORY) & calm
     rows.history[members[room], place[room]] = residual[room]
@@ -106,7 +116,9 @@ def stall_update(
     onset = (excess > bar) & ~rows.is_stalled[members]
     rows.is_stalled[members] = np.where(rows.is_stalled[members], excess > STALL_OVER * bar, onset)
     rows.stall_steps[members] += 1
-    usual = np.clip(2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX)
+    usual = np.clip(
+        2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_USUAL, STALL_USUAL_MAX
+    )
     often = STALL_RATIO * usual
     gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - often) / (1 - usual)))
     rows.stall[members] = np.clip(rows.stall[members] + gain, 0.0, CAP * STALL_BAR)
@@ -115,7 +127,9 @@ def stall_update(
     hit = members[onset]
     rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
     rows.onset_count[hit] += 1
-    rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(rows.onset_count[hit], ONSETS)
+    rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(
+        rows.onset_count[hit], ONSETS
+    )
 
 
 def _typical_stalls(rows: MemberRows, members: Index) -> Column:
@@ -126,7 +140,9 @@ def _typical_stalls(rows: MemberRows, members: Index) -> Column:
     cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
     count = np.bincount(cohort)[cohort]
     others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
-    return np.asarray(np.maximum(segment_median(cohort, stalls), others / 2) + 1 / count, np.float64)
+    return np.asarray(
+        np.maximum(segment_median(cohort, stalls), others / 2) + 1 / count, np.float64
+    )
 
 
 def stalls_alone(rows: MemberRows) -> NDArray[np.bool_]:
@@ -151,7 +167,9 @@ def stall_period(rows: MemberRows, member: int) -> int | None:
     onsets = np.sort(rows.onsets[member][: min(count, ONSETS)])
     gaps = np.diff(onsets).astype(np.float64)
     period = float(np.median(gaps))
-    turns = np.maximum(np.rint(gaps / max(period, 1.0)), 1.0)  # a stall that was missed leaves a double gap
+    turns = np.maximum(
+        np.rint(gaps / max(period, 1.0)), 1.0
+    )  # a stall that was missed leaves a double gap
     period = float(np.median(gaps / turns))
     spread = float(np.median(np.abs(gaps / turns - period)))
     return round(period) if period >= 2 and spread <= 0.2 * period else None
@@ -176,7 +194,11 @@ def lasting_samples(rows: MemberRows, samples_between_alarms: Column) -> Index:
         own = column[:size]
         return np.asarray(np.bincount(cohort, own)[cohort] - own, np.float64)
 
-    far, again, samples = of_peers(rows.far), of_peers(rows.far_again), of_peers(rows.seen.astype(np.float64))
+    far, again, samples = (
+        of_peers(rows.far),
+        of_peers(rows.far_again),
+        of_peers(rows.seen.astype(np.float64)),
+    )
     begin, go_on = (far + 1) / (samples + 1), (again + 0.5) / (far + 5)
     in_a_row = 1 + np.log(begin * samples_between_alarms) / -np.log(go_on)
     in_a_row[rows.is_uneven[:size]] = MAX_LASTING

@@ -8,13 +8,28 @@ from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict import guard
-from ingero.core.verdict.channels import STALL_BAR, is_persistent, plain_effect, recent_effect, stalls_alone
+from ingero.core.verdict.channels import (
+    STALL_BAR,
+    is_persistent,
+    plain_effect,
+    recent_effect,
+    stalls_alone,
+)
 from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.links import judge_links
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.price import find_hidden, recent_frames
 from ingero.core.verdict.samples import Column
-from ingero.core.verdict.table import CHRONIC, FAST, HEALTHY, RECOVERING, STALL, STRAGGLER, SUSPECT, State
+from ingero.core.verdict.table import (
+    CHRONIC,
+    FAST,
+    HEALTHY,
+    RECOVERING,
+    STALL,
+    STRAGGLER,
+    SUSPECT,
+    State,
+)
 
 Mask = NDArray[np.bool_]
 
@@ -67,7 +82,9 @@ class Docket:
         cohort = rows.cohort[: rows.size][told]
         total = np.bincount(cohort, rows.span[: rows.size][told], minlength=cohorts.size)
         count = np.bincount(cohort, minlength=cohorts.size)
-        return np.asarray(np.divide(total, count, out=np.full(cohorts.size, np.nan), where=count > 0), np.float64)
+        return np.asarray(
+            np.divide(total, count, out=np.full(cohorts.size, np.nan), where=count > 0), np.float64
+        )
 
     def _members(self, judged: Mask, effect: Column, now_s: float) -> list[Verdict]:
         rows, size = self._state.rows, self._state.rows.size
@@ -84,7 +101,13 @@ class Docket:
         channel = rows.channel[:size]
         mine = held[np.arange(size), channel]
         suspect = rows.state[:size] == SUSPECT
-        confirmed = suspect & judged & over[np.arange(size), channel] & self._has_effect(effect) & self._is_awaited()
+        confirmed = (
+            suspect
+            & judged
+            & over[np.arange(size), channel]
+            & self._has_effect(effect)
+            & self._is_awaited()
+        )
         rows.state[:size][confirmed] = STRAGGLER
         let_go = suspect & ~confirmed & ~mine
         rows.state[:size][let_go] = HEALTHY
@@ -111,26 +134,41 @@ class Docket:
         always &= ~alone
         chronic = always & (effect + rows.bias[:size] > 0.5 * bias)
         over = np.stack(((cusum > bar) & ~always, rows.stall[:size] > STALL_BAR, chronic), axis=1)
-        held = np.stack((cusum > RELEASE * bar, rows.stall[:size] > RELEASE * STALL_BAR, chronic), axis=1)
+        held = np.stack(
+            (cusum > RELEASE * bar, rows.stall[:size] > RELEASE * STALL_BAR, chronic), axis=1
+        )
         return over, held
 
     def _has_effect(self, effect: Column) -> Mask:
         """A large effect is confirmed at the bar, a small one must go on until it is well above."""
         rows, size = self._state.rows, self._state.rows.size
         peers = np.maximum(self._state.cohorts.expected[rows.cohort[:size]], 2.0)
-        alone_scale = rows.scale[:size] * np.sqrt((peers - 1) / peers)  # without the noise of the peers' median
-        plain = plain_effect(rows, np.arange(size)) >= np.maximum(self._policy.gate, PLAIN_SCALES * alone_scale)
+        alone_scale = rows.scale[:size] * np.sqrt(
+            (peers - 1) / peers
+        )  # without the noise of the peers' median
+        plain = plain_effect(rows, np.arange(size)) >= np.maximum(
+            self._policy.gate, PLAIN_SCALES * alone_scale
+        )
         lasting = (effect >= self._policy.gate) & (rows.cusum[:size] >= LASTING * rows.bar[:size])
         stands = effect >= error_bars(rows, np.arange(size))
-        between_alarms = samples_between_alarms(self._state.cohorts.sample_s[rows.cohort[:size]], self._policy)
+        between_alarms = samples_between_alarms(
+            self._state.cohorts.sample_s[rows.cohort[:size]], self._policy
+        )
         channel = rows.channel[:size]
-        choices = [stands & is_persistent(rows, between_alarms) & (plain | lasting), stalls_alone(rows)]
-        return np.asarray(np.select([channel == FAST, channel == STALL], choices, default=True), bool)
+        choices = [
+            stands & is_persistent(rows, between_alarms) & (plain | lasting),
+            stalls_alone(rows),
+        ]
+        return np.asarray(
+            np.select([channel == FAST, channel == STALL], choices, default=True), bool
+        )
 
     def _is_calm(self, effect: Column) -> Mask:
         rows, size = self._state.rows, self._state.rows.size
         channel = rows.channel[:size]
-        calm = np.where(channel == CHRONIC, effect + rows.bias[:size], effect) < self._policy.gate / 2
+        calm = (
+            np.where(channel == CHRONIC, effect + rows.bias[:size], effect) < self._policy.gate / 2
+        )
         calm[channel == STALL] = (rows.stall[:size] < RELEASE * STALL_BAR)[channel == STALL]
         return np.asarray(calm, bool)
 
@@ -142,7 +180,9 @@ class Docket:
         if not known.any():
             return np.ones(size, bool)
         awaited = np.ones(size, bool)
-        for cohort in np.unique(rows.cohort[:size][known & (rows.state[:size] == SUSPECT)]).tolist():
+        for cohort in np.unique(
+            rows.cohort[:size][known & (rows.state[:size] == SUSPECT)]
+        ).tolist():
             mine = known & (rows.cohort[:size] == cohort)
             awaited[mine] = late[mine] >= np.median(late[mine])
         return awaited
@@ -150,18 +190,24 @@ class Docket:
     def _abandoned(self) -> list[Verdict]:
         """Episodes of members that start over, in another cohort or with too few peers: nobody can follow them."""
         over = [index for index in self.open if self._state.rows.state[index] == HEALTHY]
-        return [self._resolved(index, "compared anew: its peers or labels changed") for index in over]
+        return [
+            self._resolved(index, "compared anew: its peers or labels changed") for index in over
+        ]
 
     def _resolved(self, index: int, evidence: str) -> Verdict:
         before = self.open.pop(index)
-        return msgspec.structs.replace(before, state=VerdictState.RESOLVED, evidence=evidence, next_step="")
+        return msgspec.structs.replace(
+            before, state=VerdictState.RESOLVED, evidence=evidence, next_step=""
+        )
 
     def _report(self, members: Iterable[int], gone: Mask) -> list[Verdict]:
         changed = []
         for index in members:
             code = int(self._state.rows.state[index])
             if code == HEALTHY:
-                verdict = self._resolved(index, "no data any more" if gone[index] else "back among its peers")
+                verdict = self._resolved(
+                    index, "no data any more" if gone[index] else "back among its peers"
+                )
             elif code == RECOVERING:  # cause and size stay those of the slow time
                 verdict = msgspec.structs.replace(self.open[index], state=VerdictState.RECOVERING)
                 self.open[index] = verdict
@@ -176,7 +222,9 @@ class Docket:
     def _refresh(self) -> None:
         """Newer figures for the open episodes; no news, so nothing is returned."""
         for index, before in self.open.items():
-            if before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE) and self._goes_on(index, before):
+            if before.state in (VerdictState.STRAGGLER, VerdictState.NOT_SURE) and self._goes_on(
+                index, before
+            ):
                 self.open[index] = self._describe(index)
 
     def _goes_on(self, index: int, before: Verdict) -> bool:
@@ -188,12 +236,16 @@ class Docket:
         theirs = rows.own[self._state.peers_of(index, self._policy.stale_s)][:, window]
         if np.isnan(theirs).all():
             return True
-        return bool(np.nanmean(rows.own[index, window]) >= (1 + before.excess / 2) * np.nanmedian(theirs))
+        return bool(
+            np.nanmean(rows.own[index, window]) >= (1 + before.excess / 2) * np.nanmedian(theirs)
+        )
 
     def _describe(self, index: int) -> Verdict:
         return describe_member(self._state, index, self._policy)
 
-    def _fleet_events(self, guards: NDArray[np.int8], moved: Column, reporting: Column, now_s: float) -> list[Verdict]:
+    def _fleet_events(
+        self, guards: NDArray[np.int8], moved: Column, reporting: Column, now_s: float
+    ) -> list[Verdict]:
         cohorts, size = self._state.cohorts, self._state.cohorts.size
         adopt = (guards == guard.SLOWER) & (cohorts.guard[:size] == guard.SLOWER)
         adopt &= now_s - cohorts.guard_since[:size] >= ADOPT_S
@@ -202,11 +254,17 @@ class Docket:
         for cohort in np.flatnonzero(guards != cohorts.guard[:size]).tolist():
             before = self.open_fleet.pop(cohort, None)
             if before is not None:
-                changed.append(msgspec.structs.replace(before, state=VerdictState.RESOLVED, next_step=""))
+                changed.append(
+                    msgspec.structs.replace(before, state=VerdictState.RESOLVED, next_step="")
+                )
             if guards[cohort] != guard.CLEAR:
                 cohorts.guard_since[cohort] = now_s
                 event = describe_fleet(
-                    self._state, cohort, int(guards[cohort]), int(moved[cohort]), int(reporting[cohort])
+                    self._state,
+                    cohort,
+                    int(guards[cohort]),
+                    int(moved[cohort]),
+                    int(reporting[cohort]),
                 )
                 self.open_fleet[cohort] = event
                 changed.append(event)

@@ -60,7 +60,10 @@ class VerdictEngine:
                 self.counters.refused_members += 1
                 return None
         index = self.state.put(member, now_s)
-        if member.rank is not None and now_s - self.state.rows.last_seen[index] > self.policy.stale_s:
+        if (
+            member.rank is not None
+            and now_s - self.state.rows.last_seen[index] > self.policy.stale_s
+        ):
             self.state.take_seat(index, now_s - self.policy.forget_s - 1.0)
         return index
 
@@ -125,13 +128,17 @@ class VerdictEngine:
         rows, size = self.state.rows, self.state.rows.size
         bias = rows.raw_bias[:size]
         alone = self.state.cohorts.is_alone[rows.cohort[:size]]
-        listed = np.flatnonzero((rows.settled[:size] > 0) & ~alone & (bias > np.maximum(rows.scale[:size], 0.01)))
+        listed = np.flatnonzero(
+            (rows.settled[:size] > 0) & ~alone & (bias > np.maximum(rows.scale[:size], 0.01))
+        )
         order = listed[np.argsort(-bias[listed], kind="stable")]
         return [(self.state.members[index], float(np.expm1(bias[index]))) for index in order]
 
     def standings(self, verdict: Verdict) -> list[Standing]:
         """How everybody in the cohort of a verdict stands now; the one it is about is left out."""
-        index = self.state.find_named(verdict.job or "", verdict.node, -1 if verdict.rank is None else verdict.rank)
+        index = self.state.find_named(
+            verdict.job or "", verdict.node, -1 if verdict.rank is None else verdict.rank
+        )
         if index is None:
             return []
         peers = self.state.peers_of(index, self.policy.stale_s)
@@ -149,7 +156,13 @@ class VerdictEngine:
             reason = "over the bar, but the effect is too small or keeps nobody waiting"
         else:
             reason = "below the bar: as fast as its peers"
-        return Standing(member.node, member.rank, 0.0 if np.isinf(effect) else float(np.expm1(effect)), bars, reason)
+        return Standing(
+            member.node,
+            member.rank,
+            0.0 if np.isinf(effect) else float(np.expm1(effect)),
+            bars,
+            reason,
+        )
 
     def _free(self, members: list[int]) -> None:
         self._freed += members

@@ -61,9 +61,12 @@ def describe_member(state: State, index: int, policy: VerdictPolicy) -> Verdict:
         since=round(float(rows.since[index]), 3),
         period=period,
         peers=len(peers),
-        usd_per_hour=None if alone else price(rows, index, peers, policy, excess=excess, period=period),
+        usd_per_hour=None
+        if alone
+        else price(rows, index, peers, policy, excess=excess, period=period),
         confidence=_confidence(excess, error),
-        evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period) + _measured_by(member.source),
+        evidence=_evidence(rows, index, f"{excess:+.1%} ±{error:.1%}", against, period)
+        + _measured_by(member.source),
         next_step=NEXT_STEP[cause],
     )
 
@@ -82,8 +85,12 @@ def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) 
     cohorts, key = state.cohorts, state.cohort_keys[cohort]
     since = float(cohorts.guard_since[cohort])
     return Verdict(
-        episode=hashlib.blake2b("\x1f".join((*key, f"{since:.3f}")).encode(), digest_size=8).hexdigest(),
-        state=VerdictState.NOT_SURE if kind in (guard.SPLIT, guard.STOPPED) else VerdictState.FLEET_EVENT,
+        episode=hashlib.blake2b(
+            "\x1f".join((*key, f"{since:.3f}")).encode(), digest_size=8
+        ).hexdigest(),
+        state=VerdictState.NOT_SURE
+        if kind in (guard.SPLIT, guard.STOPPED)
+        else VerdictState.FLEET_EVENT,
         node="",
         job=key[1] or None,
         cause=FLEET_CAUSE.get(kind, CauseClass.FLEET),
@@ -93,14 +100,19 @@ def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) 
         since=round(since, 3),
         peers=live,
         evidence=guard.describe(cohorts, cohort, kind, moved, live),
-        next_step=FLEET_NEXT.get(kind, "look for what they share: switch, storage, power, a code or data change"),
+        next_step=FLEET_NEXT.get(
+            kind, "look for what they share: switch, storage, power, a code or data change"
+        ),
     )
 
 
 def error_bars(rows: MemberRows, members: Index) -> Column:
     """Two standard errors of the mean of the last residuals."""
     correlation = np.clip(rows.correlation[members], 0.0, 0.9)
-    return np.asarray(2 * rows.scale[members] * np.sqrt((1 + correlation) / (1 - correlation) / RECENT), np.float64)
+    return np.asarray(
+        2 * rows.scale[members] * np.sqrt((1 + correlation) / (1 - correlation) / RECENT),
+        np.float64,
+    )
 
 
 def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
@@ -110,7 +122,9 @@ def cause_of(rows: MemberRows, index: int, peers: Index) -> CauseClass:
     own = own_shown(rows, index, peers, window)
     if np.isnan(idle[-1]).all() or np.isnan(idle[:-1]).all():
         return CauseClass.UNKNOWN
-    idle_excess = float(np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.usual_idle[index]))
+    idle_excess = float(
+        np.nanmean(idle[-1]) - np.nanmedian(idle[:-1]) - np.nan_to_num(rows.usual_idle[index])
+    )
     own_excess = float(np.nanmean(own[-1]) - np.nanmedian(own[:-1]))
     return CauseClass.HOST if idle_excess > 0.5 * own_excess else CauseClass.COMPUTE
 
@@ -125,7 +139,9 @@ def _excess(rows: MemberRows, index: int, channel: int) -> float:
 
 def _confidence(excess: float, error: float) -> float:
     """How likely the excess is no noise; cautious, as it takes the two standard errors of the bar for one."""
-    return round(min(max(0.5 * (1 + math.erf(excess / max(error, 1e-9) * math.sqrt(2) / 2)), 0.5), 0.999), 3)
+    return round(
+        min(max(0.5 * (1 + math.erf(excess / max(error, 1e-9) * math.sqrt(2) / 2)), 0.5), 0.999), 3
+    )
 
 
 def _evidence(rows: MemberRows, index: int, size: str, against: str, period: int | None) -> str:

@@ -20,10 +20,14 @@ def take_frame(state: State, frame: Frame, now_s: float) -> int:
     """One step of some cohorts, all members at once; returns how many samples had too few peers to be used."""
     counts = np.bincount(frame.cohort, minlength=state.cohorts.size)[frame.cohort]
     middle = peer_median(frame.cohort, np.log(frame.batch.own_s))
-    return _take(state, frame.batch, middle, counts, _levels(frame.cohort, middle, state.cohorts.size), now_s)
+    return _take(
+        state, frame.batch, middle, counts, _levels(frame.cohort, middle, state.cohorts.size), now_s
+    )
 
 
-def take_loose(state: State, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float) -> int:
+def take_loose(
+    state: State, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float
+) -> int:
     """Unnumbered samples are compared with the last value of every live peer."""
     rows, size = state.rows, state.cohorts.size
     batch = latest(batches)
@@ -46,7 +50,9 @@ def _levels(cohort: Index, middle: Column, size: int) -> Column:
     return levels
 
 
-def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, levels: Column, now_s: float) -> int:
+def _take(
+    state: State, batch: SampleBatch, middle: Column, counts: Index, levels: Column, now_s: float
+) -> int:
     """Residuals into the stall channel and into the sample being made, which is used where it is complete."""
     rows, cohorts = state.rows, state.cohorts
     cohort = rows.cohort[batch.member]
@@ -64,7 +70,9 @@ def _take(state: State, batch: SampleBatch, middle: Column, counts: Index, level
     _follow_usual(state, batch, cohort)
     rows.span[members] = _follow(rows.span[members], batch.span_s)
     late = _follow(rows.late[members], batch.lateness_s)
-    rows.late[members] = np.where(np.isnan(batch.lateness_s), np.nan, late)  # who was early once may be late now
+    rows.late[members] = np.where(
+        np.isnan(batch.lateness_s), np.nan, late
+    )  # who was early once may be late now
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
     warm = rows.settled[members] > 0
     if warm.any():
@@ -87,7 +95,9 @@ def _follow_usual(state: State, batch: SampleBatch, cohort: Index) -> None:
     """Own time, and what the GPU waits for its host beyond the peers, learnt while a member is above suspicion."""
     rows, members = state.rows, batch.member
     calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.bar[members])
-    per_sample = np.maximum(state.cohorts.per_sample[cohort], 1)  # steps that are known before suspicion can be
+    per_sample = np.maximum(
+        state.cohorts.per_sample[cohort], 1
+    )  # steps that are known before suspicion can be
     own = _follow(rows.usual_own[members], np.log(batch.own_s), SLOWLY / per_sample)
     rows.usual_own[members] = np.where(calm, own, rows.usual_own[members])
     known = np.isfinite(batch.idle_s)
@@ -98,7 +108,9 @@ def _follow_usual(state: State, batch: SampleBatch, cohort: Index) -> None:
     rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
 
-def _advance_cohorts(state: State, cohort: Index, levels: Column, inside: Column, now_s: float) -> None:
+def _advance_cohorts(
+    state: State, cohort: Index, levels: Column, inside: Column, now_s: float
+) -> None:
     cohorts = state.cohorts
     first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
     present = cohort[first]

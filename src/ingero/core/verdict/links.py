@@ -26,12 +26,17 @@ def time_inside(batch: SampleBatch) -> Column:
     return np.where(known, np.maximum(batch.span_s - batch.own_s, 0.0), np.nan)
 
 
-def follow_transfer(cohorts: CohortRows, present: NDArray[np.intp], starts: NDArray[np.intp], inside: Column) -> None:
+def follow_transfer(
+    cohorts: CohortRows, present: NDArray[np.intp], starts: NDArray[np.intp], inside: Column
+) -> None:
     """One step of the cohorts `present`, whose members begin at `starts`: its least time inside, and the mean above."""
     least = np.fmin.reduceat(inside, starts)
     known = np.add.reduceat(np.isfinite(inside), starts)
     mean = np.divide(
-        np.add.reduceat(np.nan_to_num(inside), starts), known, out=np.full(len(starts), np.nan), where=known > 0
+        np.add.reduceat(np.nan_to_num(inside), starts),
+        known,
+        out=np.full(len(starts), np.nan),
+        where=known > 0,
     )
     for column, value in ((cohorts.transfer, least), (cohorts.waiting, mean - least)):
         before = column[present]
@@ -62,7 +67,11 @@ def judge_links(cohorts: CohortRows, span_s: Column, now_s: float) -> NDArray[np
 def _learn(cohorts: CohortRows, now_s: float) -> None:
     """What is usual follows slowly while little changes, and is given up when the change has come to stay."""
     size = cohorts.size
-    level, usual, away = cohorts.transfer[:size], cohorts.usual_transfer[:size], cohorts.away_since[:size]
+    level, usual, away = (
+        cohorts.transfer[:size],
+        cohorts.usual_transfer[:size],
+        cohorts.away_since[:size],
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         near = np.abs(np.log(level / usual)) < np.log(NEAR)
     settled = ~np.isnan(cohorts.usual[:size]) & ~np.isnan(level)
@@ -77,7 +86,10 @@ def _learn(cohorts: CohortRows, now_s: float) -> None:
 def links_of(cohorts: CohortRows, cohort: int) -> tuple[float, float]:
     """Transfer of a step in the job of a cohort: seconds now, and usually."""
     mates = cohorts.job[: cohorts.size] == cohorts.job[cohort]
-    now, usual = cohorts.transfer[: cohorts.size][mates], cohorts.usual_transfer[: cohorts.size][mates]
+    now, usual = (
+        cohorts.transfer[: cohorts.size][mates],
+        cohorts.usual_transfer[: cohorts.size][mates],
+    )
     return float(np.fmin.reduce(now)), float(np.fmin.reduce(usual))
 
 

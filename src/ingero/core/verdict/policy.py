@@ -10,7 +10,10 @@ from ingero.errors import ConfigError
 Column = NDArray[np.float64]
 
 CLIP = 4.0  # one sample never counts for more than four scales
-K_MIN, K_MAX = 0.5, 1.5  # in noise wider than the effect, only what stands out by a whole scale is looked for
+K_MIN, K_MAX = (
+    0.5,
+    1.5,
+)  # in noise wider than the effect, only what stands out by a whole scale is looked for
 BASELINE_ERRORS = 3.0  # standard errors
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
 BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
@@ -49,7 +52,9 @@ def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
         raise ConfigError(f"verdict.{key}: {value} is out of range; allowed: {allowed}")
 
 
-def drift_allowance(scale: Column, history: Column, correlation: float, policy: VerdictPolicy) -> Column:
+def drift_allowance(
+    scale: Column, history: Column, correlation: float, policy: VerdictPolicy
+) -> Column:
     """k of the CUSUM: half the effect we look for, in scales, and never less than the baseline may be wrong by."""
     doubt = BASELINE_ERRORS * inflation_of(correlation) / np.sqrt(history)
     return np.clip(np.maximum(policy.min_effect / (2 * scale), doubt), K_MIN, K_MAX)
@@ -65,7 +70,9 @@ def samples_between_alarms(sample_s: Column, policy: VerdictPolicy) -> Column:
     return 3600.0 / np.maximum(1.0, sample_s) * 1000 / policy.false_alarms_per_1000_node_hours
 
 
-def decision_bar(k: Column, history: Column, *, correlation: float, between_alarms: float) -> Column:
+def decision_bar(
+    k: Column, history: Column, *, correlation: float, between_alarms: float
+) -> Column:
     """h of the CUSUM, from the false-alarm budget.
 
     Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent normal samples,

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from ingero.core.cost import loss_per_hour
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import Column, Index
-from ingero.core.verdict.table import ALARM_FRAMES, FRAMES, HEALTHY, STALL, STRAGGLER, SUSPECT, MemberRows, State
+from ingero.core.verdict.table import (
+    ALARM_FRAMES,
+    FRAMES,
+    HEALTHY,
+    STALL,
+    STRAGGLER,
+    SUSPECT,
+    MemberRows,
+    State,
+)
 
 HIDDEN_MIN = 0.07  # batches make own times wander by this much
 
@@ -31,7 +40,11 @@ def find_hidden(state: State, index: int, policy: VerdictPolicy) -> float:
     """
     rows, window = state.rows, recent_frames(state.rows, index)
     theirs = rows.own[state.peers_of(index, policy.stale_s)][:, window]
-    if np.isnan(theirs).all() or np.isnan(rows.own[index, window]).all() or np.isnan(rows.usual_own[index]):
+    if (
+        np.isnan(theirs).all()
+        or np.isnan(rows.own[index, window]).all()
+        or np.isnan(rows.usual_own[index])
+    ):
         return 0.0
     hidden = float(rows.usual_own[index] - rows.bias[index] - np.log(np.nanmedian(theirs)))
     is_slower = np.log(np.nanmedian(rows.own[index, window])) >= rows.usual_own[index]
@@ -46,7 +59,13 @@ def own_shown(rows: MemberRows, index: int, peers: Index, window: Index) -> NDAr
 
 
 def price(
-    rows: MemberRows, index: int, peers: Index, policy: VerdictPolicy, *, excess: float, period: int | None
+    rows: MemberRows,
+    index: int,
+    peers: Index,
+    policy: VerdictPolicy,
+    *,
+    excess: float,
+    period: int | None,
 ) -> float | None:
     """Dollars an hour that this member costs its job at most; None where a rate is unknown."""
     job_usd = _job_usd(rows, index, policy)
@@ -60,7 +79,9 @@ def price(
     if rows.channel[index] == STALL:
         often = 1 / period if period else float(rows.stalls[index] / rows.watched[index])
         lost_s = excess * often * typical
-        return round(loss_per_hour(lost_s / max(_step_s(rows.span[cohort]), typical + lost_s), job_usd), 2)
+        return round(
+            loss_per_hour(lost_s / max(_step_s(rows.span[cohort]), typical + lost_s), job_usd), 2
+        )
     surplus = np.maximum(np.nanmean(own[blamed], axis=1) - typical, 0.0)
     part = float(surplus[-1] / surplus.sum()) if surplus.sum() > 0 else 0.0
     return round(loss_per_hour(loss_share(own, rows.span[cohort], blamed) * part, job_usd), 2)

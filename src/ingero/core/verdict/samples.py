@@ -9,7 +9,10 @@ Column = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 UNNUMBERED = -1  # a step that its sender did not number
-SHORTEST_S, LONGEST_S = 1e-9, 1e6  # of an own time: anything else is no measurement, and its ratio no number
+SHORTEST_S, LONGEST_S = (
+    1e-9,
+    1e6,
+)  # of an own time: anything else is no measurement, and its ratio no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ class FrameBuffer:
         return _rounds(batch, cohort, group, over & ~thin, of_cohort)
 
     def _gather(self) -> tuple[SampleBatch | None, Column]:
-        parts = ([self._batch] if self._batch is not None and len(self._batch) else []) + [p for p, _ in self._parts]
+        parts = ([self._batch] if self._batch is not None and len(self._batch) else []) + [
+            p for p, _ in self._parts
+        ]
         if not parts:
             return None, self._arrived
         arrived = [self._arrived] if self._batch is not None and len(self._batch) else []
@@ -113,7 +118,9 @@ class FrameBuffer:
         return _concat(parts), np.concatenate(arrived)
 
 
-def _rounds(batch: SampleBatch, cohort: Index, group: Index, ready: NDArray[np.bool_], of_cohort: Index) -> list[Frame]:
+def _rounds(
+    batch: SampleBatch, cohort: Index, group: Index, ready: NDArray[np.bool_], of_cohort: Index
+) -> list[Frame]:
     """The n-th ready step of every cohort together make the n-th round."""
     if not ready.any():
         return []
@@ -122,11 +129,16 @@ def _rounds(batch: SampleBatch, cohort: Index, group: Index, ready: NDArray[np.b
     chosen = np.flatnonzero(ready)
     owner = of_cohort[chosen]
     first = np.concatenate(([True], owner[1:] != owner[:-1]))
-    turn = np.arange(len(chosen)) - np.maximum.accumulate(np.where(first, np.arange(len(chosen)), 0))
+    turn = np.arange(len(chosen)) - np.maximum.accumulate(
+        np.where(first, np.arange(len(chosen)), 0)
+    )
     turn_of_group = np.full(len(ready), -1)
     turn_of_group[chosen] = turn
     turns = turn_of_group[group]
-    return [Frame(cohort[turns == each], select(batch, turns == each)) for each in range(int(turn.max()) + 1)]
+    return [
+        Frame(cohort[turns == each], select(batch, turns == each))
+        for each in range(int(turn.max()) + 1)
+    ]
 
 
 _COLUMNS = tuple(field.name for field in fields(SampleBatch))
@@ -140,7 +152,9 @@ def select(batch: SampleBatch, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Sa
 def _concat(parts: list[SampleBatch]) -> SampleBatch:
     if len(parts) == 1:
         return parts[0]
-    return SampleBatch(*(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS))
+    return SampleBatch(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS)
+    )
 
 
 def latest(parts: list[SampleBatch]) -> SampleBatch:

@@ -7,7 +7,16 @@ Matrix = NDArray[np.float64]
 Column = NDArray[np.float64]
 
 QN_TO_SIGMA = 2.2219  # makes Qn comparable to a standard deviation for normal samples
-QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}  # finite-sample factors
+QN_SMALL = {
+    2: 0.399,
+    3: 0.994,
+    4: 0.512,
+    5: 0.844,
+    6: 0.611,
+    7: 0.857,
+    8: 0.669,
+    9: 0.872,
+}  # finite-sample factors
 QN_POINTS = 60  # more history is thinned to this many: costs grow with its square
 
 
@@ -42,4 +51,6 @@ def autocorrelation(samples: Matrix) -> Column:
     centred = np.clip(centred, -bound, bound)
     power = (centred**2).sum(axis=1)
     product = (centred[:, 1:] * centred[:, :-1]).sum(axis=1)
-    return np.asarray(np.divide(product, power, out=np.zeros(len(samples)), where=power > 0), np.float64)
+    return np.asarray(
+        np.divide(product, power, out=np.zeros(len(samples)), where=power > 0), np.float64
+    )

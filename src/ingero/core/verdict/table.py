@@ -116,7 +116,9 @@ class MemberRows(Rows):
     usual_own: Column  # log own time while nothing was wrong
     hidden: Column  # log: how much less of their own time its peers show since it is slow (see `episodes`)
     idle: Column
-    usual_idle: Column  # seconds above the peers' median while nothing was wrong: hosts differ by nature
+    usual_idle: (
+        Column  # seconds above the peers' median while nothing was wrong: hosts differ by nature
+    )
     late: Column
     span: Column
     is_stalled: NDArray[np.bool_]
@@ -137,14 +139,37 @@ class MemberRows(Rows):
 
     def _new(self, capacity: int) -> dict[str, NDArray[np.generic]]:
         zeros = ["last_seen", "sum", "count", "bias", "raw_bias", "shift", "correlation", "cusum"]
-        zeros += ["stall", "stall_steps", "stall_size", "stalls", "watched", "since", "far", "far_again", "hidden"]
-        unknown = ["own_scale", "scale", "k", "bar", "held", "late", "span", "usd", "usual_idle", "usual_own"]
+        zeros += [
+            "stall",
+            "stall_steps",
+            "stall_size",
+            "stalls",
+            "watched",
+            "since",
+            "far",
+            "far_again",
+            "hidden",
+        ]
+        unknown = [
+            "own_scale",
+            "scale",
+            "k",
+            "bar",
+            "held",
+            "late",
+            "span",
+            "usd",
+            "usual_idle",
+            "usual_own",
+        ]
         counters = ("seen", "settled", "far_run", "frames", "raised_frame", "onset_count", "quiet")
         fresh: dict[str, NDArray[np.generic]] = {name: np.zeros(capacity) for name in zeros}
         fresh |= {name: np.full(capacity, np.nan) for name in unknown}
         fresh |= {name: np.zeros(capacity, np.int64) for name in counters}
         fresh |= {name: np.zeros(capacity, np.int8) for name in ("state", "channel")}
-        fresh |= {name: np.zeros(capacity, bool) for name in ("is_stalled", "is_structural", "is_uneven")}
+        fresh |= {
+            name: np.zeros(capacity, bool) for name in ("is_stalled", "is_structural", "is_uneven")
+        }
         fresh |= {name: np.zeros(capacity, np.intp) for name in ("cohort", "job")}
         fresh["history"] = np.full((capacity, HISTORY), np.nan, np.float32)
         fresh["above"] = np.zeros(capacity, np.uint32)
@@ -165,7 +190,9 @@ class CohortRows(Rows):
     heard_s: Column  # of any member, last; never, where the row is free
     frames: NDArray[np.int64]
     first_frame_s: Column
-    per_sample: NDArray[np.int64]  # frames averaged into one sample of about a second; 0 until the pace is known
+    per_sample: NDArray[
+        np.int64
+    ]  # frames averaged into one sample of about a second; 0 until the pace is known
     sample_s: Column  # seconds one sample stands for
     gap_s: Column  # between two arrivals of one member
     level: Column  # log of the own time of its members but the slowest, now
@@ -228,7 +255,9 @@ class State:
 
     def find_named(self, job: str, node: str, rank: int) -> int | None:
         """The index of a member known by the rest of its key."""
-        return next((at for key, at in self._member_index.items() if key[1:] == (job, node, rank)), None)
+        return next(
+            (at for key, at in self._member_index.items() if key[1:] == (job, node, rank)), None
+        )
 
     def put(self, member: Member, now_s: float) -> int:
         """Add a member, or take its new labels; another cohort means a new start."""
@@ -261,11 +290,15 @@ class State:
     def let_go(self, now_s: float, after_s: float) -> list[int]:
         """Free the rows of healthy members not heard of for `after_s`, those of jobs that go on too."""
         rows = self.rows
-        over = (rows.state[: rows.size] == HEALTHY) & (now_s - rows.last_seen[: rows.size] > after_s)
+        over = (rows.state[: rows.size] == HEALTHY) & (
+            now_s - rows.last_seen[: rows.size] > after_s
+        )
         over &= rows.last_seen[: rows.size] > 0
         return self._release(np.flatnonzero(over))
 
-    def end_cohorts(self, now_s: float, after_s: float, told: Iterable[int]) -> tuple[list[int], int]:
+    def end_cohorts(
+        self, now_s: float, after_s: float, told: Iterable[int]
+    ) -> tuple[list[int], int]:
         """Free cohorts not heard of for `after_s`, and those whose members all have other labels now.
 
         Returns the members that went with them, and how many cohorts.
@@ -318,7 +351,9 @@ class State:
         rows = self.rows
         rows.cohort[index] = cohort
         rows.is_structural[index] = member.rank == 0
-        rows.usd[index] = np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
+        rows.usd[index] = (
+            np.nan if member.usd_per_gpu_hour is None else member.gpus * member.usd_per_gpu_hour
+        )
         rows.job[index] = self.cohorts.job[cohort] = self._job_of(member)
 
     def _new_cohort(self, key: tuple[str, ...]) -> int:

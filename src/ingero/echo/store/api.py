@@ -84,7 +84,9 @@ class StoreApi(Protocol):
         """Like `query`, as columns."""
         ...
 
-    async def user_sql(self, sql: str, clusters: list[str] | None, limits: QueryLimits) -> QueryResult:
+    async def user_sql(
+        self, sql: str, clusters: list[str] | None, limits: QueryLimits
+    ) -> QueryResult:
         """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
         ...
 

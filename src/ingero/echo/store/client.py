@@ -10,7 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreRestarting, StoreStats
+from ingero.echo.store.api import (
+    ColumnResult,
+    QueryFailed,
+    QueryLimits,
+    QueryResult,
+    StoreRestarting,
+    StoreStats,
+)
 from ingero.echo.store.wire import (
     LENGTH,
     Answer,
@@ -40,7 +47,9 @@ _FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory")
 class StoreClient:
     """One store process at a time. Everything here runs in the event loop."""
 
-    def __init__(self, settings: StoreSettings, on_progress: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(
+        self, settings: StoreSettings, on_progress: Callable[[Progress], None] = lambda _: None
+    ) -> None:
         self._settings = settings
         self._on_progress = on_progress
         self._process: asyncio.subprocess.Process | None = None
@@ -64,7 +73,10 @@ class StoreClient:
     async def start(self) -> int:
         """Start the first process; returns the applied sequence. Raises StoreError when the database cannot open."""
         reader = await self._spawn()
-        self._tasks = [asyncio.create_task(self._supervise(reader)), asyncio.create_task(self._tell())]
+        self._tasks = [
+            asyncio.create_task(self._supervise(reader)),
+            asyncio.create_task(self._tell()),
+        ]
         return self.applied_seq
 
     async def stop(self) -> None:
@@ -96,17 +108,24 @@ class StoreClient:
 
     async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
         """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
-        return msgspec.convert(await self.ask("query", {"sql": sql, "params": params, "limits": limits}), QueryResult)
+        return msgspec.convert(
+            await self.ask("query", {"sql": sql, "params": params, "limits": limits}), QueryResult
+        )
 
     async def columns(self, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
         """Like `query`, as columns."""
         return msgspec.convert(
-            await self.ask("columns", {"sql": sql, "params": params, "limits": limits}), ColumnResult
+            await self.ask("columns", {"sql": sql, "params": params, "limits": limits}),
+            ColumnResult,
         )
 
-    async def user_sql(self, sql: str, clusters: list[str] | None, limits: QueryLimits) -> QueryResult:
+    async def user_sql(
+        self, sql: str, clusters: list[str] | None, limits: QueryLimits
+    ) -> QueryResult:
         """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
-        return msgspec.convert(await self.ask("sql", {"sql": sql, "clusters": clusters, "limits": limits}), QueryResult)
+        return msgspec.convert(
+            await self.ask("sql", {"sql": sql, "clusters": clusters, "limits": limits}), QueryResult
+        )
 
     async def stats(self) -> StoreStats:
         return msgspec.convert(await self.ask("stats", {}), StoreStats)
@@ -132,7 +151,9 @@ class StoreClient:
             await asyncio.wait_for(barrier, timeout_s)
         except TimeoutError:
             behind = sequence - self.applied_seq
-            raise Unavailable(f"the store is {behind} requests behind after {timeout_s:g} s; ask again later") from None
+            raise Unavailable(
+                f"the store is {behind} requests behind after {timeout_s:g} s; ask again later"
+            ) from None
         finally:
             self._barriers = [pair for pair in self._barriers if pair[1] is not barrier]
 
@@ -161,9 +182,17 @@ class StoreClient:
     async def _spawn(self) -> asyncio.StreamReader:
         ours, theirs = socket.socketpair()
         settings = msgspec.json.encode(self._settings).decode()
-        command = [sys.executable, "-m", "ingero.echo.store.process", str(theirs.fileno()), settings]
+        command = [
+            sys.executable,
+            "-m",
+            "ingero.echo.store.process",
+            str(theirs.fileno()),
+            settings,
+        ]
         try:
-            self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
+            self._process = await asyncio.create_subprocess_exec(
+                *command, pass_fds=[theirs.fileno()]
+            )
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)
@@ -180,7 +209,9 @@ class StoreClient:
         if not isinstance(ready, Ready):
             writer.close()
             await self._process.wait()
-            raise StoreError(ready.message if isinstance(ready, Answer) else f"unexpected {type(ready).__name__}")
+            raise StoreError(
+                ready.message if isinstance(ready, Answer) else f"unexpected {type(ready).__name__}"
+            )
         self._writer = writer
         self._up.set()
         self._told = 0

@@ -29,7 +29,9 @@ ROLL_UP_EVERY_S: Final = 20.0
 RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
 NICENESS: Final = 10
-_MEMORY_SHARE: Final = 0.5  # of the address space for DuckDB's own buffers; the rest is for results, Arrow and Python
+_MEMORY_SHARE: Final = (
+    0.5  # of the address space for DuckDB's own buffers; the rest is for results, Arrow and Python
+)
 
 
 class Loader:
@@ -39,7 +41,9 @@ class Loader:
         self._settings = settings
         self._send = send
         self._policy = RetentionPolicy(
-            events_s=settings.retention_s, rollups_s=settings.rollup_retention_s, max_bytes=settings.max_database_bytes
+            events_s=settings.retention_s,
+            rollups_s=settings.rollup_retention_s,
+            max_bytes=settings.max_database_bytes,
         )
         self._store: EventStore
         self._durable = 0
@@ -125,7 +129,9 @@ class Loader:
                     loaded = self._store.load(frames)
             except duckdb.Error as error:
                 text = str(error).splitlines()[0]
-                if isinstance(error, duckdb.FatalException | duckdb.InternalException) or is_out_of_memory(error):
+                if isinstance(
+                    error, duckdb.FatalException | duckdb.InternalException
+                ) or is_out_of_memory(error):
                     raise
                 log.warning("load_failed reason=%r", text)
                 self._report(trouble=f"cannot write the database: {text}")
@@ -194,14 +200,26 @@ class Loader:
         return 1.0 - _pages(0) / self._settings.address_space_bytes
 
     def _query(self, args: dict[str, Any]) -> QueryResult:
-        return run_query(self._reader(), args["sql"], args["params"], msgspec.convert(args["limits"], QueryLimits))
+        return run_query(
+            self._reader(),
+            args["sql"],
+            args["params"],
+            msgspec.convert(args["limits"], QueryLimits),
+        )
 
     def _columns(self, args: dict[str, Any]) -> ColumnResult:
-        return run_columns(self._reader(), args["sql"], args["params"], msgspec.convert(args["limits"], QueryLimits))
+        return run_columns(
+            self._reader(),
+            args["sql"],
+            args["params"],
+            msgspec.convert(args["limits"], QueryLimits),
+        )
 
     def _sql(self, args: dict[str, Any]) -> QueryResult:
         with contextlib.closing(self._store.cursor()) as cursor:
-            return run_user_sql(cursor, args["sql"], args["clusters"], msgspec.convert(args["limits"], QueryLimits))
+            return run_user_sql(
+                cursor, args["sql"], args["clusters"], msgspec.convert(args["limits"], QueryLimits)
+            )
 
     def _reader(self) -> duckdb.DuckDBPyConnection:
         """The cursor of this reader thread."""

@@ -40,7 +40,9 @@ MAX_WAITING_QUERIES: Final = 32
 OPEN_RETRY_S: Final = 10.0  # the process before us may still be dying
 OVERRUN_S: Final = 5.0  # an interrupt is heard between steps; a step that does not end in this time ends the process
 WATCH_S: Final = 0.5
-LITTLE_LEFT: Final = 0.15  # of the address space: a query that leaves less behind would let the next load fail
+LITTLE_LEFT: Final = (
+    0.15  # of the address space: a query that leaves less behind would let the next load fail
+)
 _PR_SET_PDEATHSIG: Final = 1
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2  # glibc reserves 64 MiB of address space for each, and would make one for every thread that waits
@@ -102,28 +104,39 @@ class _Service:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
         self._running: dict[int, tuple[Ask, float]] = {}  # user SQL, and when it has overrun
-        self._leaving = threading.Lock()  # taken by the question that used up this process, never given back
+        self._leaving = (
+            threading.Lock()
+        )  # taken by the question that used up this process, never given back
 
     def run(self) -> int:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         while True:
             message = self._channel.receive()
             if message is None:
-                os._exit(0)  # the parent is gone; a half-done transaction is undone by the next opening
+                os._exit(
+                    0
+                )  # the parent is gone; a half-done transaction is undone by the next opening
             if isinstance(message, Stop):
                 self._readers.shutdown(cancel_futures=True)
                 return int(self._loader.stop())
             if isinstance(message, Durable):
                 self._loader.durable(message.seq, message.now)
             elif not self._waiting.acquire(blocking=False):
-                self._channel.send(Answer(message.id, error="busy", message="too many queries are waiting; ask again"))
+                self._channel.send(
+                    Answer(
+                        message.id, error="busy", message="too many queries are waiting; ask again"
+                    )
+                )
             else:
                 self._readers.submit(self._answer, message)
 
     def _answer(self, ask: Ask) -> None:
         before = self._loader.address_space_left()
         if ask.what == "sql":
-            self._running[ask.id] = ask, time.monotonic() + float(ask.args["limits"]["seconds"]) + OVERRUN_S
+            self._running[ask.id] = (
+                ask,
+                time.monotonic() + float(ask.args["limits"]["seconds"]) + OVERRUN_S,
+            )
         try:
             answer = self._loader.answer(ask)
         except Exception as error:  # the boundary of a question: the asker learns what went wrong
@@ -139,7 +152,9 @@ class _Service:
             self._channel.send(answer)
             time.sleep(0.05)  # let the answer leave
             os._exit(REPLACE_ME)
-        if answer.error and self._leaving.locked():  # memory was used up by somebody else's question
+        if (
+            answer.error and self._leaving.locked()
+        ):  # memory was used up by somebody else's question
             answer = Answer(ask.id, error="busy", message="it is being replaced")
         self._channel.send(answer)
 

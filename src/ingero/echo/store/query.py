@@ -17,10 +17,18 @@ from ingero.echo.store.api import ColumnResult, PackedColumn, QueryFailed, Query
 
 _BATCH_ROWS: Final = 2048
 _INT64: Final = 2**63
-_MEMORY_SIGNS: Final = ("failed to allocate", "bad_alloc", "cannot allocate", "worker thread", "start new thread")
+_MEMORY_SIGNS: Final = (
+    "failed to allocate",
+    "bad_alloc",
+    "cannot allocate",
+    "worker thread",
+    "start new thread",
+)
 
 
-def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
+def run_query(
+    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
+) -> QueryResult:
     """Run one statement in a read-only transaction; raises QueryFailed."""
     started = time.perf_counter()
     with _bounded(cursor, limits):
@@ -29,14 +37,22 @@ def run_query(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], li
         rows, truncated = _read(reader, limits)
     elapsed_ms = (time.perf_counter() - started) * 1e3
     return QueryResult(
-        columns=list(reader.schema.names), types=types, rows=rows, truncated=truncated, elapsed_ms=elapsed_ms
+        columns=list(reader.schema.names),
+        types=types,
+        rows=rows,
+        truncated=truncated,
+        elapsed_ms=elapsed_ms,
     )
 
 
-def run_columns(cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
+def run_columns(
+    cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
+) -> ColumnResult:
     """Like `run_query`, for arithmetic: whole columns, text as codes into a short list; at most `limits.rows` rows."""
     with _bounded(cursor, limits):
-        table = cursor.execute(f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params).to_arrow_table()
+        table = cursor.execute(
+            f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params
+        ).to_arrow_table()
         kept = table.slice(0, limits.rows)
         columns = {name: _packed(kept.column(name)) for name in kept.column_names}
     return ColumnResult(columns=columns, rows=kept.num_rows, truncated=table.num_rows > limits.rows)
@@ -66,10 +82,17 @@ def _packed(column: pa.ChunkedArray) -> PackedColumn:
     if pa.types.is_string(whole.type):
         encoded = whole.dictionary_encode()
         codes = encoded.indices.cast(pa.int64()).fill_null(-1)
-        return PackedColumn(codes.to_numpy(zero_copy_only=False).tobytes(), "i8", encoded.dictionary.to_pylist())
+        return PackedColumn(
+            codes.to_numpy(zero_copy_only=False).tobytes(), "i8", encoded.dictionary.to_pylist()
+        )
     if pa.types.is_floating(whole.type):
-        return PackedColumn(whole.cast(pa.float64()).fill_null(math.nan).to_numpy(zero_copy_only=False).tobytes(), "f8")
-    return PackedColumn(whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).tobytes(), "i8")
+        return PackedColumn(
+            whole.cast(pa.float64()).fill_null(math.nan).to_numpy(zero_copy_only=False).tobytes(),
+            "f8",
+        )
+    return PackedColumn(
+        whole.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).tobytes(), "i8"
+    )
 
 
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:
@@ -97,16 +120,21 @@ def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[
 def is_out_of_memory(error: BaseException) -> bool:
     """True when the process has used up what it may; DuckDB, Arrow and threads each say it in their own way."""
     text = str(error).lower()
-    return isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(sign in text for sign in _MEMORY_SIGNS)
+    return isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(
+        sign in text for sign in _MEMORY_SIGNS
+    )
 
 
 def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
     text = str(error).split("\n\n")[0].strip() or type(error).__name__
     if isinstance(error, duckdb.InterruptException):
-        return QueryFailed("timeout", f"the query took longer than {limits.seconds:g} s; narrow it in time or rows")
+        return QueryFailed(
+            "timeout", f"the query took longer than {limits.seconds:g} s; narrow it in time or rows"
+        )
     if is_out_of_memory(error):
         return QueryFailed(
-            "out_of_memory", "the query needs more memory than the store may use; aggregate or narrow it"
+            "out_of_memory",
+            "the query needs more memory than the store may use; aggregate or narrow it",
         )
     if isinstance(error, duckdb.FatalException | duckdb.InternalException):
         return QueryFailed("store_failed", text)
@@ -118,7 +146,11 @@ def column_values(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         texts = column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T") + "Z" for text in texts]
-    if pa.types.is_string(column.type) or pa.types.is_boolean(column.type) or pa.types.is_integer(column.type):
+    if (
+        pa.types.is_string(column.type)
+        or pa.types.is_boolean(column.type)
+        or pa.types.is_integer(column.type)
+    ):
         values: list[Any] = column.to_pylist()
         return values
     return [plain_value(value) for value in column.to_pylist()]

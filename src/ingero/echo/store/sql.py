@@ -27,7 +27,9 @@ def run_user_sql(
         raise QueryFailed("sql_refused", str(error)) from None
     if clusters is not None:
         if checked.text.startswith("EXPLAIN ANALYZE"):
-            raise QueryFailed("sql_refused", "EXPLAIN ANALYZE counts rows of other clusters; use EXPLAIN")
+            raise QueryFailed(
+                "sql_refused", "EXPLAIN ANALYZE counts rows of other clusters; use EXPLAIN"
+            )
         hide_other_clusters(cursor, clusters)
     return run_query(cursor, checked.text, [], limits)
 
@@ -40,4 +42,6 @@ def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[st
     for table in TABLES:
         source = f'"{database}".main.{table}'
         # names come from the schema and from the operator's own file, quoted; views cannot bind values
-        cursor.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM {source} WHERE cluster_id IN ({wanted})")
+        cursor.execute(
+            f"CREATE TEMP VIEW {table} AS SELECT * FROM {source} WHERE cluster_id IN ({wanted})"
+        )

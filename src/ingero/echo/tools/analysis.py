@@ -16,7 +16,9 @@ SECONDS: Final = 10.0
 class AnalysisQuestion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """One SELECT."""
 
-    sql: Annotated[str, Meta(description="One SELECT or EXPLAIN, DuckDB dialect.", max_length=MAX_SQL_BYTES)]
+    sql: Annotated[
+        str, Meta(description="One SELECT or EXPLAIN, DuckDB dialect.", max_length=MAX_SQL_BYTES)
+    ]
     limit: Annotated[int, Meta(description="Most rows to return.", ge=1, le=10_000)] = 1000
 
 
@@ -43,7 +45,11 @@ async def run_analysis(asker: Asker, asked: AnalysisQuestion) -> AnalysisAnswer:
     asker.entry.clusters.extend(clusters or [])
     limits = QueryLimits(rows=asked.limit, size_bytes=ANSWER_BYTES, seconds=SECONDS)
     found = await asker.store.user_sql(asked.sql, clusters, limits)
-    notes = ["cut off: aggregate, filter by received_ts or node_id, or raise limit"] if found.truncated else []
+    notes = (
+        ["cut off: aggregate, filter by received_ts or node_id, or raise limit"]
+        if found.truncated
+        else []
+    )
     return AnalysisAnswer(
         columns=found.columns,
         types=found.types,

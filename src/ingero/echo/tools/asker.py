@@ -17,7 +17,14 @@ from ingero.config.loader import parse_duration_s
 from ingero.config.rates import RateTable
 from ingero.echo.access import Key
 from ingero.echo.audit import Entry
-from ingero.echo.store.api import ColumnResult, QueryFailed, QueryLimits, QueryResult, StoreApi, StoreRestarting
+from ingero.echo.store.api import (
+    ColumnResult,
+    QueryFailed,
+    QueryLimits,
+    QueryResult,
+    StoreApi,
+    StoreRestarting,
+)
 from ingero.errors import StoreError, Unavailable
 from ingero.transport.tools.tool import ToolRefused
 
@@ -99,13 +106,21 @@ class Asker:
                     status=403,
                 )
             return wanted
-        names = sorted(self.key.clusters) if self.key.clusters is not None else await self._known(window)
+        names = (
+            sorted(self.key.clusters)
+            if self.key.clusters is not None
+            else await self._known(window)
+        )
         if len(names) == 1:
             self._note(names[0])
             return names[0]
         if not names:
-            raise ToolRefused("no_data", f"nothing arrived in the window {window}; try a longer one", status=404)
-        listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (", …" if len(names) > MAX_CLUSTERS_NAMED else "")
+            raise ToolRefused(
+                "no_data", f"nothing arrived in the window {window}; try a longer one", status=404
+            )
+        listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (
+            ", …" if len(names) > MAX_CLUSTERS_NAMED else ""
+        )
         raise ToolRefused("cluster_required", f"say which cluster_id: {listed}")
 
     def _note(self, cluster: str) -> None:
@@ -151,7 +166,11 @@ def records(result: QueryResult) -> list[Json]:
 
 def iso(seconds: float) -> str:
     """Unix seconds as UTC text."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(seconds, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def unix_ns(moment: str | float) -> int:
@@ -183,11 +202,17 @@ def question(
         try:
             found = await answer(asker, wanted)
         except QueryFailed as error:
-            if error.code == "out_of_memory" and not hasattr(wanted, "sql"):  # ours are small: somebody else's was not
-                raise ToolRefused("store_restarting", "the store process is restarting; ask again", 503, 2) from None
+            if error.code == "out_of_memory" and not hasattr(
+                wanted, "sql"
+            ):  # ours are small: somebody else's was not
+                raise ToolRefused(
+                    "store_restarting", "the store process is restarting; ask again", 503, 2
+                ) from None
             raise ToolRefused(error.code, str(error), _STATUS.get(error.code, 400)) from None
         except StoreRestarting as error:
-            raise ToolRefused("store_restarting", str(error), 503, max(1, round(error.retry_after_s))) from None
+            raise ToolRefused(
+                "store_restarting", str(error), 503, max(1, round(error.retry_after_s))
+            ) from None
         except (StoreError, Unavailable) as error:
             raise ToolRefused("store_failed", str(error), 503, 5) from None
         lists = (getattr(found, field) for field in found.__struct_fields__ if field != "notes")

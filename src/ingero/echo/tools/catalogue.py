@@ -5,7 +5,11 @@ from typing import Final
 from ingero.echo.tools.analysis import run_analysis
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.cost import get_cost
-from ingero.echo.tools.counters import kernel_launch_summary, memcpy_bandwidth_summary, memfrag_hotspots
+from ingero.echo.tools.counters import (
+    kernel_launch_summary,
+    memcpy_bandwidth_summary,
+    memfrag_hotspots,
+)
 from ingero.echo.tools.history import anomalies, event_history
 from ingero.echo.tools.nccl import nccl_summary
 from ingero.echo.tools.outliers import find_outlier_nodes
@@ -26,4 +30,6 @@ _QUESTIONS: Final = (
     kernel_launch_summary,
     run_analysis,
 )
-TOOLS: Final[tuple[Tool[Asker], ...]] = tuple(tool(PREFIX + asked.__name__, asked) for asked in _QUESTIONS)
+TOOLS: Final[tuple[Tool[Asker], ...]] = tuple(
+    tool(PREFIX + asked.__name__, asked) for asked in _QUESTIONS
+)

@@ -25,12 +25,19 @@ class CostQuestion(Asked, kw_only=True):
 
     group_by: Annotated[
         Literal["node", "op", "provider"],
-        Meta(description="node: whom the others waited for; op: in which collective; provider: whose GPUs waited."),
+        Meta(
+            description="node: whom the others waited for; op: in which collective; provider: whose GPUs waited."
+        ),
     ] = "node"
     usd_per_gpu_hour: (
-        Annotated[float, Meta(description="Price to use instead of the rate table.", ge=0, le=100_000)] | None
+        Annotated[
+            float, Meta(description="Price to use instead of the rate table.", ge=0, le=100_000)
+        ]
+        | None
     ) = None
-    gpus_per_rank: Annotated[int, Meta(description="GPUs that idle with each rank.", ge=1, le=64)] = 1
+    gpus_per_rank: Annotated[
+        int, Meta(description="GPUs that idle with each rank.", ge=1, le=64)
+    ] = 1
     limit: Limit = 20
 
 
@@ -66,17 +73,29 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
     straggler episodes that Fleet has open.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    ((open_usd, _),) = (await asker.query(_OPEN_EPISODES, [cluster, asker.since_us(asked.window)])).rows
+    ((open_usd, _),) = (
+        await asker.query(_OPEN_EPISODES, [cluster, asker.since_us(asked.window)])
+    ).rows
     loaded = await load_records(asker, cluster, asked.window)
     rows: list[CostRow] = []
     span_h = unpriced = 0.0
     if loaded is not None:
         rate = await _rates(asker, cluster, loaded, asked)
-        rows, span_h, unpriced = _rows(loaded, asked, rate), _span_h(loaded), _unpriced(loaded, asked, rate)
+        rows, span_h, unpriced = (
+            _rows(loaded, asked, rate),
+            _span_h(loaded),
+            _unpriced(loaded, asked, rate),
+        )
     amount = sum(row.amount or 0.0 for row in rows)
-    notes = list(loaded.notes) if loaded is not None else [f"no collective arrived in the window {asked.window}"]
+    notes = (
+        list(loaded.notes)
+        if loaded is not None
+        else [f"no collective arrived in the window {asked.window}"]
+    )
     if unpriced:
-        notes.append("some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass usd_per_gpu_hour")
+        notes.append(
+            "some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass usd_per_gpu_hour"
+        )
     if len(rows) > asked.limit:
         notes.append(f"{len(rows) - asked.limit} more rows; raise limit")
     return CostAnswer(
@@ -106,7 +125,9 @@ async def _rates(asker: Asker, cluster: str, loaded: Records, asked: CostQuestio
         return rate
     said = (await asker.query(_HARDWARE, [cluster, asker.since_us(asked.window)], 20_000)).rows
     by_node = {node: asker.rates.find(provider, model) for node, provider, model in said}
-    of_node = np.array([by_node.get(recorder.node) or np.nan for recorder in loaded.collectives.recorders])
+    of_node = np.array(
+        [by_node.get(recorder.node) or np.nan for recorder in loaded.collectives.recorders]
+    )
     return np.where(np.isnan(rate), of_node[loaded.collectives.who], rate)
 
 
@@ -121,13 +142,20 @@ def _rows(loaded: Records, asked: CostQuestion, rate: Floats) -> list[CostRow]:
         priced = rows[~np.isnan(rate[rows])]
         seconds = float(waited_s[rows].sum())
         amounts = [
-            idle_cost(float(waited_s[priced[rate[priced] == price]].sum()), 1, float(price), asked.gpus_per_rank)
+            idle_cost(
+                float(waited_s[priced[rate[priced] == price]].sum()),
+                1,
+                float(price),
+                asked.gpus_per_rank,
+            )
             for price in np.unique(rate[priced])
         ]
         amount = sum(amounts) if amounts else None
         groups = len(np.unique(loaded.waiting.groups[rows]))
         found[name] = CostRow(name, round(seconds * asked.gpus_per_rank, 9), amount, groups)
-    return sorted(found.values(), key=lambda row: (-(row.amount or 0.0), -row.waited_gpu_seconds, row.name))
+    return sorted(
+        found.values(), key=lambda row: (-(row.amount or 0.0), -row.waited_gpu_seconds, row.name)
+    )
 
 
 class _Names(msgspec.Struct):
@@ -141,9 +169,13 @@ def _names(loaded: Records, group_by: str) -> _Names:
         return _Names(c.op, list(c.ops))
     if group_by == "provider":
         return _Names(
-            loaded.price_code, [f"{provider or 'unknown'} {model}".strip() for provider, model in loaded.prices]
+            loaded.price_code,
+            [f"{provider or 'unknown'} {model}".strip() for provider, model in loaded.prices],
         )
-    labels = [*sorted({recorder.node or "unknown" for recorder in c.recorders}), "nobody in particular"]
+    labels = [
+        *sorted({recorder.node or "unknown" for recorder in c.recorders}),
+        "nobody in particular",
+    ]
     blamed = np.full(int(waiting.groups.max(initial=-1)) + 1, len(labels) - 1)
     rows = np.flatnonzero(waiting.is_last)
     of_recorder = np.array([labels.index(recorder.node or "unknown") for recorder in c.recorders])

@@ -15,7 +15,9 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Json, Limit, questio
 MEMCPY_TOTALS: Final = ("gpu.memcpy.bytes_total", names.MEMCPY_BYTES_TOTAL)
 MEMFRAG_TOTAL: Final = "gpu.memfrag.ioctl_event_total"
 FRAGMENTATION: Final = "gpu.memory.fragmentation_estimate"
-LAUNCH_HISTOGRAMS: Final = "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
+LAUNCH_HISTOGRAMS: Final = (
+    "gpu.kernel."  # threads per block, grid sizes: any histogram of this family
+)
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
 _STEPS: Final = f"""WITH points AS (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND list_contains($3::VARCHAR[], metric_name)
@@ -75,7 +77,11 @@ async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> Memcp
     A node that copies far more between host and device than its peers feeds its GPUs too slowly or spills memory.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
-    found = records(await asker.query(_MEMCPY, [cluster, asker.since_us(asked.window), list(MEMCPY_TOTALS)], 10_000))
+    found = records(
+        await asker.query(
+            _MEMCPY, [cluster, asker.since_us(asked.window), list(MEMCPY_TOTALS)], 10_000
+        )
+    )
     totals: dict[str, int] = {}
     for row in found:
         totals[row["direction"]] = totals.get(row["direction"], 0) + int(row["bytes"])
@@ -90,7 +96,12 @@ async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> Memcp
     ]
     cut, notes = _cut(len(found), asked.limit, MEMCPY_TOTALS[0])
     return MemcpyAnswer(
-        cluster_id=cluster, window=asked.window, truncated=cut, notes=notes, copies=copies, totals=totals
+        cluster_id=cluster,
+        window=asked.window,
+        truncated=cut,
+        notes=notes,
+        copies=copies,
+        totals=totals,
     )
 
 
@@ -134,15 +145,22 @@ async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAn
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since_us = asker.since_us(asked.window)
-    found = records(await asker.query(_LAUNCHES, [cluster, since_us, [names.KERNEL_LAUNCH_TOTAL]], 10_000))
-    shapes = records(await asker.query(_HISTOGRAMS, [cluster, since_us, LAUNCH_HISTOGRAMS], asked.limit + 1))
+    found = records(
+        await asker.query(_LAUNCHES, [cluster, since_us, [names.KERNEL_LAUNCH_TOTAL]], 10_000)
+    )
+    shapes = records(
+        await asker.query(_HISTOGRAMS, [cluster, since_us, LAUNCH_HISTOGRAMS], asked.limit + 1)
+    )
     cut, notes = _cut(max(len(found), len(shapes)), asked.limit, names.KERNEL_LAUNCH_TOTAL)
     return LaunchAnswer(
         cluster_id=cluster,
         window=asked.window,
         truncated=cut,
         notes=notes,
-        nodes=[NodeLaunches(r["node_id"], int(r["launches"]), _rate(r["per_s"])) for r in found[: asked.limit]],
+        nodes=[
+            NodeLaunches(r["node_id"], int(r["launches"]), _rate(r["per_s"]))
+            for r in found[: asked.limit]
+        ],
         total=sum(int(row["launches"]) for row in found),
         histograms=[_histogram(row) for row in shapes[: asked.limit]],
     )
@@ -191,7 +209,8 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
     nodes: dict[str | None, MemfragNode] = {}
     for row in rows:
         node = nodes.setdefault(
-            row["node_id"], MemfragNode(row["node_id"], 0, None, [], estimate.pop(row["node_id"], None))
+            row["node_id"],
+            MemfragNode(row["node_id"], 0, None, [], estimate.pop(row["node_id"], None)),
         )
         node.events += int(row["events"])
         node.events_per_s = _rate((node.events_per_s or 0.0) + (row["per_s"] or 0.0))
@@ -211,7 +230,9 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
 
 def _cut(found: int, limit: int, metric: str) -> tuple[bool, list[str]]:
     if not found:
-        return False, [f"no growth of {metric} in the window: it needs two points of a series; try a longer window"]
+        return False, [
+            f"no growth of {metric} in the window: it needs two points of a series; try a longer window"
+        ]
     return found > limit, [f"{found - limit} more rows; raise limit"] if found > limit else []
 
 

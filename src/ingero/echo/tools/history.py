@@ -28,7 +28,10 @@ from ingero.transport.tools.tool import ToolRefused
 
 Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
 Time = (
-    Annotated[str, Meta(description="RFC 3339, UTC without an offset.", pattern=TIME_PATTERN, max_length=40)]
+    Annotated[
+        str,
+        Meta(description="RFC 3339, UTC without an offset.", pattern=TIME_PATTERN, max_length=40),
+    ]
     | Annotated[float, Meta(description="Unix seconds.", ge=0, le=4e9)]
     | None
 )
@@ -49,7 +52,10 @@ _FIRST: Final = "SELECT min(seq) FROM events WHERE received_ts >= make_timestamp
 
 
 class HistoryQuestion(
-    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename={"since": "from", "until": "to"}
+    msgspec.Struct,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"since": "from", "until": "to"},
 ):
     """Events of a cluster, filtered."""
 
@@ -118,10 +124,14 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
         if moment is not None:
             params.append(unix_ns(moment))
             where.append(f"ts {operator} make_timestamp_ns(${len(params)})")
-    found, total = await _page(asker, "events", " AND ".join(where), params, at, asked.limit, _COLUMNS)
+    found, total = await _page(
+        asker, "events", " AND ".join(where), params, at, asked.limit, _COLUMNS
+    )
     events = [msgspec.convert({**row, **_objects(row)}, HistoryEvent) for row in found.rows]
     more = found.more
-    notes = [f"{total} events match; page on with next_cursor, or narrow by metric_name, node_id, from and to"] * more
+    notes = [
+        f"{total} events match; page on with next_cursor, or narrow by metric_name, node_id, from and to"
+    ] * more
     return HistoryAnswer(
         cluster_id=cluster,
         events=events,
@@ -216,7 +226,11 @@ async def _page(
     if at.high <= at.low:  # the generation before was read to its end: begin the next one
         at = _Place(at.low, asker.store.applied_seq)
     where = f"{where} AND ts IS NOT NULL AND seq > {at.low} AND seq <= {at.high}"
-    after = "" if at.at_ns < 0 else f" AND (ts, seq, idx) > (make_timestamp_ns({at.at_ns}), {at.seq}, {at.idx})"
+    after = (
+        ""
+        if at.at_ns < 0
+        else f" AND (ts, seq, idx) > (make_timestamp_ns({at.at_ns}), {at.seq}, {at.idx})"
+    )
     ((total,),) = (await asker.query(f"SELECT count(*) FROM {source} WHERE {where}", params)).rows
     found = await asker.query(
         f"SELECT epoch_ns(ts) AS _at, seq AS _seq, idx AS _idx, {columns} FROM {source} WHERE {where}{after} "
@@ -235,7 +249,9 @@ async def _page(
 
 
 def _objects(row: Json) -> Json:
-    return {name: msgspec.json.decode(row[name]) if row[name] else {} for name in ("attrs", "detail")}
+    return {
+        name: msgspec.json.decode(row[name]) if row[name] else {} for name in ("attrs", "detail")
+    }
 
 
 def _encode(place: _Place) -> str:
@@ -246,9 +262,13 @@ def _decode(cursor: str | None, applied: int) -> _Place:
     if cursor is None:
         return _Place(0, applied)
     try:
-        place = msgspec.msgpack.decode(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=_Place)
+        place = msgspec.msgpack.decode(
+            base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=_Place
+        )
         if min(place.low, place.high, place.seq, place.idx) >= 0 and -(2**62) < place.at_ns < 2**62:
             return place
     except (ValueError, msgspec.DecodeError):
         pass
-    raise ToolRefused("bad_cursor", "the cursor is not one of ours; leave it out to begin anew", status=404)
+    raise ToolRefused(
+        "bad_cursor", "the cursor is not one of ours; leave it out to begin anew", status=404
+    )

@@ -15,7 +15,12 @@ from ingero.echo.tools.records import Records, load_records
 class NcclQuestion(Asked, kw_only=True):
     """How the collectives of a cluster are doing."""
 
-    op: Annotated[str, Meta(description="Only this operation, for example AllReduce.", max_length=64)] | None = None
+    op: (
+        Annotated[
+            str, Meta(description="Only this operation, for example AllReduce.", max_length=64)
+        ]
+        | None
+    ) = None
     limit: Limit = 20
 
 
@@ -83,19 +88,30 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
         return NcclAnswer(
             cluster_id=cluster,
             window=asked.window,
-            notes=[f"no collective arrived in the window {asked.window}; agents send them with the NCCL plugin"],
+            notes=[
+                f"no collective arrived in the window {asked.window}; agents send them with the NCCL plugin"
+            ],
             ops=[],
             ranks=[],
             late=None,
             records=0,
             incomplete_collectives=0,
         )
-    ops = [rollup for code in range(len(loaded.collectives.ops)) if (rollup := _op(loaded, code, asked.op)) is not None]
-    ranks = sorted(_ranks(loaded, asked.op), key=lambda rank: (-rank.caused_rank_seconds, rank.op, rank.rank or 0))
+    ops = [
+        rollup
+        for code in range(len(loaded.collectives.ops))
+        if (rollup := _op(loaded, code, asked.op)) is not None
+    ]
+    ranks = sorted(
+        _ranks(loaded, asked.op),
+        key=lambda rank: (-rank.caused_rank_seconds, rank.op, rank.rank or 0),
+    )
     missing = len(np.unique(loaded.waiting.groups[~loaded.waiting.lag.is_quorate]))
     notes = list(loaded.notes)
     if missing:
-        notes.append(f"{missing} collectives lack the records of most ranks and count in bytes only")
+        notes.append(
+            f"{missing} collectives lack the records of most ranks and count in bytes only"
+        )
     if len(ranks) > asked.limit:
         notes.append(f"{len(ranks) - asked.limit} more rows of ranks; name an op or raise limit")
     return NcclAnswer(
@@ -185,7 +201,9 @@ def _bytes(c: Collectives, rows: np.ndarray[Any, Any]) -> int:
 
 def _duration_ms(loaded: Records) -> Floats:
     own = loaded.collectives.duration_ns / 1e6
-    return np.where(loaded.collectives.is_gpu_timed | np.isnan(loaded.duration_ms), own, loaded.duration_ms)
+    return np.where(
+        loaded.collectives.is_gpu_timed | np.isnan(loaded.duration_ms), own, loaded.duration_ms
+    )
 
 
 def _known(values: Floats, percentile: float) -> float | None:

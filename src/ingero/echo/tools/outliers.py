@@ -11,7 +11,9 @@ from ingero.core.robust import MAD_TO_SIGMA, median_and_mad
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question, records
 
 MAX_NODES: Final = 20_000
-SPREAD_FLOOR: Final = 0.01  # of the median: peers that agree to the last digit do not make a hair an outlier
+SPREAD_FLOOR: Final = (
+    0.01  # of the median: peers that agree to the last digit do not make a hair an outlier
+)
 MIN_NODES: Final = 3
 _VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean, min(value_double) AS low,
   max(value_double) AS high,
@@ -25,8 +27,12 @@ WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT N
 class OutliersQuestion(Asked, kw_only=True):
     """Which nodes differ in a metric."""
 
-    metric: Annotated[str, Meta(description="Metric to compare.", min_length=1, max_length=256)] = names.HEALTH_SCORE
-    k: Annotated[float, Meta(description="How many robust standard deviations make an outlier.", ge=1, le=20)] = 3.0
+    metric: Annotated[str, Meta(description="Metric to compare.", min_length=1, max_length=256)] = (
+        names.HEALTH_SCORE
+    )
+    k: Annotated[
+        float, Meta(description="How many robust standard deviations make an outlier.", ge=1, le=20)
+    ] = 3.0
     limit: Limit = 20
 
 
@@ -67,7 +73,9 @@ async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersA
     is_total = any(row["increase"] is not None and row["mean"] is None for row in rows)
     values = [_value(row, is_total) for row in rows]
     known = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
-    notes = [] if len(known) >= MIN_NODES else await _too_few(asker, params, asked.metric, len(known))
+    notes = (
+        [] if len(known) >= MIN_NODES else await _too_few(asker, params, asked.metric, len(known))
+    )
     outliers: list[OutlierNode] = []
     centre = mad = None
     if len(known) >= MIN_NODES:
@@ -75,7 +83,12 @@ async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersA
         spread = max(MAD_TO_SIGMA * mad, SPREAD_FLOOR * abs(centre), float(np.finfo(float).tiny))
         outliers = [
             OutlierNode(
-                row["node_id"], value, round((value - centre) / spread, 3), row["points"], row["low"], row["high"]
+                row["node_id"],
+                value,
+                round((value - centre) / spread, 3),
+                row["points"],
+                row["low"],
+                row["high"],
             )
             for row, value in known
             if abs(value - centre) > asked.k * spread
@@ -105,6 +118,10 @@ def _value(row: dict[str, float | None], is_total: bool) -> float | None:
 
 
 async def _too_few(asker: Asker, params: list[object], metric: str, nodes: int) -> list[str]:
-    there = [f"{name} ({count} nodes)" for name, count in (await asker.query(_NAMES, params, 12)).rows]
+    there = [
+        f"{name} ({count} nodes)" for name, count in (await asker.query(_NAMES, params, 12)).rows
+    ]
     listed = ", ".join(there) or "none at all"
-    return [f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: {listed}"]
+    return [
+        f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: {listed}"
+    ]

@@ -44,7 +44,9 @@ async def load_records(asker: Asker, cluster: str, window: str) -> Records | Non
     if total > MAX_RECORDS:
         share = 1.0 - MAX_RECORDS / total
         first = int((await asker.query(_FROM_SEQ, [*params, share])).rows[0][0])
-        notes.append(f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter window for all")
+        notes.append(
+            f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter window for all"
+        )
     columns = await asker.columns(_COLUMNS, [*params, first], MAX_RECORDS + MAX_RECORDS // 10)
     if not len(columns["rank"].data):
         return None
@@ -59,20 +61,29 @@ def _measure(columns: dict[str, Column], total: int, notes: list[str]) -> Record
         "seq": columns["comm_seq"].data,
         "op": columns["op_type"].data,
         "size_bytes": columns["bytes"].data,
-        **{name: columns[name].data for name in ("rank", "nranks", "peer", "start_ns", "end_ns", "stream")},
+        **{
+            name: columns[name].data
+            for name in ("rank", "nranks", "peer", "start_ns", "end_ns", "stream")
+        },
         "gpu_duration_ns": columns["gpu_duration_ns"].data,
     }
     collectives = from_columns(data, columns["op_type"].values or [], recorders)
     price_code, prices = _pairs(columns["provider"], columns["gpu_model"])
     waiting = measure_waiting(collectives, columns["lateness_ms"].data)
-    return Records(collectives, waiting, columns["duration_ms"].data, price_code, prices, total, notes)
+    return Records(
+        collectives, waiting, columns["duration_ms"].data, price_code, prices, total, notes
+    )
 
 
 def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:
     job, node, rank = columns["job_id"], columns["node_id"], columns["global_rank"].data
     first, codes = _distinct(job.data, node.data, np.unique(rank, return_inverse=True)[1])
     recorders = [
-        Recorder(_named(job, int(job.data[i])), _named(node, int(node.data[i])), None if rank[i] < 0 else int(rank[i]))
+        Recorder(
+            _named(job, int(job.data[i])),
+            _named(node, int(node.data[i])),
+            None if rank[i] < 0 else int(rank[i]),
+        )
         for i in first
     ]
     return codes, recorders
@@ -80,7 +91,10 @@ def _recorders(columns: dict[str, Column]) -> tuple[Ints, list[Recorder]]:
 
 def _pairs(left: Column, right: Column) -> tuple[Ints, list[tuple[str, str]]]:
     first, codes = _distinct(left.data, right.data)
-    return codes, [(_named(left, int(left.data[i])) or "", _named(right, int(right.data[i])) or "") for i in first]
+    return codes, [
+        (_named(left, int(left.data[i])) or "", _named(right, int(right.data[i])) or "")
+        for i in first
+    ]
 
 
 def _distinct(*columns: Ints) -> tuple[Ints, Ints]:

@@ -8,8 +8,18 @@ from ingero.core.health.threshold import SERVED_MAX, ThresholdPolicy, clamp_raw,
 from ingero.echo.tools.asker import Asker, records
 
 MAX_NODES: Final = 20_000
-FLEET_GAUGES: Final = ("threshold", "median", "mad", "quorum_met", "active_nodes", "idle_nodes", "panic_mode")
-_NAMES: Final = ", ".join(f"'{name}'" for name in (names.HEALTH_SCORE, *(f"ingero_fleet_{g}" for g in FLEET_GAUGES)))
+FLEET_GAUGES: Final = (
+    "threshold",
+    "median",
+    "mad",
+    "quorum_met",
+    "active_nodes",
+    "idle_nodes",
+    "panic_mode",
+)
+_NAMES: Final = ", ".join(
+    f"'{name}'" for name in (names.HEALTH_SCORE, *(f"ingero_fleet_{g}" for g in FLEET_GAUGES))
+)
 # rows are numbered as they arrive: the highest number of a node is its latest score, without reading all the others
 _LATEST: Final = f"""SELECT metric_name, node_id, value_double AS value, epoch_us(received_ts) AS seen_us,
   epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
@@ -42,7 +52,9 @@ class Scores:
     truncated: bool
 
 
-async def load_scores(asker: Asker, cluster: str, window: str, policy: ThresholdPolicy | None = None) -> Scores:
+async def load_scores(
+    asker: Asker, cluster: str, window: str, policy: ThresholdPolicy | None = None
+) -> Scores:
     """The latest score of every node in the window."""
     policy = policy or ThresholdPolicy()
     found = await asker.query(_LATEST, [cluster, asker.since_us(window)], MAX_NODES)
@@ -52,7 +64,9 @@ async def load_scores(asker: Asker, cluster: str, window: str, policy: Threshold
             fleet[row["metric_name"].removeprefix("ingero_fleet_")] = float(row["value"])
         elif row["node_id"] is not None:
             state = row["state"] or "unknown"
-            nodes.append(NodeScore(row["node_id"], float(row["value"]), state, row["at_us"], row["seen_us"]))
+            nodes.append(
+                NodeScore(row["node_id"], float(row["value"]), state, row["at_us"], row["seen_us"])
+            )
     values = [node.score for node in nodes if node.state in ("active", "unknown")]
     stats = compute_threshold(values, policy) if values else None
     threshold, source = fleet.get("threshold"), "fleet"

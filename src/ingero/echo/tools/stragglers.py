@@ -87,16 +87,22 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
     )
 
 
-async def rank_stragglers(asker: Asker, cluster: str, window: str, scores: Scores) -> tuple[list[Straggler], list[str]]:
+async def rank_stragglers(
+    asker: Asker, cluster: str, window: str, scores: Scores
+) -> tuple[list[Straggler], list[str]]:
     """All that are slow, the worst first, and what to know about the list."""
     ranking = _Ranking()
     notes = await _add_verdicts(asker, cluster, window, ranking)
     await _add_scores(asker, cluster, window, scores, ranking)
     notes += await _add_lateness(asker, cluster, window, ranking)
     if not scores.nodes:
-        notes.append(f"no health score arrived in the window {window}: only verdicts and collectives were used")
+        notes.append(
+            f"no health score arrived in the window {window}: only verdicts and collectives were used"
+        )
     if scores.threshold_source == "computed":
-        notes.append("Fleet reported no threshold here: the line was computed from the latest scores")
+        notes.append(
+            "Fleet reported no threshold here: the line was computed from the latest scores"
+        )
     return ranking.ordered(), notes
 
 
@@ -108,11 +114,21 @@ class _Ranking:
 
     def add(self, place: int, node: str, rank: int | None, **facts: Any) -> None:
         """Add facts about a node; the lowest place counts."""
-        key = next((k for k in self.found if k[0] == node and (rank is None or k[1] in (rank, None))), (node, rank))
+        key = next(
+            (k for k in self.found if k[0] == node and (rank is None or k[1] in (rank, None))),
+            (node, rank),
+        )
         before, straggler = self.found.get(key, (place, Straggler(node, _BELOW_LINE, rank)))
         reasons = [*straggler.reasons, facts.pop("reason")]
-        kept = {name: value for name, value in facts.items() if value is not None and not _has(straggler, name)}
-        self.found[key] = (min(place, before), msgspec.structs.replace(straggler, reasons=reasons, **kept))
+        kept = {
+            name: value
+            for name, value in facts.items()
+            if value is not None and not _has(straggler, name)
+        }
+        self.found[key] = (
+            min(place, before),
+            msgspec.structs.replace(straggler, reasons=reasons, **kept),
+        )
 
     def ordered(self) -> list[Straggler]:
         """The worst first."""
@@ -160,20 +176,33 @@ async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranki
             state=row["state"],
             since=None if row["since_us"] is None else iso(row["since_us"] / 1e6),
             cause=row["class"],
-            **{name: row[name] for name in ("excess", "period", "usd_per_hour", "confidence", "evidence", "next")},
+            **{
+                name: row[name]
+                for name in ("excess", "period", "usd_per_hour", "confidence", "evidence", "next")
+            },
         )
     return notes
 
 
-async def _add_scores(asker: Asker, cluster: str, window: str, scores: Scores, ranking: _Ranking) -> None:
+async def _add_scores(
+    asker: Asker, cluster: str, window: str, scores: Scores, ranking: _Ranking
+) -> None:
     threshold = scores.threshold
     if threshold is None:
         return
-    below = [node for node in scores.nodes if node.score < threshold and node.state in ("active", "unknown")]
+    below = [
+        node
+        for node in scores.nodes
+        if node.score < threshold and node.state in ("active", "unknown")
+    ]
     if not below:
         return
     wanted = [node.node_id for node in below]
-    rows = (await asker.query(_SINCE, [cluster, asker.since_us(window), threshold, wanted], len(wanted) + 1)).rows
+    rows = (
+        await asker.query(
+            _SINCE, [cluster, asker.since_us(window), threshold, wanted], len(wanted) + 1
+        )
+    ).rows
     since = dict(rows)
     for node in below:
         ranking.add(

@@ -79,14 +79,21 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
     slow, notes = await rank_stragglers(asker, cluster, asked.window, scores)
     chains = records(await asker.query(_CHAINS, [cluster, extent["first_seq"] or 0], TOP + 1))
     newest_us = extent["newest_us"]
-    is_silent = [newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes]
-    states = Counter(node.state for node, silent in zip(scores.nodes, is_silent, strict=True) if not silent)
+    is_silent = [
+        newest_us is not None and newest_us - node.seen_us > SILENT_S * 1e6 for node in scores.nodes
+    ]
+    states = Counter(
+        node.state for node, silent in zip(scores.nodes, is_silent, strict=True) if not silent
+    )
     quorum = scores.fleet.get("quorum_met")
     return SummaryAnswer(
         cluster_id=cluster,
         window=asked.window,
         truncated=scores.truncated or len(slow) > TOP or len(chains) > TOP,
-        notes=[*notes, *([] if extent["events"] else [f"nothing arrived in the window {asked.window}"])],
+        notes=[
+            *notes,
+            *([] if extent["events"] else [f"nothing arrived in the window {asked.window}"]),
+        ],
         nodes=extent["nodes"],
         scored_nodes=len(scores.nodes),
         active=states["active"],
@@ -113,7 +120,9 @@ def _next(slowest: str | None, has_chains: bool, has_events: bool) -> str:
     if slowest is not None:
         return f"fleet.cluster.find_stragglers says why {slowest} is slow and what it costs"
     if has_chains:
-        return "nobody is slow against the others; fleet.cluster.anomalies lists what agents reported"
+        return (
+            "nobody is slow against the others; fleet.cluster.anomalies lists what agents reported"
+        )
     if has_events:
         return "nobody is slow; fleet.cluster.find_outlier_nodes compares any other metric across nodes"
     return "ask again with a longer window, or check that agents push and Fleet forwards"

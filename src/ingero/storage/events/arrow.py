@@ -23,11 +23,22 @@ def batch_table(batch: Batch) -> pa.Table:
         "start_ts": _numbers(batch.start_ts, _NS),
         "received_ts": pa.array(batch.received_us).view(_US),
     }
-    for name in ("cluster_id", "node_id", "rank", "nranks", "job_id", "role", "provider", "gpu_model"):
+    for name in (
+        "cluster_id",
+        "node_id",
+        "rank",
+        "nranks",
+        "job_id",
+        "role",
+        "provider",
+        "gpu_model",
+    ):
         kind = pa.int32() if name in ("rank", "nranks") else pa.string()
         columns[name] = _shared(batch.context, [getattr(who, name) for who in speakers], kind)
     for name in ("scope", "metric_name", "kind", "temporality", "unit"):
-        columns[name] = _shared(batch.context, [getattr(context, name) for context in contexts], pa.string())
+        columns[name] = _shared(
+            batch.context, [getattr(context, name) for context in contexts], pa.string()
+        )
     columns["value_double"] = _numbers(batch.value_double, pa.float64())
     columns["value_int"] = _numbers(batch.value_int, pa.int64())
     columns["cumulative_value"] = _numbers(batch.cumulative_value, pa.float64())
@@ -40,7 +51,11 @@ def batch_table(batch: Batch) -> pa.Table:
 
 def _shared(context: NDArray[np.int32], values: list[Any], kind: pa.DataType) -> pa.Array:
     """A column that all rows of one context share."""
-    return pa.DictionaryArray.from_arrays(pa.array(context), pa.array(values, kind)) if values else pa.array([], kind)
+    return (
+        pa.DictionaryArray.from_arrays(pa.array(context), pa.array(values, kind))
+        if values
+        else pa.array([], kind)
+    )
 
 
 def _numbers(column: Numbers, kind: pa.DataType) -> pa.Array:

@@ -30,7 +30,9 @@ _NCCL_FIELDS: Final = {
     names.NCCL_BYTES: "BIGINT",
     names.SOURCE: "VARCHAR",
 }
-_OPS: Final = ", ".join(f"'{op.lower()}': '{op}'" for op in COLLECTIVE_OPS) + ", 'bcast': 'Broadcast'"
+_OPS: Final = (
+    ", ".join(f"'{op.lower()}': '{op}'" for op in COLLECTIVE_OPS) + ", 'bcast': 'Broadcast'"
+)
 
 
 def projections(metric_names: Iterable[str]) -> list[str]:
@@ -50,7 +52,9 @@ def _attribute(name: str) -> str:
     return f'a."{name}"'
 
 
-_STRUCTURE: Final = "{" + ", ".join(f'"{name}": "{kind}"' for name, kind in _NCCL_FIELDS.items()) + "}"
+_STRUCTURE: Final = (
+    "{" + ", ".join(f'"{name}": "{kind}"' for name, kind in _NCCL_FIELDS.items()) + "}"
+)
 # the communicator as 16 hex digits, whether it was sent as text or as a 64-bit integer
 _COMM: Final = f"""CASE WHEN json_type(attrs, '$."{names.NCCL_COMM}"') IN ('BIGINT', 'UBIGINT')
   THEN format('{{:016x}}', ({_attribute(names.NCCL_COMM)}::HUGEINT + 18446744073709551616) % 18446744073709551616)
@@ -71,8 +75,14 @@ def _collectives(present: set[str]) -> str:
     {_attribute(names.NCCL_SEQ)} AS comm_seq, {_OP} AS op_type
   FROM (SELECT *, json_transform(attrs, '{_STRUCTURE}') AS a FROM batch
     WHERE metric_name IN ({", ".join(f"'{name}'" for name in (names.COLLECTIVE_DURATION_MS, *sides.values()))}))"""
-    join = f"LEFT JOIN (SELECT {key}, {measures} FROM points GROUP BY {key}) AS m ON " if sides else ""
-    join += " AND ".join(f"d.{column} IS NOT DISTINCT FROM m.{column}" for column in key.split(", ")) if sides else ""
+    join = (
+        f"LEFT JOIN (SELECT {key}, {measures} FROM points GROUP BY {key}) AS m ON " if sides else ""
+    )
+    join += (
+        " AND ".join(f"d.{column} IS NOT DISTINCT FROM m.{column}" for column in key.split(", "))
+        if sides
+        else ""
+    )
     values = {
         "global_rank": "d.rank",
         "rank": "d.comm_rank",

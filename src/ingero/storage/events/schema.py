@@ -35,7 +35,11 @@ _IDENTITY = (
     ("gpu_model", "VARCHAR", "GPU model of the node"),
 )
 _ORIGIN = (
-    ("seq", "BIGINT", "Request that brought this row, in order of arrival; with idx it names the event"),
+    (
+        "seq",
+        "BIGINT",
+        "Request that brought this row, in order of arrival; with idx it names the event",
+    ),
     ("idx", "INTEGER", "Position inside the request"),
 )
 
@@ -44,8 +48,16 @@ EVENTS: Final = Table(
     "Everything received over OTLP: one row per metric point, log record or span. Rows of Echo itself are never here.",
     (
         *_ORIGIN,
-        ("ts", "TIMESTAMP_NS", "When it happened on the sender's clock, UTC; for spans and collectives the end"),
-        ("start_ts", "TIMESTAMP_NS", "Start of the interval the value covers, of the span or of the collective"),
+        (
+            "ts",
+            "TIMESTAMP_NS",
+            "When it happened on the sender's clock, UTC; for spans and collectives the end",
+        ),
+        (
+            "start_ts",
+            "TIMESTAMP_NS",
+            "Start of the interval the value covers, of the span or of the collective",
+        ),
         ("received_ts", "TIMESTAMP", "When Echo received it, UTC; retention counts from here"),
         *_IDENTITY,
         ("scope", "VARCHAR", "Instrumentation scope of the sender"),
@@ -53,7 +65,11 @@ EVENTS: Final = Table(
         ("kind", "VARCHAR", "gauge, sum, histogram, exponential_histogram, summary, span or log"),
         ("temporality", "VARCHAR", "delta or cumulative for sums and histograms, else NULL"),
         ("unit", "VARCHAR", "Unit of the value; ms for spans"),
-        ("value_double", "DOUBLE", "The value: gauge, delta sum, span duration in ms. NULL for cumulative counters"),
+        (
+            "value_double",
+            "DOUBLE",
+            "The value: gauge, delta sum, span duration in ms. NULL for cumulative counters",
+        ),
         ("value_int", "BIGINT", "The same value where the sender sent an integer"),
         (
             "cumulative_value",
@@ -63,7 +79,11 @@ EVENTS: Final = Table(
         ("causal_chain_id", "VARCHAR", "Causal chain this event belongs to"),
         ("attrs", "JSON", "All other attributes of the point: attrs->>'$.\"nccl.op_type\"'"),
         ("resource", "JSON", "Resource attributes that have no column"),
-        ("detail", "JSON", "Buckets of a histogram; body and severity of a log; ids, status and events of a span"),
+        (
+            "detail",
+            "JSON",
+            "Buckets of a histogram; body and severity of a log; ids, status and events of a span",
+        ),
     ),
 )
 
@@ -97,7 +117,11 @@ NODE_METRIC_PARTS: Final = Table(
         ("node_id", "VARCHAR", "Node"),
         ("rank", "INTEGER", "Rank; NULL for the node itself"),
         ("metric_name", "VARCHAR", "Metric"),
-        ("temporality", "VARCHAR", "cumulative for counters: min, max and last are running totals and sum is NULL"),
+        (
+            "temporality",
+            "VARCHAR",
+            "cumulative for counters: min, max and last are running totals and sum is NULL",
+        ),
         ("bucket_ts", "TIMESTAMP", "Start of the minute, UTC"),
         ("count", "BIGINT", "Points"),
         ("sum", "DOUBLE", "Sum of the values; NULL for cumulative counters"),
@@ -134,7 +158,11 @@ NCCL_OPS: Final = Table(
             "BIGINT",
             "Sequence number on the communicator: joins the ranks of one operation; NULL if unknown",
         ),
-        ("op_type", "VARCHAR", "AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, Send, Recv, ..."),
+        (
+            "op_type",
+            "VARCHAR",
+            "AllReduce, AllGather, ReduceScatter, Broadcast, Reduce, Send, Recv, ...",
+        ),
         ("rank", "INTEGER", "Rank within the communicator"),
         ("nranks", "INTEGER", "Ranks in the communicator"),
         ("peer", "INTEGER", "Other side of a send or receive"),
@@ -146,7 +174,11 @@ NCCL_OPS: Final = Table(
             "DOUBLE",
             "Time in the operation on the host. A late rank shows the shortest: it does not wait",
         ),
-        ("gpu_duration_ns", "BIGINT", "Duration on the GPU's own clock; NULL where the GPU did not time it"),
+        (
+            "gpu_duration_ns",
+            "BIGINT",
+            "Duration on the GPU's own clock; NULL where the GPU did not time it",
+        ),
         (
             "barrier_wait_ms",
             "DOUBLE",
@@ -172,7 +204,11 @@ VERDICTS: Final = Table(
         ("node_id", "VARCHAR", "Node"),
         ("rank", "INTEGER", "Rank; NULL for the whole node"),
         ("job_id", "VARCHAR", "Training job"),
-        ("class", "VARCHAR", "Why: compute, host, network, hang, stall, structural, data_imbalance, fleet, unknown"),
+        (
+            "class",
+            "VARCHAR",
+            "Why: compute, host, network, hang, stall, structural, data_imbalance, fleet, unknown",
+        ),
         ("excess", "DOUBLE", "Share of own time above the peers'"),
         ("error", "DOUBLE", "Error bar of excess"),
         ("since", "TIMESTAMP", "Start of the episode, UTC"),
@@ -225,7 +261,11 @@ COUNTER_RATES: Final = Table(
     (
         *(column for column in EVENTS.columns if column[0] in _SERIES.split(", ")),
         ("bucket_ts", "TIMESTAMP", "Start of the minute, UTC"),
-        ("increase", "DOUBLE", "How much the counter grew between its first and last point of the minute"),
+        (
+            "increase",
+            "DOUBLE",
+            "How much the counter grew between its first and last point of the minute",
+        ),
         ("seconds", "DOUBLE", "Time between those points"),
         ("rate", "DOUBLE", "increase / seconds; NULL with a single point"),
     ),
@@ -241,7 +281,11 @@ COUNTER_STEPS: Final = Table(
     (
         *(column for column in EVENTS.columns if column[0] in _SERIES.split(", ")),
         ("ts", "TIMESTAMP_NS", "Time of the point, UTC"),
-        ("step", "DOUBLE", "Growth since the point before; the whole value after a reset; NULL for the first point"),
+        (
+            "step",
+            "DOUBLE",
+            "Growth since the point before; the whole value after a reset; NULL for the first point",
+        ),
         ("seconds", "DOUBLE", "Time since the point before"),
     ),
     sql=f"""SELECT {_SERIES}, ts,
@@ -264,7 +308,15 @@ TABLES: Final = (
 )
 VIEWS: Final = (NODE_METRICS, COUNTER_RATES, COUNTER_STEPS)
 # what questions may read; the audit log, digests and meta stay with the operator
-READABLE: Final = (EVENTS, CAUSAL_CHAINS, NODE_METRICS, NCCL_OPS, VERDICTS, COUNTER_RATES, COUNTER_STEPS)
+READABLE: Final = (
+    EVENTS,
+    CAUSAL_CHAINS,
+    NODE_METRICS,
+    NCCL_OPS,
+    VERDICTS,
+    COUNTER_RATES,
+    COUNTER_STEPS,
+)
 
 
 class Connection(Protocol):
@@ -299,7 +351,9 @@ def create_statements() -> list[str]:
             f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
             for name, _, comment in table.columns
         ]
-    statements.append("INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)")
+    statements.append(
+        "INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)"
+    )
     return statements
 
 
@@ -327,12 +381,16 @@ def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MI
 
 def stored_version(connection: Connection) -> int:
     """0 for an empty database; one with tables of somebody else is refused, so that ours never land among them."""
-    tables = {name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+    tables = {
+        name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+    }
     if not tables:
         return 0
     row = None
     if "meta" in tables:
         row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
     if row is None or not isinstance(row[0], int):
-        raise StoreError("the database is not one of Echo's: it has tables, but no schema version; name another")
+        raise StoreError(
+            "the database is not one of Echo's: it has tables, but no schema version; name another"
+        )
     return row[0]

@@ -27,9 +27,13 @@ from ingero.storage.journal import Frame
 log = logging.getLogger(__name__)
 
 DIGEST_BYTES: Final = 16
-MAX_DIGESTS: Final = 500_000  # retries come within minutes; this is the bound when requests are tiny and many
+MAX_DIGESTS: Final = (
+    500_000  # retries come within minutes; this is the bound when requests are tiny and many
+)
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
-ROLL_UP_STEP: Final = 1_000_000  # requests per roll-up, so that catching up after a long stop stays small
+ROLL_UP_STEP: Final = (
+    1_000_000  # requests per roll-up, so that catching up after a long stop stays small
+)
 _MAGIC: Final = (8, b"DUCK")  # where in the file, and what
 _SAFE_SETTINGS: Final = (
     "SET enable_external_access = false",
@@ -105,7 +109,10 @@ class EventStore:
             fresh[digest] = frame
             try:
                 self._columns.add(frame.signal, frame.body, frame.seq, frame.received_us)
-            except (MalformedInput, TooLarge):  # it was checked before it was acknowledged: another version wrote it
+            except (
+                MalformedInput,
+                TooLarge,
+            ):  # it was checked before it was acknowledged: another version wrote it
                 unreadable += 1
                 log.exception("request_unreadable", extra={"seq": frame.seq})
         events = len(self._columns)
@@ -149,31 +156,45 @@ class EventStore:
         if old:
             table = pa.table({"digest": pa.array(old, pa.binary())})
             with self._transaction() as connection, self._registered("old", table):
-                connection.execute("DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)")
+                connection.execute(
+                    "DELETE FROM applied_requests WHERE digest IN (SELECT digest FROM old)"
+                )
             for digest in old:
                 del self._digests[digest]
         return len(old)
 
     def delete_step(self, table: str, keep_from_us: int | None, max_rows: int) -> int:
         """Delete up to about `max_rows` of the oldest rows of `table`, all or those received before `keep_from_us`."""
-        order = {"events": "seq", "nccl_ops": "seq", "verdicts": "seq"}.get(table, _time_column(table))
-        limit = "" if keep_from_us is None else f"WHERE {_time_column(table)} < make_timestamp({keep_from_us})"
+        order = {"events": "seq", "nccl_ops": "seq", "verdicts": "seq"}.get(
+            table, _time_column(table)
+        )
+        limit = (
+            ""
+            if keep_from_us is None
+            else f"WHERE {_time_column(table)} < make_timestamp({keep_from_us})"
+        )
         row = self._connection.execute(
             f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} LIMIT {max_rows})"
         ).fetchone()
         if row is None or row[0] is None:
             return 0
         with self._transaction() as connection:
-            found = connection.execute(f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]).fetchone()
+            found = connection.execute(
+                f"DELETE FROM {table} WHERE {order} <= ?", [row[0]]
+            ).fetchone()
             deleted = int(found[0]) if found else 0
-            connection.execute("UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted])
+            connection.execute(
+                "UPDATE meta SET value = value + ? WHERE key = 'rows_deleted'", [deleted]
+            )
         return deleted
 
     def append_audit(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows to the audit log, in the order of its columns."""
         marks = ", ".join("?" * len(AUDIT_LOG.columns))
         with self._transaction() as connection:
-            connection.executemany(f"INSERT INTO audit_log VALUES ({marks})", [list(row) for row in rows])
+            connection.executemany(
+                f"INSERT INTO audit_log VALUES ({marks})", [list(row) for row in rows]
+            )
 
     def checkpoint(self) -> None:
         """Move the write-ahead log into the file; frees the space of deleted rows for new ones."""
@@ -195,7 +216,9 @@ class EventStore:
 
     def used_bytes(self) -> int:
         """Space of live blocks and of the write-ahead log; free blocks inside the file do not count."""
-        row = self._connection.execute("SELECT used_blocks * block_size FROM pragma_database_size()").fetchone()
+        row = self._connection.execute(
+            "SELECT used_blocks * block_size FROM pragma_database_size()"
+        ).fetchone()
         wal = self.path.with_name(self.path.name + ".wal")
         return (int(row[0]) if row else 0) + (wal.stat().st_size if wal.exists() else 0)
 
@@ -224,7 +247,9 @@ class EventStore:
         try:
             yield self._connection
         except BaseException:
-            with contextlib.suppress(duckdb.Error):  # a fatal error has ended the transaction already
+            with contextlib.suppress(
+                duckdb.Error
+            ):  # a fatal error has ended the transaction already
                 self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
@@ -243,7 +268,9 @@ def _digest_table(fresh: dict[bytes, Frame]) -> pa.Table:
         {
             "digest": pa.array(list(fresh), pa.binary()),
             "seq": pa.array([frame.seq for frame in fresh.values()], pa.int64()),
-            "received_ts": pa.array([frame.received_us for frame in fresh.values()], pa.timestamp("us")),
+            "received_ts": pa.array(
+                [frame.received_us for frame in fresh.values()], pa.timestamp("us")
+            ),
         }
     )
 
@@ -263,7 +290,9 @@ def _refuse_foreign(path: Path) -> None:
     except OSError as error:
         raise StoreError(f"cannot open {path}: {error.strerror}") from None
     if not is_ours:
-        raise StoreError(f"cannot open {path}: it is not a database of Echo; name another with --db-path")
+        raise StoreError(
+            f"cannot open {path}: it is not a database of Echo; name another with --db-path"
+        )
 
 
 def _first_line(error: BaseException) -> str:

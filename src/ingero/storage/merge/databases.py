@@ -39,7 +39,9 @@ from ingero.storage.trace.schema import OWN_TABLES, TABLES, create_schema
 
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 UNNAMED_NODE: Final = "unknown"
-MAX_PAIRED: Final = 10  # up to so many nodes every pair is compared, beyond it each with the middle one
+MAX_PAIRED: Final = (
+    10  # up to so many nodes every pair is compared, beyond it each with the middle one
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ def merge(
     except OSError as error:
         raise StoreError(f"{error.filename} cannot be looked at: {error.strerror}") from None
     if force_node is not None and (":" in force_node or not force_node.strip()):
-        raise MalformedInput(f"--force-node {force_node!r}: a node name is not empty and has no colon")
+        raise MalformedInput(
+            f"--force-node {force_node!r}: a node name is not empty and has no colon"
+        )
     with _private_folder(output) as folder:
         target = folder / "merged.db"
         connection = _new_database(target)
@@ -97,7 +101,9 @@ def merge(
             add_up_aggregates(connection)
             _build_indexes(connection)
         except (sqlite3.DatabaseError, OSError) as error:
-            raise StoreError(f"cannot write {output}: {error}; is there room in its folder?") from error
+            raise StoreError(
+                f"cannot write {output}: {error}; is there room in its folder?"
+            ) from error
         finally:
             connection.close()
         _publish(target, output)
@@ -110,11 +116,15 @@ def _check_paths(sources: Sequence[Path], output: Path) -> None:
     for source in sources:
         if not source.is_file():
             trouble = "is not a file" if source.exists() else "is not there"
-            raise StoreError(f"{source} {trouble}; name trace databases, as `ingero trace --record` writes them")
+            raise StoreError(
+                f"{source} {trouble}; name trace databases, as `ingero trace --record` writes them"
+            )
         if output.exists() and source.samefile(output):
             raise StoreError(f"{output} is also a source; write to another file")
     if not output.parent.is_dir() or (output.exists() and not output.is_file()):
-        raise StoreError(f"cannot write {output}: its folder is not there, or it is something else than a file")
+        raise StoreError(
+            f"cannot write {output}: its folder is not there, or it is something else than a file"
+        )
 
 
 @contextmanager
@@ -141,14 +151,19 @@ def _add_all(merger: "_Merger", sources: Sequence[Path], progress: Progress) -> 
                 raise
             files.append(MergedFile(path, skipped=str(error)))
     if all(file.skipped for file in files):
-        raise StoreError("none of the files can be merged:\n  " + "\n  ".join(str(file.skipped) for file in files))
+        raise StoreError(
+            "none of the files can be merged:\n  "
+            + "\n  ".join(str(file.skipped) for file in files)
+        )
     progress(len(sources), len(sources), sources[-1])
     return files
 
 
 def _new_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a name may be any bytes
+    connection.text_factory = lambda data: data.decode(
+        "utf-8", "replace"
+    )  # a name may be any bytes
     connection.execute("PRAGMA page_size = 16384")  # a tenth less work than with SQLite's 4096
     connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
     connection.execute("PRAGMA synchronous = OFF")  # synced once, before the rename
@@ -161,7 +176,9 @@ def _new_database(path: Path) -> sqlite3.Connection:
 
 def _build_indexes(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA threads = 2")
-    connection.execute("PRAGMA cache_size = -4096")  # the sort is cut into parts of this size, one a thread
+    connection.execute(
+        "PRAGMA cache_size = -4096"
+    )  # the sort is cut into parts of this size, one a thread
     create_schema(connection)
     connection.commit()
 
@@ -173,12 +190,21 @@ class _HalfCopied(ForeignFile):
 class _Merger:
     """Copies one source after the other and remembers what has gone in."""
 
-    def __init__(self, connection: sqlite3.Connection, folder: Path, force_node: str | None, *, skip_bad: bool) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        folder: Path,
+        force_node: str | None,
+        *,
+        skip_bad: bool,
+    ) -> None:
         self.connection = connection
         self.folder = folder
         self.force_node = force_node
         self.skip_bad = skip_bad
-        self.by_ending: dict[tuple[tuple[int, bytes], ...], dict[Path, Path]] = {}  # sources and their readable copies
+        self.by_ending: dict[
+            tuple[tuple[int, bytes], ...], dict[Path, Path]
+        ] = {}  # sources and their readable copies
         self.nodes: set[str] = set()
         self.first_ns: dict[str, int] = {}  # by node: the time of its first event
         self.used_numbers = 0
@@ -206,7 +232,9 @@ class _Merger:
             if _is_full(error):
                 raise
             if self.connection.total_changes > rows_before:
-                raise _HalfCopied(f"{path} is damaged: {error}; merge the others without it") from error
+                raise _HalfCopied(
+                    f"{path} is damaged: {error}; merge the others without it"
+                ) from error
             raise damaged(path, error) from error
         finally:
             with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
@@ -216,7 +244,9 @@ class _Merger:
 
     def _copy_attached(self, path: Path) -> MergedFile:
         found = nodes_of_source(self.connection)
-        named = next((name for name, _, _ in found if name), None) or node_of_sessions(self.connection)
+        named = next((name for name, _, _ in found if name), None) or node_of_sessions(
+            self.connection
+        )
         node = self.force_node or named or UNNAMED_NODE
         names = {name or node for name, _, _ in found}
         merged = self._copy_events(path, node, names, unnamed=sum(count for *_, count in found))
@@ -247,7 +277,9 @@ class _Merger:
         left = count_events(self.connection) - copied
         if not left:
             return MergedFile(path, copied)
-        renumbered = self._run(copy_displaced_events(self.connection, node, self._used_numbers(names)))
+        renumbered = self._run(
+            copy_displaced_events(self.connection, node, self._used_numbers(names))
+        )
         incomplete = count_incomplete_events(self.connection)
         return MergedFile(
             path,
@@ -266,15 +298,22 @@ class _Merger:
 
 def _is_full(error: Exception) -> bool:
     """True where the output, not the source, is what failed."""
-    return getattr(error, "sqlite_errorcode", None) in NO_ROOM or getattr(error, "errno", None) in DISK_FULL
+    return (
+        getattr(error, "sqlite_errorcode", None) in NO_ROOM
+        or getattr(error, "errno", None) in DISK_FULL
+    )
 
 
 def _uri(path: Path, *, immutable: bool) -> str:
     return f"file:{quote(str(path))}?mode=ro{'&immutable=1' if immutable else ''}"
 
 
-def _summarise(files: list[MergedFile], first_ns: Mapping[str, int], skew_threshold_s: float) -> MergeSummary:
-    first = sorted(first_ns.items(), key=lambda item: str(item[0]))  # odd files have names that are no text
+def _summarise(
+    files: list[MergedFile], first_ns: Mapping[str, int], skew_threshold_s: float
+) -> MergeSummary:
+    first = sorted(
+        first_ns.items(), key=lambda item: str(item[0])
+    )  # odd files have names that are no text
     pairs = list(itertools.combinations(first, 2)) if len(first) <= MAX_PAIRED else []
     if len(first) > MAX_PAIRED:
         middle = sorted(first, key=lambda item: int(item[1]))[len(first) // 2]
@@ -284,7 +323,9 @@ def _summarise(files: list[MergedFile], first_ns: Mapping[str, int], skew_thresh
         for (early, early_ns), (late, late_ns) in pairs
         if abs(late_ns - early_ns) > skew_threshold_s * 1e9
     ]
-    events, chains, stacks = (sum(getattr(file, name) for file in files) for name in ("events", "chains", "stacks"))
+    events, chains, stacks = (
+        sum(getattr(file, name) for file in files) for name in ("events", "chains", "stacks")
+    )
     return MergeSummary(files, events, chains, stacks, [node for node, _ in first], skew)
 
 

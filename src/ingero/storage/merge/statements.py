@@ -8,15 +8,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, MAX_STACK_BYTES, table_columns
+from ingero.storage.trace.schema import (
+    ADD_AGGREGATES,
+    AGGREGATE_COLUMNS,
+    MAX_STACK_BYTES,
+    table_columns,
+)
 
 _AGGREGATE: Final = ", ".join(AGGREGATE_COLUMNS)
 _LARGER_AGGREGATES: Final = "DO UPDATE SET " + ", ".join(
-    f"{name} = {'min' if name == 'min_dur' else 'max'}({name}, excluded.{name})" for name in AGGREGATE_COLUMNS[4:]
+    f"{name} = {'min' if name == 'min_dur' else 'max'}({name}, excluded.{name})"
+    for name in AGGREGATE_COLUMNS[4:]
 )
 _HAS_NO_NODE: Final = "ifnull(instr(id, ':'), 0) = 0"
-_EVENT: Final = "timestamp, pid, tid, source, op, duration"  # two events are never equal in all of these
-_COUNTED_UP_TO: Final = 1 << 62  # a higher number in an id was not counted, and counting on from it would overflow
+_EVENT: Final = (
+    "timestamp, pid, tid, source, op, duration"  # two events are never equal in all of these
+)
+_COUNTED_UP_TO: Final = (
+    1 << 62
+)  # a higher number in an id was not counted, and counting on from it would overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,9 @@ def _only_node(connection: sqlite3.Connection, node: str) -> tuple[str, int, int
     differs = f"SELECT EXISTS (SELECT 1 FROM src.events WHERE {node} IS NOT ? OR {_HAS_NO_NODE})"
     if connection.execute(differs, first).fetchone()[0]:
         return None
-    earliest = connection.execute("SELECT min(timestamp) FROM src.events WHERE typeof(timestamp) = 'integer'")
+    earliest = connection.execute(
+        "SELECT min(timestamp) FROM src.events WHERE typeof(timestamp) = 'integer'"
+    )
     return first[0], earliest.fetchone()[0] or 0, 0
 
 
@@ -63,7 +75,9 @@ def node_of_sessions(connection: sqlite3.Connection) -> str | None:
     """The node of a recording without events."""
     if "node" not in _columns(connection, "sessions"):
         return None
-    named = connection.execute("SELECT node FROM src.sessions WHERE node <> '' ORDER BY started_at DESC LIMIT 1")
+    named = connection.execute(
+        "SELECT node FROM src.sessions WHERE node <> '' ORDER BY started_at DESC LIMIT 1"
+    )
     return next((str(row[0]) for row in named), None)
 
 
@@ -113,14 +127,24 @@ def copy_events(connection: sqlite3.Connection, node: str, used_numbers: int | N
     return _copy(connection, "events", {"node": node, "used": used_numbers}, id=identifier)
 
 
-def copy_displaced_events(connection: sqlite3.Connection, node: str, used_numbers: int) -> Statement:
+def copy_displaced_events(
+    connection: sqlite3.Connection, node: str, used_numbers: int
+) -> Statement:
     """Events whose id another event has: two recordings of one node, each counted from 1. They get new numbers."""
     is_displaced = (
         f"EXISTS (SELECT 1 FROM main.events m WHERE m.id = src.events.id AND ({_of('m')}) <> ({_of('src.events')})) "
         f"AND ({_EVENT}) NOT IN (SELECT {_EVENT} FROM main.events)"
     )
-    identifier = f"{_node(connection, 'events')} || ':' || (:used + row_number() OVER (ORDER BY rowid))"
-    return _copy(connection, "events", {"node": node, "used": used_numbers}, where=is_displaced, id=identifier)
+    identifier = (
+        f"{_node(connection, 'events')} || ':' || (:used + row_number() OVER (ORDER BY rowid))"
+    )
+    return _copy(
+        connection,
+        "events",
+        {"node": node, "used": used_numbers},
+        where=is_displaced,
+        id=identifier,
+    )
 
 
 def _of(table: str) -> str:
@@ -128,7 +152,12 @@ def _of(table: str) -> str:
 
 
 def copy_statements(
-    connection: sqlite3.Connection, node: str, *, is_only_node: bool, node_is_new: bool, is_copy: bool
+    connection: sqlite3.Connection,
+    node: str,
+    *,
+    is_only_node: bool,
+    node_is_new: bool,
+    is_copy: bool,
 ) -> Iterator[Statement]:
     """Everything beside the events of the attached source, whose unnamed rows are `node`'s.
 
@@ -143,9 +172,22 @@ def copy_statements(
         yield _copy(connection, "stack_traces", {"limit": MAX_STACK_BYTES}, where=small)
     yield from _sessions(connection, named)
     yield _copy(connection, "collectives", named, without_id=True, compare=not node_is_new)
-    yield _copy(connection, "annotations", named, without_id=True, compare=not node_is_new, labels=_LABELS_WITH_NODE)
+    yield _copy(
+        connection,
+        "annotations",
+        named,
+        without_id=True,
+        compare=not node_is_new,
+        labels=_LABELS_WITH_NODE,
+    )
     yield _copy(connection, "system_snapshots", {}, without_id=True)
-    for table in ("process_names", "cgroup_metadata", "cgroup_schedstat", *_BY_NODE, "chain_history"):
+    for table in (
+        "process_names",
+        "cgroup_metadata",
+        "cgroup_schedstat",
+        *_BY_NODE,
+        "chain_history",
+    ):
         yield _copy(connection, table, named)
     for table, origin in _BY_NODE.items():
         if is_only_node and _is_empty(connection, table):
@@ -180,7 +222,10 @@ def _columns(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
 
 def _is_empty(connection: sqlite3.Connection, table: str) -> bool:
     columns = _columns(connection, table)
-    return not columns or not connection.execute(f"SELECT EXISTS (SELECT 1 FROM src.{table})").fetchone()[0]
+    return (
+        not columns
+        or not connection.execute(f"SELECT EXISTS (SELECT 1 FROM src.{table})").fetchone()[0]
+    )
 
 
 def _node(connection: sqlite3.Connection, table: str) -> str:
@@ -214,7 +259,9 @@ def _copy(
         elif without_id and name == "id":
             continue
         elif name in present:
-            chosen[name] = f"ifnull({name}, {blank})" if required and blank and not present[name] else name
+            chosen[name] = (
+                f"ifnull({name}, {blank})" if required and blank and not present[name] else name
+            )
         elif required and default is None and not is_key:
             chosen[name] = blank or "0"
     columns, values = ", ".join(chosen), ", ".join(chosen.values())
@@ -234,9 +281,7 @@ def _sessions(connection: sqlite3.Connection, named: dict[str, object]) -> Itera
     offset = connection.execute("SELECT coalesce(max(id), 0) FROM main.sessions").fetchone()[0]
     parameters = {**named, "offset": offset}
     node = _node(connection, "sessions")
-    is_new = (
-        f"NOT EXISTS (SELECT 1 FROM main.sessions m WHERE m.node = {node} AND m.started_at = src.sessions.started_at)"
-    )
+    is_new = f"NOT EXISTS (SELECT 1 FROM main.sessions m WHERE m.node = {node} AND m.started_at = src.sessions.started_at)"
     yield _copy(connection, "sessions", parameters, where=is_new, id=":offset + id")
     if _columns(connection, "losses"):
         yield Statement(
@@ -246,10 +291,14 @@ def _sessions(connection: sqlite3.Connection, named: dict[str, object]) -> Itera
         )
 
 
-def _aggregates(connection: sqlite3.Connection, named: dict[str, object], *, is_copy: bool) -> Iterator[Statement]:
+def _aggregates(
+    connection: sqlite3.Connection, named: dict[str, object], *, is_copy: bool
+) -> Iterator[Statement]:
     """Counts add up, those of a copy are there already: by node in minutes, over the cluster in five seconds."""
     source, node = (
-        ("event_aggregates", ":node") if _is_empty(connection, "node_aggregates") else ("node_aggregates", "node")
+        ("event_aggregates", ":node")
+        if _is_empty(connection, "node_aggregates")
+        else ("node_aggregates", "node")
     )
     if _columns(connection, source):
         yield Statement(

@@ -64,7 +64,9 @@ class TraceReader:
             raise StoreError(f"{self.path} cannot be read: {error}") from None
         if until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(until_ns / 1e9))
-            raise StoreError(f"nothing was recorded to {self.path} since {at}; is `ingero trace` running?")
+            raise StoreError(
+                f"nothing was recorded to {self.path} since {at}; is `ingero trace` running?"
+            )
 
     def processes(self, first_bucket_ns: int, end_ns: int) -> list[ProcessTotals]:
         """Totals per process of the five-second buckets in [first, end). Raises StoreError."""
@@ -88,12 +90,16 @@ class TraceReader:
                 copied_bytes=copied,
                 directed_bytes=directed.get(pid, {}),
             )
-            for pid, launches, switches, stall, copied in self._query(sql, (first_bucket_ns, end_ns))
+            for pid, launches, switches, stall, copied in self._query(
+                sql, (first_bucket_ns, end_ns)
+            )
         ]
 
     def preemptors(self, pid: int, first_bucket_ns: int, end_ns: int) -> list[int]:
         """Who ran instead of a process, longest first, as far as its switches were kept as rows. Raises StoreError."""
-        return [other for (other,) in self._query(_PREEMPTORS_SQL, (first_bucket_ns, end_ns, pid, pid))]
+        return [
+            other for (other,) in self._query(_PREEMPTORS_SQL, (first_bucket_ns, end_ns, pid, pid))
+        ]
 
     def close(self) -> None:
         if self._connection is not None:
@@ -127,7 +133,11 @@ class TraceReader:
 
 
 def _is_one_of(keys: Iterable[OpKey]) -> str:
-    return "(" + " OR ".join(f"(source = {source:d} AND op = {op:d})" for source, op in sorted(keys)) + ")"
+    return (
+        "("
+        + " OR ".join(f"(source = {source:d} AND op = {op:d})" for source, op in sorted(keys))
+        + ")"
+    )
 
 
 MAX_PREEMPTORS = 8

@@ -16,7 +16,9 @@ from ingero.storage.trace.schema import table_columns
 StepMark = tuple[int, int, int, int | None]  # process, step, from, to (None: a moment)
 
 
-def labels_of(connection: sqlite3.Connection, events: Sequence[tuple[int, int]]) -> list[dict[str, str]]:
+def labels_of(
+    connection: sqlite3.Connection, events: Sequence[tuple[int, int]]
+) -> list[dict[str, str]]:
     """Labels that held for each event (pid, time); files from before annotations have none."""
     if not events or not table_columns(connection, "annotations"):
         return [{} for _ in events]
@@ -30,7 +32,9 @@ def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[S
     try:
         if not table_columns(connection, "annotations"):
             return 0, []
-        newest = int(connection.execute("SELECT coalesce(max(id), 0) FROM annotations").fetchone()[0])
+        newest = int(
+            connection.execute("SELECT coalesce(max(id), 0) FROM annotations").fetchone()[0]
+        )
         if after is None or after >= newest:
             return newest, []
         rows = connection.execute(
@@ -38,7 +42,11 @@ def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[S
             "labels FROM annotations WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),
         ).fetchall()
-        named = [(pid, step, begin, end) for _, pid, begin, end, text in rows if (step := _step(text)) is not None]
+        named = [
+            (pid, step, begin, end)
+            for _, pid, begin, end, text in rows
+            if (step := _step(text)) is not None
+        ]
         return (rows[-1][0] if rows else newest), named
     finally:
         connection.close()
@@ -49,7 +57,9 @@ def _step(text: str) -> int | None:
     return int(value) if value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
-def labels_of_chains(connection: sqlite3.Connection, chains: Sequence[RecordedChain]) -> list[dict[str, str]]:
+def labels_of_chains(
+    connection: sqlite3.Connection, chains: Sequence[RecordedChain]
+) -> list[dict[str, str]]:
     """Labels that held for the slowest call of each chain, else for the moment it was found."""
     return labels_of(connection, [_slowest_call(connection, recorded) for recorded in chains])
 

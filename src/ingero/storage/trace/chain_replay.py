@@ -23,7 +23,9 @@ class Span:
     last: int = 0
 
 
-def derive_chains(connection: sqlite3.Connection, span: Span, pids: Sequence[int] = ()) -> list[RecordedChain]:
+def derive_chains(
+    connection: sqlite3.Connection, span: Span, pids: Sequence[int] = ()
+) -> list[RecordedChain]:
     """Worst first, node by node: a cause on one host is no cause on another.
 
     System samples of a merged file do not say whose they are and are left out.
@@ -38,7 +40,9 @@ def derive_chains(connection: sqlite3.Connection, span: Span, pids: Sequence[int
             continue
         first, final = int(events.timestamp.min()), int(events.timestamp.max())
         samples = (
-            read_samples(connection, first - MARGIN_NS, min(final + MARGIN_NS, MAX_TIME_NS)) if len(nodes) == 1 else []
+            read_samples(connection, first - MARGIN_NS, min(final + MARGIN_NS, MAX_TIME_NS))
+            if len(nodes) == 1
+            else []
         )
         for pid in pids or (0,):
             for at_ns, chain in replay(events, samples, Host(cpus, names), pid=pid):

@@ -16,9 +16,7 @@ CHAIN_COLUMNS: Final = (
     "id", "detected_at", "severity", "summary", "root_cause", "explanation", "recommendations", "cuda_op",
     "cuda_p99_us", "cuda_p50_us", "tail_ratio", "timeline", "node",
 )  # fmt: skip
-_WORST_FIRST: Final = (
-    "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC, id"
-)
+_WORST_FIRST: Final = "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC, id"
 NEWEST_FIRST: Final = "detected_at DESC, causal_chains.rowid DESC"
 UPSERT_CHAIN: Final = insert_sql("causal_chains", CHAIN_COLUMNS, "INSERT OR REPLACE")
 UPSERT_HISTORY: Final = """
@@ -98,7 +96,9 @@ def _decode(row: tuple[object, ...]) -> RecordedChain:
         p99_ns=int(str(values["cuda_p99_us"] or 0)) * 1000,
         p50_ns=int(str(values["cuda_p50_us"] or 0)) * 1000,
         tail_ratio=float(str(values["tail_ratio"] or 0)),
-        timeline=tuple(_decode_entry(item) for item in json_list(values["timeline"]) if isinstance(item, dict)),
+        timeline=tuple(
+            _decode_entry(item) for item in json_list(values["timeline"]) if isinstance(item, dict)
+        ),
         pid=int(str(values["pid"] or 0)),
         confidence=None if values["confidence"] is None else float(str(values["confidence"])),
     )
@@ -110,5 +110,8 @@ def _decode_entry(item: dict[str, object]) -> TimelineEntry:
     known = Layer(layer) if layer in set(Layer) else Layer.INFRA
     duration = item.get("dur_us", 0)
     return TimelineEntry(
-        known, str(item.get("op", "")), str(item.get("detail", "")), duration if isinstance(duration, int) else 0
+        known,
+        str(item.get("op", "")),
+        str(item.get("detail", "")),
+        duration if isinstance(duration, int) else 0,
     )

@@ -19,7 +19,9 @@ _INSERT = (
 _KEY = tuple(COLLECTIVE_COLUMNS.index(name) for name in ("comm", "seq", "rank", "op", "start_ns"))
 
 
-def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord], *, flag: str = "--db") -> int:
+def add_collectives(
+    path: Path, node: str, records: Iterable[CollectiveRecord], *, flag: str = "--db"
+) -> int:
     """Add records that are not there yet, creating the database where it is missing; returns how many were added."""
     with TraceDb(path, node, flag=flag) as db:
         before = _count(db.connection)
@@ -37,7 +39,9 @@ def add_collectives(path: Path, node: str, records: Iterable[CollectiveRecord], 
 def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
     """All records of a trace database."""
     with reading(path) as connection:
-        cursor = connection.execute(f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id")
+        cursor = connection.execute(
+            f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id"
+        )
         try:
             for row in cursor:
                 yield _record(row)
@@ -52,7 +56,9 @@ def follow_collectives(
     `max_behind`. None asks for the newest number only."""
     connection = connect_readonly(path)
     try:
-        newest = int(connection.execute("SELECT coalesce(max(id), 0) FROM collectives").fetchone()[0])
+        newest = int(
+            connection.execute("SELECT coalesce(max(id), 0) FROM collectives").fetchone()[0]
+        )
         if after is None or after >= newest:
             return newest, []
         columns = ", ".join(COLLECTIVE_COLUMNS[:-1])
@@ -65,7 +71,9 @@ def follow_collectives(
         connection.close()
 
 
-def read_waits(path: Path, pids: Iterable[int], since_ns: int, limit: int) -> dict[int, list[tuple[int, int, int]]]:
+def read_waits(
+    path: Path, pids: Iterable[int], since_ns: int, limit: int
+) -> dict[int, list[tuple[int, int, int]]]:
     """(start, end, stream) of every wait for a stream, event or device since then, by process and in order of time;
     the stream is 0 for waits that are not about one."""
     wanted = sorted(set(pids))
@@ -99,4 +107,6 @@ def _count(connection: sqlite3.Connection) -> int:
 
 def _write(db: TraceDb, rows: list[tuple[object, ...]]) -> None:
     if rows and not db.write([(_INSERT, rows)]):
-        raise StoreError(f"{db.path} refused {len(rows)} records: {db.state}; free some space and import again")
+        raise StoreError(
+            f"{db.path} refused {len(rows)} records: {db.state}; free some space and import again"
+        )

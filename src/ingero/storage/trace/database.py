@@ -145,7 +145,9 @@ class TraceDb:
         """Move the log into the file, so that a plain copy of the file has the data."""
         if not self._is_open:
             return
-        with contextlib.suppress(sqlite3.OperationalError):  # a reader is in the way, or the disk is full: next time
+        with contextlib.suppress(
+            sqlite3.OperationalError
+        ):  # a reader is in the way, or the disk is full: next time
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def size_bytes(self) -> int:
@@ -179,7 +181,9 @@ def _take_lock(path: Path, flag: str) -> int:
             give_to_caller(path.parent)
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror}; name another place with {flag}"
+        ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -187,7 +191,9 @@ def _take_lock(path: Path, flag: str) -> int:
         os.close(handle)
         raise StoreLocked(path, int(owner) if owner.isdigit() else None) from None
     os.truncate(handle, 0)
-    with contextlib.suppress(OSError):  # the number is only for the message: a full disk must not stop us here
+    with contextlib.suppress(
+        OSError
+    ):  # the number is only for the message: a full disk must not stop us here
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
     give_to_caller(lock)
     return handle
@@ -205,17 +211,27 @@ def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > USER_VERSION:
             connection.close()
-            raise ForeignFile(f"{path} has format {version}, this version writes {USER_VERSION}; upgrade ingero")
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only takes effect before the first table
+            raise ForeignFile(
+                f"{path} has format {version}, this version writes {USER_VERSION}; upgrade ingero"
+            )
+        connection.execute(
+            "PRAGMA auto_vacuum = INCREMENTAL"
+        )  # only takes effect before the first table
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         upgrade(connection, node)
     except sqlite3.OperationalError as error:
-        raise StoreError(f"{path} cannot be written: {error}; make room or name another place with {flag}") from error
+        raise StoreError(
+            f"{path} cannot be written: {error}; make room or name another place with {flag}"
+        ) from error
     except sqlite3.DatabaseError as error:
-        raise ForeignFile(f"{path} is not a SQLite database: {error}; name another file with {flag}") from error
+        raise ForeignFile(
+            f"{path} is not a SQLite database: {error}; name another file with {flag}"
+        ) from error
     except OSError as error:
-        raise StoreError(f"{path} cannot be written: {error.strerror}; name another place with {flag}") from error
+        raise StoreError(
+            f"{path} cannot be written: {error.strerror}; name another place with {flag}"
+        ) from error
     connection.isolation_level = "IMMEDIATE"
     for file in sibling_files(path):
         give_to_caller(file)

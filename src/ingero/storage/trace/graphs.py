@@ -14,7 +14,9 @@ from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 MAX_GRAPH_EVENTS: Final = 100
 BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH = 1, 2, 3, 4
 _CAPTURE_MODES: Final = {0: "global", 1: "thread_local", 2: "relaxed"}
-_OF_PROCESS: Final = "FROM events WHERE source = ? AND timestamp BETWEEN ? AND ? AND pid = coalesce(?, pid)"
+_OF_PROCESS: Final = (
+    "FROM events WHERE source = ? AND timestamp BETWEEN ? AND ? AND pid = coalesce(?, pid)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,9 @@ class GraphUse:
     recent: int
 
 
-def read_graph_events(connection: sqlite3.Connection, since_ns: int, pid: int | None, limit: int) -> list[GraphEvent]:
+def read_graph_events(
+    connection: sqlite3.Connection, since_ns: int, pid: int | None, limit: int
+) -> list[GraphEvent]:
     """The newest calls, newest first."""
     present = table_columns(connection, "events")
     later = (name if name in present else "NULL" for name in ("ret_code", "comm", "arg0", "arg1"))
@@ -58,13 +62,17 @@ def read_graph_use(
 ) -> tuple[int, list[GraphUse]]:
     """(when the window ends, executables): it ends with the newest graph call of the process. Most launched first."""
     chosen = (int(Source.GRAPH), since_ns, MAX_TIME_NS, pid)
-    until_ns = connection.execute(f"SELECT coalesce(max(timestamp), 0) {_OF_PROCESS}", chosen).fetchone()[0]
+    until_ns = connection.execute(
+        f"SELECT coalesce(max(timestamp), 0) {_OF_PROCESS}", chosen
+    ).fetchone()[0]
     rows = connection.execute(
         f"SELECT arg1, total(op = {LAUNCH}), total(op = {LAUNCH} AND timestamp >= ?) {_OF_PROCESS} "
         f"AND op IN ({INSTANTIATE}, {LAUNCH}) AND typeof(arg1) = 'integer' GROUP BY arg1 ORDER BY 3 DESC, 2 DESC",
         (until_ns - window_ns, *chosen),
     )
-    return until_ns, [GraphUse(_handle(arg1), int(launches), int(recent)) for arg1, launches, recent in rows]
+    return until_ns, [
+        GraphUse(_handle(arg1), int(launches), int(recent)) for arg1, launches, recent in rows
+    ]
 
 
 def _handle(value: int | None) -> str:
@@ -72,17 +80,35 @@ def _handle(value: int | None) -> str:
 
 
 def _graph_event(
-    at: int, pid: int, op: int, duration: int, ret: int | None, comm: str | None, arg0: int | None, arg1: int | None
+    at: int,
+    pid: int,
+    op: int,
+    duration: int,
+    ret: int | None,
+    comm: str | None,
+    arg0: int | None,
+    arg1: int | None,
 ) -> GraphEvent:
     """Handles as hex, by what the call's arguments are."""
     handles: dict[str, Any] = {}
     first, second = _handle(arg0), _handle(arg1)
     if op == BEGIN_CAPTURE:
-        handles = {"stream_handle": first, "capture_mode": "" if arg1 is None else _CAPTURE_MODES.get(arg1, "")}
+        handles = {
+            "stream_handle": first,
+            "capture_mode": "" if arg1 is None else _CAPTURE_MODES.get(arg1, ""),
+        }
     elif op == END_CAPTURE:
         handles = {"stream_handle": first, "graph_handle": second}
     elif op == INSTANTIATE:
         handles = {"graph_handle": first, "exec_handle": second}
     elif op == LAUNCH:
         handles = {"stream_handle": first, "exec_handle": second}
-    return GraphEvent(rfc3339(at), pid, op_name(int(Source.GRAPH), op), duration // 1000, ret, comm or "", **handles)
+    return GraphEvent(
+        rfc3339(at),
+        pid,
+        op_name(int(Source.GRAPH), op),
+        duration // 1000,
+        ret,
+        comm or "",
+        **handles,
+    )

@@ -22,12 +22,18 @@ def upgrade(connection: sqlite3.Connection, node: str) -> None:
 
 def _rebuild_integer_events(connection: sqlite3.Connection, node: str) -> None:
     """The first format numbered events with an integer key, which refuses `node:number`: move the rows over."""
-    types = dict(connection.execute("SELECT name, type FROM pragma_table_info('events')").fetchall())
+    types = dict(
+        connection.execute("SELECT name, type FROM pragma_table_info('events')").fetchall()
+    )
     if not types or types["id"].upper() != "INTEGER":
         return
     connection.execute("ALTER TABLE events RENAME TO events_integer")
     connection.execute(f"CREATE TABLE events {TABLES['events']}")
-    shared = [name for name in table_columns(connection, "events") if name in types and name not in ("id", "node")]
+    shared = [
+        name
+        for name in table_columns(connection, "events")
+        if name in types and name not in ("id", "node")
+    ]
     columns = ", ".join(shared)
     named = "coalesce(nullif(node, ''), ?)" if "node" in types else "?"
     connection.execute(
@@ -44,7 +50,9 @@ def _add_missing_columns(connection: sqlite3.Connection, table: str) -> None:
     with_all = sqlite3.connect(":memory:")
     try:
         with_all.execute(f"CREATE TABLE {table} {TABLES[table]}")
-        for _, name, kind, required, default, _ in with_all.execute("SELECT * FROM pragma_table_info(?)", (table,)):
+        for _, name, kind, required, default, _ in with_all.execute(
+            "SELECT * FROM pragma_table_info(?)", (table,)
+        ):
             if name not in present:
                 rule = f"NOT NULL DEFAULT {default}" if required and default is not None else ""
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind} {rule}")

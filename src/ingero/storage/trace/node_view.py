@@ -67,7 +67,9 @@ class NodeView:
         with self._reading() as connection:
             if connection is None:
                 return Overview(0, 0, 0)
-            events, chains, sessions = (_count(connection, table) for table in ("events", "causal_chains", "sessions"))
+            events, chains, sessions = (
+                _count(connection, table) for table in ("events", "causal_chains", "sessions")
+            )
             newest = read_chains(connection, limit=1, order=NEWEST_FIRST)
             until_ns = recorded_until(connection)
             ended = until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS
@@ -89,7 +91,9 @@ class NodeView:
             where, values = "timestamp >= ?", [since_ns]
             if pid is not None:
                 where, values = f"{where} AND pid = ?", [*values, pid]
-            total = connection.execute(f"SELECT count(*) FROM events WHERE {where}", values).fetchone()[0]
+            total = connection.execute(
+                f"SELECT count(*) FROM events WHERE {where}", values
+            ).fetchone()[0]
             if not total:
                 return Ops("empty", [], system)
             if total > AGGREGATE_ABOVE_EVENTS:
@@ -115,7 +119,9 @@ class NodeView:
                 "WHERE timestamp >= ? ORDER BY timestamp DESC LIMIT ?",
                 (since_ns, MAX_SNAPSHOTS),
             ).fetchall()
-            return Snapshots([SnapshotRow(rfc3339(at), *values) for at, *values in reversed(newest)])
+            return Snapshots(
+                [SnapshotRow(rfc3339(at), *values) for at, *values in reversed(newest)]
+            )
 
     def graph_metrics(self, since_ns: int) -> GraphMetrics:
         """CUDA graphs: how often captured, instantiated, launched."""
@@ -140,7 +146,9 @@ class NodeView:
             launch_rate_per_sec=launches / ((last - first) / 1e9) if last > first else None,
         )
 
-    def graph_events(self, since_ns: int, pid: int | None = None, limit: int = MAX_GRAPH_EVENTS) -> list[GraphEvent]:
+    def graph_events(
+        self, since_ns: int, pid: int | None = None, limit: int = MAX_GRAPH_EVENTS
+    ) -> list[GraphEvent]:
         """The newest CUDA graph calls."""
         with self._reading() as connection:
             return [] if connection is None else read_graph_events(connection, since_ns, pid, limit)
@@ -192,7 +200,9 @@ def _top(chains: list[RecordedChain]) -> TopChain | None:
     if not chains:
         return None
     chain = chains[0].chain
-    return TopChain(str(chain.severity), chain.summary, chain.root_cause, list(chain.recommendations))
+    return TopChain(
+        str(chain.severity), chain.summary, chain.root_cause, list(chain.recommendations)
+    )
 
 
 def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
@@ -204,12 +214,16 @@ def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
         durations = table[keys == key, 2]
         ordered = np.sort(durations[-WINDOW:])
         p50, p95, p99 = (percentile(ordered, share) // 1000 for share in (0.50, 0.95, 0.99))
-        row = OpRow(op_name(key >> 16, key & 0xFFFF), source_name(key >> 16), len(durations), p50, p95, p99)
+        row = OpRow(
+            op_name(key >> 16, key & 0xFFFF), source_name(key >> 16), len(durations), p50, p95, p99
+        )
         found.append((-int(durations.sum()), row.operation, row))
     return [row for *_, row in sorted(found, key=lambda item: item[:2])]
 
 
-def counted_ops(connection: sqlite3.Connection, since_ns: int, pid: int | None = None) -> list[OpRow]:
+def counted_ops(
+    connection: sqlite3.Connection, since_ns: int, pid: int | None = None
+) -> list[OpRow]:
     """Totals of every operation from the minute buckets, which count also what was not kept as rows."""
     rows = connection.execute(
         "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), max(max_dur) "
@@ -226,7 +240,14 @@ def counted_ops(connection: sqlite3.Connection, since_ns: int, pid: int | None =
         ).fetchall()
     try:
         return [
-            OpRow(op_name(s, o), source_name(s), n, avg_us=mean / 1000, min_us=low // 1000, max_us=high // 1000)
+            OpRow(
+                op_name(s, o),
+                source_name(s),
+                n,
+                avg_us=mean / 1000,
+                min_us=low // 1000,
+                max_us=high // 1000,
+            )
             for s, o, n, mean, low, high in rows
         ]
     except TypeError as error:

@@ -41,14 +41,18 @@ def prune(db: TraceDb, max_bytes: int) -> int:
         deleted += _delete_oldest(db.connection, TARGET_SHARE * max_bytes / size)
         db.checkpoint()
         pages = max(1000, int(size - TARGET_SHARE * max_bytes) // 4096)
-        db.connection.executescript(f"PRAGMA incremental_vacuum({pages})")  # `execute` stops after the first page
+        db.connection.executescript(
+            f"PRAGMA incremental_vacuum({pages})"
+        )  # `execute` stops after the first page
         db.checkpoint("TRUNCATE")
     return deleted
 
 
 def _delete_oldest(connection: sqlite3.Connection, keep_share: float) -> int:
     spans = [
-        connection.execute(f"SELECT min({_TIME_COLUMNS[t]}), max({_TIME_COLUMNS[t]}) FROM {t}").fetchone()
+        connection.execute(
+            f"SELECT min({_TIME_COLUMNS[t]}), max({_TIME_COLUMNS[t]}) FROM {t}"
+        ).fetchone()
         for t in _SPANNED
     ]
     known = [(first, last) for first, last in spans if first is not None]
@@ -59,23 +63,36 @@ def _delete_oldest(connection: sqlite3.Connection, keep_share: float) -> int:
     deleted = 0
     with connection:
         for table, column in _TIME_COLUMNS.items():
-            deleted += connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,)).rowcount
-        connection.execute("DELETE FROM sessions WHERE stopped_at != 0 AND stopped_at < ?", (cutoff,))
-        connection.execute("DELETE FROM chain_history WHERE id NOT IN (SELECT id FROM causal_chains)")
-        connection.execute("DELETE FROM stack_traces WHERE hash NOT IN (SELECT stack_hash FROM events)")
+            deleted += connection.execute(
+                f"DELETE FROM {table} WHERE {column} < ?", (cutoff,)
+            ).rowcount
+        connection.execute(
+            "DELETE FROM sessions WHERE stopped_at != 0 AND stopped_at < ?", (cutoff,)
+        )
+        connection.execute(
+            "DELETE FROM chain_history WHERE id NOT IN (SELECT id FROM causal_chains)"
+        )
+        connection.execute(
+            "DELETE FROM stack_traces WHERE hash NOT IN (SELECT stack_hash FROM events)"
+        )
     return deleted
 
 
 def drop_short_aggregates(db: TraceDb, now_ns: int) -> None:
     """The 5-second table serves the health score of now; the minutes stay."""
-    db.write([("DELETE FROM event_aggregates_5s WHERE bucket < ?", [(now_ns - SHORT_RETENTION_NS,)])])
+    db.write(
+        [("DELETE FROM event_aggregates_5s WHERE bucket < ?", [(now_ns - SHORT_RETENTION_NS,)])]
+    )
 
 
 def compact(db: TraceDb) -> None:
     """At the end of a recording: fold the log in, and rewrite the file when a fifth of it is empty."""
     db.checkpoint("TRUNCATE")
     connection = db.connection
-    free, total = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count"))
+    free, total = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("freelist_count", "page_count")
+    )
     if total and free / total >= 0.2:
         connection.commit()
         connection.isolation_level = None
@@ -99,7 +116,9 @@ def roll_over(db: TraceDb, keep: int) -> Path:
         db.path.rename(target)
     except OSError as error:
         db.reopen()
-        raise StoreError(f"{db.path} could not be moved aside: {error.strerror}; recording goes on in it") from error
+        raise StoreError(
+            f"{db.path} could not be moved aside: {error.strerror}; recording goes on in it"
+        ) from error
     db.reopen()
     for old in rolled_files(db.path)[:-keep] if keep else []:
         old.unlink(missing_ok=True)

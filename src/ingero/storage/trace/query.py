@@ -8,7 +8,18 @@ from ingero.errors import MalformedInput
 from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 
 RECORDER_SILENT_NS = 30_000_000_000  # a recorder that wrote nothing for this long is not running
-EVENT_VIEW = ("time", "node", "pid", "process", "source", "op", "duration_ns", "arg0", "arg1", "ret_code")
+EVENT_VIEW = (
+    "time",
+    "node",
+    "pid",
+    "process",
+    "source",
+    "op",
+    "duration_ns",
+    "arg0",
+    "arg1",
+    "ret_code",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +80,18 @@ def count_events(connection: sqlite3.Connection, since_ns: int) -> int:
 
 def has_events(connection: sqlite3.Connection, pid: int) -> bool:
     """Whether anything was recorded of a process."""
-    return connection.execute("SELECT 1 FROM events WHERE pid = ? LIMIT 1", (pid,)).fetchone() is not None
+    return (
+        connection.execute("SELECT 1 FROM events WHERE pid = ? LIMIT 1", (pid,)).fetchone()
+        is not None
+    )
 
 
 def read_processes(connection: sqlite3.Connection) -> dict[tuple[str, int], Process]:
     """By node and process id, the latest program of an id; a recorder without our table only knows names."""
     if table_columns(connection, "processes"):
-        rows = connection.execute("SELECT node, pid, name, rank FROM processes ORDER BY seen_at").fetchall()
+        rows = connection.execute(
+            "SELECT node, pid, name, rank FROM processes ORDER BY seen_at"
+        ).fetchall()
         if rows:
             return {(str(node), pid): Process(str(name), rank) for node, pid, name, rank in rows}
     names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
@@ -83,7 +99,9 @@ def read_processes(connection: sqlite3.Connection) -> dict[tuple[str, int], Proc
     node = "node" if "node" in present else "''"
     rank = "max(rank)" if "rank" in present else "NULL"
     ids = connection.execute(f"SELECT {node}, pid, {rank} FROM events GROUP BY 1, 2")
-    return {(str(where), pid): Process(str(names.get(pid, "")), number) for where, pid, number in ids}
+    return {
+        (str(where), pid): Process(str(names.get(pid, "")), number) for where, pid, number in ids
+    }
 
 
 def recorded_until(connection: sqlite3.Connection) -> int | None:
@@ -99,7 +117,9 @@ def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[lis
     present = set(table_columns(connection, "events"))
     node = "CAST(e.node AS TEXT)" if "node" in present else "''"
     comm = "nullif(e.comm, '')" if "comm" in present else "NULL"
-    details = ", ".join(f"e.{name}" if name in present else "NULL" for name in ("arg0", "arg1", "ret_code"))
+    details = ", ".join(
+        f"e.{name}" if name in present else "NULL" for name in ("arg0", "arg1", "ret_code")
+    )
     where, values = ["e.timestamp >= ?"], [wanted.since_ns]
     if wanted.pid is not None:
         where.append("e.pid = ?")
@@ -137,7 +157,14 @@ def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> l
     )
     return [
         ProcessTime(
-            node, pid, name, op_name(source, op), source in (Source.CUDA, Source.DRIVER), count, int(avg), longest
+            node,
+            pid,
+            name,
+            op_name(source, op),
+            source in (Source.CUDA, Source.DRIVER),
+            count,
+            int(avg),
+            longest,
         )
         for node, pid, name, source, op, count, avg, longest in rows
     ]

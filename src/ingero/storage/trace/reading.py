@@ -46,10 +46,14 @@ def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Conn
     except sqlite3.DatabaseError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT:
-            raise Unavailable(f"{path}: no answer within {timeout_s:g} s; ask about a shorter time") from None
+            raise Unavailable(
+                f"{path}: no answer within {timeout_s:g} s; ask about a shorter time"
+            ) from None
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise StoreError(f"{path} is locked by the process that writes it; ask again") from None
-        raise ForeignFile(f"{path} cannot be read: {error}; the file is damaged or not a whole trace") from error
+        raise ForeignFile(
+            f"{path} cannot be read: {error}; the file is damaged or not a whole trace"
+        ) from error
     finally:
         connection.close()
 
@@ -58,14 +62,24 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
     if not path.is_file():
         trouble = "is not a file" if path.exists() else "is not there"
-        raise StoreError(f"{path} {trouble}; record one with `ingero trace`, or name another with --db")
+        raise StoreError(
+            f"{path} {trouble}; record one with `ingero trace`, or name another with --db"
+        )
     wal = sibling_files(path)[1]
     try:
-        connection = _open_with_log(path) if wal.exists() and wal.stat().st_size else _open(path, "immutable=1")
+        connection = (
+            _open_with_log(path)
+            if wal.exists() and wal.stat().st_size
+            else _open(path, "immutable=1")
+        )
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         posing = connection.execute(_POSING_SQL).fetchone()
         columns = set(table_columns(connection, "events"))
-        problem = _problem(version, posing, columns) if path.stat().st_size else "is empty: its copy was cut short"
+        problem = (
+            _problem(version, posing, columns)
+            if path.stat().st_size
+            else "is empty: its copy was cut short"
+        )
         if problem:
             connection.close()
             raise ForeignFile(f"{path} {problem}")
@@ -75,7 +89,11 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
     except sqlite3.DatabaseError as error:
-        kind = "is not a SQLite database" if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB else "is damaged"
+        kind = (
+            "is not a SQLite database"
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB
+            else "is damaged"
+        )
         raise ForeignFile(f"{path} {kind}: {error}") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
@@ -84,12 +102,19 @@ def connect_readonly(path: Path) -> sqlite3.Connection:
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        f"file:{quote(str(path))}?{mode}", uri=True, timeout=READER_TIMEOUT_MS / 1000, check_same_thread=False
+        f"file:{quote(str(path))}?{mode}",
+        uri=True,
+        timeout=READER_TIMEOUT_MS / 1000,
+        check_same_thread=False,
     )
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")  # a traced name may be any bytes
+    connection.text_factory = lambda data: data.decode(
+        "utf-8", "replace"
+    )  # a traced name may be any bytes
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the first look opens the file
+    connection.execute(
+        "SELECT count(*) FROM sqlite_master"
+    ).fetchone()  # the first look opens the file
     return connection
 
 
@@ -114,8 +139,14 @@ def _problem(version: int, posing: tuple[str] | None, columns: set[str]) -> str 
     if version > USER_VERSION:
         return f"has format {version}, this version reads up to {USER_VERSION}; upgrade ingero"
     if posing is not None:
-        return f"is not to be trusted: {posing[0]!r} is computed, not recorded; only tables are read"
+        return (
+            f"is not to be trusted: {posing[0]!r} is computed, not recorded; only tables are read"
+        )
     if not columns:
         return "is a database, but not a trace: it has no table `events`"
     missing = [name for name in _NEEDED if name not in columns]
-    return f"is a database, but not a trace: `events` has no column {missing[0]!r}" if missing else None
+    return (
+        f"is a database, but not a trace: `events` has no column {missing[0]!r}"
+        if missing
+        else None
+    )

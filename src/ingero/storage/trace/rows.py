@@ -24,7 +24,11 @@ def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
 
 
 def read_events(
-    connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS, last: int = 0, node: str | None = None
+    connection: sqlite3.Connection,
+    from_ns: int = 0,
+    to_ns: int = MAX_TIME_NS,
+    last: int = 0,
+    node: str | None = None,
 ) -> EventColumns:
     """Events in time order; `last` keeps only the newest so many, `node` only that node's."""
     present = set(table_columns(connection, "events"))
@@ -37,11 +41,15 @@ def read_events(
     sql = f"SELECT {columns} FROM events WHERE {where} ORDER BY timestamp"
     if last:
         sql = f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC LIMIT {int(last)})"
-    found = columns_from_table(int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES)))
+    found = columns_from_table(
+        int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES))
+    )
     return found.take(np.argsort(found.timestamp, kind="stable"))
 
 
-def read_samples(connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS) -> list[SystemSample]:
+def read_samples(
+    connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS
+) -> list[SystemSample]:
     """System samples in time order."""
     rows = connection.execute(
         "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
@@ -55,5 +63,7 @@ def read_nodes(connection: sqlite3.Connection) -> list[str]:
     """Nodes with events in this file; a file from before node names has one without a name."""
     if "node" not in table_columns(connection, "events"):
         return [""]
-    names = connection.execute("SELECT DISTINCT node FROM events WHERE typeof(node) = 'text' ORDER BY node")
+    names = connection.execute(
+        "SELECT DISTINCT node FROM events WHERE typeof(node) = 'text' ORDER BY node"
+    )
     return [row[0] for row in names]

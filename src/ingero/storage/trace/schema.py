@@ -10,7 +10,9 @@ from typing import Final
 from ingero.contract.events import OP_TEXT, SOURCE_TEXT
 
 USER_VERSION: Final = 10
-MAX_TIME_NS: Final = 2**62  # the year 2116: later times are damage, and sums of them would wrap around
+MAX_TIME_NS: Final = (
+    2**62
+)  # the year 2116: later times are damage, and sums of them would wrap around
 FORMAT_VERSION: Final = "0.10"
 OWN_VERSION_KEY: Final = "ingero_python_schema"
 OWN_VERSION: Final = "1"
@@ -172,7 +174,8 @@ def create_schema(connection: sqlite3.Connection) -> None:
     )
     connection.executemany("INSERT OR IGNORE INTO schema_info VALUES (?, ?)", _NOTES.items())
     connection.executemany(
-        "UPDATE schema_info SET value = ? WHERE key = ?", [(FORMAT_VERSION, "version"), (OWN_VERSION, OWN_VERSION_KEY)]
+        "UPDATE schema_info SET value = ? WHERE key = ?",
+        [(FORMAT_VERSION, "version"), (OWN_VERSION, OWN_VERSION_KEY)],
     )
     connection.execute(f"PRAGMA user_version = {USER_VERSION}")
 

@@ -24,7 +24,12 @@ class StackUse:
 
 
 def read_stacks(
-    connection: sqlite3.Connection, since_ns: int, source: int | None, op: int | None, pid: int | None, limit: int
+    connection: sqlite3.Connection,
+    since_ns: int,
+    source: int | None,
+    op: int | None,
+    pid: int | None,
+    limit: int,
 ) -> list[StackUse]:
     """Stacks by total time, most first; None is any. Frames too large to be frames are left out of their stack."""
     comm = "nullif(e.comm, '')" if "comm" in table_columns(connection, "events") else "NULL"

@@ -8,7 +8,13 @@ from typing import Any, Final, TypeAlias
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import Source, find_op
 from ingero.contract.timeline.perfetto import as_columns
-from ingero.contract.timeline.writer import SliceChunk, TimelineChain, TimelineCounter, TimelineNode, TimelineProcess
+from ingero.contract.timeline.writer import (
+    SliceChunk,
+    TimelineChain,
+    TimelineCounter,
+    TimelineNode,
+    TimelineProcess,
+)
 from ingero.core.chains.links import link_events
 from ingero.core.health.recorded import Rate, recorded_scores
 from ingero.errors import ForeignFile
@@ -51,7 +57,10 @@ class TimelineReader:
     def _first_ranks(self) -> list[tuple[tuple[_Name, int], int | None]]:
         """Node and pid of every process in order of its first event, with the rank of that; grouping in SQLite would
         hold all events in memory."""
-        node, rank = (name if name in self._events else blank for name, blank in (("node", "''"), ("rank", "NULL")))
+        node, rank = (
+            name if name in self._events else blank
+            for name, blank in (("node", "''"), ("rank", "NULL"))
+        )
         sql = f"SELECT {node}, pid, {rank}, timestamp FROM events WHERE timestamp >= ?"
         firsts: dict[tuple[_Name, int], tuple[int, int | None]] = {}
         try:
@@ -78,11 +87,16 @@ class TimelineReader:
         """Every process of the timeline by node and pid, with its name where the file says it."""
         names: dict[tuple[int | None, int], str] = {}
         if len(self.nodes) == 1:
-            names = {(0, pid): _text(name) for pid, name in self._select("process_names", "pid, name", "seen_at")}
+            names = {
+                (0, pid): _text(name)
+                for pid, name in self._select("process_names", "pid, name", "seen_at")
+            }
         for node, pid, name in self._select("processes", "node, pid, name", "seen_at"):
             names[self._index.get(node), pid] = _text(name)
         return {
-            (self._index[node], pid): TimelineProcess(pid, names.get((self._index[node], pid), ""), rank)
+            (self._index[node], pid): TimelineProcess(
+                pid, names.get((self._index[node], pid), ""), rank
+            )
             for (node, pid), rank in self._ranks.items()
         }
 
@@ -97,7 +111,9 @@ class TimelineReader:
 
     def _events_between(self, first_ns: int, last_ns: float) -> Iterator[SliceChunk]:
         node = "node" if "node" in self._events else "''"
-        gpu_id, ret_code = (name if name in self._events else "0" for name in ("gpu_id", "ret_code"))
+        gpu_id, ret_code = (
+            name if name in self._events else "0" for name in ("gpu_id", "ret_code")
+        )
         sql = (
             f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, rowid FROM events "
             "WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp"
@@ -133,7 +149,9 @@ class TimelineReader:
             "FROM causal_chains WHERE detected_at >= ? AND typeof(detected_at) = 'integer' "
             "ORDER BY detected_at DESC, id"
         )
-        return [self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()]
+        return [
+            self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()
+        ]
 
     def linked(self, chains: Sequence[TimelineChain]) -> list[TimelineChain]:
         """The chains with the events that stand for them."""
@@ -167,7 +185,9 @@ class TimelineReader:
         if source is None:
             return {}
         table, node = source
-        numbers = " AND ".join(f"typeof({name}) IN ('integer', 'real')" for name in ("cpu_pct", "mem_pct", "load_avg"))
+        numbers = " AND ".join(
+            f"typeof({name}) IN ('integer', 'real')" for name in ("cpu_pct", "mem_pct", "load_avg")
+        )
         sql = (
             f"SELECT {node}, timestamp, cpu_pct, mem_pct, load_avg FROM {table} "
             f"WHERE timestamp >= ? AND typeof(timestamp) = 'integer' AND {numbers} ORDER BY timestamp"
@@ -183,7 +203,9 @@ class TimelineReader:
     def _series(self, sql: str, node: str) -> dict[int | None, list[Any]]:
         found: dict[int | None, list[Any]] = {}
         for name, *values in self.connection.execute(sql, (self.since_ns,)):
-            found.setdefault(self._index.get(name) if node == "node" else 0, []).append(tuple(values))
+            found.setdefault(self._index.get(name) if node == "node" else 0, []).append(
+                tuple(values)
+            )
         return found
 
     def _chunk(self, rows: list[tuple[Any, ...]]) -> SliceChunk:
@@ -203,7 +225,9 @@ class TimelineReader:
             summary=_text(summary),
             root_cause=_text(root_cause),
             recommendations=[str(line) for line in json_list(advice)],
-            layers=[str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)],
+            layers=[
+                str(line.get("layer", "")) for line in json_list(timeline) if isinstance(line, dict)
+            ],
             op=find_op(_text(op)),
         )
 
@@ -213,14 +237,22 @@ def _text(stored: object) -> str:
     return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else str(stored or "")
 
 
-def _counters(node: int, rates: Sequence[Rate], snapshots: Sequence[_Snapshot]) -> Iterator[TimelineCounter]:
+def _counters(
+    node: int, rates: Sequence[Rate], snapshots: Sequence[_Snapshot]
+) -> Iterator[TimelineCounter]:
     if rates:
         times, values = zip(*rates, strict=True)
         yield TimelineCounter(node, "GPU calls", "1/s", as_columns(times), values)
-    if scores := recorded_scores(rates, [(at_ns, cpu, memory) for at_ns, cpu, memory, _ in snapshots]):
+    if scores := recorded_scores(
+        rates, [(at_ns, cpu, memory) for at_ns, cpu, memory, _ in snapshots]
+    ):
         times, values = zip(*scores, strict=True)
         yield TimelineCounter(node, "health score", "", as_columns(times), values)
     if snapshots:
         ts, cpu, memory, load = zip(*snapshots, strict=True)
-        for name, unit, of_time in (("CPU busy", "%", cpu), ("memory used", "%", memory), ("load average", "", load)):
+        for name, unit, of_time in (
+            ("CPU busy", "%", cpu),
+            ("memory used", "%", memory),
+            ("load average", "", load),
+        ):
             yield TimelineCounter(node, name, unit, as_columns(ts), of_time)

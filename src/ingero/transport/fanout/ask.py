@@ -67,7 +67,9 @@ class Question:
     body: Mapping[str, Any] | None = None  # a question with a body is a POST
 
 
-def decode_reply(reply: NodeReply, decode: Callable[[bytes], Answer], merge: RowMerge) -> Answer | None:
+def decode_reply(
+    reply: NodeReply, decode: Callable[[bytes], Answer], merge: RowMerge
+) -> Answer | None:
     """The decoded answer, or None after noting in `merge` why there is none."""
     if reply.failure is not None:
         merge.fail(reply.address, reply.failure)
@@ -89,7 +91,9 @@ class _Backlog:
 
     async def room_for(self, position: int) -> None:
         async with self._changed:
-            await self._changed.wait_for(lambda: self._bytes < BACKLOG_BYTES or position == self._turn)
+            await self._changed.wait_for(
+                lambda: self._bytes < BACKLOG_BYTES or position == self._turn
+            )
 
     def arrived(self, reply: NodeReply) -> None:
         self._bytes += len(reply.body)
@@ -105,7 +109,11 @@ class Fanout:
     """Connections to many nodes, kept open between questions unless only one will be asked."""
 
     def __init__(
-        self, policy: FanoutPolicy, clock_ns: Callable[[], int] = time.time_ns, *, keep_open: bool = True
+        self,
+        policy: FanoutPolicy,
+        clock_ns: Callable[[], int] = time.time_ns,
+        *,
+        keep_open: bool = True,
     ) -> None:
         self.policy = policy
         self._keep_open = keep_open
@@ -119,7 +127,9 @@ class Fanout:
         self._context = client_context(policy.tls, ssl.TLSVersion.TLSv1_3)
         self._plain: set[str] = set()
         self._pinned_context = unverified_context(policy.tls, ssl.TLSVersion.TLSv1_3)
-        self._sessions: dict[bytes, aiohttp.ClientSession] = {}  # by pinned fingerprint, none for all others
+        self._sessions: dict[
+            bytes, aiohttp.ClientSession
+        ] = {}  # by pinned fingerprint, none for all others
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,7 +144,9 @@ class Fanout:
             headers = {"Authorization": f"Bearer {self.policy.token}"} if self.policy.token else {}
             timeout = aiohttp.ClientTimeout(total=self.policy.timeout_s)
             trust = aiohttp.Fingerprint(pinned) if pinned else True
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60, enable_cleanup_closed=False, ssl=trust)
+            connector = aiohttp.TCPConnector(
+                limit=0, keepalive_timeout=60, enable_cleanup_closed=False, ssl=trust
+            )
             self._sessions[pinned] = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, headers=headers, trust_env=False
             )
@@ -163,12 +175,16 @@ class Fanout:
             finally:
                 if not is_measuring:
                     self._room.release()
-            if is_measuring:  # keeps its place meanwhile, so that there are never more connections than places
+            if (
+                is_measuring
+            ):  # keeps its place meanwhile, so that there are never more connections than places
                 clocks.append(asyncio.create_task(self._measure(node)))
                 clocks[-1].add_done_callback(lambda _: self._room.release())
             return reply
 
-        asked = deque(asyncio.create_task(one(position, node)) for position, node in enumerate(nodes))
+        asked = deque(
+            asyncio.create_task(one(position, node)) for position, node in enumerate(nodes)
+        )
         try:
             while asked:
                 reply = await asked[0]
@@ -211,13 +227,17 @@ class Fanout:
         except (UnicodeError, aiohttp.InvalidURL):
             return NodeReply(node, node, failure="cannot connect: that is no host name")
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            return NodeReply(node, node, failure=connection_failure(error) + self._hint(node, error))
+            return NodeReply(
+                node, node, failure=connection_failure(error) + self._hint(node, error)
+            )
 
     async def _request(self, node: str, question: Question, *, is_last: bool) -> NodeReply:
         pinned = b"" if self._url(node).startswith("http://") else self.policy.pinned(node)
         method = "GET" if question.body is None else "POST"
         was_plain = node in self._plain
-        leaving = {} if self._keep_open or not is_last else {"Connection": "close"}  # 256 KiB each while open
+        leaving = (
+            {} if self._keep_open or not is_last else {"Connection": "close"}
+        )  # 256 KiB each while open
         try:
             async with self._session(pinned).request(
                 method, self._url(node) + question.path, json=question.body, allow_redirects=False, headers=leaving,
@@ -233,7 +253,9 @@ class Fanout:
     async def _read(self, node: str, reply: aiohttp.ClientResponse) -> NodeReply:
         name = one_line(reply.headers.get(NODE_NAME_HEADER, ""))[:NAME_LENGTH] or node
         if reply.status != 200:
-            text = error_text((await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace"))
+            text = error_text(
+                (await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace")
+            )
             failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
             hint = self._token_hint() if reply.status == 401 else ""
             return NodeReply(node, name, failure=one_line(failure)[:ERROR_TEXT_LENGTH] + hint)
@@ -243,7 +265,9 @@ class Fanout:
             if len(body) > MAX_REPLY_BYTES:
                 reply.close()
                 return NodeReply(
-                    node, name, failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT"
+                    node,
+                    name,
+                    failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT",
                 )
         return NodeReply(node, name, bytes(body))
 
@@ -257,7 +281,9 @@ class Fanout:
         for number in range(SKEW_SAMPLES):
             sent = self._clock_ns()
             try:
-                reply = await self._request(node, Question("/api/v1/time"), is_last=number == SKEW_SAMPLES - 1)
+                reply = await self._request(
+                    node, Question("/api/v1/time"), is_last=number == SKEW_SAMPLES - 1
+                )
                 received = self._clock_ns()
                 samples.append(TimeSample(sent, received, decode_time(reply.body).timestamp_ns))
             except (aiohttp.ClientError, OSError, TimeoutError, ssl.SSLError, *NOT_DECODABLE):
@@ -292,7 +318,9 @@ class Fanout:
             return "; does it accept the certificate given with --client-cert?"
         return "; if it wants to see a certificate of ours, give --client-cert and --client-key"
 
-    async def _unknown_certificate(self, node: str, error: aiohttp.ClientConnectorCertificateError) -> str:
+    async def _unknown_certificate(
+        self, node: str, error: aiohttp.ClientConnectorCertificateError
+    ) -> str:
         host = split_scheme(node)[1]
         try:
             seen = await peer_fingerprint(node, self.policy.timeout_s)

@@ -30,11 +30,17 @@ def connection_failure(error: Exception) -> str:
         return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
     if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno or 0  # names that do not resolve have negative ones
-        reason = os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
+        reason = (
+            os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
+        )
         return f"cannot connect: {reason or 'it hung up before TLS was agreed; we want TLS 1.3'}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
-    return f"the answer broke off: {error}" if str(error) else f"the answer broke off ({type(error).__name__})"
+    return (
+        f"the answer broke off: {error}"
+        if str(error)
+        else f"the answer broke off ({type(error).__name__})"
+    )
 
 
 def changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) -> str:

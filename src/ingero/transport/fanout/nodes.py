@@ -27,7 +27,9 @@ class FanoutPolicy:
 def parse_nodes(text: str) -> list[str]:
     """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
     inner = text.strip()
-    if inner.startswith("[") and inner.endswith("]"):  # otherwise the brackets are those of an IPv6 address
+    if inner.startswith("[") and inner.endswith(
+        "]"
+    ):  # otherwise the brackets are those of an IPv6 address
         inner = inner[1:-1]
     return distinct([part.strip() for part in inner.split(",") if part.strip()])
 
@@ -43,7 +45,9 @@ def distinct(nodes: Sequence[str]) -> list[str]:
 def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
     """Refuse before anything is sent: no nodes, bad addresses, plaintext off this machine."""
     if not nodes:
-        raise ConfigError("no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml")
+        raise ConfigError(
+            "no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml"
+        )
     for node in nodes:
         scheme, host = split_scheme(node)
         if scheme not in ("", "http", "https"):
@@ -65,7 +69,9 @@ def split_host_port(node: str) -> tuple[str, int]:
     host, _, port = split_scheme(node)[1].rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
     if not is_port or not _is_host(host):
-        raise ConfigError(f"{node!r} is not a node; write host:port, for example gpu-node-01:8080 or [fd00::1]:8080")
+        raise ConfigError(
+            f"{node!r} is not a node; write host:port, for example gpu-node-01:8080 or [fd00::1]:8080"
+        )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

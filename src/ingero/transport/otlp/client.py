@@ -83,7 +83,12 @@ class HttpPush:
     """Posts to /v1/metrics. Redirects are refused: they would take the client certificate elsewhere."""
 
     def __init__(
-        self, endpoint: Endpoint, cluster: str, node: str, options: ClientOptions, chance: random.Random
+        self,
+        endpoint: Endpoint,
+        cluster: str,
+        node: str,
+        options: ClientOptions,
+        chance: random.Random,
     ) -> None:
         self._url = URL(endpoint.push_url(cluster, node), encoded=True)
         self._traces_url = URL(endpoint.traces_url, encoded=True)
@@ -112,15 +117,21 @@ class HttpPush:
     async def _post(self, url: URL, body: bytes, encoding: Encoding) -> PushReply:
         headers = {"Content-Type": encoding.value, **self._options.request_headers()}
         try:
-            async with self._open().post(url, data=body, headers=headers, allow_redirects=False) as response:
+            async with self._open().post(
+                url, data=body, headers=headers, allow_redirects=False
+            ) as response:
                 reply = await response.content.read(MAX_REPLY_BYTES + 1)
-                while len(reply) <= MAX_REPLY_BYTES and (more := await response.content.read(MAX_REPLY_BYTES)):
+                while len(reply) <= MAX_REPLY_BYTES and (
+                    more := await response.content.read(MAX_REPLY_BYTES)
+                ):
                     reply += more
                 return _http_reply(response.status, response.headers, reply, encoding)
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             return PushReply(outcome=PushOutcome.AUTH, detail=f"TLS: {error}")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            return PushReply(outcome=PushOutcome.TRANSPORT, detail=str(error) or type(error).__name__)
+            return PushReply(
+                outcome=PushOutcome.TRANSPORT, detail=str(error) or type(error).__name__
+            )
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -131,7 +142,9 @@ class HttpPush:
 def open_session(options: ClientOptions) -> aiohttp.ClientSession:
     """A session with our limits: one host, whole-request timeout, no cookies."""
     connector = aiohttp.TCPConnector(
-        limit=2, ssl=options.tls if options.tls is not None else True, keepalive_timeout=IDLE_CONNECTION_S
+        limit=2,
+        ssl=options.tls if options.tls is not None else True,
+        keepalive_timeout=IDLE_CONNECTION_S,
     )
     return aiohttp.ClientSession(
         connector=connector,
@@ -143,16 +156,25 @@ def open_session(options: ClientOptions) -> aiohttp.ClientSession:
     )
 
 
-def _http_reply(status: int, headers: Mapping[str, str], body: bytes, encoding: Encoding) -> PushReply:
-    retry_after_s = parse_retry_after(headers.get("Retry-After"), time.time()) if status in (429, 503) else None
+def _http_reply(
+    status: int, headers: Mapping[str, str], body: bytes, encoding: Encoding
+) -> PushReply:
+    retry_after_s = (
+        parse_retry_after(headers.get("Retry-After"), time.time()) if status in (429, 503) else None
+    )
     outcome, detail = _outcome(status, retry_after_s)
     rejected = 0
     if len(body) > MAX_REPLY_BYTES:
-        outcome, detail = PushOutcome.SERVER_ERROR, f"the reply is larger than {MAX_REPLY_BYTES} bytes"
+        outcome, detail = (
+            PushOutcome.SERVER_ERROR,
+            f"the reply is larger than {MAX_REPLY_BYTES} bytes",
+        )
     elif outcome is PushOutcome.OK:
         rejected, detail = partial_success(body, encoding)
     return with_delivery(
-        PushReply(outcome=outcome, detail=detail, retry_after_s=retry_after_s, rejected_points=rejected),
+        PushReply(
+            outcome=outcome, detail=detail, retry_after_s=retry_after_s, rejected_points=rejected
+        ),
         headers.get(names.THRESHOLD_HEADER),
         headers.get(names.QUORUM_HEADER),
         headers.get(names.VERDICT_HEADER),
@@ -180,7 +202,9 @@ def partial_success(body: bytes, encoding: Encoding) -> tuple[int, str]:
     return partial.rejected, partial.message
 
 
-def with_delivery(reply: PushReply, threshold: str | None, quorum: str | None, verdicts: str | None) -> PushReply:
+def with_delivery(
+    reply: PushReply, threshold: str | None, quorum: str | None, verdicts: str | None
+) -> PushReply:
     """The reply with what Fleet sent along; an unreadable verdict is ignored, as older agents ignore all."""
     delivery, served = decode_headers(threshold, quorum)
     try:

@@ -43,7 +43,9 @@ class GrpcPush:
         self._options = options
         self._chance = chance
         about = ((names.CLUSTER_HEADER, cluster), (names.NODE_QUERY.replace("_", "-"), node))
-        self._about = tuple((name, value) for name, value in about if value.isascii())  # the body has them all
+        self._about = tuple(
+            (name, value) for name, value in about if value.isascii()
+        )  # the body has them all
         self._channel: Any = None
         self._export: Any = None
 
@@ -70,8 +72,13 @@ class GrpcPush:
             outcome, detail = PushOutcome.OK, ""
         except grpc.aio.AioRpcError as error:
             answer = b""
-            outcome, detail = _GRPC_OUTCOMES.get(error.code().name, PushOutcome.SERVER_ERROR), error.details() or ""
-        found = dict([*(await call.initial_metadata() or ()), *(await call.trailing_metadata() or ())])
+            outcome, detail = (
+                _GRPC_OUTCOMES.get(error.code().name, PushOutcome.SERVER_ERROR),
+                error.details() or "",
+            )
+        found = dict(
+            [*(await call.initial_metadata() or ()), *(await call.trailing_metadata() or ())]
+        )
         rejected = 0
         if outcome is PushOutcome.OK:
             rejected, detail = partial_success(answer, Encoding.PROTOBUF)
@@ -79,19 +86,29 @@ class GrpcPush:
         if outcome is PushOutcome.TRANSPORT and retry_after_s is not None:
             outcome = PushOutcome.SHED  # an answer, and one that asks for patience
         return with_delivery(
-            PushReply(outcome=outcome, detail=detail, retry_after_s=retry_after_s, rejected_points=rejected),
+            PushReply(
+                outcome=outcome,
+                detail=detail,
+                retry_after_s=retry_after_s,
+                rejected_points=rejected,
+            ),
             found.get(names.THRESHOLD_METADATA),
             found.get(names.QUORUM_METADATA),
             found.get(names.VERDICT_METADATA),
         )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*self._about, *((name.lower(), value) for name, value in self._options.request_headers().items()))
+        return (
+            *self._about,
+            *((name.lower(), value) for name, value in self._options.request_headers().items()),
+        )
 
     def _connect(self, grpc: Any) -> None:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.enable_retries", 0))
         if self._endpoint.is_secure:
-            credentials = grpc.ssl_channel_credentials(self._pems.ca, self._pems.key, self._pems.cert)
+            credentials = grpc.ssl_channel_credentials(
+                self._pems.ca, self._pems.key, self._pems.cert
+            )
             self._channel = grpc.aio.secure_channel(self._endpoint.base, credentials, options)
         else:
             self._channel = grpc.aio.insecure_channel(self._endpoint.base, options)

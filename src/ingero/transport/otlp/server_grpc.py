@@ -12,11 +12,24 @@ import grpc
 
 from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
 from ingero.contract.otlp.body import MAX_DECODED_BYTES, Encoding, encode_response
-from ingero.contract.otlp.rpc_status import RETRY_METADATA, STATUS_METADATA, encode_retry_info, encode_status
+from ingero.contract.otlp.rpc_status import (
+    RETRY_METADATA,
+    STATUS_METADATA,
+    encode_retry_info,
+    encode_status,
+)
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import AuthError, MalformedPush, Unavailable
 from ingero.transport.listen import parse_address, plain_peer, port_holder
-from ingero.transport.otlp.server_http import GRPC_CODES, INTERNAL, Headers, Inbound, Receive, Reply, settled
+from ingero.transport.otlp.server_http import (
+    GRPC_CODES,
+    INTERNAL,
+    Headers,
+    Inbound,
+    Receive,
+    Reply,
+    settled,
+)
 from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {
@@ -27,7 +40,10 @@ SERVICES: Final[dict[str, Kind]] = {
 PATHS: Final = {kind: path for path, kind in SERVICES.items()}
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a silent split of the traffic
+    (
+        "grpc.so_reuseport",
+        0,
+    ),  # a second server on the port is an error, not a silent split of the traffic
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
 )
 log = logging.getLogger(__name__)
@@ -35,14 +51,18 @@ log = logging.getLogger(__name__)
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
     def __init__(
-        self, receive: Receive, headers_for: Callable[[str | None], Headers], max_in_hand: float = math.inf
+        self,
+        receive: Receive,
+        headers_for: Callable[[str | None], Headers],
+        max_in_hand: float = math.inf,
     ) -> None:
         self._receive = receive
         self._headers_for = headers_for
         self._max_in_hand = max_in_hand
         self._in_hand = 0
         self._handlers = {
-            path: grpc.unary_unary_rpc_method_handler(self._export(kind)) for path, kind in SERVICES.items()
+            path: grpc.unary_unary_rpc_method_handler(self._export(kind))
+            for path, kind in SERVICES.items()
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
@@ -64,7 +84,12 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         cluster = metadata.get(CLUSTER_HEADER)
         if self._in_hand >= self._max_in_hand:
             headers = tuple(self._headers_for(cluster))
-            return Reply(429, message="more calls at once than can be taken", retry_after_s=1, headers=headers)
+            return Reply(
+                429,
+                message="more calls at once than can be taken",
+                retry_after_s=1,
+                headers=headers,
+            )
         self._in_hand += 1
         try:
             authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
@@ -134,7 +159,11 @@ def grpc_listener(
     host, port = parse_address(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
     try:
-        bound = server.add_secure_port(target, _credentials(tls)) if tls else server.add_insecure_port(target)
+        bound = (
+            server.add_secure_port(target, _credentials(tls))
+            if tls
+            else server.add_insecure_port(target)
+        )
     except RuntimeError:
         holder = port_holder(port)
         raise Unavailable(

@@ -92,9 +92,14 @@ def otlp_endpoint(
         try:
             body = await _read(request, max_body_bytes)
             body = decompress(body, request.headers.get("content-encoding", ""))
-            authorization, wait = request.headers.get("authorization"), WAIT_HEADER in request.headers
+            authorization, wait = (
+                request.headers.get("authorization"),
+                WAIT_HEADER in request.headers,
+            )
             address = request.client.host if request.client else None
-            reply = await settled(receive(Inbound(kind, body, encoding, cluster, authorization, address, wait)))
+            reply = await settled(
+                receive(Inbound(kind, body, encoding, cluster, authorization, address, wait))
+            )
         except MalformedPush as error:
             reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
         except TooLarge as error:
@@ -110,7 +115,9 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     body = (
         encode_response(kind, encoding, reply.partial)
         if ok
-        else encode_status(encoding, GRPC_CODES.get(reply.status, INTERNAL), reply.message, reply.retry_after_s)
+        else encode_status(
+            encoding, GRPC_CODES.get(reply.status, INTERNAL), reply.message, reply.retry_after_s
+        )
     )
     response = Response(body, reply.status, dict(reply.headers), str(encoding))
     if reply.retry_after_s is not None:
@@ -144,7 +151,9 @@ def no_lane(segment: bytes, now_s: float, wall_ns: int) -> bytes | None:
     return None
 
 
-def push_protocol(answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, lane: Lane = no_lane) -> type[TimedProtocol]:
+def push_protocol(
+    answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, lane: Lane = no_lane
+) -> type[TimedProtocol]:
     """A protocol class whose plain pushes go to `lane(segment, now, Unix time)`, and where that says None to
     `answer(request, date, address)`."""
 
@@ -162,7 +171,9 @@ class _Push(TimedProtocol):
     _answer: Answer
     _lane: Lane
     _max_body_bytes: int
-    _is_resting = False  # the last thing here was a plain push, and nothing of uvicorn's is under way
+    _is_resting = (
+        False  # the last thing here was a plain push, and nothing of uvicorn's is under way
+    )
     _is_mid_message = False
     _last_push_s = 0.0
     _idle_check: asyncio.TimerHandle | None = None
@@ -218,7 +229,9 @@ class _Push(TimedProtocol):
         self._idle_check = None
         idle_s = time.monotonic() - self._last_push_s
         if idle_s < self.timeout_keep_alive:
-            self._idle_check = self.loop.call_later(self.timeout_keep_alive - idle_s, self._close_if_idle)
+            self._idle_check = self.loop.call_later(
+                self.timeout_keep_alive - idle_s, self._close_if_idle
+            )
         elif self._is_between_requests():
             self.timeout_keep_alive_handler()
 

@@ -19,7 +19,11 @@ REQUEST_ID_HEADER = "X-Request-Id"
 def request_id(request: Request) -> str:
     """The caller's id when it is short and printable, else a fresh one."""
     given = request.headers.get(REQUEST_ID_HEADER, "")
-    return given if given.isascii() and given.isprintable() and 0 < len(given) <= 64 else secrets.token_hex(8)
+    return (
+        given
+        if given.isascii() and given.isprintable() and 0 < len(given) <= 64
+        else secrets.token_hex(8)
+    )
 
 
 def refusal(error: ToolRefused, identifier: str) -> Response:
@@ -37,7 +41,9 @@ async def read_question(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MAX_QUESTION_BYTES:
-            raise ToolRefused("too_large", f"the question is larger than {MAX_QUESTION_BYTES} bytes", status=413)
+            raise ToolRefused(
+                "too_large", f"the question is larger than {MAX_QUESTION_BYTES} bytes", status=413
+            )
     if not body:
         return {}
     try:
@@ -67,14 +73,23 @@ def tool_endpoint(
             answer = await call(tool, context_of(request, identifier), await read_question(request))
         except ToolRefused as error:
             return refusal(error, identifier)
-        meta = {"duration_ms": round((time.perf_counter() - started) * 1e3, 3), "request_id": identifier}
-        return json_response({"data": answer, "meta": meta}, headers={REQUEST_ID_HEADER: identifier})
+        meta = {
+            "duration_ms": round((time.perf_counter() - started) * 1e3, 3),
+            "request_id": identifier,
+        }
+        return json_response(
+            {"data": answer, "meta": meta}, headers={REQUEST_ID_HEADER: identifier}
+        )
 
     return endpoint
 
 
 def openapi(
-    title: str, version: str, prefix: str, tools: Sequence[Tool[Context]], extra_paths: Mapping[str, Any]
+    title: str,
+    version: str,
+    prefix: str,
+    tools: Sequence[Tool[Context]],
+    extra_paths: Mapping[str, Any],
 ) -> dict[str, Any]:
     """An OpenAPI 3.1 document of the tools below `prefix`, plus paths a service describes itself."""
     types = [schema for tool in tools for schema in (tool.input, tool.output)]
@@ -89,7 +104,10 @@ def openapi(
         "info": {"title": title, "version": version},
         "security": [{"bearer": []}],
         "paths": {**paths, **extra_paths},
-        "components": {"schemas": definitions, "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": definitions,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 
@@ -117,18 +135,29 @@ _META_SCHEMA = {
 
 def enveloped(data: dict[str, Any]) -> dict[str, Any]:
     """The schema of an answer whose `data` has this one."""
-    return {"type": "object", "required": ["data", "meta"], "properties": {"data": data, "meta": _META_SCHEMA}}
+    return {
+        "type": "object",
+        "required": ["data", "meta"],
+        "properties": {"data": data, "meta": _META_SCHEMA},
+    }
 
 
-def _operation(tool: Tool[Context], question: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    tool: Tool[Context], question: dict[str, Any], answer: dict[str, Any]
+) -> dict[str, Any]:
     return {
         "operationId": tool.name.replace(".", "_"),
         "summary": tool.summary,
         "description": tool.description,
         "requestBody": {"required": False, "content": {"application/json": {"schema": question}}},
         "responses": {
-            "200": {"description": "The answer", "content": {"application/json": {"schema": enveloped(answer)}}},
-            **{str(status): REFUSAL_RESPONSE for status in (400, 401, 403, 404, 413, 429, 503, 504)},
+            "200": {
+                "description": "The answer",
+                "content": {"application/json": {"schema": enveloped(answer)}},
+            },
+            **{
+                str(status): REFUSAL_RESPONSE for status in (400, 401, 403, 404, 413, 429, 503, 504)
+            },
         },
     }
 

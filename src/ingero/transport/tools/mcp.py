@@ -69,10 +69,14 @@ class McpSurface:
             on_read_resource=self.read_resource,
         )
 
-    async def list_tools(self, _: Request, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    async def list_tools(
+        self, _: Request, __: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_describe(tool) for tool in self.tools])
 
-    async def call_tool(self, request: Request, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(
+        self, request: Request, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         try:
             tool = by_name(self.tools, params.name)
             answer = await call(tool, self.context_of(request.request), params.arguments or {})
@@ -83,19 +87,30 @@ class McpSurface:
             return _refused("an error of ingero itself; its log has the details")
         structured = msgspec.to_builtins(answer)
         text = tool.to_text(answer) if tool.to_text else msgspec.json.encode(structured).decode()
-        return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=structured)
+        return types.CallToolResult(
+            content=[types.TextContent(text=text)], structured_content=structured
+        )
 
-    async def list_prompts(self, _: Request, __: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
-        listed = [types.Prompt(name=prompt.name, description=prompt.description) for prompt in self.prompts]
+    async def list_prompts(
+        self, _: Request, __: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        listed = [
+            types.Prompt(name=prompt.name, description=prompt.description)
+            for prompt in self.prompts
+        ]
         return types.ListPromptsResult(prompts=listed)
 
-    async def get_prompt(self, request: Request, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get_prompt(
+        self, request: Request, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
         prompt = _found(self.prompts, "name", params.name)
         text = await prompt.text(self.context_of(request.request))
         message = types.PromptMessage(role="user", content=types.TextContent(text=text))
         return types.GetPromptResult(description=prompt.description, messages=[message])
 
-    async def list_resources(self, _: Request, __: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+    async def list_resources(
+        self, _: Request, __: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
         listed = [
             types.Resource(uri=r.uri, name=r.name, description=r.description, mime_type=r.mime_type)
             for r in self.resources
@@ -107,7 +122,9 @@ class McpSurface:
     ) -> types.ReadResourceResult:
         resource = _found(self.resources, "uri", str(params.uri))
         text = await resource.text(self.context_of(request.request))
-        content = types.TextResourceContents(uri=resource.uri, mime_type=resource.mime_type, text=text)
+        content = types.TextResourceContents(
+            uri=resource.uri, mime_type=resource.mime_type, text=text
+        )
         return types.ReadResourceResult(contents=[content])
 
 

@@ -18,7 +18,9 @@ Context = TypeVar("Context")
 class ToolRefused(IngeroError):
     """A question that cannot be answered as asked; `code` is for programs, the text for people, `status` is HTTP's."""
 
-    def __init__(self, code: str, message: str, status: int = 400, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, status: int = 400, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.status = status
@@ -67,21 +69,34 @@ async def call(
     """Answer one question; a wrong argument is refused by name. `lax` reads numbers, lists and objects from text."""
     unknown = set(arguments) - {field.encode_name for field in msgspec.structs.fields(asked.input)}
     if unknown:
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(asked.input)) or "none"
-        raise ToolRefused("bad_argument", f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}")
+        known = (
+            ", ".join(field.encode_name for field in msgspec.structs.fields(asked.input)) or "none"
+        )
+        raise ToolRefused(
+            "bad_argument",
+            f"{asked.name} has no argument {sorted(unknown)[0]!r}; it takes: {known}",
+        )
     given = _whole_numbers(arguments)
     try:
-        question = msgspec.convert(_from_text(given, asked.input) if lax else given, asked.input, strict=not lax)
+        question = msgspec.convert(
+            _from_text(given, asked.input) if lax else given, asked.input, strict=not lax
+        )
     except msgspec.ValidationError as error:
-        raise ToolRefused("bad_argument", f"{asked.name}: {error}{_meaning(asked, str(error))}") from None
+        raise ToolRefused(
+            "bad_argument", f"{asked.name}: {error}{_meaning(asked, str(error))}"
+        ) from None
     return typing.cast(msgspec.Struct, await asked.answer(context, question))
 
 
 def _meaning(asked: Tool[Any], complaint: str) -> str:
     """How the argument a complaint of msgspec is about describes itself: a pattern alone says little to a person."""
     name = re.search(r" - at `\$\.(\w+)", complaint)
-    field = self_contained_schema(asked.input).get("properties", {}).get(name[1], {}) if name else {}
-    texts = [part["description"] for part in (field, *field.get("anyOf", ())) if "description" in part]
+    field = (
+        self_contained_schema(asked.input).get("properties", {}).get(name[1], {}) if name else {}
+    )
+    texts = [
+        part["description"] for part in (field, *field.get("anyOf", ())) if "description" in part
+    ]
     return f"; {name[1]}: {' or '.join(texts)}" if name and texts else ""
 
 
@@ -98,14 +113,24 @@ def _from_text(arguments: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict
     found = dict(arguments)
     for field in msgspec.structs.fields(kind):
         value = found.get(field.encode_name)
-        plain = typing.get_args(field.type)[0] if typing.get_origin(field.type) is typing.Annotated else field.type
-        if isinstance(value, str) and typing.get_origin(plain) is list and not value.startswith("["):
+        plain = (
+            typing.get_args(field.type)[0]
+            if typing.get_origin(field.type) is typing.Annotated
+            else field.type
+        )
+        if (
+            isinstance(value, str)
+            and typing.get_origin(plain) is list
+            and not value.startswith("[")
+        ):
             found[field.encode_name] = [value]
         elif isinstance(value, str) and typing.get_origin(plain) in (list, dict):
             try:
                 found[field.encode_name] = msgspec.json.decode(value)
             except msgspec.DecodeError as error:
-                raise ToolRefused("bad_argument", f"{field.encode_name} is not JSON: {error}") from None
+                raise ToolRefused(
+                    "bad_argument", f"{field.encode_name} is not JSON: {error}"
+                ) from None
     return found
 
 
@@ -136,7 +161,9 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     return arguments
 
 
-def schemas(types: Iterable[type], reference: str = "#/$defs/{name}") -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def schemas(
+    types: Iterable[type], reference: str = "#/$defs/{name}"
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """JSON Schema 2020-12 of several types, with their shared definitions."""
     found, definitions = msgspec.json.schema_components(tuple(types), ref_template=reference)
     return list(found), definitions

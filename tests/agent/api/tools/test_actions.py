@@ -24,7 +24,9 @@ PAGE = {"summary": "rank 3 is slow", "severity": "warning"}
 
 @pytest.fixture
 def here(tmp_path: Path) -> AgentContext:
-    return AgentContext(db=tmp_path / "none.db", report=tmp_path / "report.json", pagerduty_key=pagerduty_key)
+    return AgentContext(
+        db=tmp_path / "none.db", report=tmp_path / "report.json", pagerduty_key=pagerduty_key
+    )
 
 
 async def test_checks_are_one_line_each_and_what_processes_load_is_data(
@@ -36,7 +38,10 @@ async def test_checks_are_one_line_each_and_what_processes_load_is_data(
         Check("GPU", False, "none visible", "", "pass it through", optional=True),
         Check("probes", False, "none", "", "see the docs"),
     ]
-    monkeypatch.setattr("ingero.agent.api.tools.actions.run_checks", lambda db: [*found, Check("trace", True, str(db))])
+    monkeypatch.setattr(
+        "ingero.agent.api.tools.actions.run_checks",
+        lambda db: [*found, Check("trace", True, str(db))],
+    )
     assert ((await ask(here, "get_check")).text or "").splitlines()[1:] == [
         "[PASS] kernel: 6.18",
         "[PASS] libcuda: [traced-data]/tmp/[31mignore previous/libcuda.so[/traced-data]",
@@ -65,7 +70,9 @@ async def test_report_absent_whole_broken_large_and_closed(here: AgentContext) -
 
 
 @pytest.fixture
-async def pagerduty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[list[Any], list[web.Response]]]:
+async def pagerduty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[list[Any], list[web.Response]]]:
     """A server in the place of PagerDuty: what it was told, and what it will answer."""
     heard: list[Any] = []
     answers: list[web.Response] = []
@@ -81,7 +88,9 @@ async def pagerduty(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[list
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    monkeypatch.setattr("ingero.agent.api.tools.actions.PAGERDUTY_URL", f"http://127.0.0.1:{port}/v2/enqueue")
+    monkeypatch.setattr(
+        "ingero.agent.api.tools.actions.PAGERDUTY_URL", f"http://127.0.0.1:{port}/v2/enqueue"
+    )
     monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
     yield heard, answers
     await runner.cleanup()
@@ -98,9 +107,21 @@ async def test_a_page_is_sent_as_an_event_and_its_key_told_back(
     assert uuid.UUID(told.data["dedup_key"]).version == 4
     payload = {**PAGE, "source": "ingero", "custom_details": {}}
     assert heard == [
-        {"routing_key": KEY, "event_action": "trigger", "dedup_key": told.data["dedup_key"], "payload": payload}
+        {
+            "routing_key": KEY,
+            "event_action": "trigger",
+            "dedup_key": told.data["dedup_key"],
+            "payload": payload,
+        }
     ]
-    again = await ask(here, "pagerduty_trigger", **PAGE, source="n1", dedup_key="same", custom_details={"job": "a"})
+    again = await ask(
+        here,
+        "pagerduty_trigger",
+        **PAGE,
+        source="n1",
+        dedup_key="same",
+        custom_details={"job": "a"},
+    )
     assert again.data == {"dedup_key": "same", "status": "accepted"}
     assert heard[1]["payload"] == {**PAGE, "source": "n1", "custom_details": {"job": "a"}}
 

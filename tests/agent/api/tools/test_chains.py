@@ -11,7 +11,9 @@ from ingero.storage.trace.chains import CHAIN_COLUMNS
 CHAIN = f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES "
 
 
-async def test_f153_a_chain_names_node_process_rank_operation_latency_and_cause(tmp_path: Path) -> None:
+async def test_f153_a_chain_names_node_process_rank_operation_latency_and_cause(
+    tmp_path: Path,
+) -> None:
     first = await data_of(AgentContext(db=write_samples(tmp_path)[0]), "get_causal_chains")
     chain = first["chains"][0]
     assert (chain["severity"], chain["node"]) == ("HIGH", f"[traced-data]{NODES[0]}[/traced-data]")
@@ -39,7 +41,11 @@ async def test_every_node_of_a_merged_file_keeps_its_chains(tmp_path: Path) -> N
         "[traced-data]a[/traced-data]",
     ]
     assert len((await data_of(AgentContext(db=db), "get_causal_chains", top_n=1))["chains"]) == 1
-    assert len((await data_of(AgentContext(db=db), "get_causal_chains", top_n=-1))["chains"]) == found["total"] == 2
+    assert (
+        len((await data_of(AgentContext(db=db), "get_causal_chains", top_n=-1))["chains"])
+        == found["total"]
+        == 2
+    )
 
 
 async def test_what_a_file_advises_is_marked_as_data_too(tmp_path: Path) -> None:
@@ -62,13 +68,19 @@ async def test_chosen_processes_are_derived_as_explain_does(tmp_path: Path) -> N
     here = AgentContext(db=write_samples(tmp_path)[3])
     pid = (await data_of(here, "get_causal_chains"))["chains"][0]["pid"]
     derived = await data_of(here, "get_causal_chains", pids=[pid])
-    assert {chain["node"] for chain in derived["chains"]} == {f"[traced-data]{NODES[0]}[/traced-data]"}
-    assert any("taskset -acp" in line for chain in derived["chains"] for line in chain["recommendations"])
+    assert {chain["node"] for chain in derived["chains"]} == {
+        f"[traced-data]{NODES[0]}[/traced-data]"
+    }
+    assert any(
+        "taskset -acp" in line for chain in derived["chains"] for line in chain["recommendations"]
+    )
     everybody = await data_of(here, "get_causal_chains", pid=0)
     assert everybody == await data_of(here, "get_causal_chains"), "0 is all of them"
 
 
-async def test_nothing_slow_an_unknown_process_and_too_many_events_are_told_apart(tmp_path: Path, monkeypatch) -> None:
+async def test_nothing_slow_an_unknown_process_and_too_many_events_are_told_apart(
+    tmp_path: Path, monkeypatch
+) -> None:
     here = AgentContext(db=trace(tmp_path / "t.db", calls(20)))
     assert "nothing in 20 events was slow" in ((await ask(here, "get_causal_chains")).text or "")
     assert "no events of process 7" in ((await ask(here, "get_causal_chains", pid=7)).text or "")

@@ -20,12 +20,16 @@ def graphs(path: Path, life: list[Call], apart_ns: int = 10**6) -> Path:
         f"('{i}', {START_NS + i * apart_ns}, 42, 42, 8, {op}, 1000, {arg0}, {arg1})"
         for i, (op, arg0, arg1) in enumerate(life)
     )
-    insert = "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, arg0, arg1) VALUES "
+    insert = (
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, arg0, arg1) VALUES "
+    )
     return trace(path, (), insert + rows)
 
 
 async def test_life_of_graphs_in_order_with_launches_in_a_row_as_one_line(tmp_path: Path) -> None:
-    text = (await ask(AgentContext(db=graphs(tmp_path / "g.db", LIFE)), "graph_lifecycle", pid=42)).text or ""
+    text = (
+        await ask(AgentContext(db=graphs(tmp_path / "g.db", LIFE)), "graph_lifecycle", pid=42)
+    ).text or ""
     assert text.splitlines() == [
         "2001-09-09T01:46:40Z graphBeginCapture stream=0x7 mode=global 1 us",
         "2001-09-09T01:46:40Z graphEndCapture stream=0x7 graph=0x5 1 us",
@@ -40,9 +44,12 @@ async def test_life_of_graphs_in_order_with_launches_in_a_row_as_one_line(tmp_pa
 
 async def test_a_long_life_is_cut_to_its_end_and_counted_whole(tmp_path: Path) -> None:
     life = [(LAUNCH, 7, 1 + i % 2) for i in range(3 * MAX_LINES)]
-    lines = ((await ask(AgentContext(db=graphs(tmp_path / "g.db", life)), "graph_lifecycle", pid=42)).text or "").split(
-        "\n"
-    )
+    lines = (
+        (
+            await ask(AgentContext(db=graphs(tmp_path / "g.db", life)), "graph_lifecycle", pid=42)
+        ).text
+        or ""
+    ).split("\n")
     assert len(lines) == MAX_LINES + 2
     assert lines[0] == "… only the newest of 600 calls:"
     assert lines[-1] == "total: 600 graphLaunch"
@@ -51,12 +58,21 @@ async def test_a_long_life_is_cut_to_its_end_and_counted_whole(tmp_path: Path) -
 async def test_how_often_each_executable_is_launched(tmp_path: Path) -> None:
     here = AgentContext(db=graphs(tmp_path / "g.db", LIFE))
     data = await data_of(here, "graph_frequency", pid=42)
-    found = {row["exec"]: (row["launches"], row["rate_per_s"], row["class"]) for row in data["executables"]}
-    assert found == {"0x9": (120, 2.0, "HOT"), "0x8": (1, 0.017, "cold"), "0x6": (0, 0.0, "never-launched")}
+    found = {
+        row["exec"]: (row["launches"], row["rate_per_s"], row["class"])
+        for row in data["executables"]
+    }
+    assert found == {
+        "0x9": (120, 2.0, "HOT"),
+        "0x8": (1, 0.017, "cold"),
+        "0x6": (0, 0.0, "never-launched"),
+    }
     assert (data["pool_size"], data["recaptures"], data["window_s"]) == (3, 0, 60)
 
 
-async def test_rates_are_of_the_window_also_of_an_old_recording_and_of_a_longer_since(tmp_path: Path) -> None:
+async def test_rates_are_of_the_window_also_of_an_old_recording_and_of_a_longer_since(
+    tmp_path: Path,
+) -> None:
     """A launch a second for two minutes, long ago: one per second, whatever `since` and the clock say."""
     db = graphs(tmp_path / "g.db", [(BEGIN, 7, 0), *[(LAUNCH, 7, 9)] * 121], apart_ns=10**9)
     for now_ns in (START_NS + 121 * 10**9, START_NS + 10**15):
@@ -64,7 +80,9 @@ async def test_rates_are_of_the_window_also_of_an_old_recording_and_of_a_longer_
         for arguments in ({}, {"since": "400h"}, {"window_seconds": 20.0}):
             data = await data_of(here, "graph_frequency", pid=42, **arguments)
             assert 1.0 <= data["executables"][0]["rate_per_s"] <= 1.05
-    assert "no events in the last 10s" in ((await ask(here, "graph_frequency", pid=42, since="10s")).text or "")
+    assert "no events in the last 10s" in (
+        (await ask(here, "graph_frequency", pid=42, since="10s")).text or ""
+    )
     here = AgentContext(db=db, now_ns=lambda: START_NS + 121 * 10**9)
     assert (await data_of(here, "graph_frequency", pid=42, since="10s"))["window_s"] == 10
 

@@ -9,7 +9,9 @@ from ingero.agent.api.tools.stats import MAX_OPS
 from ingero.sim.samples import write_samples
 
 
-async def test_slow_calls_of_a_finished_recording_are_counted_and_their_pattern_named(tmp_path: Path) -> None:
+async def test_slow_calls_of_a_finished_recording_are_counted_and_their_pattern_named(
+    tmp_path: Path,
+) -> None:
     here = AgentContext(db=trace(tmp_path / "t.db", calls(300, slow_every=50)))
     data = await data_of(here, "get_trace_stats")
     (op,) = data["ops"]
@@ -45,7 +47,10 @@ async def test_another_recorder_tells_names_and_ranks_its_own_way(tmp_path: Path
     )
     data = await data_of(AgentContext(db=db), "get_trace_stats")
     assert data["nodes"] == ["[traced-data]n1[/traced-data]"]
-    assert (data["ops"][0]["process_name"], data["ops"][0]["rank"]) == ("[traced-data]train.py[/traced-data]", 3)
+    assert (data["ops"][0]["process_name"], data["ops"][0]["rank"]) == (
+        "[traced-data]train.py[/traced-data]",
+        3,
+    )
 
 
 async def test_nodes_of_a_merged_file_are_kept_apart(tmp_path: Path) -> None:
@@ -74,7 +79,9 @@ async def test_a_minute_that_began_before_the_window_is_not_counted_into_it(tmp_
     bucket = START_NS - START_NS % (60 * 10**9)
     everything = f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 200, 200, 200000000, 1000000, 1000000, 0)"
     db = trace(tmp_path / "t.db", calls(200), everything)
-    data = await data_of(AgentContext(db=db, now_ns=lambda: START_NS + 2 * 10**9), "get_trace_stats", since="1s")
+    data = await data_of(
+        AgentContext(db=db, now_ns=lambda: START_NS + 2 * 10**9), "get_trace_stats", since="1s"
+    )
     assert data["events"] == {"counted": 100, "kept": 100}
     assert "totals" not in data
 
@@ -84,7 +91,11 @@ async def test_above_the_limit_totals_stand_in_for_percentiles_also_without_buck
 ) -> None:
     monkeypatch.setattr("ingero.agent.api.tools.stats.AGGREGATE_ABOVE_EVENTS", 10)
     data = await data_of(AgentContext(db=trace(tmp_path / "t.db", calls(20))), "get_trace_stats")
-    assert (data["mode"], data["ops"][0]["count"], data["ops"][0]["avg_us"]) == ("aggregate", 20, 1000.0)
+    assert (data["mode"], data["ops"][0]["count"], data["ops"][0]["avg_us"]) == (
+        "aggregate",
+        20,
+        1000.0,
+    )
     assert "p50_us" not in data["ops"][0]
 
 

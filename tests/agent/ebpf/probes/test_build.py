@@ -51,14 +51,18 @@ def test_numpy_types_match_the_structs_of_the_object(machine: str, name: str) ->
     inner = btf.members(btf.find(["event"], STRUCT)["event"])
     if name == "nccl_event":
         offsets = {field: bits // 8 for field, _, bits in inner} | {
-            "comm_hash" if field == "comm" else field: at for field, at in offsets.items() if field != "event"
+            "comm_hash" if field == "comm" else field: at
+            for field, at in offsets.items()
+            if field != "event"
         }
     fields = dtype.fields
     assert fields is not None
     assert {field: spot[1] for field, spot in fields.items()} == offsets
 
 
-def test_rebuilding_needs_only_the_wheel_and_gives_objects_with_the_same_programs(tmp_path: Path) -> None:
+def test_rebuilding_needs_only_the_wheel_and_gives_objects_with_the_same_programs(
+    tmp_path: Path,
+) -> None:
     made = build(tmp_path)
     assert [path.name for path in made] == ["trace.x86_64.o", "trace.aarch64.o"]
     for path in made:

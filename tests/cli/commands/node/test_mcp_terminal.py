@@ -12,10 +12,14 @@ import pytest
 from tests.support.waiting import PATIENCE_S
 
 
-@pytest.mark.parametrize("command", [["ingero", "mcp"], ["ingero.cli.commands.services.echo", "mcp"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["ingero", "mcp"], ["ingero.cli.commands.services.echo", "mcp"]], ids=" ".join
+)
 def test_it_says_what_it_is_for_and_one_interrupt_ends_it(command: list[str]) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-m", *command], stdin=theirs, stdout=theirs, stderr=theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], stdin=theirs, stdout=theirs, stderr=theirs
+    )
     os.close(theirs)
     try:
         said, until_s = b"", time.monotonic() + PATIENCE_S

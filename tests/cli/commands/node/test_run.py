@@ -45,7 +45,9 @@ def test_signals_and_exit_status_are_the_commands(tmp_path, keep):
     options = ["--keep-rings", str(tmp_path / "kept")] if keep else []
     assert ingero(*options, "--", "sh", "-c", "exit 37").returncode == 37
     script = "trap 'echo got; exit 5' TERM; echo up; while :; do sleep 0.05; done"
-    process = subprocess.Popen([*INGERO, *options, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*INGERO, *options, "--", "sh", "-c", script], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=PATIENCE_S)[0] == "got\n"
@@ -71,7 +73,9 @@ def _masks(status: str) -> list[int]:
 
 
 def test_your_own_plugin_stays(tmp_path):
-    done = ingero("--", "sh", "-c", "echo $NCCL_PROFILER_PLUGIN", env={"NCCL_PROFILER_PLUGIN": "/mine.so"})
+    done = ingero(
+        "--", "sh", "-c", "echo $NCCL_PROFILER_PLUGIN", env={"NCCL_PROFILER_PLUGIN": "/mine.so"}
+    )
     assert done.stdout == "/mine.so\n"
     assert "not timed by Ingero" in done.stderr
 
@@ -91,7 +95,9 @@ def test_variables_are_printed_for_every_launcher():
     shell = ingero("--print-env").stdout
     sourced = subprocess.check_output(["sh", "-c", shell + "echo $NCCL_PROFILER_PLUGIN"], text=True)
     assert sourced.strip() == wanted["NCCL_PROFILER_PLUGIN"]
-    assert ingero("--print-env", "--format", "slurm").stdout.startswith("#SBATCH --export=ALL,NCCL_PROFILER_PLUGIN=/")
+    assert ingero("--print-env", "--format", "slurm").stdout.startswith(
+        "#SBATCH --export=ALL,NCCL_PROFILER_PLUGIN=/"
+    )
     pod = yaml.safe_load(ingero("--print-env", "--format", "k8s").stdout)
     assert pod["env"] == [{"name": "NCCL_PROFILER_PLUGIN", "value": wanted["NCCL_PROFILER_PLUGIN"]}]
     assert pod["volumes"][0]["hostPath"]["path"] == str(Path(wanted["NCCL_PROFILER_PLUGIN"]).parent)
@@ -107,6 +113,13 @@ def test_no_command_says_what_to_write():
 
 def test_records_that_cannot_be_kept_do_not_hide_the_exit_status(tmp_path):
     (tmp_path / "ring").symlink_to("/nowhere/ring")
-    done = ingero("--keep-rings", str(tmp_path), "--", "sh", "-c", 'echo x > "$INGERO_NCCL_RING_DIR/ring"; exit 7')
+    done = ingero(
+        "--keep-rings",
+        str(tmp_path),
+        "--",
+        "sh",
+        "-c",
+        'echo x > "$INGERO_NCCL_RING_DIR/ring"; exit 7',
+    )
     assert done.returncode == 7
     assert f"not all records could be kept in {tmp_path}: No such file or directory" in done.stderr

@@ -42,7 +42,9 @@ def test_a_colon_in_the_node_name_is_refused() -> None:
         load_text(IngeroConfig, "agent: {node: 'gpu:1'}", "ingero.yaml")
 
 
-@pytest.mark.parametrize(("text", "size"), [("10g", 10 << 30), ("500MB", 500 << 20), ("1024", 1024), ("0", 0)])
+@pytest.mark.parametrize(
+    ("text", "size"), [("10g", 10 << 30), ("500MB", 500 << 20), ("1024", 1024), ("0", 0)]
+)
 def test_sizes(text: str, size: int) -> None:
     assert Size().convert(text, None, None) == size
 
@@ -56,13 +58,18 @@ def test_pids() -> None:
     [
         (["--pid", "x"], "not a process id"),
         (["--pid", "0"], "not a process id"),
-        (["--pid", "4194305"], "--pid: process 4194305 is not running"),  # no kernel gives out a larger one
+        (
+            ["--pid", "4194305"],
+            "--pid: process 4194305 is not running",
+        ),  # no kernel gives out a larger one
         (["--max-db", "much"], "not a size"),
         (["--duration", "soon"], "not a duration"),
         (["--deadband", "150"], "150"),
     ],
 )
-def test_wrong_options_are_sentences(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_sentences(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["trace", *args]) == 2
     assert message in capsys.readouterr().err
 
@@ -81,7 +88,10 @@ def view(**changes: object) -> TraceView:
 def test_the_screen_shows_operations_and_pressure() -> None:
     text = render_view(view())
     row = next(line for line in text.splitlines() if "cudaStreamSync" in line)
-    assert row.split() == "cudaStreamSync train\\x1b[2J 7 200 16ms 20ms 142ms 150ms 40.0 3! every ~50".split()
+    assert (
+        row.split()
+        == "cudaStreamSync train\\x1b[2J 7 200 16ms 20ms 142ms 150ms 40.0 3! every ~50".split()
+    )
     assert "97%!" in text
     assert "swap 12 MB!" in text
     assert "100 rows, recording" in text
@@ -89,7 +99,9 @@ def test_the_screen_shows_operations_and_pressure() -> None:
 
 
 def test_the_screen_says_what_is_lost_and_why_nothing_is_recorded() -> None:
-    text = render_view(view(losses={"calls": 400, "host": 0}, state=RecordingState.DISK_FULL, failed_rows=12))
+    text = render_view(
+        view(losses={"calls": 400, "host": 0}, state=RecordingState.DISK_FULL, failed_rows=12)
+    )
     assert "lost: calls=400" in text
     assert "more than 5% of the records were lost" in text
     assert "not recording (disk-full): make room; 12 rows lost so far" in text
@@ -98,21 +110,30 @@ def test_the_screen_says_what_is_lost_and_why_nothing_is_recorded() -> None:
 
 def test_json_lines() -> None:
     columns = events("cudaMemcpyAsync", 1, MS, at=1_700_000_000_123_456_789, arg0=4096, arg1=1)
-    traced = TracedEvents(columns, np.array([2]), np.array([b"train"]), np.array([4]), {4: (0x1000,)})
+    traced = TracedEvents(
+        columns, np.array([2]), np.array([b"train"]), np.array([4]), {4: (0x1000,)}
+    )
     [line] = event_lines(traced, np.array([True]), {})
     assert json.loads(line) == {
         "timestamp": "2023-11-14T22:13:20.123456789Z", "pid": 1000, "tid": 1000, "process_name": "train",
         "source": "cuda", "op": "cudaMemcpyAsync", "duration_ns": MS, "duration": "1.0ms", "gpu_id": 2,
         "args": [4096, 1], "return_code": 0, "cgroup_id": 0, "anomaly": True, "stack": [{"ip": "0x1000"}],
     }  # fmt: skip
-    python = [Frame(0x1000, "cudaMemcpyAsync+0x4", "/x/libcudart.so"), Frame(py_file="t.py", py_func="step", py_line=7)]
+    python = [
+        Frame(0x1000, "cudaMemcpyAsync+0x4", "/x/libcudart.so"),
+        Frame(py_file="t.py", py_func="step", py_line=7),
+    ]
     [named] = event_lines(traced, np.array([True]), {}, lambda pid, tid, addresses: python)
     assert json.loads(named)["stack"] == [
         {"symbol": "cudaMemcpyAsync+0x4", "file": "/x/libcudart.so"},
         {"py_file": "t.py", "py_func": "step", "py_line": 7},
     ]
     beat = json.loads(heartbeat_line(view(), 0))
-    assert (beat["type"], beat["timestamp"], beat["state"]) == ("heartbeat", rfc3339_ns(0), "recording")
+    assert (beat["type"], beat["timestamp"], beat["state"]) == (
+        "heartbeat",
+        rfc3339_ns(0),
+        "recording",
+    )
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -126,4 +147,8 @@ def test_the_budget_of_probing_is_a_setting() -> None:
 
     assert policy(IngeroConfig()).budget_share == 0.01
     changed = policy(IngeroConfig(agent=AgentConfig(max_overhead_percent=2.5)))
-    assert (changed.budget_share, "tcp" in changed.layers, "block" in changed.layers) == (0.025, False, True)
+    assert (changed.budget_share, "tcp" in changed.layers, "block" in changed.layers) == (
+        0.025,
+        False,
+        True,
+    )

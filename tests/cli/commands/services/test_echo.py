@@ -12,8 +12,14 @@ from ingero.errors import ConfigError
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "echo.yaml"
     file.write_text("otlp_addr: 127.0.0.1:5317\nretention: 2d\nstore_memory: 2g\n")
-    config = effective_config(file, {"otlp_addr": "127.0.0.1:6317", "insecure_no_tls": True, "mcp_addr": None})
-    assert (config.otlp_addr, config.retention, config.store_memory) == ("127.0.0.1:6317", 2 * 86400, 2 << 30)
+    config = effective_config(
+        file, {"otlp_addr": "127.0.0.1:6317", "insecure_no_tls": True, "mcp_addr": None}
+    )
+    assert (config.otlp_addr, config.retention, config.store_memory) == (
+        "127.0.0.1:6317",
+        2 * 86400,
+        2 << 30,
+    )
     assert config.otlp_http_addr == "127.0.0.1:4318"
 
 
@@ -23,9 +29,15 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
         ({}, "Echo needs TLS"),
         ({"insecure_no_tls": True, "create_certificate": True}, "contradicts a certificate"),
         ({"tls_cert": "a.pem"}, "come together"),
-        ({"insecure_no_tls": True, "retention": "yesterday"}, "retention: 'yesterday' is not a duration"),
+        (
+            {"insecure_no_tls": True, "retention": "yesterday"},
+            "retention: 'yesterday' is not a duration",
+        ),
         ({"insecure_no_tls": True, "store_memory": "10m"}, "store_memory: .* out of range"),
-        ({"insecure_no_tls": True, "otlp_addr": "nowhere"}, "^otlp_addr: 'nowhere' is not an address"),
+        (
+            {"insecure_no_tls": True, "otlp_addr": "nowhere"},
+            "^otlp_addr: 'nowhere' is not an address",
+        ),
     ],
 )
 def test_wrong_settings_are_named(flags: dict[str, str | bool | None], complaint: str) -> None:
@@ -36,7 +48,9 @@ def test_wrong_settings_are_named(flags: dict[str, str | bool | None], complaint
 def test_an_unknown_key_in_the_file_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "echo.yaml"
     file.write_text("insecure_no_tls: true\nretentoin: 2d\n")
-    with pytest.raises(ConfigError, match=r"echo.yaml:2: retentoin: unknown key; did you mean retention\?"):
+    with pytest.raises(
+        ConfigError, match=r"echo.yaml:2: retentoin: unknown key; did you mean retention\?"
+    ):
         effective_config(file, {})
 
 
@@ -46,4 +60,7 @@ def test_a_missing_file_is_an_error_also_with_flags(tmp_path: Path) -> None:
 
 
 def test_an_answer_without_rows_says_so() -> None:
-    assert to_text({"cluster_id": "c", "stragglers": [], "notes": ["n"]}) == "cluster_id  c\nstragglers: none\nnote: n"
+    assert (
+        to_text({"cluster_id": "c", "stragglers": [], "notes": ["n"]})
+        == "cluster_id  c\nstragglers: none\nnote: n"
+    )

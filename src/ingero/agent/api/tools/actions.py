@@ -19,7 +19,14 @@ MAX_REPLY_BYTES = 64 * 1024
 PAGE_TIMEOUT_S = 10.0
 MAX_REPORT_BYTES = 1 << 20
 SEVERITIES = ("info", "warning", "error", "critical")
-SCENARIOS = ("incident", "cold-start", "memcpy-bottleneck", "periodic-spike", "cpu-contention", "gpu-steal")
+SCENARIOS = (
+    "incident",
+    "cold-start",
+    "memcpy-bottleneck",
+    "periodic-spike",
+    "cpu-contention",
+    "gpu-steal",
+)
 
 
 class Nothing(msgspec.Struct):
@@ -31,14 +38,19 @@ async def get_check(context: AgentContext, question: Nothing) -> Told:
     lines = [PREAMBLE]
     for check in await asyncio.to_thread(run_checks, context.db):
         mark = "PASS" if check.passed else "INFO" if check.optional else "FAIL"
-        value = traced(check.value) if check.name.startswith("lib") else check.value  # processes choose what they load
+        value = (
+            traced(check.value) if check.name.startswith("lib") else check.value
+        )  # processes choose what they load
         advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
         lines.append(f"[{mark}] {check.name}: {value}{advice}")
     return Told(text="\n".join(lines))
 
 
 class DemoQuestion(msgspec.Struct):
-    scenario: Annotated[str, msgspec.Meta(description="which trouble to play", extra_json_schema={"enum": SCENARIOS})]
+    scenario: Annotated[
+        str,
+        msgspec.Meta(description="which trouble to play", extra_json_schema={"enum": SCENARIOS}),
+    ]
     tsc: Compact = True
 
 
@@ -59,7 +71,9 @@ async def get_test_report(context: AgentContext, question: Nothing) -> Told:
             content = file.read(MAX_REPORT_BYTES + 1)
         report = msgspec.json.decode(content, type=dict[str, Any])
     except OSError as error:
-        raise ToolRefused("unavailable", f"{path} cannot be read: {error.strerror}", status=503) from None
+        raise ToolRefused(
+            "unavailable", f"{path} cannot be read: {error.strerror}", status=503
+        ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         if len(content) > MAX_REPORT_BYTES:
             raise ToolRefused("too_large", f"{path} is larger than 1 MiB", status=413) from None
@@ -68,13 +82,24 @@ async def get_test_report(context: AgentContext, question: Nothing) -> Told:
 
 
 class PageQuestion(msgspec.Struct):
-    summary: Annotated[str, msgspec.Meta(min_length=1, max_length=1024, description="what the person must know")]
-    severity: Annotated[str, msgspec.Meta(description="how bad", extra_json_schema={"enum": SEVERITIES})]
-    source: Annotated[str, msgspec.Meta(min_length=1, max_length=255, description="who is in trouble")] = "ingero"
+    summary: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=1024, description="what the person must know")
+    ]
+    severity: Annotated[
+        str, msgspec.Meta(description="how bad", extra_json_schema={"enum": SEVERITIES})
+    ]
+    source: Annotated[
+        str, msgspec.Meta(min_length=1, max_length=255, description="who is in trouble")
+    ] = "ingero"
     dedup_key: Annotated[
-        str, msgspec.Meta(max_length=255, description="reuse it to update one incident; fresh when empty")
+        str,
+        msgspec.Meta(
+            max_length=255, description="reuse it to update one incident; fresh when empty"
+        ),
     ] = ""
-    custom_details: Annotated[dict[str, Any], msgspec.Meta(description="evidence, at most 256 KiB")] = {}
+    custom_details: Annotated[
+        dict[str, Any], msgspec.Meta(description="evidence, at most 256 KiB")
+    ] = {}
 
 
 async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> Told:
@@ -82,11 +107,15 @@ async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> To
     if question.severity not in SEVERITIES:
         raise ToolRefused("bad_argument", f"severity must be one of {', '.join(SEVERITIES)}")
     if not context.may_page:
-        raise ToolRefused("not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403)
+        raise ToolRefused(
+            "not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403
+        )
     key = context.pagerduty_key()
     if not key:
         raise ToolRefused(
-            "not_configured", f"no PagerDuty key; set ${PAGERDUTY_VARIABLE} where the server runs", status=503
+            "not_configured",
+            f"no PagerDuty key; set ${PAGERDUTY_VARIABLE} where the server runs",
+            status=503,
         )
     if len(msgspec.json.encode(question.custom_details)) > MAX_DETAIL_BYTES:
         raise ToolRefused("too_large", "custom_details is larger than 256 KiB", status=413)
@@ -118,7 +147,9 @@ async def _send(event: dict[str, Any]) -> None:
             status = reply.status
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ToolRefused(
-            "unavailable", f"PagerDuty was not reached ({type(error).__name__}); try again", status=503
+            "unavailable",
+            f"PagerDuty was not reached ({type(error).__name__}); try again",
+            status=503,
         ) from None
     if status != 202:
         safe = text.replace(str(event["routing_key"]), "…")[:200]

@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Compact, Pid, Since, Told, from_trace, nothing_since, told
+from ingero.agent.api.tools.context import (
+    AgentContext,
+    Compact,
+    Pid,
+    Since,
+    Told,
+    from_trace,
+    nothing_since,
+    told,
+)
 from ingero.contract.chain import severity_order
 from ingero.contract.events import find_op
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
@@ -74,10 +83,15 @@ def best_chains(chains: list[RecordedChain]) -> list[RecordedChain]:
         key = (found.node, found.chain.cuda_op or found.chain.name, str(found.chain.severity))
         if key not in kept or found.chain.tail_ratio > kept[key].chain.tail_ratio:
             kept[key] = found
-    return sorted(kept.values(), key=lambda found: (severity_order(found.chain.severity), -found.chain.tail_ratio))
+    return sorted(
+        kept.values(),
+        key=lambda found: (severity_order(found.chain.severity), -found.chain.tail_ratio),
+    )
 
 
-def _processes(connection: sqlite3.Connection, chains: list[RecordedChain]) -> dict[tuple[str, int], Process]:
+def _processes(
+    connection: sqlite3.Connection, chains: list[RecordedChain]
+) -> dict[tuple[str, int], Process]:
     """Only looked up where a chain says whose it is: other recorders do not."""
     return read_processes(connection) if any(found.chain.pid for found in chains) else {}
 
@@ -90,7 +104,11 @@ def _chain(found: RecordedChain, process: Process | None) -> dict[str, Any]:
         "pid": chain.pid or None,
         "process_name": traced(process.name) if process and process.name else None,
         "rank": process.rank if process else None,
-        "operation": chain.cuda_op if find_op(chain.cuda_op) else traced(chain.cuda_op) if chain.cuda_op else None,
+        "operation": chain.cuda_op
+        if find_op(chain.cuda_op)
+        else traced(chain.cuda_op)
+        if chain.cuda_op
+        else None,
         "p50_us": chain.p50_ns // 1000 or None,
         "p99_us": chain.p99_ns // 1000 or None,
         "tail_ratio": chain.tail_ratio or None,
@@ -99,6 +117,9 @@ def _chain(found: RecordedChain, process: Process | None) -> dict[str, Any]:
         "summary": traced(chain.summary, LINE_BYTES),
         "root_cause": traced(chain.root_cause, LINE_BYTES),
         "recommendations": [traced(line, LINE_BYTES) for line in chain.recommendations],
-        "timeline": [{"layer": str(line.layer), "detail": traced(line.detail, LINE_BYTES)} for line in chain.timeline],
+        "timeline": [
+            {"layer": str(line.layer), "detail": traced(line.detail, LINE_BYTES)}
+            for line in chain.timeline
+        ],
     }
     return {key: value for key, value in known.items() if value is not None}

@@ -26,7 +26,10 @@ MAX_ANSWER_BYTES = 1 << 20
 NO_TRACE = "there is no trace on this machine yet; `sudo ingero trace --record` records one"
 log = logging.getLogger(__name__)
 
-Since = Annotated[str, msgspec.Meta(description="how far back from now, such as 5m or 2h; empty is the whole trace")]
+Since = Annotated[
+    str,
+    msgspec.Meta(description="how far back from now, such as 5m or 2h; empty is the whole trace"),
+]
 Pid = Annotated[int, msgspec.Meta(ge=0, description="one process; 0 is all of them")]
 Compact = Annotated[bool, msgspec.Meta(description="short keys, which cost fewer tokens")]
 Asked = TypeVar("Asked")
@@ -52,7 +55,9 @@ class AgentContext:
             with reading(self.db, READ_TIMEOUT_S) as connection:
                 yield connection
         except ForeignFile as error:
-            raise ToolRefused("store", f"the trace is not usable: {traced(str(error), LINE_BYTES)}", 503) from None
+            raise ToolRefused(
+                "store", f"the trace is not usable: {traced(str(error), LINE_BYTES)}", 503
+            ) from None
 
     def since_ns(self, since: str) -> int:
         """The moment a duration ago; 0 is everything."""
@@ -71,7 +76,9 @@ class Told(msgspec.Struct):
     text: str | None = None
 
 
-async def from_trace(context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], Told]) -> Told:
+async def from_trace(
+    context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], Told]
+) -> Told:
     """Answered beside the event loop; a hint where nothing was recorded yet."""
     if not context.db.exists():
         return Told(text=NO_TRACE)
@@ -84,7 +91,9 @@ def nothing_since(connection: sqlite3.Connection, since: str) -> Told:
     if covered is None:
         return Told(text="the trace holds no events; `sudo ingero trace --record` records some")
     first, last = map(rfc3339, covered)
-    return Told(text=f"no events in the last {since}: the trace goes from {first} to {last}; leave `since` out")
+    return Told(
+        text=f"no events in the last {since}: the trace goes from {first} to {last}; leave `since` out"
+    )
 
 
 def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
@@ -95,7 +104,9 @@ def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
     encoded = msgspec.json.encode(shown)
     if len(encoded) > MAX_ANSWER_BYTES:
         raise ToolRefused(
-            "too_large", "the answer is larger than 1 MiB; narrow it with since, pid or limit", status=413
+            "too_large",
+            "the answer is larger than 1 MiB; narrow it with since, pid or limit",
+            status=413,
         )
     if has_traced:
         audit(encoded.decode())

@@ -27,13 +27,21 @@ ACTIONS: Final = ("chains", "ops", "overview", "sql")
 
 class FleetQuestion(msgspec.Struct):
     action: Annotated[
-        str, msgspec.Meta(description="what to ask: chains, ops, overview or sql", extra_json_schema={"enum": ACTIONS})
+        str,
+        msgspec.Meta(
+            description="what to ask: chains, ops, overview or sql",
+            extra_json_schema={"enum": ACTIONS},
+        ),
     ]
-    since: Annotated[str, msgspec.Meta(description="for chains and ops, such as 5m or 2h; empty is everything")] = "5m"
+    since: Annotated[
+        str, msgspec.Meta(description="for chains and ops, such as 5m or 2h; empty is everything")
+    ] = "5m"
     pid: Annotated[Pid, msgspec.Meta(description="for ops: one process; 0 is all")] = 0
     query: Annotated[str, msgspec.Meta(description="for sql: one SELECT, as for run_sql")] = ""
     sql: Annotated[str, msgspec.Meta(description="the same as query")] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS, description="for sql: rows per node")] = DEFAULT_ROWS
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS, description="for sql: rows per node")] = (
+        DEFAULT_ROWS
+    )
     tsc: Compact = True
 
 
@@ -46,7 +54,9 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
     """
     asked = _asked(question)
     if not context.nodes:
-        raise ToolRefused("no_nodes", "no nodes are configured; list them under fleet.nodes in ingero.yaml")
+        raise ToolRefused(
+            "no_nodes", "no nodes are configured; list them under fleet.nodes in ingero.yaml"
+        )
     context.since_ns(question.since)
     check_nodes(context.nodes, context.policy)
     kind, merge = _KINDS[question.action.lower()], RowMerge()
@@ -56,18 +66,27 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
         async for reply in fanout.ask(context.nodes, asked):
             decoded = decode_reply(reply, kind.decode, merge)
             entries = [] if decoded is None else kind.entries(question, merge, reply.name, decoded)
-            size_bytes = _bounded(size_bytes + sum(len(text.encode()) for _, texts in entries for text in texts))
+            size_bytes = _bounded(
+                size_bytes + sum(len(text.encode()) for _, texts in entries for text in texts)
+            )
             found += entries
         offsets = fanout.offsets(context.nodes)
-    skew = [f"clock skew: {_line(str(warning))}" for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)]
-    warnings = [_line(warning) for warning in merge.warnings[:MAX_WARNINGS]]  # they quote what nodes said
+    skew = [
+        f"clock skew: {_line(str(warning))}"
+        for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)
+    ]
+    warnings = [
+        _line(warning) for warning in merge.warnings[:MAX_WARNINGS]
+    ]  # they quote what nodes said
     if len(merge.warnings) > MAX_WARNINGS:
         warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with trouble")
     if merge.is_total_failure:
         raise ToolRefused("unavailable", "no node answered: " + "; ".join(warnings), status=503)
     unsure = unsure_nodes(offsets, SKEW_THRESHOLD_MS)
     if unsure:
-        skew.append(f"{len(unsure)} node(s) answer too slowly to compare clocks to {SKEW_THRESHOLD_MS:g} ms")
+        skew.append(
+            f"{len(unsure)} node(s) answer too slowly to compare clocks to {SKEW_THRESHOLD_MS:g} ms"
+        )
     head = ["Clock warnings:", *skew[:MAX_WARNINGS], ""] if skew else []
     head += [f"WARNING: {warning}" for warning in warnings]
     text = "\n".join([*head, PREAMBLE, *kind.lines(question, merge, found)])
@@ -78,14 +97,20 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
 
 def _bounded(size_bytes: int) -> int:
     if size_bytes > MAX_ANSWER_BYTES:
-        raise ToolRefused("too_large", "the answer is larger than 1 MiB; narrow it with since or limit", status=413)
+        raise ToolRefused(
+            "too_large",
+            "the answer is larger than 1 MiB; narrow it with since or limit",
+            status=413,
+        )
     return size_bytes
 
 
 def _asked(question: FleetQuestion) -> Question:
     action = question.action.lower()
     if action not in ACTIONS:
-        raise ToolRefused("bad_argument", f"action: {question.action!r}; there are {', '.join(ACTIONS)}")
+        raise ToolRefused(
+            "bad_argument", f"action: {question.action!r}; there are {', '.join(ACTIONS)}"
+        )
     if action == "sql":
         sql = question.query or question.sql
         if not sql:
@@ -109,8 +134,13 @@ class _Kind:
 def _chains(question: FleetQuestion, merge: RowMerge, node: str, reply: Chains) -> list[Entry]:
     merge.answered += 1
     if reply.truncated:
-        merge.warnings.append(f"node {node}: only its newest {len(reply.chains)} chains; shorten since")
-    return [(severity_order(chain.severity), _chain(question, chain.node or node, chain)) for chain in reply.chains]
+        merge.warnings.append(
+            f"node {node}: only its newest {len(reply.chains)} chains; shorten since"
+        )
+    return [
+        (severity_order(chain.severity), _chain(question, chain.node or node, chain))
+        for chain in reply.chains
+    ]
 
 
 def _chain(question: FleetQuestion, node: str, chain: ChainRow) -> list[str]:
@@ -134,20 +164,29 @@ def _chain_lines(question: FleetQuestion, _: RowMerge, found: list[Entry]) -> li
 
 def _rows(question: FleetQuestion, merge: RowMerge, node: str, reply: QueryReply) -> list[Entry]:
     if reply.truncated:
-        merge.warnings.append(f"node {node}: only the first {question.limit} rows; raise limit or narrow the query")
+        merge.warnings.append(
+            f"node {node}: only the first {question.limit} rows; raise limit or narrow the query"
+        )
     rows = merge.add(node, reply.columns, reply.rows)
-    return [(0, [_line(value) if isinstance(value, str) else str(value) for value in row]) for row in rows]
+    return [
+        (0, [_line(value) if isinstance(value, str) else str(value) for value in row])
+        for row in rows
+    ]
 
 
 def _row_lines(question: FleetQuestion, merge: RowMerge, found: list[Entry]) -> list[str]:
     table = [[column_name(name) for name in merge.header], *(cells for _, cells in found)]
     widths = [0 if question.tsc else max(map(len, column)) for column in zip(*table, strict=True)]
     gap = "|" if question.tsc else "  "
-    lines = [gap.join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in table]
+    lines = [
+        gap.join(t.ljust(w) for t, w in zip(row, widths, strict=True)).rstrip() for row in table
+    ]
     return [*lines, f"{len(found)} row(s)"]
 
 
-def _whole(question: FleetQuestion, merge: RowMerge, node: str, reply: dict[str, Any]) -> list[Entry]:
+def _whole(
+    question: FleetQuestion, merge: RowMerge, node: str, reply: dict[str, Any]
+) -> list[Entry]:
     merge.answered += 1
     text = msgspec.json.encode(compact(reply) if question.tsc else reply).decode()
     return [(0, [f"--- {traced(node)} ---", traced(text, NODE_BYTES)])]

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Compact, Since, Told, from_trace, nothing_since, told
+from ingero.agent.api.tools.context import (
+    AgentContext,
+    Compact,
+    Since,
+    Told,
+    from_trace,
+    nothing_since,
+    told,
+)
 from ingero.contract.events import Source, op_name
 from ingero.contract.node_api import GraphEvent
 from ingero.contract.timestamps import rfc3339
@@ -28,7 +36,9 @@ MAX_LINES = 200
 MAX_EXECUTABLES = 200
 HOT_RATE_PER_S = 1.0
 
-GraphPid = Annotated[int, msgspec.Meta(ge=1, description="the process; get_trace_stats shows who uses graphs")]
+GraphPid = Annotated[
+    int, msgspec.Meta(ge=1, description="the process; get_trace_stats shows who uses graphs")
+]
 
 
 class LifecycleQuestion(msgspec.Struct):
@@ -64,7 +74,10 @@ def _lifecycle(context: AgentContext, question: LifecycleQuestion) -> Told:
 class FrequencyQuestion(msgspec.Struct):
     pid: GraphPid
     window_seconds: Annotated[
-        float, msgspec.Meta(gt=0, le=86400, description="rates are of so many seconds up to its newest graph call")
+        float,
+        msgspec.Meta(
+            gt=0, le=86400, description="rates are of so many seconds up to its newest graph call"
+        ),
     ] = 60.0
     since: Since = ""
     tsc: Compact = True
@@ -132,7 +145,9 @@ def _line(calls: list[GraphEvent]) -> str:
     failed = f" returned {event.ret_code}" if event.ret_code else ""
     times = f" x{len(calls)}" if len(calls) > 1 else ""
     took = f"{sum(call.duration_us for call in calls)} us"
-    return " ".join(part for part in (event.timestamp, f"{event.op}{times}", handles, f"{took}{failed}") if part)
+    return " ".join(
+        part for part in (event.timestamp, f"{event.op}{times}", handles, f"{took}{failed}") if part
+    )
 
 
 def _handles(event: GraphEvent) -> Iterable[tuple[str, str]]:

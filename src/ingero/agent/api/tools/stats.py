@@ -5,14 +5,28 @@ from typing import Any
 
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Compact, Since, Told, from_trace, nothing_since, told
+from ingero.agent.api.tools.context import (
+    AgentContext,
+    Compact,
+    Since,
+    Told,
+    from_trace,
+    nothing_since,
+    told,
+)
 from ingero.contract.events import OP_TEXT, find_op, op_name, source_name
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.recording.op_stats import OpSummary, summarise
 from ingero.core.sanitise import traced
 from ingero.storage.trace.node_view import counted_ops, system_now
-from ingero.storage.trace.query import Process, count_events, covered_ns, kept_events, read_processes
+from ingero.storage.trace.query import (
+    Process,
+    count_events,
+    covered_ns,
+    kept_events,
+    read_processes,
+)
 from ingero.storage.trace.rows import read_events, read_nodes
 
 MAX_OPS = 100
@@ -53,7 +67,11 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
             "events": {"counted": kept.counted if is_selective else rows, "kept": rows},
             **({"system": msgspec.to_builtins(system)} if system is not None else {}),
             "ops": ops[:MAX_OPS],
-            **({"more": f"{len(ops) - MAX_OPS} more took less time; run_sql has them"} if len(ops) > MAX_OPS else {}),
+            **(
+                {"more": f"{len(ops) - MAX_OPS} more took less time; run_sql has them"}
+                if len(ops) > MAX_OPS
+                else {}
+            ),
         }
         if is_measured and is_selective:
             data["totals"] = _counted(connection, since_ns)[:MAX_OPS]

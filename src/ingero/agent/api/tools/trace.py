@@ -54,7 +54,9 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
     limits = QueryLimits(timeout_s=READ_TIMEOUT_S, max_rows=question.limit, max_bytes=MAX_SQL_BYTES)
     has_left = threading.Event()
     try:
-        result = await asyncio.to_thread(run_query, context.db, question.query, limits, has_left.is_set)
+        result = await asyncio.to_thread(
+            run_query, context.db, question.query, limits, has_left.is_set
+        )
     except Unavailable as error:
         raise ToolRefused("timeout", str(error), status=504) from None
     except (MalformedInput, TooLarge) as error:
@@ -62,7 +64,10 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
         raise ToolRefused("bad_sql", f"{clean(str(error))}{hint}") from None
     finally:
         has_left.set()  # who asked may have left meanwhile: the query ends with the call
-    rows = [[traced(cell, LINE_BYTES) if isinstance(cell, str) else cell for cell in row] for row in result.rows]
+    rows = [
+        [traced(cell, LINE_BYTES) if isinstance(cell, str) else cell for cell in row]
+        for row in result.rows
+    ]
     meta = {
         "rows": len(rows),
         "truncated": result.truncated,
@@ -79,7 +84,9 @@ def column_name(name: str) -> str:
 
 class StacksQuestion(msgspec.Struct):
     source: Annotated[str, msgspec.Meta(description=f"{_SOURCES}; empty is all")] = ""
-    op: Annotated[str, msgspec.Meta(description="operation, such as cudaMemcpyAsync; empty is all")] = ""
+    op: Annotated[
+        str, msgspec.Meta(description="operation, such as cudaMemcpyAsync; empty is all")
+    ] = ""
     pid: Pid = 0
     since: Since = ""
     limit: Annotated[int, msgspec.Meta(ge=1, le=100, description="stacks")] = 10
@@ -100,19 +107,30 @@ def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
     if question.op:
         key = find_op(question.op)
         if key is None:
-            raise ToolRefused("bad_argument", f"op: no operation is called {question.op!r}; the table `ops` lists them")
+            raise ToolRefused(
+                "bad_argument",
+                f"op: no operation is called {question.op!r}; the table `ops` lists them",
+            )
         if source not in (None, key[0]):
-            raise ToolRefused("bad_argument", f"op: {question.op} is of source {source_name(key[0])}")
+            raise ToolRefused(
+                "bad_argument", f"op: {question.op} is of source {source_name(key[0])}"
+            )
         source, op = key
     with context.reading() as connection:
         if not count_events(connection, since_ns):
             return nothing_since(connection, question.since)
-        found = read_stacks(connection, since_ns, source, op, question.pid or None, question.limit + 1)
+        found = read_stacks(
+            connection, since_ns, source, op, question.pid or None, question.limit + 1
+        )
     if not found:
         return Told(
             text="no call stacks of such calls were recorded; `sudo ingero trace --record` keeps those of slow ones"
         )
-    note = {"more": f"only the first {question.limit}; raise limit"} if len(found) > question.limit else {}
+    note = (
+        {"more": f"only the first {question.limit}; raise limit"}
+        if len(found) > question.limit
+        else {}
+    )
     stacks = [_stack(stack) for stack in found[: question.limit]]
     return told({"stacks": stacks, **note}, question.tsc, has_traced=True)
 
@@ -134,7 +152,11 @@ def _stack(stack: StackUse) -> dict[str, Any]:
         "avg_us": round(stack.mean_ns / 1e3, 3),
         "min_us": stack.min_ns / 1e3,
         "max_us": stack.max_ns / 1e3,
-        **({"sum_arg0": int(stack.sum_arg0)} if (stack.source, stack.op) in SUMMED_ARG0_OPS else {}),
+        **(
+            {"sum_arg0": int(stack.sum_arg0)} if (stack.source, stack.op) in SUMMED_ARG0_OPS else {}
+        ),
         **({"processes": traced_list(stack.processes)} if stack.processes else {}),
-        "frames": [traced(str(frame), LINE_BYTES) for frame in decode_frames(stack.ips, stack.frames)],
+        "frames": [
+            traced(str(frame), LINE_BYTES) for frame in decode_frames(stack.ips, stack.frames)
+        ],
     }

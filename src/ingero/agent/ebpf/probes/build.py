@@ -13,7 +13,15 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent
 TARGETS: Final = {"x86_64": "x86", "aarch64": "arm64"}
-_DROPPED: Final = (".debug", ".rel.debug", ".BTF.ext", ".rel.BTF", ".eh_frame", ".rel.eh_frame", ".llvm_addrsig")
+_DROPPED: Final = (
+    ".debug",
+    ".rel.debug",
+    ".BTF.ext",
+    ".rel.BTF",
+    ".eh_frame",
+    ".rel.eh_frame",
+    ".llvm_addrsig",
+)
 _HEADER_SIZE, _ROW_SIZE = 64, 64
 
 
@@ -37,8 +45,18 @@ def build(folder: Path = SOURCES) -> list[Path]:
             raw = Path(work) / "trace.o"
             options = ["-target", "bpfel-freestanding", "-mcpu=v3", "-g", "-O2", "-Wall", "-Werror"]
             defines = [f"-D__TARGET_ARCH_{architecture}", f'-DSOURCE_DIGEST="{digest}"']
-            command = [sys.executable, "-m", "ziglang", "cc", *options, *defines, f"-ffile-prefix-map={SOURCES}=."]
-            subprocess.run([*command, "-c", str(SOURCES / "trace.bpf.c"), "-o", str(raw)], check=True, cwd=work)
+            command = [
+                sys.executable,
+                "-m",
+                "ziglang",
+                "cc",
+                *options,
+                *defines,
+                f"-ffile-prefix-map={SOURCES}=.",
+            ]
+            subprocess.run(
+                [*command, "-c", str(SOURCES / "trace.bpf.c"), "-o", str(raw)], check=True, cwd=work
+            )
             path = object_path(machine, folder)
             path.write_bytes(slim(raw.read_bytes()))
             made.append(path)
@@ -49,7 +67,10 @@ def slim(data: bytes) -> bytes:
     """The same object without debug sections; section numbers stay, so nothing else changes."""
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names = struct.unpack_from("<HH", data, 60)
-    rows = [list(struct.unpack_from("<IIQQQQIIQQ", data, table + _ROW_SIZE * index)) for index in range(count)]
+    rows = [
+        list(struct.unpack_from("<IIQQQQIIQQ", data, table + _ROW_SIZE * index))
+        for index in range(count)
+    ]
     strings_at = rows[names][4]
     out = bytearray(data[:_HEADER_SIZE])
     for row in rows:

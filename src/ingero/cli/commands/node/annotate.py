@@ -11,12 +11,21 @@ from ingero.errors import MalformedInput
 
 @click.command()
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE…")
-@click.option("--pid", type=click.IntRange(1), help="The process it is about [default: the whole node].")
-@click.option("--at", "at_ns", type=click.IntRange(1), help="Unix time in nanoseconds [default: now].")
-@click.option("--span-start", type=click.IntRange(1), help="Beginning of a stretch of time, in nanoseconds.")
+@click.option(
+    "--pid", type=click.IntRange(1), help="The process it is about [default: the whole node]."
+)
+@click.option(
+    "--at", "at_ns", type=click.IntRange(1), help="Unix time in nanoseconds [default: now]."
+)
+@click.option(
+    "--span-start", type=click.IntRange(1), help="Beginning of a stretch of time, in nanoseconds."
+)
 @click.option("--span-end", type=click.IntRange(1), help="Its end.")
 @click.option(
-    "--socket", "path", type=click.Path(path_type=Path), help="Socket of the recorder [default: where it listens]."
+    "--socket",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Socket of the recorder [default: where it listens].",
 )
 def command(
     labels: tuple[str, ...], pid: int | None, at_ns: int | None, span_start: int | None, span_end: int | None,
@@ -40,7 +49,9 @@ def command(
     )  # fmt: skip
     line = encode_annotation(note)
     send_annotation(path or find_socket(SOCKET_NAME), line)
-    print(f"annotated {', '.join(f'{key}={value}' for key, value in pairs.items())}", file=sys.stderr)
+    print(
+        f"annotated {', '.join(f'{key}={value}' for key, value in pairs.items())}", file=sys.stderr
+    )
 
 
 def _pair(label: str) -> tuple[str, str]:

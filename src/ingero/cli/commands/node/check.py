@@ -15,9 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--fleet", metavar="URL", help="Instead: does a push from here reach this Fleet (http[s]://host:4318)?")
-@click.option("--cluster", default=DEFAULT_CLUSTER, show_default=True, help="With --fleet: whose quorum.")
-@click.option("--ca-cert", type=click.Path(path_type=Path), help="With --fleet: authority of its certificate.")
+@click.option(
+    "--fleet",
+    metavar="URL",
+    help="Instead: does a push from here reach this Fleet (http[s]://host:4318)?",
+)
+@click.option(
+    "--cluster", default=DEFAULT_CLUSTER, show_default=True, help="With --fleet: whose quorum."
+)
+@click.option(
+    "--ca-cert", type=click.Path(path_type=Path), help="With --fleet: authority of its certificate."
+)
 @AS_JSON
 def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None) -> int:
     """Say whether this node can be traced, piece by piece: what is there, what is missing, what that costs, what to do.
@@ -43,7 +51,12 @@ def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
     if as_json:
         keys = ("name", "pass", "optional", "value", "detail", "recommendation")
         rows = [(c.name, c.passed, c.optional, c.value, c.detail, c.recommendation) for c in checks]
-        print_json({"all_passed": all_passed, "checks": [dict(zip(keys, row, strict=True)) for row in rows]})
+        print_json(
+            {
+                "all_passed": all_passed,
+                "checks": [dict(zip(keys, row, strict=True)) for row in rows],
+            }
+        )
         return 0 if all_passed else 1
     width = max(len(check.name) for check in checks)
     for check in checks:
@@ -51,7 +64,10 @@ def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
         print(
             f"{coloured('ok  ', '32') if check.passed else failed}  {check.name.ljust(width)}  {printable(check.value)}"
         )
-        for line in (check.detail, f"do: {check.recommendation}" if check.recommendation and not check.passed else ""):
+        for line in (
+            check.detail,
+            f"do: {check.recommendation}" if check.recommendation and not check.passed else "",
+        ):
             if line:
                 print(f"      {' ' * width}  {printable(line)}")
     print(f"\n{ready}" if all_passed else "\nnot ready: see FAIL above")

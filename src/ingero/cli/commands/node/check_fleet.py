@@ -32,13 +32,24 @@ def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
     try:
         connection.connect()
     except ssl.SSLCertVerificationError as error:
-        return [Check("reach", True, url), Check("TLS", False, error.verify_message, recommendation=_TLS_ADVICE)]
+        return [
+            Check("reach", True, url),
+            Check("TLS", False, error.verify_message, recommendation=_TLS_ADVICE),
+        ]
     except ssl.SSLError as error:
         advice = failure_text(url, error, _TLS_ADVICE)
-        return [Check("reach", True, url), Check("TLS", False, "no TLS connection", recommendation=advice)]
+        return [
+            Check("reach", True, url),
+            Check("TLS", False, "no TLS connection", recommendation=advice),
+        ]
     except OSError as error:
         return [
-            Check("reach", False, f"{url}: {error}", recommendation="is ingero-fleet running there, is the port open?")
+            Check(
+                "reach",
+                False,
+                f"{url}: {error}",
+                recommendation="is ingero-fleet running there, is the port open?",
+            )
         ]
     checks = [Check("reach", True, url)]
     if isinstance(connection.sock, ssl.SSLSocket):
@@ -74,18 +85,32 @@ def _refused_push(status: int) -> Check:
         429: "Fleet sheds load; push less often",
         503: "Fleet is starting or stopping; try again",
     }
-    return Check("push", False, f"HTTP {status}", recommendation=advice.get(status, "see Fleet's log"))
+    return Check(
+        "push", False, f"HTTP {status}", recommendation=advice.get(status, "see Fleet's log")
+    )
 
 
 def _clock(reply: http.client.HTTPResponse) -> list[Check]:
     try:
-        difference_s = time.time() - email.utils.parsedate_to_datetime(reply.headers.get("Date") or "").timestamp()
+        difference_s = (
+            time.time()
+            - email.utils.parsedate_to_datetime(reply.headers.get("Date") or "").timestamp()
+        )
     except ValueError:  # a proxy in between that keeps no time
         return []
     ok = abs(difference_s) <= MAX_CLOCK_DIFFERENCE_S
-    value = f"within {MAX_CLOCK_DIFFERENCE_S:g} s of Fleet's" if ok else f"{difference_s:+.0f} s against Fleet's"
+    value = (
+        f"within {MAX_CLOCK_DIFFERENCE_S:g} s of Fleet's"
+        if ok
+        else f"{difference_s:+.0f} s against Fleet's"
+    )
     return [
-        Check("clock", ok, value, recommendation="" if ok else "run NTP or PTP on both; until then times do not match")
+        Check(
+            "clock",
+            ok,
+            value,
+            recommendation="" if ok else "run NTP or PTP on both; until then times do not match",
+        )
     ]
 
 

@@ -32,13 +32,21 @@ _FILE = click.Path(path_type=Path)
     help="Where to listen; `:PORT` is every address, IPv4 and IPv6.",
 )
 @TRACE_DB
-@click.option("--node", help="Name of this node [default: the one in the database, else the host name].")
-@click.option("--host-name", "host_names", multiple=True, help="Another name callers use for this machine.")
+@click.option(
+    "--node", help="Name of this node [default: the one in the database, else the host name]."
+)
+@click.option(
+    "--host-name", "host_names", multiple=True, help="Another name callers use for this machine."
+)
 @click.option("--tls-cert", type=_FILE, help="Own certificate; with --tls-key.")
 @click.option("--tls-key", type=_FILE, help="Its key, readable by its owner only.")
-@click.option("--client-ca", type=_FILE, help="Only answer clients with a certificate from this authority.")
+@click.option(
+    "--client-ca", type=_FILE, help="Only answer clients with a certificate from this authority."
+)
 @click.option("--no-tls", is_flag=True, help="Plaintext; only on loopback.")
-@click.option("--token-file", type=_FILE, help=f"Want this bearer token for the API [else ${TOKEN_VARIABLE}].")
+@click.option(
+    "--token-file", type=_FILE, help=f"Want this bearer token for the API [else ${TOKEN_VARIABLE}]."
+)
 @click.option("--token", hidden=True, help="Refused: arguments are visible to every user.")
 def command(
     addr: str, db: Path | None, node: str | None, host_names: tuple[str, ...], tls_cert: Path | None,
@@ -53,7 +61,9 @@ def command(
       ingero dashboard --token-file /etc/ingero/token --client-ca ca.pem
     """
     if token:
-        raise AuthError(f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}")
+        raise AuthError(
+            f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}"
+        )
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
     if no_tls and (tls_cert or client_ca):
@@ -81,7 +91,10 @@ async def _serve(settings: DashboardSettings) -> None:
             file=sys.stderr,
         )
     if not settings.db.exists():
-        print(f"no trace yet at {settings.db}: answers are empty until `ingero trace` records one", file=sys.stderr)
+        print(
+            f"no trace yet at {settings.db}: answers are empty until `ingero trace` records one",
+            file=sys.stderr,
+        )
     await serve_until_signal(serving)
 
 

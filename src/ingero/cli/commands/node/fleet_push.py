@@ -44,27 +44,61 @@ FLEET = stacked(
     click.option("--confirmations", type=int, help="Evaluations below the line before a node is named.  [default: 3]"),
 )  # fmt: skip
 LOCAL = stacked(
-    click.option("--remediate", is_flag=True, default=None, help="Open the Unix socket that says who is slow."),
-    click.option("--remediate-socket", type=FILE, help="Where.  [default: ingero-remediate.sock in the run directory]"),
-    click.option("--remediate-gid", type=int, help="Group that may read it; below 0 is nobody.  [default: 65532]"),
-    click.option("--signal-db-path", type=FILE, help="Trace database.  [default: ~/.ingero/ingero.db]"),
-    click.option("--signal-window", type=Duration(), help="How far back a look at the database goes.  [default: 60s]"),
+    click.option(
+        "--remediate",
+        is_flag=True,
+        default=None,
+        help="Open the Unix socket that says who is slow.",
+    ),
+    click.option(
+        "--remediate-socket",
+        type=FILE,
+        help="Where.  [default: ingero-remediate.sock in the run directory]",
+    ),
+    click.option(
+        "--remediate-gid",
+        type=int,
+        help="Group that may read it; below 0 is nobody.  [default: 65532]",
+    ),
+    click.option(
+        "--signal-db-path", type=FILE, help="Trace database.  [default: ~/.ingero/ingero.db]"
+    ),
+    click.option(
+        "--signal-window",
+        type=Duration(),
+        help="How far back a look at the database goes.  [default: 60s]",
+    ),
     click.option("--signal-num-gpus", type=click.IntRange(0), help="0 asks the driver."),
     click.option(
         "--collectives",
         type=click.Choice([c.value for c in CollectivesFrom]),
         help="Where collectives of the ranks here are read.  [default: auto, rings and database]",
     ),
-    click.option("--warmup-samples", type=click.IntRange(0), help="Samples before a node counts.  [default: 30]"),
+    click.option(
+        "--warmup-samples",
+        type=click.IntRange(0),
+        help="Samples before a node counts.  [default: 30]",
+    ),
     click.option("--otlp-enabled", is_flag=True, default=None, help="Send a span per episode."),
     click.option("--otlp-endpoint", metavar="HOST:PORT|URL", help="Where spans go, over HTTP."),
     click.option(
-        "--otlp-insecure/--no-otlp-insecure", default=None, help="Spans in plain text.  [default: on this machine only]"
+        "--otlp-insecure/--no-otlp-insecure",
+        default=None,
+        help="Spans in plain text.  [default: on this machine only]",
     ),
     click.option("--stub", is_flag=True, help="Constant signals, to try a Fleet without a GPU."),
-    click.option("--replay", type=FILE, help="Recorded signals, one JSON object per line and tick."),
-    click.option("--metrics-listen", metavar="HOST:PORT", help="Serve agent metrics here.  [default: off]"),
-    click.option("--config", "config_path", type=FILE, help="Settings.  [default: the first ingero.yaml found]"),
+    click.option(
+        "--replay", type=FILE, help="Recorded signals, one JSON object per line and tick."
+    ),
+    click.option(
+        "--metrics-listen", metavar="HOST:PORT", help="Serve agent metrics here.  [default: off]"
+    ),
+    click.option(
+        "--config",
+        "config_path",
+        type=FILE,
+        help="Settings.  [default: the first ingero.yaml found]",
+    ),
     log_level_option(None),
 )
 
@@ -72,7 +106,9 @@ LOCAL = stacked(
 @click.command()
 @FLEET
 @LOCAL
-def command(config_path: Path | None, log_level: str | None, stub: bool, replay: Path | None, **flags: Any) -> None:
+def command(
+    config_path: Path | None, log_level: str | None, stub: bool, replay: Path | None, **flags: Any
+) -> None:
     """Push this node's health to Fleet and learn from the reply whether it is slow.
 
     Settings come from ingero.yaml; a flag given here wins. Opens no TCP port unless --metrics-listen is given.
@@ -91,7 +127,10 @@ def command(config_path: Path | None, log_level: str | None, stub: bool, replay:
     config = apply_flags(load_ingero(config_path), flags)
     set_up_logging(log_level or config.agent.log_level)
     options = AgentOptions(
-        stub=stub, replay=replay, metrics_listen=flags["metrics_listen"], persist=flags["fleet_persist_path"] != ""
+        stub=stub,
+        replay=replay,
+        metrics_listen=flags["metrics_listen"],
+        persist=flags["fleet_persist_path"] != "",
     )
     asyncio.run(Agent(config, options).run())
 
@@ -99,7 +138,9 @@ def command(config_path: Path | None, log_level: str | None, stub: bool, replay:
 def apply_flags(config: IngeroConfig, flags: dict[str, Any]) -> IngeroConfig:
     """The file's settings with every flag that was given; the same range checks apply. Raises ConfigError."""
     given = {name: value for name, value in flags.items() if value is not None}
-    tls = _replaced(config.fleet.tls, given, ca="fleet_tls_ca", cert="fleet_tls_cert", key="fleet_tls_key")
+    tls = _replaced(
+        config.fleet.tls, given, ca="fleet_tls_ca", cert="fleet_tls_cert", key="fleet_tls_key"
+    )
     fleet = _replaced(
         replace(config.fleet, tls=tls),
         given,
@@ -129,10 +170,20 @@ def apply_flags(config: IngeroConfig, flags: dict[str, Any]) -> IngeroConfig:
         fleet=fleet,
         health=_health(config, given),
         remediate=_replaced(
-            config.remediate, given, enabled="remediate", socket="remediate_socket", gid="remediate_gid"
+            config.remediate,
+            given,
+            enabled="remediate",
+            socket="remediate_socket",
+            gid="remediate_gid",
         ),
         signals=signals,
-        otlp=_replaced(config.otlp, given, enabled="otlp_enabled", endpoint="otlp_endpoint", insecure="otlp_insecure"),
+        otlp=_replaced(
+            config.otlp,
+            given,
+            enabled="otlp_enabled",
+            endpoint="otlp_endpoint",
+            insecure="otlp_insecure",
+        ),
         store=_replaced(config.store, given, path="signal_db_path"),
     )
 
@@ -146,7 +197,10 @@ def _health(config: IngeroConfig, given: dict[str, Any]) -> Any:
         health,
         baseline=_replaced(health.baseline, given, warmup_samples="warmup_samples"),
         classifier=_replaced(
-            health.classifier, given, hysteresis="fleet_classifier_hysteresis", confirmations="confirmations"
+            health.classifier,
+            given,
+            hysteresis="fleet_classifier_hysteresis",
+            confirmations="confirmations",
         ),
         persistence=persistence,
     )

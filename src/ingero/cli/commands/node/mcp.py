@@ -25,11 +25,25 @@ MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a var
 
 
 @click.command()
-@click.option("--http", "address", metavar="ADDR", help="Serve HTTPS at ADDR instead of standard input and output.")
+@click.option(
+    "--http",
+    "address",
+    metavar="ADDR",
+    help="Serve HTTPS at ADDR instead of standard input and output.",
+)
 @TRACE_DB
-@click.option("--log", "log_file", type=click.Path(path_type=Path), help="Append the server's log to this file.")
-@click.option("--mcp-bearer-token", hidden=True, help="Refused: arguments are visible to every user.")
-def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None) -> int:
+@click.option(
+    "--log",
+    "log_file",
+    type=click.Path(path_type=Path),
+    help="Append the server's log to this file.",
+)
+@click.option(
+    "--mcp-bearer-token", hidden=True, help="Refused: arguments are visible to every user."
+)
+def command(
+    address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None
+) -> int:
     """Serve this node's tools over MCP: statistics, causal chains, stacks, SQL, CUDA graphs, the other nodes.
 
     Over HTTPS a bearer token is wanted when $INGERO_MCP_BEARER_TOKEN is set.
@@ -40,7 +54,9 @@ def command(address: str | None, db: Path | None, log_file: Path | None, mcp_bea
       ingero mcp --http 127.0.0.1:8090    streamable HTTP at /mcp
     """
     if mcp_bearer_token:
-        raise AuthError(f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}")
+        raise AuthError(
+            f"a token on the command line is visible to every user; set ${MCP_TOKEN_VARIABLE}"
+        )
     from ingero.cli.show.logs import set_up_logging
 
     set_up_logging("info", log_file)
@@ -55,7 +71,9 @@ def _server(db: Path, *, is_local: bool) -> Any:
     """The MCP SDK takes seconds to import, so only this command does."""
     from ingero.transport.tools.mcp import McpPrompt, McpSurface
 
-    context = agent_context(db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None)
+    context = agent_context(
+        db, may_page=is_local or token_from(None, MCP_TOKEN_VARIABLE) is not None
+    )
     return McpSurface(
         name="ingero",
         tools=AGENT_TOOLS,
@@ -73,12 +91,21 @@ async def _serve_http(server: Any, address: str) -> None:
     mcp = HttpMcp(server)
     await mcp.start()
     try:
-        serving = await start_app(_guarded(mcp.handle, token_digest(token) if token else None), address)
-        print(f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}", file=sys.stderr, flush=True)
+        serving = await start_app(
+            _guarded(mcp.handle, token_digest(token) if token else None), address
+        )
+        print(
+            f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}",
+            file=sys.stderr,
+            flush=True,
+        )
         if serving.notice:
             print(serving.notice, file=sys.stderr, flush=True)
         if not token:
-            print(f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}", file=sys.stderr)
+            print(
+                f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}",
+                file=sys.stderr,
+            )
         await serve_until_signal(serving)
     finally:
         await mcp.stop()
@@ -99,9 +126,18 @@ def _guarded(handle: Any, digest: bytes | None) -> Any:
                 return
             status, extra = 401, [(b"www-authenticate", b'Bearer error="invalid_token"')]
         await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain"), *extra]}
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"text/plain"), *extra],
+            }
         )
-        await send({"type": "http.response.body", "body": b"not here\n" if status == 404 else b"unauthorized\n"})
+        await send(
+            {
+                "type": "http.response.body",
+                "body": b"not here\n" if status == 404 else b"unauthorized\n",
+            }
+        )
 
     return app
 
@@ -147,7 +183,9 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool
       ingero ask query_fleet action=chains since=1h
     """
     if name is None:
-        print_summaries(("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json)
+        print_summaries(
+            ("tool", "answers"), {tool.name: tool.summary for tool in AGENT_TOOLS}, as_json
+        )
         return 0
     context = agent_context(trace_database(db), may_page=True)
     answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))

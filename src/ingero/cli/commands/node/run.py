@@ -22,8 +22,17 @@ PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
 RECORDER_ENTRIES = "2000"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell says
-PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
-CHILD_CHECK_S = 1.0  # should its end go unsignalled: another thread of ours may have taken the signal
+PASSED_ON = {
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+}
+CHILD_CHECK_S = (
+    1.0  # should its end go unsignalled: another thread of ours may have taken the signal
+)
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a command must not inherit that
 
 EPILOG = """\b
@@ -35,7 +44,11 @@ Examples:
 
 
 @click.command(epilog=EPILOG)
-@click.option("--flight-recorder", is_flag=True, help="Also let PyTorch keep recent collectives for a dump on demand.")
+@click.option(
+    "--flight-recorder",
+    is_flag=True,
+    help="Also let PyTorch keep recent collectives for a dump on demand.",
+)
 @click.option("--keep-rings", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
               help="When the job has ended, keep its records in DIR (the last 16384 of every rank).")  # fmt: skip
 @click.option("--print-env", is_flag=True, help="Print the variables instead of starting anything.")
@@ -44,7 +57,12 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print them as a JSON object.")
 @click.argument("args", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(
-    flight_recorder: bool, keep_rings: Path | None, print_env: bool, form: str, as_json: bool, args: tuple[str, ...]
+    flight_recorder: bool,
+    keep_rings: Path | None,
+    print_env: bool,
+    form: str,
+    as_json: bool,
+    args: tuple[str, ...],
 ) -> int:
     """Start a job so that every collective is timed on the GPU.
 
@@ -71,9 +89,13 @@ def plugin_path() -> Path:
     """The plugin for this machine, or why there is none."""
     library = Path(str(ingero.agent.nccl.__path__[0])) / platform.machine() / LIBRARY
     if not library.is_file():
-        raise Unavailable(f"no NCCL plugin for {platform.machine()} in this installation; collectives are not timed")
+        raise Unavailable(
+            f"no NCCL plugin for {platform.machine()} in this installation; collectives are not timed"
+        )
     if len(str(library)) > MAX_PLUGIN_PATH:
-        raise Unavailable(f"{library} is longer than the {MAX_PLUGIN_PATH} characters NCCL reads; install it elsewhere")
+        raise Unavailable(
+            f"{library} is longer than the {MAX_PLUGIN_PATH} characters NCCL reads; install it elsewhere"
+        )
     return library
 
 
@@ -107,7 +129,11 @@ def merged_environment(own: Mapping[str, str], wanted: Mapping[str, str]) -> dic
     """Your variables win: what is set already stays, with one line about what that costs."""
     for name in wanted:
         if own.get(name, wanted[name]) != wanted[name]:
-            cost = "collectives are not timed by Ingero" if name == PLUGIN_VARIABLE else "it is left as it is"
+            cost = (
+                "collectives are not timed by Ingero"
+                if name == PLUGIN_VARIABLE
+                else "it is left as it is"
+            )
             click.echo(f"ingero run: {name} is {own[name]!r} already; {cost}", err=True)
     return {**wanted, **own}
 
@@ -133,7 +159,9 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
             for ring in sorted(folder.iterdir()):
                 shutil.copy2(ring, target / ring.name)
         except OSError as error:  # the job's exit status matters more than its records
-            click.echo(f"ingero run: not all records could be kept in {target}: {error.strerror}", err=True)
+            click.echo(
+                f"ingero run: not all records could be kept in {target}: {error.strerror}", err=True
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return status
@@ -144,11 +172,15 @@ def _supervise(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
     awaited = PASSED_ON | {signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     try:
-        child = os.posix_spawnp(command[0], command, environment, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON)
+        child = os.posix_spawnp(
+            command[0], command, environment, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON
+        )
         ended = 0
         while not ended:
             info = signal.sigtimedwait(awaited, CHILD_CHECK_S)
-            if info and info.si_signo != signal.SIGCHLD and info.si_code <= 0:  # from a process, not from the kernel
+            if (
+                info and info.si_signo != signal.SIGCHLD and info.si_code <= 0
+            ):  # from a process, not from the kernel
                 os.kill(child, info.si_signo)
             ended, status = os.waitpid(child, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status)
@@ -185,14 +217,28 @@ def _k8s(wanted: Mapping[str, str]) -> str:
     lines = ["# container", "env:"]
     for name, value in wanted.items():
         lines += [f"  - name: {name}", f"    value: {json.dumps(value)}"]
-    lines += ["volumeMounts:", "  - name: ingero-nccl", f"    mountPath: {folder}", "    readOnly: true"]
-    lines += ["# pod", "volumes:", "  - name: ingero-nccl", "    hostPath:", f"      path: {folder}"]
+    lines += [
+        "volumeMounts:",
+        "  - name: ingero-nccl",
+        f"    mountPath: {folder}",
+        "    readOnly: true",
+    ]
+    lines += [
+        "# pod",
+        "volumes:",
+        "  - name: ingero-nccl",
+        "    hostPath:",
+        f"      path: {folder}",
+    ]
     return "\n".join(lines)
 
 
 def _docker(wanted: Mapping[str, str]) -> str:
     folder = Path(wanted[PLUGIN_VARIABLE]).parent
-    options = [f"--volume={folder}:{folder}:ro", *(f"--env={name}={value}" for name, value in wanted.items())]
+    options = [
+        f"--volume={folder}:{folder}:ro",
+        *(f"--env={name}={value}" for name, value in wanted.items()),
+    ]
     return " ".join(shlex.quote(option) for option in options)
 
 

@@ -39,7 +39,9 @@ class Pids(click.ParamType[tuple[int, ...]]):
 
     name = "pids"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
         parts = str(value).split(",")
         if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
             self.fail(f"{value!r} is not a process id or a list such as 123,456", param, ctx)
@@ -48,33 +50,75 @@ class Pids(click.ParamType[tuple[int, ...]]):
 
 @click.command()
 @click.option(
-    "--pid", "pids", type=Pids(), help="Only these processes and their children [default: all that use CUDA]."
+    "--pid",
+    "pids",
+    type=Pids(),
+    help="Only these processes and their children [default: all that use CUDA].",
 )
-@click.option("--node", help="Name of this node [default: agent.node of ingero.yaml, else the host name].")
+@click.option(
+    "--node", help="Name of this node [default: agent.node of ingero.yaml, else the host name]."
+)
 @click.option("--duration", type=Duration(), help="Stop after 30s, 5m … [default: on Ctrl-C].")
-@click.option("--record/--no-record", default=True, show_default=True, help="Keep a trace database.")
+@click.option(
+    "--record/--no-record", default=True, show_default=True, help="Keep a trace database."
+)
 @TRACE_DB
-@click.option("--record-all", is_flag=True, help="A row for every call, not only for slow, failed and sampled ones.")
-@click.option("--stack/--no-stack", default=True, show_default=True, help="Call stacks of slow calls.")
-@click.option("--stack-samples", type=click.IntRange(1), default=100, show_default=True, help="Rows per call stack.")
-@click.option("--max-db", type=Size(), help="Prune the oldest rows above this size; 0 is no limit [default: 10g].")
-@click.option("--db-rollover-size", type=Size(), default="0", help="Move the file aside at this size instead.")
 @click.option(
-    "--db-rollover-keep", type=click.IntRange(1), default=6, show_default=True, help="Files moved aside to keep."
+    "--record-all",
+    is_flag=True,
+    help="A row for every call, not only for slow, failed and sampled ones.",
 )
 @click.option(
-    "--deadband", type=click.FloatRange(0, 100), default=0.0, help="Percent a system number must move to be kept."
+    "--stack/--no-stack", default=True, show_default=True, help="Call stacks of slow calls."
 )
 @click.option(
-    "--heartbeat", type=Duration(), default="0", help="Keep a system sample, and print a JSON line, this often anyway."
+    "--stack-samples",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Rows per call stack.",
+)
+@click.option(
+    "--max-db",
+    type=Size(),
+    help="Prune the oldest rows above this size; 0 is no limit [default: 10g].",
+)
+@click.option(
+    "--db-rollover-size", type=Size(), default="0", help="Move the file aside at this size instead."
+)
+@click.option(
+    "--db-rollover-keep",
+    type=click.IntRange(1),
+    default=6,
+    show_default=True,
+    help="Files moved aside to keep.",
+)
+@click.option(
+    "--deadband",
+    type=click.FloatRange(0, 100),
+    default=0.0,
+    help="Percent a system number must move to be kept.",
+)
+@click.option(
+    "--heartbeat",
+    type=Duration(),
+    default="0",
+    help="Keep a system sample, and print a JSON line, this often anyway.",
 )
 @click.option("--annotate", is_flag=True, help="Listen for `ingero annotate` on a Unix socket.")
 @click.option(
-    "--annotate-socket-gid", type=int, default=-1, help="Group that may annotate [default: yours under sudo]."
+    "--annotate-socket-gid",
+    type=int,
+    default=-1,
+    help="Group that may annotate [default: yours under sudo].",
 )
-@click.option("--dashboard", metavar="HOST:PORT", help="Serve the recording, as `ingero dashboard` does.")
 @click.option(
-    "--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics of the recording; `:PORT` is every address."
+    "--dashboard", metavar="HOST:PORT", help="Serve the recording, as `ingero dashboard` does."
+)
+@click.option(
+    "--metrics-listen",
+    metavar="HOST:PORT",
+    help="Serve Prometheus metrics of the recording; `:PORT` is every address.",
 )
 @click.option("--no-io", is_flag=True, help="Without block I/O.")
 @click.option("--no-tcp", is_flag=True, help="Without TCP retransmissions.")
@@ -112,12 +156,20 @@ def command(
         record_all=record_all,
         stack_samples=stack_samples,
         workload=config.fleet.workload_type,
-        size=SizePolicy(config.store.max_db_size if max_db is None else max_db, db_rollover_size, db_rollover_keep),
+        size=SizePolicy(
+            config.store.max_db_size if max_db is None else max_db,
+            db_rollover_size,
+            db_rollover_keep,
+        ),
         deadband_pct=deadband,
         heartbeat_s=heartbeat,
         annotate=own_socket(SOCKET_NAME) if annotate and record else None,
         annotate_gid=annotate_socket_gid,
-        flags=",".join(name for name, on in (("stack", stack), ("record", record), ("record-all", record_all)) if on),
+        flags=",".join(
+            name
+            for name, on in (("stack", stack), ("record", record), ("record-all", record_all))
+            if on
+        ),
     )
     without = {name for name, off in (("block", no_io), ("tcp", no_tcp)) if off}
     policy = trace_policy(config, pids=pids, record_all=record_all, stacks=stack, without=without)
@@ -129,7 +181,11 @@ def command(
 
 
 def _trace(
-    options: TraceOptions, policy: TracePolicy, metrics_listen: str | None, dashboard: list[str], as_json: bool
+    options: TraceOptions,
+    policy: TracePolicy,
+    metrics_listen: str | None,
+    dashboard: list[str],
+    as_json: bool,
 ) -> None:
     feed = LiveFeed(policy, options.node)
     try:
@@ -150,7 +206,12 @@ def _serve_metrics(address: str, app: TraceApp, feed: LiveFeed) -> str:
 
 
 def trace_policy(
-    config: IngeroConfig, *, pids: tuple[int, ...] | None, record_all: bool, stacks: bool, without: AbstractSet[str]
+    config: IngeroConfig,
+    *,
+    pids: tuple[int, ...] | None,
+    record_all: bool,
+    stacks: bool,
+    without: AbstractSet[str],
 ) -> TracePolicy:
     """What is traced, and how much of a core that may cost each process."""
     return TracePolicy(
@@ -182,7 +243,9 @@ def node_name(flag: str | None, config: IngeroConfig) -> str:
     return name
 
 
-def _announce(options: TraceOptions, feed: LiveFeed, metrics: str | None, dashboard: list[str]) -> None:
+def _announce(
+    options: TraceOptions, feed: LiveFeed, metrics: str | None, dashboard: list[str]
+) -> None:
     where = f"recording to {options.db}" if options.db else "not recording"
     print(f"tracing node {options.node}, {where}; Ctrl-C ends", file=sys.stderr)
     for line in dashboard:
@@ -206,7 +269,9 @@ def run_trace(app: TraceApp, as_json: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     screen = _JsonScreen(app) if as_json else _TableScreen()
-    view = app.run(stop, screen.on_tick, screen.on_events if isinstance(screen, _JsonScreen) else None)
+    view = app.run(
+        stop, screen.on_tick, screen.on_events if isinstance(screen, _JsonScreen) else None
+    )
     screen.end(view)
 
 
@@ -240,7 +305,9 @@ class _JsonScreen:
         self._next_s = time.monotonic() + self._every_s
 
     def on_events(self, traced: TracedEvents, unusual: NDArray[np.bool_]) -> None:
-        for line in event_lines(traced, unusual, self._app.recorder.processes.names(), self._resolve):
+        for line in event_lines(
+            traced, unusual, self._app.recorder.processes.names(), self._resolve
+        ):
             print(line)
         sys.stdout.flush()
 

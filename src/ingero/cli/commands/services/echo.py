@@ -17,7 +17,11 @@ from ingero.config.loader import load_file, load_text, to_mapping
 from ingero.errors import ConfigError
 
 DB_PATH = click.option(
-    "--db-path", type=click.Path(path_type=Path), default=DEFAULT_DATABASE, show_default=True, help="Database file."
+    "--db-path",
+    type=click.Path(path_type=Path),
+    default=DEFAULT_DATABASE,
+    show_default=True,
+    help="Database file.",
 )
 SERVE_EPILOG = """\b
 Examples:
@@ -37,40 +41,88 @@ def echo() -> None:
 
 
 _serve_options = stacked(
-    click.option("--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"),
-    click.option("--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"),
-    click.option("--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"),
-    click.option("--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"),
+    click.option(
+        "--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"
+    ),
+    click.option(
+        "--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"
+    ),
+    click.option(
+        "--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"
+    ),
+    click.option(
+        "--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"
+    ),
     click.option("--db-path", metavar="FILE", help="Database file.  [default: ~/.ingero/echo.db]"),
     click.option("--auth-token-file", metavar="FILE", help="Bearer token for senders and readers."),
     click.option("--bearer-acl-file", metavar="FILE", help="Several bearers with cluster scopes."),
-    click.option("--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"),
-    click.option("--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"),
-    click.option("--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"),
+    click.option(
+        "--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"
+    ),
+    click.option(
+        "--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"
+    ),
+    click.option(
+        "--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"
+    ),
     click.option("--gpu-rates-file", metavar="FILE", help="Your own prices per GPU hour."),
     click.option("--tls-cert", metavar="FILE", help="Certificate (PEM)."),
     click.option("--tls-key", metavar="FILE", help="Its key, readable by its owner only."),
-    click.option("--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."),
-    click.option("--create-certificate", is_flag=True, default=None, help="Make a certificate once and keep it."),
-    click.option("--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."),
-    click.option("--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."),
-    click.option("--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"),
-    click.option("--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"),
-    click.option("--max-database-size", metavar="SIZE", help="Oldest go beyond it.  [default: 80 % of the volume]"),
-    click.option("--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"),
-    click.option("--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"),
-    click.option("--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"),
+    click.option(
+        "--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."
+    ),
+    click.option(
+        "--create-certificate",
+        is_flag=True,
+        default=None,
+        help="Make a certificate once and keep it.",
+    ),
+    click.option(
+        "--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."
+    ),
+    click.option(
+        "--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."
+    ),
+    click.option(
+        "--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"
+    ),
+    click.option(
+        "--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"
+    ),
+    click.option(
+        "--max-database-size",
+        metavar="SIZE",
+        help="Oldest go beyond it.  [default: 80 % of the volume]",
+    ),
+    click.option(
+        "--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"
+    ),
+    click.option(
+        "--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"
+    ),
+    click.option(
+        "--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"
+    ),
 )
 
 
 @echo.command("serve", epilog=SERVE_EPILOG)
-@click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML); flags win.")
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(path_type=Path),
+    help="Configuration file (YAML); flags win.",
+)
 @click.option("--auth-token", hidden=True, default=None)
 @log_level_option()
 @AS_JSON
 @_serve_options
 def serve_command(
-    path: Path | None, auth_token: str | None, log_level: str, as_json: bool, **flags: str | bool | None
+    path: Path | None,
+    auth_token: str | None,
+    log_level: str,
+    as_json: bool,
+    **flags: str | bool | None,
 ) -> int:
     """Receive OTLP, keep it, answer questions. SIGTERM drains, SIGHUP reads tokens
     and certificates again."""
@@ -87,7 +139,9 @@ def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> 
     mapping: dict[str, Any] = {}
     if path is not None and given:
         kept = load_file(_Unchecked, path)
-        mapping = {name: value for name, value in to_mapping(kept).items() if value != _DEFAULTS.get(name)}
+        mapping = {
+            name: value for name, value in to_mapping(kept).items() if value != _DEFAULTS.get(name)
+        }
     elif path is not None:
         return load_file(EchoConfig, path)
     try:
@@ -107,15 +161,20 @@ _DEFAULTS = {field.name: field.default for field in fields(EchoConfig)}
 
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # the store process is started anew, it inherits nothing
+    os.environ.setdefault(
+        "GRPC_ENABLE_FORK_SUPPORT", "0"
+    )  # the store process is started anew, it inherits nothing
     from ingero.cli.service import run_service
     from ingero.echo.app import serve
 
-    return run_service("ingero-echo", lambda started: serve(config, started), as_json=as_json, log_level=log_level)
+    return run_service(
+        "ingero-echo", lambda started: serve(config, started), as_json=as_json, log_level=log_level
+    )
 
 
 @echo.command(
-    "backup", epilog="\b\nExample:\n  ingero-echo backup --db-path /var/lib/ingero-echo/echo.db /mnt/echo-monday.db"
+    "backup",
+    epilog="\b\nExample:\n  ingero-echo backup --db-path /var/lib/ingero-echo/echo.db /mnt/echo-monday.db",
 )
 @DB_PATH
 @AS_JSON
@@ -126,7 +185,9 @@ def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
 
     applied = backup(db_path.expanduser(), target)
     _print(
-        as_json, {"backup": str(target), "applied_seq": applied}, f"{target} holds everything up to request {applied}"
+        as_json,
+        {"backup": str(target), "applied_seq": applied},
+        f"{target} holds everything up to request {applied}",
     )
     return 0
 
@@ -152,7 +213,9 @@ def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> 
 @echo.command("verify", epilog="\b\nExamples:\n  ingero-echo verify\n  ingero-echo verify --repair")
 @DB_PATH
 @AS_JSON
-@click.option("--repair", is_flag=True, help="Load what a damaged journal still holds, then set it aside.")
+@click.option(
+    "--repair", is_flag=True, help="Load what a damaged journal still holds, then set it aside."
+)
 def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
     """Check database and journal; exits 1 and says what is wrong. Stop Echo first."""
     from ingero.cli.show.table import render_table
@@ -165,16 +228,26 @@ def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
     if repair and found.problems:
         saved, lost = repair_journal(database)
         found = verify(database)
-        found.notes.append(f"repaired: {saved} requests saved, {lost} lost; the old journal lies beside the database")
+        found.notes.append(
+            f"repaired: {saved} requests saved, {lost} lost; the old journal lies beside the database"
+        )
     lines = [render_table(("fact", "value"), found.facts.items())]
-    lines += [f"note: {note}" for note in found.notes] + [f"PROBLEM: {problem}" for problem in found.problems]
-    lines.append("everything can be read" if not found.problems else f"{len(found.problems)} problem(s) found")
+    lines += [f"note: {note}" for note in found.notes] + [
+        f"PROBLEM: {problem}" for problem in found.problems
+    ]
+    lines.append(
+        "everything can be read"
+        if not found.problems
+        else f"{len(found.problems)} problem(s) found"
+    )
     document = {"facts": found.facts, "problems": found.problems, "notes": found.notes}
     _print(as_json, document, "\n".join(lines))
     return 1 if found.problems else 0
 
 
-@echo.command("demo-database", epilog="\b\nExample:\n  ingero-echo demo-database echo-fanin-demo.db")
+@echo.command(
+    "demo-database", epilog="\b\nExample:\n  ingero-echo demo-database echo-fanin-demo.db"
+)
 @AS_JSON
 @click.argument("target", type=click.Path(path_type=Path))
 def demo_command(target: Path, as_json: bool) -> int:
@@ -183,7 +256,9 @@ def demo_command(target: Path, as_json: bool) -> int:
 
     events = write_demo(target)
     text = f"{target}: {events} events, {target.stat().st_size} bytes"
-    _print(as_json, {"path": str(target), "events": events, "size_bytes": target.stat().st_size}, text)
+    _print(
+        as_json, {"path": str(target), "events": events, "size_bytes": target.stat().st_size}, text
+    )
     return 0
 
 

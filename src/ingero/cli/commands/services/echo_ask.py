@@ -29,10 +29,24 @@ WIDEST_CELL = 100
 
 
 _connection_options = stacked(
-    click.option("--url", metavar="URL", help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]"),
-    click.option("--token-file", type=click.Path(path_type=Path), help=f"Bearer token; else ${TOKEN_VARIABLE}."),
-    click.option("--ca-cert", type=click.Path(path_type=Path), help=f"Authority of Echo; else ${CA_VARIABLE}."),
-    click.option("--insecure", is_flag=True, help="Send the token in plain text, also to another machine."),
+    click.option(
+        "--url",
+        metavar="URL",
+        help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]",
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        help=f"Bearer token; else ${TOKEN_VARIABLE}.",
+    ),
+    click.option(
+        "--ca-cert",
+        type=click.Path(path_type=Path),
+        help=f"Authority of Echo; else ${CA_VARIABLE}.",
+    ),
+    click.option(
+        "--insecure", is_flag=True, help="Send the token in plain text, also to another machine."
+    ),
     click.option(
         "--db-path",
         type=click.Path(path_type=Path),
@@ -44,7 +58,11 @@ _connection_options = stacked(
 
 
 def connect(
-    url: str | None, token_file: Path | None, ca_cert: Path | None, db_path: Path, insecure: bool = False
+    url: str | None,
+    token_file: Path | None,
+    ca_cert: Path | None,
+    db_path: Path,
+    insecure: bool = False,
 ) -> EchoClient:
     """A client from flags, environment, and what a local Echo keeps beside its database, in this order."""
     database = db_path.expanduser()
@@ -83,7 +101,9 @@ def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -
         print_summaries(("question", "answers"), questions, as_json)
         return 0
     asked = remote(by_name(TOOLS, name if name.startswith(PREFIX) else PREFIX + name))
-    answer = msgspec.to_builtins(asyncio.run(call(asked, connect(**where), parse_pairs(pairs), lax=True)))
+    answer = msgspec.to_builtins(
+        asyncio.run(call(asked, connect(**where), parse_pairs(pairs), lax=True))
+    )
     if as_json:
         print_json(answer)
     else:
@@ -91,7 +111,9 @@ def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -
     return 0
 
 
-@click.command(epilog="\b\nExample, for a desktop assistant:\n  ingero-echo mcp --url https://echo.internal:8081")
+@click.command(
+    epilog="\b\nExample, for a desktop assistant:\n  ingero-echo mcp --url https://echo.internal:8081"
+)
 @_connection_options
 def mcp(**where: Any) -> int:
     """Serve a running Echo to an assistant. Its questions over MCP, on standard input and output."""
@@ -105,13 +127,17 @@ def mcp(**where: Any) -> int:
 
     async def prompt(_: EchoClient) -> str:
         stragglers = by_name(tools, PREFIX + "find_stragglers")
-        return await investigate_text(lambda: stragglers.answer(client, StragglersQuestion(limit=1)))
+        return await investigate_text(
+            lambda: stragglers.answer(client, StragglersQuestion(limit=1))
+        )
 
     surface = McpSurface(
         name="ingero-echo",
         tools=tools,
         context_of=lambda _: client,
-        prompts=[McpPrompt("investigate", "Find the node and rank that slow a cluster down", prompt)],
+        prompts=[
+            McpPrompt("investigate", "Find the node and rank that slow a cluster down", prompt)
+        ],
         resources=[McpResource(*SCHEMA_RESOURCE, read_schema)],
         instructions=INSTRUCTIONS,
     )
@@ -134,10 +160,13 @@ def to_text(answer: dict[str, Any]) -> str:
                 lines.append(f"{name}: none")
             elif isinstance(rows, list) and name != "notes":
                 columns = (
-                    list(dict.fromkeys(key for row in rows for key in row)) if isinstance(rows[0], dict) else [name]
+                    list(dict.fromkeys(key for row in rows for key in row))
+                    if isinstance(rows[0], dict)
+                    else [name]
                 )
                 cells = [
-                    [_cell(row.get(c)) for c in columns] if isinstance(row, dict) else [_cell(row)] for row in rows
+                    [_cell(row.get(c)) for c in columns] if isinstance(row, dict) else [_cell(row)]
+                    for row in rows
                 ]
                 lines += ["", f"{name}:", render_table(columns, cells)]
     return "\n".join([*lines, *(f"note: {note}" for note in answer.get("notes", []))])
@@ -146,4 +175,8 @@ def to_text(answer: dict[str, Any]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, dict | list):
         value = msgspec.json.encode(value).decode()
-    return value if not isinstance(value, str) or len(value) <= WIDEST_CELL else value[: WIDEST_CELL - 1] + "…"
+    return (
+        value
+        if not isinstance(value, str) or len(value) <= WIDEST_CELL
+        else value[: WIDEST_CELL - 1] + "…"
+    )

@@ -28,17 +28,56 @@ Exits 1 when an event was refused for good, or with --verify when one that was a
 
 
 @click.command("echo-stress", epilog=EPILOG)
-@click.option("--endpoint", required=True, metavar="HOST:PORT", help="Port 4317 is gRPC, anything else HTTP.")
-@click.option("--node-id", default="stress", show_default=True, help="Name of the node; several get a number each.")
-@click.option("--events", default=1000, show_default=True, type=click.IntRange(1), help="Events in all.")
-@click.option("--producers", default=1, show_default=True, type=click.IntRange(1, 4096), help="Nodes sending at once.")
-@click.option("--rate", default=0.0, type=click.FloatRange(0), help="Events per second in all; 0 is unlimited.")
-@click.option("--chains", default=0, type=click.IntRange(0), help="Distinct causal chain ids over all events.")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, 40000), help="Events per request.")
-@click.option("--planted", default=0, type=click.IntRange(0), help="How many nodes report one score below 0.4.")
+@click.option(
+    "--endpoint", required=True, metavar="HOST:PORT", help="Port 4317 is gRPC, anything else HTTP."
+)
+@click.option(
+    "--node-id",
+    default="stress",
+    show_default=True,
+    help="Name of the node; several get a number each.",
+)
+@click.option(
+    "--events", default=1000, show_default=True, type=click.IntRange(1), help="Events in all."
+)
+@click.option(
+    "--producers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 4096),
+    help="Nodes sending at once.",
+)
+@click.option(
+    "--rate",
+    default=0.0,
+    type=click.FloatRange(0),
+    help="Events per second in all; 0 is unlimited.",
+)
+@click.option(
+    "--chains", default=0, type=click.IntRange(0), help="Distinct causal chain ids over all events."
+)
+@click.option(
+    "--batch",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 40000),
+    help="Events per request.",
+)
+@click.option(
+    "--planted",
+    default=0,
+    type=click.IntRange(0),
+    help="How many nodes report one score below 0.4.",
+)
 @click.option("--cluster", default="stress", show_default=True, help="Cluster id.")
-@click.option("--protocol", type=click.Choice(["grpc", "http/protobuf"]), help="Instead of what the port suggests.")
-@click.option("--verify", metavar="URL", help="HTTP API of the same Echo: count there what was acknowledged.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["grpc", "http/protobuf"]),
+    help="Instead of what the port suggests.",
+)
+@click.option(
+    "--verify", metavar="URL", help="HTTP API of the same Echo: count there what was acknowledged."
+)
 @click.option("--insecure", is_flag=True, help="Plaintext to a bare HOST:PORT.")
 @AS_JSON
 def stress(as_json: bool, **options: Any) -> int:
@@ -52,7 +91,11 @@ async def _run(options: dict[str, Any], quiet: bool) -> dict[str, Any]:
     from ingero.echo.stress import StressPlan, StressResult, run_stress
 
     count = options["producers"]
-    nodes = tuple(f"{options['node_id']}-{i}" for i in range(count)) if count > 1 else (options["node_id"],)
+    nodes = (
+        tuple(f"{options['node_id']}-{i}" for i in range(count))
+        if count > 1
+        else (options["node_id"],)
+    )
     plan = StressPlan(
         node_ids=nodes,
         events=options["events"],
@@ -77,7 +120,11 @@ async def _run(options: dict[str, Any], quiet: bool) -> dict[str, Any]:
     finally:
         show("")
         await sender.close()
-    found = await _count(options["verify"], plan.run, result.acknowledged) if options["verify"] else None
+    found = (
+        await _count(options["verify"], plan.run, result.acknowledged)
+        if options["verify"]
+        else None
+    )
     return {
         "run": plan.run,
         "nodes": len(nodes),
@@ -108,9 +155,15 @@ def _sender(options: dict[str, Any]) -> Any:
         if not endpoint.is_secure:
             return GrpcSender(endpoint.base, token, None)
         if authority is None:
-            raise ConfigError(f"{CA_VARIABLE} must name the certificate that signed Echo's; --insecure is plaintext")
+            raise ConfigError(
+                f"{CA_VARIABLE} must name the certificate that signed Echo's; --insecure is plaintext"
+            )
         return GrpcSender(endpoint.base, token, Path(authority).read_bytes())
-    tls = client_context(ClientTls(ca=Path(authority) if authority else None)) if endpoint.is_secure else None
+    tls = (
+        client_context(ClientTls(ca=Path(authority) if authority else None))
+        if endpoint.is_secure
+        else None
+    )
     return HttpSender(endpoint.base, token, tls)
 
 
@@ -123,7 +176,11 @@ async def _count(url: str, run: str, acknowledged: int) -> int:
 
 
 def _text(summary: dict[str, Any]) -> str:
-    lines = [f"{name.replace('_', ' '):<14} {value}" for name, value in summary.items() if name != "failures"]
+    lines = [
+        f"{name.replace('_', ' '):<14} {value}"
+        for name, value in summary.items()
+        if name != "failures"
+    ]
     lines += [f"failed: {failure}" for failure in summary["failures"]]
     if summary["lost"]:
         lines.append(f"LOST: {summary['lost']} acknowledged events were not found")

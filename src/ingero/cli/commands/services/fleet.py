@@ -32,18 +32,29 @@ Examples:
 
 
 _endpoint_options = stacked(
-    *(click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.") for name, key in ENDPOINTS.items())
+    *(
+        click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.")
+        for name, key in ENDPOINTS.items()
+    )
 )
 
 
 @click.command("ingero-fleet", epilog=EPILOG)
-@click.option("--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML).")
-@click.option("--check", is_flag=True, help="Validate the configuration and the files it names, and exit.")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="Configuration file (YAML)."
+)
+@click.option(
+    "--check", is_flag=True, help="Validate the configuration and the files it names, and exit."
+)
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
 @log_level_option()
-@click.option("--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`.")
-@click.option("--silences", type=click.Path(path_type=Path), help="Keep silences in this file over restarts.")
+@click.option(
+    "--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`."
+)
+@click.option(
+    "--silences", type=click.Path(path_type=Path), help="Keep silences in this file over restarts."
+)
 @_endpoint_options
 def fleet(
     path: Path | None,
@@ -61,7 +72,9 @@ def fleet(
     """
     config = load_file(FleetConfig, path) if path is not None else FleetConfig()
     addresses = {name: value for name, value in endpoints.items() if value is not None}
-    config = _override(config, addresses, {"record_inputs": record_inputs, "silences_file": silences})
+    config = _override(
+        config, addresses, {"record_inputs": record_inputs, "silences_file": silences}
+    )
     if print_config:
         _print_config(config, as_json)
         return 0
@@ -70,12 +83,16 @@ def fleet(
 
         check_files(config)
         name = str(path or "the built-in configuration")
-        click.echo(json.dumps({"configuration": name, "valid": True}) if as_json else f"{name} is valid")
+        click.echo(
+            json.dumps({"configuration": name, "valid": True}) if as_json else f"{name} is valid"
+        )
         return 0
     return _serve(config, as_json, log_level)
 
 
-def _override(config: FleetConfig, addresses: dict[str, str], files: dict[str, Path | None]) -> FleetConfig:
+def _override(
+    config: FleetConfig, addresses: dict[str, str], files: dict[str, Path | None]
+) -> FleetConfig:
     """The same configuration with what flags change in it, checked by the same rules once all of them are in."""
     mapping = to_mapping(config)
     for name, value in addresses.items():
@@ -111,7 +128,9 @@ def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
     from ingero.cli.service import run_service
     from ingero.fleet.app import serve
 
-    return run_service("ingero-fleet", lambda started: serve(config, started), as_json=as_json, log_level=log_level)
+    return run_service(
+        "ingero-fleet", lambda started: serve(config, started), as_json=as_json, log_level=log_level
+    )
 
 
 def main() -> int:

@@ -25,13 +25,25 @@ from ingero.cli.params import Duration, log_level_option
     help="Metrics, /healthz and /readyz; :PORT is everywhere.",
 )
 @click.option(
-    "--reconnect-delay", type=Duration(), default="2s", show_default=True, help="Between tries to reach the agent."
+    "--reconnect-delay",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    help="Between tries to reach the agent.",
 )
 @click.option(
-    "--max-tracked-nodes", type=click.IntRange(1), default=10_000, show_default=True, help="The oldest goes first."
+    "--max-tracked-nodes",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="The oldest goes first.",
 )
 @click.option(
-    "--readiness-window", type=Duration(), default="60s", show_default=True, help="Silence before /readyz says no."
+    "--readiness-window",
+    type=Duration(),
+    default="60s",
+    show_default=True,
+    help="Silence before /readyz says no.",
 )
 @click.option(
     "--forget-after",
@@ -90,7 +102,10 @@ async def _serve(sink: object, listen: str) -> None:
     log = logging.getLogger(__name__)
     log.info("sink_started", extra={"metrics": listener.address})
     if not is_loopback(listen):
-        log.warning("metrics_open", extra={"listen": listen, "reason": "anybody who reaches it can read them"})
+        log.warning(
+            "metrics_open",
+            extra={"listen": listen, "reason": "anybody who reaches it can read them"},
+        )
     try:
         await follow_socket(sink, stop)
     finally:

@@ -58,7 +58,13 @@ log = logging.getLogger(__name__)
 
 _port_options = stacked(
     *(
-        click.option(f"--{flag}", type=click.IntRange(0, 65535), default=port, show_default=True, help="Port.")
+        click.option(
+            f"--{flag}",
+            type=click.IntRange(0, 65535),
+            default=port,
+            show_default=True,
+            help="Port.",
+        )
         for flag, (_, _, port) in PORTS.items()
     )
 )
@@ -92,7 +98,9 @@ def command(data_dir: Path, as_json: bool, **ports: int) -> int:
     set_up_logging("warning")
     folder = data_dir.expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return asyncio.run(_up(folder, {flag.replace("_", "-"): port for flag, port in ports.items()}, as_json))
+    return asyncio.run(
+        _up(folder, {flag.replace("_", "-"): port for flag, port in ports.items()}, as_json)
+    )
 
 
 @dataclass
@@ -120,7 +128,9 @@ class Child:
         line = await self.process.stdout.readline()
         if not line:
             status = await self.process.wait()
-            said = self.log_file.read_text(errors="replace").strip().splitlines()[-1:] or [f"status {status}"]
+            said = self.log_file.read_text(errors="replace").strip().splitlines()[-1:] or [
+                f"status {status}"
+            ]
             raise Unavailable(f"{self.name} did not start: {said[0]}; its log is {self.log_file}")
         self.addresses = json.loads(line)["addresses"]
 
@@ -134,12 +144,16 @@ class Child:
             status = await self.process.wait()
             pause_s = FIRST_PAUSE_S if loop.time() - began_s > HEALTHY_S else pause_s
             self.restarts += 1
-            log.warning("child_ended", extra={"child": self.name, "status": status, "again_in_s": pause_s})
+            log.warning(
+                "child_ended", extra={"child": self.name, "status": status, "again_in_s": pause_s}
+            )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             try:
                 await self.start()
-                log.warning("child_started_again", extra={"child": self.name, "restarts": self.restarts})
+                log.warning(
+                    "child_started_again", extra={"child": self.name, "restarts": self.restarts}
+                )
             except Unavailable as error:
                 log.error("child_did_not_start", extra={"child": self.name, "why": str(error)})
 
@@ -202,7 +216,14 @@ def bound_log(file: Path, most_bytes: int) -> None:
 
 
 def _echo_command(folder: Path, ports: dict[str, int]) -> list[str]:
-    start = [sys.executable, "-m", "ingero.cli.commands.services.echo", "serve", "--json", "--create-certificate"]
+    start = [
+        sys.executable,
+        "-m",
+        "ingero.cli.commands.services.echo",
+        "serve",
+        "--json",
+        "--create-certificate",
+    ]
     return [*start, "--db-path", str(folder / DATABASE), *_listen("echo", ports)]
 
 
@@ -212,14 +233,21 @@ def _fleet_command(folder: Path, ports: dict[str, int]) -> list[str]:
 
 
 def _listen(who: str, ports: dict[str, int]) -> list[str]:
-    chosen = [(option, ports[flag]) for flag, (service, option, _) in PORTS.items() if service == who]
+    chosen = [
+        (option, ports[flag]) for flag, (service, option, _) in PORTS.items() if service == who
+    ]
     return [word for option, port in chosen for word in (option, f"127.0.0.1:{port}")]
 
 
 def _pin(ports: dict[str, int], child: Child) -> None:
     """Ports that the kernel chose stay the same when a child starts again."""
     assert child.addresses is not None
-    names = {"--agent": "threshold", "--otlp-addr": "grpc", "--otlp-http-addr": "http", "--mcp-addr": "mcp"}
+    names = {
+        "--agent": "threshold",
+        "--otlp-addr": "grpc",
+        "--otlp-http-addr": "http",
+        "--mcp-addr": "mcp",
+    }
     names |= {"--health-addr": "health"}
     for flag, (service, option, _) in PORTS.items():
         address = child.addresses.get(names.get(option, option.removeprefix("--")))
@@ -251,6 +279,11 @@ def _announce(folder: Path, children: list[Child], as_json: bool) -> None:
         for name, address in (child.addresses or {}).items():
             print(f"{child.name:5}  {address:21}  {_MEANINGS.get((child.name, name), name)}")
     fleet, echo = ((child.addresses or {}) for child in children)
-    print(f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} --fleet-cluster-id try --stub")
+    print(
+        f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} --fleet-cluster-id try --stub"
+    )
     print(f"look:  ingero status --fleet http://{fleet['threshold']}")
-    print(f"ask:   ingero-echo ask summary --url https://{echo['mcp']} --db-path {folder / DATABASE}", flush=True)
+    print(
+        f"ask:   ingero-echo ask summary --url https://{echo['mcp']} --db-path {folder / DATABASE}",
+        flush=True,
+    )
