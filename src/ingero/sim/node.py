@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from ingero.agent.push.app import Agent, AgentOptions
-from ingero.agent.push.signals import Observation
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
 from ingero.core.health.baseline import BaselinePolicy
+from ingero.core.health.observation import Observation
 from ingero.sim.script import LAUNCHES, Script, signals_at
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.contract.push.encode import HealthReport, health_request
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity
@@ -16,6 +15,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy, PushOutcome
+from ingero.core.health.monitor import Brain, BrainPolicy
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ingero.agent.push.signals import Observation
+from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 
 USUAL = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945

@@ -13,9 +13,8 @@ import pytest
 from tests.support.scripted_fleet import Answer, ScriptedFleet, black_hole, scripted_fleet
 from tests.support.waiting import PATIENCE_S, until_async
 
-from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.agent.push.loop import MIN_POLL_WAIT_S, LoopSettings, PushLoop, jittered
-from ingero.agent.push.signals import Observation, SignalSource, StubSource
+from ingero.agent.push.signals import SignalSource, StubSource
 from ingero.contract import names
 from ingero.contract.otlp.codec import decode_json
 from ingero.contract.otlp.values import MetricsRequest
@@ -26,6 +25,8 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy
+from ingero.core.health.monitor import Brain, BrainPolicy
+from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.transport.endpoint import parse_endpoint, threshold_url

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from ingero.agent.host import identity, proc
-from ingero.agent.host.gpu import GpuInfo, GpuMemory, parse_memory, parse_names, parse_throttle
+from ingero.agent.host.gpu import GpuMemory, parse_memory, parse_names, parse_throttle
 from ingero.agent.push.counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.push.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle
+from ingero.core.health.observation import GpuInfo
 from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason
 from ingero.errors import MalformedInput, StoreError, Unavailable

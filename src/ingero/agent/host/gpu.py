@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingero.agent.host.child import output_of
+from ingero.core.health.observation import GpuInfo
 from ingero.errors import Unavailable
 
 SMI_TIMEOUT_S = 2.0
@@ -29,19 +30,6 @@ class GpuMemory:
     def headroom(self) -> float:
         """The free share."""
         return min(max((self.total - self.used) / self.total, 0.0), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class GpuInfo:
-    """What is built in."""
-
-    model: str
-    count: int
-
-    @property
-    def label(self) -> str:
-        """`8 x NVIDIA H100`; a single one without its number."""
-        return self.model if self.count == 1 else f"{self.count} x {self.model}"
 
 
 class Gpus:

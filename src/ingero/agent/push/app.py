@@ -15,7 +15,6 @@ from pathlib import Path
 from ingero.agent.host import identity as who
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.sockets import own_socket
-from ingero.agent.push.brain import Brain, BrainPolicy
 from ingero.agent.push.collective_feed import CollectiveFeed, RingFeed, TableFeed
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.loop import LoopSettings, PushLoop
@@ -29,6 +28,7 @@ from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
 from ingero.core.health.lifecycle import Lifecycle
 from ingero.core.health.modes import ModePolicy
+from ingero.core.health.monitor import Brain, BrainPolicy
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace.path import home

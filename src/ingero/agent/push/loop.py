@@ -12,16 +12,18 @@ from pathlib import Path
 
 import msgspec
 
-from ingero.agent.push.brain import Brain, Thought
-from ingero.agent.push.messages import Emission, verdict_facts
-from ingero.agent.push.signals import Observation, SignalSource
+from ingero.agent.push.signals import SignalSource
+from ingero.agent.push.verdict_log import verdict_facts
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.encode import HealthReport, StragglerEvent, event_request, health_request
 from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.health.baseline import is_warm
+from ingero.core.health.messages import Emission
 from ingero.core.health.modes import PushOutcome, should_poll
+from ingero.core.health.monitor import Brain, Thought
+from ingero.core.health.observation import Observation
 from ingero.core.health.throttle import ThrottleEdges
 from ingero.storage.baseline_file import save_baseline
 from ingero.transport.otlp.client import PushClient, PushReply

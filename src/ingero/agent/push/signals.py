@@ -1,19 +1,18 @@
 """Where the four signals come from: the trace database with /proc and NVML, a recorded file, or constants."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from ingero.agent.host import proc
-from ingero.agent.host.gpu import GpuInfo, Gpus
+from ingero.agent.host.gpu import Gpus
 from ingero.agent.push.counters import CgroupCounters
-from ingero.contract.push.encode import CgroupTotals
-from ingero.contract.straggler import Straggle
-from ingero.core.health.score import NO_SIGNALS, Signals
+from ingero.core.health.observation import GpuInfo, Observation
+from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason, decode_throttle
 from ingero.errors import MalformedInput, StoreError, Unavailable
 from ingero.storage.trace.aggregates import TraceReader
@@ -22,22 +21,6 @@ log = logging.getLogger(__name__)
 
 MAX_LAUNCHES = 2**31 - 1
 MAX_REPLAY_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """One look at the node. `launches` None means the look failed, and `problem` says why."""
-
-    at_s: float
-    launches: int | None
-    signals: Signals = NO_SIGNALS
-    problem: str = ""
-    gpu: GpuInfo | None = None
-    throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
-    totals: tuple[CgroupTotals, ...] = ()
-    totals_since_ns: int = 0
-    evicted_cgroups: int = 0  # so far: their totals were forgotten to stay within bounds
-    straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
 
 
 class SignalSource(Protocol):

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ingero.agent.push.messages import Emission, over, still_slow
-from ingero.agent.push.signals import Observation
 from ingero.contract.push.encode import HealthReport
 from ingero.contract.straggler import Heartbeat
 from ingero.contract.threshold import COLD_START, ServedThreshold
@@ -29,6 +27,7 @@ from ingero.core.health.classifier import (
     close,
 )
 from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow
+from ingero.core.health.messages import Emission, over, still_slow
 from ingero.core.health.modes import (
     UNREACHABLE_AFTER,
     Delivery,
@@ -42,6 +41,7 @@ from ingero.core.health.modes import (
     decide_mode,
     without_header,
 )
+from ingero.core.health.observation import Observation
 from ingero.core.health.score import Score, ScorePolicy, compute_score, dominant_signal, work_score
 
 BASELINE_HOLD_S = 1800.0  # a slow node must not become its own normal; after this long it may

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from ingero.agent.push.brain import Brain, BrainPolicy, Thought
-from ingero.agent.push.signals import Observation
 from ingero.contract.straggler import StragglerResolved, StragglerState
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold
 from ingero.contract.types import DetectionMode, Identity, NodeState
@@ -13,6 +11,8 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy, Closing
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy, PushOutcome
+from ingero.core.health.monitor import Brain, BrainPolicy, Thought
+from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 
 HEALTHY = (100.0, 0.95, 0.95, 0.95)

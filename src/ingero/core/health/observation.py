@@ -1,0 +1,38 @@
+"""One observation of a node: the values of its signals and the GPUs it has."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ingero.contract.push.encode import CgroupTotals
+from ingero.contract.straggler import Straggle
+from ingero.core.health.score import NO_SIGNALS, Signals
+from ingero.core.health.throttle import ThrottleReason
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """What is built in."""
+
+    model: str
+    count: int
+
+    @property
+    def label(self) -> str:
+        """`8 x NVIDIA H100`; a single one without its number."""
+        return self.model if self.count == 1 else f"{self.count} x {self.model}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One look at the node. `launches` None means the look failed, and `problem` says why."""
+
+    at_s: float
+    launches: int | None
+    signals: Signals = NO_SIGNALS
+    problem: str = ""
+    gpu: GpuInfo | None = None
+    throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
+    totals: tuple[CgroupTotals, ...] = ()
+    totals_since_ns: int = 0
+    evicted_cgroups: int = 0  # so far: their totals were forgotten to stay within bounds
+    straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
