@@ -15,7 +15,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy, PushOutcome
-from ingero.core.health.monitor import Brain, BrainPolicy
+from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor
@@ -102,55 +102,57 @@ class ClusterRun:
                 heapq.heappush(self._due, (self.now_s + pause_s, number))
         return self.outcome
 
-    def _agent(self, number: int) -> tuple[Brain, ScriptedSource]:
+    def _agent(self, number: int) -> tuple[NodeMonitor, ScriptedSource]:
         scenario = self.scenario
-        policy = BrainPolicy(
+        policy = MonitorPolicy(
             baseline=BaselinePolicy(warmup_samples=scenario.warmup_samples),
             lifecycle=LifecyclePolicy(warmup_samples=scenario.warmup_samples),
             modes=ModePolicy(push_interval_s=scenario.push_interval_s),
             classifier=ClassifierPolicy(confirmations=scenario.confirmations),
         )
-        brain = Brain(Identity(node=f"n{number:03d}", cluster=CLUSTER), policy)
+        monitor = NodeMonitor(Identity(node=f"n{number:03d}", cluster=CLUSTER), policy)
         script = scenario.scripts.get(number, Script())
-        return brain, ScriptedSource(script, self._chance, lambda: self.now_s)
+        return monitor, ScriptedSource(script, self._chance, lambda: self.now_s)
 
     def _tick(self, number: int) -> None:
-        brain, source = self._agents[number]
+        monitor, source = self._agents[number]
         now_ns = START_NS + int(self.now_s * 1e9)
-        thought = brain.observe(source.read(now_ns), self.now_s, now_ns)
-        if thought.report is not None:
+        evaluation = monitor.observe(source.read(now_ns), self.now_s, now_ns)
+        if evaluation.report is not None:
             self.outcome.pushes += 1
-            self._push(brain, thought.report, now_ns)
-        brain.judge(self.now_s, now_ns)
-        self._note(number, brain)
+            self._push(monitor, evaluation.report, now_ns)
+        monitor.classify(self.now_s, now_ns)
+        self._note(number, monitor)
 
-    def _push(self, brain: Brain, report: HealthReport, now_ns: int) -> None:
+    def _push(self, monitor: NodeMonitor, report: HealthReport, now_ns: int) -> None:
         if any(start <= self.now_s < end for start, end in self.scenario.outages_s):
-            brain.pushed(PushOutcome.TRANSPORT, None)
+            monitor.push_finished(PushOutcome.TRANSPORT, None)
             return
-        self._fleet.take(health_request(brain.identity, report), CLUSTER, self.now_s, now_ns)
+        self._fleet.take(health_request(monitor.identity, report), CLUSTER, self.now_s, now_ns)
         served = self._fleet.served(CLUSTER)
-        brain.pushed(PushOutcome.OK, None)
-        brain.heard(
+        monitor.push_finished(PushOutcome.OK, None)
+        monitor.threshold_received(
             *decode_headers(encode_threshold(served.value), encode_quorum(served.quorum_met)),
             self.now_s,
         )
 
-    def _note(self, number: int, brain: Brain) -> None:
-        thought = brain.last
-        assert thought is not None
+    def _note(self, number: int, monitor: NodeMonitor) -> None:
+        evaluation = monitor.last
+        assert evaluation is not None
         modes = self.outcome.modes.setdefault(number, [])
-        if not modes or modes[-1] != thought.decision.mode.value:
-            modes.append(thought.decision.mode.value)
-        if thought.raised:
-            self.outcome.episodes.append(Episode(number, self.now_s, thought.decision.mode.value))
-        elif thought.closing is not None:
+        if not modes or modes[-1] != evaluation.decision.mode.value:
+            modes.append(evaluation.decision.mode.value)
+        if evaluation.raised:
+            self.outcome.episodes.append(
+                Episode(number, self.now_s, evaluation.decision.mode.value)
+            )
+        elif evaluation.closing is not None:
             place = max(
                 i for i, episode in enumerate(self.outcome.episodes) if episode.node == number
             )
             opened = self.outcome.episodes[place]
             self.outcome.episodes[place] = Episode(
-                number, opened.raised_s, opened.mode, self.now_s, thought.closing.value
+                number, opened.raised_s, opened.mode, self.now_s, evaluation.closing.value
             )
 
 

@@ -61,7 +61,7 @@ async def living(*agents: Agent) -> AsyncIterator[None]:
 
 
 def mode(one: Agent) -> DetectionMode | None:
-    return one.brain.last.decision.mode if one.brain.last else None
+    return one.monitor.last.decision.mode if one.monitor.last else None
 
 
 QUORUM = {"processors": {"ingero": {"quorum": {"statistical_min": 3}, "push_interval": "1s"}}}
@@ -77,7 +77,7 @@ async def test_three_agents_over_three_protocols_reach_quorum_f033_f041() -> Non
         ]
         async with living(*agents):
             await until_async(lambda: all(mode(one) is DetectionMode.FLEET for one in agents))
-        assert {one.brain.life.state for one in agents} == {NodeState.ACTIVE}
+        assert {one.monitor.life.state for one in agents} == {NodeState.ACTIVE}
         assert all(one.loop and one.loop.counters.pushes["ok"] for one in agents)
         assert sorted(fleet.processor.clusters) == ["train"]
 
@@ -219,8 +219,8 @@ async def test_a_restart_takes_up_the_saved_baseline(tmp_path: Path) -> None:
             fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=1)
         )
         await second.run(asyncio.Event())
-    assert second.brain.life.state is NodeState.ACTIVE
-    assert second.brain.baseline.sample_count == first.brain.baseline.sample_count + 1
+    assert second.monitor.life.state is NodeState.ACTIVE
+    assert second.monitor.baseline.sample_count == first.monitor.baseline.sample_count + 1
 
 
 async def test_a_span_per_episode_is_exported(

@@ -25,7 +25,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy
-from ingero.core.health.monitor import Brain, BrainPolicy
+from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
@@ -75,7 +75,7 @@ def make_loop(
     **options: Any,
 ) -> PushLoop:
     chance = random.Random(1)
-    policy = BrainPolicy(
+    policy = MonitorPolicy(
         baseline=BASELINE,
         lifecycle=LifecyclePolicy(warmup_samples=2),
         modes=ModePolicy(push_interval_s=options.pop("fresh_s", PATIENCE_S)),
@@ -88,7 +88,7 @@ def make_loop(
         else None
     )
     return PushLoop(
-        Brain(Identity(node="n1", cluster="c"), policy),
+        NodeMonitor(Identity(node="n1", cluster="c"), policy),
         source,
         HttpPush(parse_endpoint(url), "c", "n1", client_options, chance),
         LoopSettings(
@@ -176,20 +176,20 @@ async def test_retry_after_replaces_the_next_pushes_and_ticks_go_on() -> None:
         await play(loop)
         assert len(fleet.requests) == 1
         assert loop.counters.skipped_pushes["backoff"] == 11
-        assert loop.brain.last is not None
+        assert loop.monitor.last is not None
         assert (
-            loop.brain.last.decision.mode is DetectionMode.FLEET
+            loop.monitor.last.decision.mode is DetectionMode.FLEET
         )  # the value is as fresh as Fleet wants it
-        assert loop.brain.is_reachable
+        assert loop.monitor.is_reachable
 
 
 async def test_an_unreachable_fleet_leaves_the_agent_on_its_own_baseline_f016() -> None:
     loop = make_loop("http://127.0.0.1:1", Recorded(*[100] * 5))
     loop._client._chance.uniform = lambda a, b: 0.0  # type: ignore[attr-defined,method-assign]
     await play(loop)
-    assert loop.brain.last is not None
-    assert loop.brain.last.decision.mode is DetectionMode.LOCAL_BASELINE
-    assert not loop.brain.is_reachable
+    assert loop.monitor.last is not None
+    assert loop.monitor.last.decision.mode is DetectionMode.LOCAL_BASELINE
+    assert not loop.monitor.is_reachable
 
 
 async def test_bug_polling_goes_on_while_pushes_fail() -> None:
@@ -199,8 +199,8 @@ async def test_bug_polling_goes_on_while_pushes_fail() -> None:
         await run_until(
             loop, lambda: len(fleet.requests) >= 3 and loop.counters.pushes["transport"] >= 3
         )
-        assert loop.brain.delivery.threshold is not None
-        assert loop.brain.delivery.threshold.value == 0.88
+        assert loop.monitor.delivery.threshold is not None
+        assert loop.monitor.delivery.threshold.value == 0.88
 
 
 async def test_polling_rests_while_replies_carry_thresholds() -> None:
@@ -208,8 +208,8 @@ async def test_polling_rests_while_replies_carry_thresholds() -> None:
         fleet.answer = lambda _: Answer(headers=LINE, body=b'{"threshold":0.5,"quorum_met":true}')
         loop = make_loop(fleet.url, StubSource(), poll_url=fleet.url)
         await run_until(loop, lambda: loop.counters.polls["suspended"] >= 5)
-        assert loop.brain.delivery.threshold is not None
-        assert loop.brain.delivery.threshold.value == 0.80
+        assert loop.monitor.delivery.threshold is not None
+        assert loop.monitor.delivery.threshold.value == 0.80
 
 
 async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_
         await loop.run(asyncio.Event())
     assert (loop.counters.ticks, loop.counters.failed_looks) == (6, 1)
     assert set(loop.counters.pushes) == {"transport"}
-    assert not loop.brain.is_reachable
+    assert not loop.monitor.is_reachable
     assert {record.problem for record in caplog.records if record.message == "look_failed"} == {
         "RuntimeError: out of order"
     }
@@ -353,7 +353,7 @@ async def test_a_process_that_lost_its_cpu_is_told_on_the_socket(tmp_path: Path)
     reader, writer = await asyncio.open_unix_connection(socket.path)
     await until_async(lambda: socket.consumers == 1)
     loop = make_loop("http://127.0.0.1:1", Preempted(100), socket=socket)
-    loop.brain.identity = Identity(node="n1", cluster="c", rank=0, world_size=2)
+    loop.monitor.identity = Identity(node="n1", cluster="c", rank=0, world_size=2)
     await loop.run(asyncio.Event())
     await socket.close()
     lines = (await reader.read()).splitlines()

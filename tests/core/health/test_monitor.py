@@ -11,7 +11,7 @@ from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy, Closing
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.modes import ModePolicy, PushOutcome
-from ingero.core.health.monitor import Brain, BrainPolicy, Thought
+from ingero.core.health.monitor import Evaluation, MonitorPolicy, NodeMonitor
 from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 
@@ -21,16 +21,16 @@ START_NS = 1_794_709_942_000_000_000
 
 
 class Life:
-    """A brain and its clock; every tick hears the same threshold again unless told otherwise."""
+    """A monitor and its clock; every tick hears the same threshold again unless told otherwise."""
 
     def __init__(self, warmup: int = 0, confirmations: int = 1, **identity: Any) -> None:
-        policy = BrainPolicy(
+        policy = MonitorPolicy(
             baseline=BaselinePolicy(warmup_samples=warmup),
             lifecycle=LifecyclePolicy(warmup_samples=warmup),
             modes=ModePolicy(push_interval_s=10.0),
             classifier=ClassifierPolicy(confirmations=confirmations),
         )
-        self.brain = Brain(Identity(**({"node": "n1", "cluster": "c"} | identity)), policy)
+        self.monitor = NodeMonitor(Identity(**({"node": "n1", "cluster": "c"} | identity)), policy)
         self.now_s = 0.0
 
     def tick(
@@ -39,10 +39,12 @@ class Life:
         threshold: float | None = 0.80,
         launches: int = 600,
         step_s: float = 10.0,
-    ) -> Thought:
+    ) -> Evaluation:
         self.now_s += step_s
         if threshold is not None:
-            self.brain.heard(Delivery.HIT, ServedThreshold(threshold, True), self.now_s)
+            self.monitor.threshold_received(
+                Delivery.HIT, ServedThreshold(threshold, True), self.now_s
+            )
         now_ns = START_NS + int(self.now_s * 1e9)
         look = Observation(
             at_s=now_ns / 1e9,
@@ -51,24 +53,24 @@ class Life:
         )
         return self.think(look, now_ns)
 
-    def think(self, look: Observation, now_ns: int) -> Thought:
+    def think(self, look: Observation, now_ns: int) -> Evaluation:
         """Both halves at once."""
-        thought = self.brain.observe(look, self.now_s, now_ns)
-        return self.brain.judge(self.now_s, now_ns) or thought
+        evaluation = self.monitor.observe(look, self.now_s, now_ns)
+        return self.monitor.classify(self.now_s, now_ns) or evaluation
 
-    def ticks(self, count: int, signals: tuple[float, ...] | None, **options: Any) -> Thought:
+    def ticks(self, count: int, signals: tuple[float, ...] | None, **options: Any) -> Evaluation:
         for _ in range(count):
-            thought = self.tick(signals, **options)
-        return thought
+            evaluation = self.tick(signals, **options)
+        return evaluation
 
 
 def alone(confirmations: int = 3, signals: tuple[float | None, ...] = HEALTHY) -> Life:
     """A warm node whose Fleet never answered."""
     life = Life(warmup=5, confirmations=confirmations)
     for _ in range(8):
-        life.brain.pushed(PushOutcome.TRANSPORT, None)
-        thought = life.tick(signals, threshold=None)
-    assert thought.decision.mode is DetectionMode.LOCAL_BASELINE
+        life.monitor.push_finished(PushOutcome.TRANSPORT, None)
+        evaluation = life.tick(signals, threshold=None)
+    assert evaluation.decision.mode is DetectionMode.LOCAL_BASELINE
     return life
 
 
@@ -78,30 +80,30 @@ def alone(confirmations: int = 3, signals: tuple[float | None, ...] = HEALTHY) -
 def test_without_peers_a_busy_host_makes_no_straggler(busy: tuple[float, ...]) -> None:
     """The score falls to half; the work of this node does not."""
     life = alone()
-    thought = life.ticks(10, busy, threshold=None)
-    assert thought.score is not None and thought.decision.threshold is not None
-    assert thought.score.value < thought.decision.threshold
-    assert (thought.emission, thought.is_spared) == (None, True)
-    assert not life.tick(HEALTHY, threshold=None).is_spared
+    evaluation = life.ticks(10, busy, threshold=None)
+    assert evaluation.score is not None and evaluation.decision.threshold is not None
+    assert evaluation.score.value < evaluation.decision.threshold
+    assert (evaluation.message, evaluation.is_host_load_only) == (None, True)
+    assert not life.tick(HEALTHY, threshold=None).is_host_load_only
 
 
 def test_without_peers_less_work_makes_one_on_a_busy_host_too() -> None:
     life = alone()
-    thought = life.ticks(3, (30.0, 0.95, 0.95, 0.0), threshold=None)
-    assert thought.raised and not thought.is_spared
+    evaluation = life.ticks(3, (30.0, 0.95, 0.95, 0.0), threshold=None)
+    assert evaluation.raised and not evaluation.is_host_load_only
     still = life.ticks(8, (30.0, 0.95, 0.95, 0.95), threshold=None)
-    assert still.emission is not None and isinstance(still.emission.line, StragglerState)
+    assert still.message is not None and isinstance(still.message.line, StragglerState)
     while_busy = life.ticks(2, (100.0, 0.95, 0.95, 0.0), threshold=None)
     assert while_busy.closing is None or while_busy.closing is Closing.RECOVERED
-    assert not life.brain.classification.is_straggler, (
+    assert not life.monitor.classification.is_straggler, (
         "its work is back, whatever else the host does"
     )
 
 
 def test_without_peers_and_without_a_sign_of_work_nobody_is_named() -> None:
     life = alone(signals=(None, None, 0.9, 0.9))
-    thought = life.ticks(10, (None, None, 0.9, 0.0), threshold=None)
-    assert (thought.emission, thought.is_spared) == (None, True)
+    evaluation = life.ticks(10, (None, None, 0.9, 0.0), threshold=None)
+    assert (evaluation.message, evaluation.is_host_load_only) == (None, True)
 
 
 def test_with_a_line_of_peers_load_still_counts() -> None:
@@ -113,10 +115,10 @@ def test_with_a_line_of_peers_load_still_counts() -> None:
 
 def test_published_loop_vector_70() -> None:
     life = Life()
-    thoughts = [life.tick(raw) for raw in ((50, 0.5, 0.5, 0.5), (50, 0.5, 0.5, 0.5), HEALTHY)]
-    assert [t.score.value for t in thoughts if t.score] == pytest.approx([0.15, 0.70, 0.97])
-    assert [t.emission.event.is_straggler for t in thoughts if t.emission] == [True, True, False]
-    lines = [t.emission.line for t in thoughts if t.emission]
+    evaluations = [life.tick(raw) for raw in ((50, 0.5, 0.5, 0.5), (50, 0.5, 0.5, 0.5), HEALTHY)]
+    assert [t.score.value for t in evaluations if t.score] == pytest.approx([0.15, 0.70, 0.97])
+    assert [t.message.event.is_straggler for t in evaluations if t.message] == [True, True, False]
+    lines = [t.message.line for t in evaluations if t.message]
     assert [type(line) for line in lines] == [StragglerState, StragglerState, StragglerResolved]
 
 
@@ -124,11 +126,11 @@ def test_bug_a_failed_look_is_skipped_entirely() -> None:
     """The reference scored, pushed and folded an all-zero observation: one read error was a false straggler."""
     life = Life(warmup=3)
     life.ticks(5, HEALTHY)
-    before = life.brain.baseline
+    before = life.monitor.baseline
     failed = life.tick(None)
-    assert (failed.score, failed.report, failed.emission) == (None, None, None)
-    assert life.brain.baseline == before
-    assert life.brain.life.state is NodeState.ACTIVE
+    assert (failed.score, failed.report, failed.message) == (None, None, None)
+    assert life.monitor.baseline == before
+    assert life.monitor.life.state is NodeState.ACTIVE
 
 
 def test_nothing_is_pushed_while_stale_and_on_the_tick_that_wakes() -> None:
@@ -139,29 +141,32 @@ def test_nothing_is_pushed_while_stale_and_on_the_tick_that_wakes() -> None:
     waking = life.tick((40.0, 0.9, 0.9, 0.9))
     assert (waking.state, waking.report) == (NodeState.CALIBRATING, None)
     assert (
-        life.brain.baseline.sample_count == 1
+        life.monitor.baseline.sample_count == 1
     )  # the old baseline is gone, this sample begins the new one
     assert life.tick((40.0, 0.9, 0.9, 0.9)).report is not None
 
 
 def test_idle_and_calibrating_nodes_push_and_are_never_judged_f052() -> None:
     life = Life(warmup=30)
-    thought = life.ticks(20, (1.0, 0.1, 0.1, 0.1))
-    assert (thought.state, thought.emission) == (NodeState.CALIBRATING, None)
-    assert thought.report is not None
+    evaluation = life.ticks(20, (1.0, 0.1, 0.1, 0.1))
+    assert (evaluation.state, evaluation.message) == (NodeState.CALIBRATING, None)
+    assert evaluation.report is not None
     idle = Life(warmup=1, confirmations=3)
     idle.ticks(3, HEALTHY)
-    thought = idle.ticks(3, (0.0, 0.0, 0.9, 0.9), launches=0)
-    assert (thought.state, thought.emission) == (NodeState.IDLE, None)
-    assert thought.report is not None
+    evaluation = idle.ticks(3, (0.0, 0.0, 0.9, 0.9), launches=0)
+    assert (evaluation.state, evaluation.message) == (NodeState.IDLE, None)
+    assert evaluation.report is not None
 
 
 def test_rest_does_not_become_usual() -> None:
     life = Life(warmup=3)
     life.ticks(50, (0.0, 0.0, 0.9, 0.9), launches=0)
-    assert (life.brain.life.state, life.brain.baseline.sample_count) == (NodeState.CALIBRATING, 0)
-    thought = life.ticks(4, HEALTHY)
-    assert (thought.state, thought.score and thought.score.signals.throughput) == (
+    assert (life.monitor.life.state, life.monitor.baseline.sample_count) == (
+        NodeState.CALIBRATING,
+        0,
+    )
+    evaluation = life.ticks(4, HEALTHY)
+    assert (evaluation.state, evaluation.score and evaluation.score.signals.throughput) == (
         NodeState.ACTIVE,
         pytest.approx(1.0),
     )
@@ -178,58 +183,58 @@ def test_bug_going_idle_closes_the_episode() -> None:
     life = straggling()
     closing = life.ticks(3, SLOW, launches=0)
     assert (closing.state, closing.closing) == (NodeState.IDLE, Closing.LEFT_ACTIVE)
-    assert isinstance(closing.emission and closing.emission.line, StragglerResolved)
-    assert closing.emission.line.reason == "left_active"
+    assert isinstance(closing.message and closing.message.line, StragglerResolved)
+    assert closing.message.line.reason == "left_active"
 
 
 def test_bug_becoming_stale_closes_the_episode() -> None:
     closing = straggling().ticks(3, None)
-    assert closing.emission is not None
-    assert isinstance(closing.emission.line, StragglerResolved)
+    assert closing.message is not None
+    assert isinstance(closing.message.line, StragglerResolved)
 
 
 def test_bug_losing_the_mode_closes_the_episode() -> None:
     life = straggling()
-    life.brain.baseline = life.brain.baseline.__class__()  # cold: no local line either
+    life.monitor.baseline = life.monitor.baseline.__class__()  # cold: no local line either
     closing = life.tick(SLOW, threshold=None, step_s=3600.0)
     assert (closing.decision.mode, closing.closing) == (DetectionMode.NONE, Closing.MODE_LOST)
 
 
 def test_bug_shutting_down_closes_the_episode() -> None:
     life = straggling()
-    emission = life.brain.shut_down(START_NS)
-    assert emission is not None
-    assert isinstance(emission.line, StragglerResolved)
-    assert (emission.line.reason, emission.event.is_straggler) == ("shutdown", False)
-    assert life.brain.shut_down(START_NS) is None
+    message = life.monitor.shut_down(START_NS)
+    assert message is not None
+    assert isinstance(message.line, StragglerResolved)
+    assert (message.line.reason, message.event.is_straggler) == ("shutdown", False)
+    assert life.monitor.shut_down(START_NS) is None
 
 
 def test_both_channels_share_one_id_through_the_episode() -> None:
     life = straggling(rank=0, world_size=8)
     ids = set()
-    for thought in (life.tick(SLOW), life.tick(SLOW), life.tick(HEALTHY)):
-        assert thought.emission is not None
-        ids |= {thought.emission.line.event_id, thought.emission.event.event_id}
-        assert (thought.emission.line.rank, thought.emission.line.world_size) == (0, 8)
+    for evaluation in (life.tick(SLOW), life.tick(SLOW), life.tick(HEALTHY)):
+        assert evaluation.message is not None
+        ids |= {evaluation.message.line.event_id, evaluation.message.event.event_id}
+        assert (evaluation.message.line.rank, evaluation.message.line.world_size) == (0, 8)
     assert len(ids) == 1
 
 
 def test_a_lasting_slowness_does_not_heal_itself() -> None:
     """A reference that follows the slow node would read 0.96 of normal after thirty samples."""
     life = straggling()
-    thought = life.ticks(100, SLOW)
-    assert thought.score is not None
-    assert thought.score.signals.throughput == pytest.approx(0.3)
-    assert life.brain.classification.is_straggler
+    evaluation = life.ticks(100, SLOW)
+    assert evaluation.score is not None
+    assert evaluation.score.signals.throughput == pytest.approx(0.3)
+    assert life.monitor.classification.is_straggler
     assert life.ticks(2, HEALTHY).score.value == pytest.approx(0.97)  # type: ignore[union-attr] # it was healthy before
 
 
 def test_after_half_an_hour_the_new_level_may_become_normal() -> None:
     life = straggling()
-    thought = life.ticks(300, SLOW)
-    assert thought.score is not None
-    assert thought.score.signals.throughput is not None
-    assert thought.score.signals.throughput > 0.9
+    evaluation = life.ticks(300, SLOW)
+    assert evaluation.score is not None
+    assert evaluation.score.signals.throughput is not None
+    assert evaluation.score.signals.throughput > 0.9
 
 
 def test_the_line_that_came_with_the_reply_is_the_one_that_judges() -> None:
@@ -239,14 +244,14 @@ def test_the_line_that_came_with_the_reply_is_the_one_that_judges() -> None:
     life.now_s += 10.0
     now_ns = START_NS + int(life.now_s * 1e9)
     look = Observation(at_s=now_ns / 1e9, launches=600, signals=Signals(*SLOW))
-    observed = life.brain.observe(look, life.now_s, now_ns)
-    assert observed.emission is None
+    observed = life.monitor.observe(look, life.now_s, now_ns)
+    assert observed.message is None
     assert observed.report is not None
-    life.brain.heard(Delivery.HIT, ServedThreshold(0.30, True), life.now_s)
-    judged = life.brain.judge(life.now_s, now_ns)
+    life.monitor.threshold_received(Delivery.HIT, ServedThreshold(0.30, True), life.now_s)
+    judged = life.monitor.classify(life.now_s, now_ns)
     assert judged is not None
     assert (judged.raised, judged.decision.threshold) == (False, 0.30)
-    assert life.brain.judge(life.now_s, now_ns) is None  # once per look
+    assert life.monitor.classify(life.now_s, now_ns) is None  # once per look
 
 
 def test_three_confirmations_by_default() -> None:
@@ -258,8 +263,8 @@ def test_three_confirmations_by_default() -> None:
 def test_dominant_signal_compares_rate_with_rate() -> None:
     life = Life(warmup=3)
     life.ticks(5, (5000.0, 0.95, 0.95, 0.95))
-    thought = life.tick((4900.0, 0.30, 0.95, 0.95))
-    assert thought.dominant == "compute"
+    evaluation = life.tick((4900.0, 0.30, 0.95, 0.95))
+    assert evaluation.dominant == "compute"
 
 
 def test_outage_modes_f017() -> None:
@@ -267,7 +272,7 @@ def test_outage_modes_f017() -> None:
     life.ticks(5, HEALTHY)
     seen = [life.tick(HEALTHY).decision.mode]
     for _ in range(45):
-        life.brain.pushed(PushOutcome.TRANSPORT, None)
+        life.monitor.push_finished(PushOutcome.TRANSPORT, None)
         mode = life.tick(HEALTHY, threshold=None).decision.mode
         seen += [mode] if mode is not seen[-1] else []
     assert seen == [
@@ -275,45 +280,45 @@ def test_outage_modes_f017() -> None:
         DetectionMode.LOCAL_CACHED,
         DetectionMode.LOCAL_BASELINE,
     ]
-    life.brain.pushed(PushOutcome.OK, None)
+    life.monitor.push_finished(PushOutcome.OK, None)
     assert life.tick(HEALTHY).decision.mode is DetectionMode.FLEET
 
 
 def test_reachability_vector_65() -> None:
-    brain = Life().brain
+    monitor = Life().monitor
     seen = []
     for outcome in "EEEOEEE":
-        brain.pushed(PushOutcome.SERVER_ERROR if outcome == "E" else PushOutcome.OK, None)
-        seen.append(brain.is_reachable)
+        monitor.push_finished(PushOutcome.SERVER_ERROR if outcome == "E" else PushOutcome.OK, None)
+        seen.append(monitor.is_reachable)
     assert seen == [True, True, False, True, True, True, False]
 
 
 @pytest.mark.parametrize("outcome", [PushOutcome.SHED, PushOutcome.REFUSED])
 def test_bug_an_answer_is_not_an_outage(outcome: PushOutcome) -> None:
     """The reference counted 400 and 429 toward unreachable, although Fleet had answered."""
-    brain = Life().brain
+    monitor = Life().monitor
     for _ in range(10):
-        brain.pushed(outcome, None)
-    assert brain.is_reachable
+        monitor.push_finished(outcome, None)
+    assert monitor.is_reachable
 
 
 def test_bug_cold_start_by_header_and_by_poll_mean_the_same() -> None:
-    brain = Life().brain
-    brain.heard(Delivery.HIT, ServedThreshold(0.88, True), 1.0)
-    brain.heard(Delivery.HIT, COLD_START, 2.0)
-    brain.polled(None, 3.0)
-    assert brain.delivery.threshold is not None
-    assert brain.delivery.threshold.value == 0.88
+    monitor = Life().monitor
+    monitor.threshold_received(Delivery.HIT, ServedThreshold(0.88, True), 1.0)
+    monitor.threshold_received(Delivery.HIT, COLD_START, 2.0)
+    monitor.threshold_polled(None, 3.0)
+    assert monitor.delivery.threshold is not None
+    assert monitor.delivery.threshold.value == 0.88
 
 
 def test_a_rejected_header_keeps_the_old_value_vectors_47_49() -> None:
-    brain = Life().brain
-    brain.heard(Delivery.HIT, ServedThreshold(0.82, True), 1.0)
-    brain.heard(Delivery.REJECTED, None, 2.0)
-    assert brain.delivery.threshold is not None
-    assert (brain.delivery.threshold.value, brain.delivery.header_at_s) == (0.82, 2.0)
-    brain.heard(Delivery.MISS, None, 3.0)
-    assert brain.delivery.header_at_s is None
+    monitor = Life().monitor
+    monitor.threshold_received(Delivery.HIT, ServedThreshold(0.82, True), 1.0)
+    monitor.threshold_received(Delivery.REJECTED, None, 2.0)
+    assert monitor.delivery.threshold is not None
+    assert (monitor.delivery.threshold.value, monitor.delivery.header_at_s) == (0.82, 2.0)
+    monitor.threshold_received(Delivery.MISS, None, 3.0)
+    assert monitor.delivery.header_at_s is None
 
 
 def test_missing_signals_are_not_zeros() -> None:
@@ -321,6 +326,6 @@ def test_missing_signals_are_not_zeros() -> None:
     life.ticks(3, HEALTHY)
     life.now_s += 10
     look = Observation(at_s=START_NS / 1e9, launches=600, signals=Signals(100.0, None, None, 0.95))
-    thought = life.think(look, START_NS)
-    assert thought.score is not None
-    assert thought.score.value > 0.95
+    evaluation = life.think(look, START_NS)
+    assert evaluation.score is not None
+    assert evaluation.score.value > 0.95

@@ -28,7 +28,7 @@ from ingero.contract.straggler import SOCKET_NAME
 from ingero.contract.types import Identity, NodeState
 from ingero.core.health.lifecycle import Lifecycle
 from ingero.core.health.modes import ModePolicy
-from ingero.core.health.monitor import Brain, BrainPolicy
+from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.trace.path import home
@@ -99,9 +99,9 @@ class Agent:
         self._client_options = _client_options(config, endpoint.is_secure)
         self.client = self._make_client(endpoint)
         self.poll = self._make_poll()
-        self.brain = Brain(
+        self.monitor = NodeMonitor(
             self.identity,
-            _brain_policy(config),
+            _monitor_policy(config),
             workload=fleet.workload_type,
             cgroup_hash=who.cgroup_hash(),
         )
@@ -222,7 +222,7 @@ class Agent:
         if remediate.enabled:
             self.socket = LineServer(remediate.socket or own_socket(SOCKET_NAME), gid=remediate.gid)
         self.loop = PushLoop(
-            self.brain,
+            self.monitor,
             self._source(),
             self.client,
             LoopSettings(
@@ -261,8 +261,8 @@ class Agent:
             path, self.config.health.baseline, time.time_ns(), persistence.stale_age_s
         )
         if loaded.baseline is not None:
-            self.brain.baseline = loaded.baseline
-            self.brain.life = Lifecycle(state=NodeState.ACTIVE)
+            self.monitor.baseline = loaded.baseline
+            self.monitor.life = Lifecycle(state=NodeState.ACTIVE)
         if loaded.outcome is not LoadOutcome.MISSING:
             log.info(
                 "baseline_found",
@@ -290,7 +290,7 @@ class Agent:
         spans = EpisodeSpans(
             self.identity,
             self.config.fleet.workload_type,
-            self.brain.cgroup_hash,
+            self.monitor.cgroup_hash,
             version("ingero"),
         )
 
@@ -310,9 +310,9 @@ def _gpu_model() -> str | None:
         return None
 
 
-def _brain_policy(config: IngeroConfig) -> BrainPolicy:
+def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
     health = config.health
-    return BrainPolicy(
+    return MonitorPolicy(
         score=health.score_policy(),
         baseline=health.baseline,
         lifecycle=replace(

@@ -20,9 +20,9 @@ from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict
 from ingero.contract.types import DetectionMode
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.health.baseline import is_warm
-from ingero.core.health.messages import Emission
+from ingero.core.health.messages import StragglerMessage
 from ingero.core.health.modes import PushOutcome, should_poll
-from ingero.core.health.monitor import Brain, Thought
+from ingero.core.health.monitor import Evaluation, NodeMonitor
 from ingero.core.health.observation import Observation
 from ingero.core.health.throttle import ThrottleEdges
 from ingero.storage.baseline_file import save_baseline
@@ -81,11 +81,11 @@ class LoopSettings:
 
 
 class PushLoop:
-    """Owns the brain of one node and everything it talks to."""
+    """Owns the monitor of one node and everything it talks to."""
 
     def __init__(
         self,
-        brain: Brain,
+        monitor: NodeMonitor,
         source: SignalSource,
         client: PushClient,
         settings: LoopSettings,
@@ -95,7 +95,7 @@ class PushLoop:
         socket: LineServer | None = None,
         on_event: Callable[[StragglerEvent], Awaitable[None]] | None = None,
     ) -> None:
-        self.brain = brain
+        self.monitor = monitor
         self.counters = LoopCounters()
         self.throttle = ThrottleEdges()
         self.last_push: MetricsRequest | None = None
@@ -141,20 +141,20 @@ class PushLoop:
         self._tell_straggles(look.straggles)
         self._judge()  # what the last push left open, because its reply is still on the way
         now_s = time.monotonic()
-        thought = self.brain.observe(look, now_s, time.time_ns())
-        self._log_look(thought, look, now_s)
-        if thought.emission is not None:
-            self._tell(thought)
-        if thought.report is None or not self._push_soon(thought.report, now_s):
+        evaluation = self.monitor.observe(look, now_s, time.time_ns())
+        self._log_look(evaluation, look, now_s)
+        if evaluation.message is not None:
+            self._tell(evaluation)
+        if evaluation.report is None or not self._push_soon(evaluation.report, now_s):
             self._judge()
         return True
 
     def snapshot(self) -> list[bytes]:
         """What a new reader of the socket must know: the open episode and the open verdicts."""
         lines: list[SocketLine] = (
-            [self.brain.open_emission.line] if self.brain.open_emission else []
+            [self.monitor.open_message.line] if self.monitor.open_message else []
         )
-        cluster = self.brain.identity.cluster
+        cluster = self.monitor.identity.cluster
         lines += [
             verdict_line(verdict, cluster, time.time_ns()) for verdict in self.verdicts.values()
         ]
@@ -206,7 +206,7 @@ class PushLoop:
         return True
 
     async def _push(self, report: HealthReport) -> None:
-        self.last_push = health_request(self.brain.identity, report)
+        self.last_push = health_request(self.monitor.identity, report)
         reply = await self._post(self.last_push)
         self._absorb(reply)
         self._judge()
@@ -214,7 +214,7 @@ class PushLoop:
             return
         for episode, event in list(self._events.items()):
             outcome = (
-                await self._post(event_request(self.brain.identity, event), retry=False)
+                await self._post(event_request(self.monitor.identity, event), retry=False)
             ).outcome
             self.counters.events[outcome.value] += 1
             if (
@@ -231,11 +231,11 @@ class PushLoop:
             )
 
     def _judge(self) -> None:
-        thought = self.brain.judge(time.monotonic(), time.time_ns())
-        if thought is not None:
-            self._log_judgement(thought)
-            if thought.emission is not None:
-                self._tell(thought)
+        evaluation = self.monitor.classify(time.monotonic(), time.time_ns())
+        if evaluation is not None:
+            self._log_judgement(evaluation)
+            if evaluation.message is not None:
+                self._tell(evaluation)
 
     def _absorb(self, reply: PushReply) -> None:
         """What the reply brought: outcome, threshold, verdicts, a wish for patience."""
@@ -243,9 +243,9 @@ class PushLoop:
         self.counters.pushes[reply.outcome.value] += 1
         self.counters.headers[reply.delivery.value] += 1
         self.counters.rejected_points += reply.rejected_points
-        self.brain.pushed(reply.outcome, reply.retry_after_s)
+        self.monitor.push_finished(reply.outcome, reply.retry_after_s)
         if reply.outcome is not PushOutcome.TRANSPORT:
-            self.brain.heard(reply.delivery, reply.threshold, now_s)
+            self.monitor.threshold_received(reply.delivery, reply.threshold, now_s)
         self._not_before_s = now_s + reply.retry_after_s if reply.retry_after_s else 0.0
         if reply.outcome is not PushOutcome.OK:
             self._warn(
@@ -272,7 +272,7 @@ class PushLoop:
             before = self._heard.pop(verdict.episode, None)
             self._heard[verdict.episode] = verdict
             if before != verdict:
-                self._say(verdict_line(verdict, self.brain.identity.cluster, time.time_ns()))
+                self._say(verdict_line(verdict, self.monitor.identity.cluster, time.time_ns()))
                 if before is None or (before.state, before.cause) != (verdict.state, verdict.cause):
                     self._log_verdict(verdict)
         while len(self._heard) > MAX_VERDICTS:
@@ -292,36 +292,36 @@ class PushLoop:
         level = logging.WARNING if verdict.state is VerdictState.STRAGGLER else logging.INFO
         log.log(level, "verdict", extra=verdict_facts(verdict))
 
-    def _tell(self, thought: Thought) -> None:
+    def _tell(self, evaluation: Evaluation) -> None:
         """The same message on all channels: socket and log now, Fleet with the push, tracing on its own."""
-        assert thought.emission is not None
-        event = thought.emission.event
+        assert evaluation.message is not None
+        event = evaluation.message.event
         facts = {
             "score": event.score,
             "threshold": event.threshold,
             "mode": event.mode.value,
             "episode": event.event_id,
         }
-        if thought.raised:
+        if evaluation.raised:
             self.counters.episodes += 1
             log.info("straggler_raised", extra=facts | {"dominant": event.dominant_signal})
-        elif thought.closing is not None:
-            log.info("straggler_resolved", extra=facts | {"reason": thought.closing.value})
-        self._emit(thought.emission)
+        elif evaluation.closing is not None:
+            log.info("straggler_resolved", extra=facts | {"reason": evaluation.closing.value})
+        self._emit(evaluation.message)
 
     def _tell_straggles(self, found: Sequence[Straggle]) -> None:
-        identity = self.brain.identity
+        identity = self.monitor.identity
         for line in found:
             self.counters.straggles += 1
             self._say(
                 msgspec.structs.replace(line, rank=identity.rank, world_size=identity.world_size)
             )
 
-    def _emit(self, emission: Emission) -> None:
-        self._say(emission.line)
-        self._keep_event(emission.event)
+    def _emit(self, message: StragglerMessage) -> None:
+        self._say(message.line)
+        self._keep_event(message.event)
         if self._on_event is not None:
-            task = asyncio.ensure_future(self._on_event(emission.event))
+            task = asyncio.ensure_future(self._on_event(message.event))
             self._side_tasks.add(task)
             task.add_done_callback(self._side_tasks.discard)
 
@@ -347,15 +347,15 @@ class PushLoop:
             else max(wait_s, MIN_POLL_WAIT_S),
         ):
             wait_s = None
-            fresh_s = self.brain.policy.modes.fresh_max_age_s(self.brain.backoff_s)
-            if not should_poll(self.brain.delivery, time.monotonic(), fresh_s):
+            fresh_s = self.monitor.policy.modes.fresh_max_age_s(self.monitor.backoff_s)
+            if not should_poll(self.monitor.delivery, time.monotonic(), fresh_s):
                 self.counters.polls["suspended"] += 1
                 continue
             reply = await poll.ask()
             self.counters.polls[reply.outcome.value] += 1
             wait_s = reply.wait_s
             if reply.outcome.value == "ok":
-                self.brain.polled(reply.threshold, time.monotonic())
+                self.monitor.threshold_polled(reply.threshold, time.monotonic())
             else:
                 self._warn(f"poll_{reply.outcome.value}", time.monotonic(), detail=reply.detail)
         await poll.close()
@@ -364,7 +364,7 @@ class PushLoop:
         if self._socket is None:
             return
         while not await _stopped_within(stop, HEARTBEAT_S):
-            self._say(self.brain.heartbeat(time.time_ns()))
+            self._say(self.monitor.heartbeat(time.time_ns()))
 
     async def _keep_file(self, stop: asyncio.Event) -> None:
         """Save now and then, so that kill -9 costs at most a minute of baseline."""
@@ -374,8 +374,8 @@ class PushLoop:
     async def _save(self) -> None:
         path, baseline, policy = (
             self._settings.persist_path,
-            self.brain.baseline,
-            self.brain.policy.baseline,
+            self.monitor.baseline,
+            self.monitor.policy.baseline,
         )
         if path is None or not is_warm(baseline, policy) or baseline.sample_count == 0:
             return
@@ -389,28 +389,28 @@ class PushLoop:
     async def _shut_down(self) -> None:
         if self._push_task is not None:
             await self._push_task
-        emission = self.brain.shut_down(time.time_ns())
-        if emission is not None:
-            self._emit(emission)
+        message = self.monitor.shut_down(time.time_ns())
+        if message is not None:
+            self._emit(message)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 for event in self._events.values():
-                    await self._post(event_request(self.brain.identity, event), retry=False)
+                    await self._post(event_request(self.monitor.identity, event), retry=False)
         if self._side_tasks:
             await asyncio.wait(self._side_tasks, timeout=FAREWELL_S)
         await self._save()
         await self._client.close()
         self._source.close()
 
-    def _log_look(self, thought: Thought, look: Observation, now_s: float) -> None:
+    def _log_look(self, evaluation: Evaluation, look: Observation, now_s: float) -> None:
         if look.problem:
             self._warn("look_failed", now_s, problem=look.problem)
-        for signal, kind in thought.score.anomalies if thought.score else ():
+        for signal, kind in evaluation.score.anomalies if evaluation.score else ():
             self._warn(f"signal_{kind}_{signal}", now_s)
-        self._log_judgement(thought)
+        self._log_judgement(evaluation)
 
-    def _log_judgement(self, thought: Thought) -> None:
-        mode = thought.decision.mode
+    def _log_judgement(self, evaluation: Evaluation) -> None:
+        mode = evaluation.decision.mode
         if mode is not self._mode:
             why = {"why": WITHOUT_PEERS} if mode is DetectionMode.LOCAL_BASELINE else {}
             log.info(
@@ -418,11 +418,11 @@ class PushLoop:
                 extra={"mode": mode.value, "was": self._mode and self._mode.value, **why},
             )
             self._mode = mode
-        if thought.is_spared and thought.score is not None:
+        if evaluation.is_host_load_only and evaluation.score is not None:
             facts = {
-                "score": thought.score.value,
-                "threshold": thought.decision.threshold,
-                "low": thought.dominant,
+                "score": evaluation.score.value,
+                "threshold": evaluation.decision.threshold,
+                "low": evaluation.dominant,
             }
             self._warn("not_named", time.monotonic(), **facts, why=WITHOUT_PEERS)
 

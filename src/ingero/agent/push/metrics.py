@@ -32,9 +32,9 @@ def agent_families(
     loop: PushLoop, socket: LineServer | None, live: LiveCollectives | None = None
 ) -> list[Family]:
     """Everything an agent knows about itself. What was not measured is left out."""
-    brain, counters = loop.brain, loop.counters
-    node: Labels = (("cluster_id", brain.identity.cluster), ("node_id", brain.identity.node))
-    last = brain.last
+    monitor, counters = loop.monitor, loop.counters
+    node: Labels = (("cluster_id", monitor.identity.cluster), ("node_id", monitor.identity.node))
+    last = monitor.last
     score = last.score if last else None
     mode = last.decision.mode if last else DetectionMode.NONE
     threshold = last.decision.threshold if last else None
@@ -52,13 +52,13 @@ def agent_families(
             [((*node, ("mode", each.value)), float(each is mode)) for each in DetectionMode],
         ),
         gauge("ingero_agent_threshold", "Threshold in force", [(node, threshold)] if threshold is not None else []),
-        gauge("ingero_agent_fleet_reachable", "1 while pushes get through", [(node, float(brain.is_reachable))]),
+        gauge("ingero_agent_fleet_reachable", "1 while pushes get through", [(node, float(monitor.is_reachable))]),
         gauge(
             "ingero_agent_state",
             "1 for the lifecycle state of this node",
-            [((*node, ("state", each.value)), float(each is brain.life.state)) for each in NodeState],
+            [((*node, ("state", each.value)), float(each is monitor.life.state)) for each in NodeState],
         ),
-        gauge("ingero_agent_straggler", "1 in an episode", [(node, float(brain.classification.is_straggler))]),
+        gauge("ingero_agent_straggler", "1 in an episode", [(node, float(monitor.classification.is_straggler))]),
         gauge("ingero_agent_degradation_warning", "1 far below the long-term level", [
             (node, float(bool(last and last.is_degraded)))
         ]),
@@ -181,9 +181,9 @@ def _collective_families(live: LiveCollectives) -> list[Family]:
 
 def _delivery_families(loop: PushLoop, node: Labels) -> list[Family]:
     """How old the threshold is by each way it can come, and how much work was seen lately."""
-    now_s, delivery = time.monotonic(), loop.brain.delivery
+    now_s, delivery = time.monotonic(), loop.monitor.delivery
     ways = (("header", delivery.header_at_s), ("poll", delivery.poll_at_s))
-    recent = recent_launches(loop.brain.life, -math.inf)
+    recent = recent_launches(loop.monitor.life, -math.inf)
     return [
         gauge(
             "ingero_agent_threshold_age_seconds",

@@ -11,21 +11,21 @@ from ingero.core.health.modes import ModeDecision
 
 
 @dataclass(frozen=True, slots=True)
-class Emission:
+class StragglerMessage:
     """One message on both channels."""
 
     line: StragglerState | StragglerResolved
     event: StragglerEvent
 
 
-def still_slow(
+def straggler_message(
     identity: Identity,
     now: Classification,
     decision: ModeDecision,
     score: float,
     dominant: str,
     now_ns: int,
-) -> Emission:
+) -> StragglerMessage:
     """The node is below the line."""
     event = _event(now, decision, score, dominant, now_ns)
     line = StragglerState(
@@ -41,17 +41,17 @@ def still_slow(
         world_size=identity.world_size,
         sequence=now.sequence,
     )
-    return Emission(line, event)
+    return StragglerMessage(line, event)
 
 
-def over(
+def resolved_message(
     identity: Identity,
     now: Classification,
     decision: ModeDecision,
     score: float,
     dominant: str,
     now_ns: int,
-) -> Emission:
+) -> StragglerMessage:
     """The episode ended; why is said unless the node simply recovered."""
     event = _event(now, decision, score, dominant, now_ns)
     line = StragglerResolved(
@@ -64,7 +64,7 @@ def over(
         sequence=now.sequence,
         reason="" if now.closing in (None, Closing.RECOVERED) else now.closing.value,
     )
-    return Emission(line, event)
+    return StragglerMessage(line, event)
 
 
 def _event(

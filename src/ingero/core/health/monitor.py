@@ -27,7 +27,7 @@ from ingero.core.health.classifier import (
     close,
 )
 from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, follow
-from ingero.core.health.messages import Emission, over, still_slow
+from ingero.core.health.messages import StragglerMessage, resolved_message, straggler_message
 from ingero.core.health.modes import (
     UNREACHABLE_AFTER,
     Delivery,
@@ -49,7 +49,7 @@ USUAL_SCORE_ALPHA = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrainPolicy:
+class MonitorPolicy:
     """All the rules one node decides by."""
 
     score: ScorePolicy = field(default_factory=ScorePolicy)
@@ -62,7 +62,7 @@ class BrainPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thought:
+class Evaluation:
     """What one tick came to. `report` is None when nothing must be pushed: a failed look, a stale or waking node."""
 
     state: NodeState
@@ -71,18 +71,20 @@ class Thought:
     is_degraded: bool = False
     report: HealthReport | None = None
     dominant: str = "unknown"
-    emission: Emission | None = None
+    message: StragglerMessage | None = None
     raised: bool = False
     closing: Closing | None = None
-    is_spared: bool = False  # below its own line, without peers, and only because its host is busy
+    is_host_load_only: bool = (
+        False  # below its own line, without peers, and only because its host is busy
+    )
 
 
 @dataclass(slots=True)
-class Brain:
+class NodeMonitor:
     """Owns all state of one node: `observe`, push, `heard`, `judge`, once per tick."""
 
     identity: Identity
-    policy: BrainPolicy
+    policy: MonitorPolicy
     workload: str = "unknown"
     cgroup_hash: str = ""
     baseline: Baseline = field(default_factory=Baseline)
@@ -92,8 +94,8 @@ class Brain:
     failures: int = 0
     backoff_s: float = 0.0
     usual_score: float | None = None
-    last: Thought | None = None
-    open_emission: Emission | None = None  # the latest message of the open episode
+    last: Evaluation | None = None
+    open_message: StragglerMessage | None = None  # the latest message of the open episode
     _pending: tuple[float, str, float | None] | None = (
         None  # score, dominant signal and work score, to be judged
     )
@@ -104,7 +106,7 @@ class Brain:
         """Whether pushes get through."""
         return self.failures < self.policy.unreachable_after
 
-    def observe(self, look: Observation, now_s: float, now_ns: int) -> Thought:
+    def observe(self, look: Observation, now_s: float, now_ns: int) -> Evaluation:
         """First half of a tick: state, score and what to push. `now_s` is monotonic, `now_ns` the wall clock."""
         self.classification = replace(self.classification, raised=False, closing=None, closed=None)
         self._pending = None
@@ -120,11 +122,11 @@ class Brain:
                 if self.life.state is NodeState.STALE
                 else None
             )
-            return self._conclude(decision, emission=closed)
+            return self._conclude(decision, message=closed)
         if self.life.woke:
             self.baseline = fold(Baseline(), look.signals, self.policy.baseline)
             self.usual_score = None
-            return self._conclude(decision, emission=self._close(Closing.LEFT_ACTIVE, now_ns))
+            return self._conclude(decision, message=self._close(Closing.LEFT_ACTIVE, now_ns))
         known = usual(self.baseline, self.policy.baseline)
         relative = relative_signals(self.baseline, look.signals, self.policy.baseline)
         score, dominant = (
@@ -139,16 +141,16 @@ class Brain:
             self.baseline = fold(self.baseline, look.signals, self.policy.baseline)
         degraded = is_degraded(self.baseline, self.policy.baseline)
         report = self._report(look, score, degraded, decision.mode, now_ns)
-        emission = None
+        message = None
         if self.life.state is NodeState.ACTIVE and score is not None:
             self._pending = (score.value, dominant, work)
         else:
-            emission = self._close(Closing.LEFT_ACTIVE, now_ns)
+            message = self._close(Closing.LEFT_ACTIVE, now_ns)
         return self._conclude(
-            decision, emission, score=score, is_degraded=degraded, report=report, dominant=dominant
+            decision, message, score=score, is_degraded=degraded, report=report, dominant=dominant
         )
 
-    def judge(self, now_s: float, now_ns: int) -> Thought | None:
+    def classify(self, now_s: float, now_ns: int) -> Evaluation | None:
         """Second half, once the reply to the push is in or will not come: the line is as fresh as it can be.
 
         None when the look gave nothing to judge.
@@ -165,37 +167,39 @@ class Brain:
                 replace(decision, may_raise=work is not None),
                 score if work is None else work,
             )
-        emission = self._classify(score, judged, dominant, decision, now_ns)
-        is_spared = decision.mode is DetectionMode.LOCAL_BASELINE and _is_spared(
+        message = self._follow_episode(score, judged, dominant, decision, now_ns)
+        is_host_load_only = decision.mode is DetectionMode.LOCAL_BASELINE and _is_host_load_only(
             score, work, decision.threshold
         )
         self.last = replace(
             self.last,
             decision=decision,
-            emission=emission,
+            message=message,
             raised=self.classification.raised,
             closing=self.classification.closing,
-            is_spared=is_spared and not self.classification.is_straggler,
+            is_host_load_only=is_host_load_only and not self.classification.is_straggler,
         )
         return self.last
 
-    def heard(self, delivery: HeaderDelivery, served: ServedThreshold | None, now_s: float) -> None:
+    def threshold_received(
+        self, delivery: HeaderDelivery, served: ServedThreshold | None, now_s: float
+    ) -> None:
         """The threshold headers of a reply to a push."""
         if delivery is HeaderDelivery.MISS:
             self.delivery = without_header(self.delivery)
         else:
             self.delivery = by_header(self.delivery, _received(served, now_s), now_s)
 
-    def polled(self, served: ServedThreshold | None, now_s: float) -> None:
+    def threshold_polled(self, served: ServedThreshold | None, now_s: float) -> None:
         """An answered poll; None is Fleet's cold start."""
         self.delivery = by_poll(self.delivery, _received(served, now_s), now_s)
 
-    def pushed(self, outcome: PushOutcome, retry_after_s: float | None) -> None:
+    def push_finished(self, outcome: PushOutcome, retry_after_s: float | None) -> None:
         """How the last push ended."""
         self.failures = count_failures(self.failures, outcome)
         self.backoff_s = retry_after_s or 0.0
 
-    def shut_down(self, now_ns: int) -> Emission | None:
+    def shut_down(self, now_ns: int) -> StragglerMessage | None:
         """Close what is open, so that no consumer waits for a recovery that never comes."""
         return self._close(Closing.SHUTDOWN, now_ns)
 
@@ -227,9 +231,9 @@ class Brain:
             else decision
         )
 
-    def _classify(
+    def _follow_episode(
         self, score: float, judged: float, dominant: str, decision: ModeDecision, now_ns: int
-    ) -> Emission | None:
+    ) -> StragglerMessage | None:
         if decision.threshold is None:
             return self._close(Closing.MODE_LOST, now_ns)
         self.classification = classify(
@@ -242,14 +246,16 @@ class Brain:
             may_raise=decision.may_raise,
         )
         if self.classification.is_straggler:
-            self.open_emission = still_slow(
+            self.open_message = straggler_message(
                 self.identity, self.classification, decision, score, dominant, now_ns
             )
-            return self.open_emission
+            return self.open_message
         if self.classification.closed is None:
             return None
-        self.open_emission = None
-        return over(self.identity, self.classification, decision, score, dominant, now_ns)
+        self.open_message = None
+        return resolved_message(
+            self.identity, self.classification, decision, score, dominant, now_ns
+        )
 
     def _must_hold(
         self, score: Score | None, threshold: float | None, before: NodeState, now_s: float
@@ -267,16 +273,16 @@ class Brain:
         is_known = self.baseline.sample_count >= max(self.policy.baseline.warmup_samples, 1)
         return is_known and now_s - self._below_since_s < BASELINE_HOLD_S
 
-    def _close(self, closing: Closing, now_ns: int) -> Emission | None:
+    def _close(self, closing: Closing, now_ns: int) -> StragglerMessage | None:
         """End the open episode for a reason other than recovery; its last known numbers go with the message."""
         self.classification = close(self.classification, closing)
         self._below_since_s = None
-        last, self.open_emission = self.open_emission, None
+        last, self.open_message = self.open_message, None
         if last is None:
             return None
         event = last.event
         decision = ModeDecision(event.mode, event.threshold)
-        return over(
+        return resolved_message(
             self.identity, self.classification, decision, event.score, event.dominant_signal, now_ns
         )
 
@@ -304,11 +310,13 @@ class Brain:
             totals_since_ns=look.totals_since_ns,
         )
 
-    def _conclude(self, decision: ModeDecision, emission: Emission | None, **found: Any) -> Thought:
-        self.last = Thought(
+    def _conclude(
+        self, decision: ModeDecision, message: StragglerMessage | None, **found: Any
+    ) -> Evaluation:
+        self.last = Evaluation(
             state=self.life.state,
             decision=decision,
-            emission=emission,
+            message=message,
             raised=self.classification.raised,
             closing=self.classification.closing,
             **found,
@@ -316,7 +324,7 @@ class Brain:
         return self.last
 
 
-def _is_spared(score: float, work: float | None, threshold: float | None) -> bool:
+def _is_host_load_only(score: float, work: float | None, threshold: float | None) -> bool:
     return (
         threshold is not None
         and score + EPSILON < threshold
