@@ -1,4 +1,9 @@
-"""Statistics that half of the nodes cannot move: median and median absolute deviation, over numpy columns."""
+"""Robust statistics over numpy columns: values that stay the same while less than half of the data is wrong.
+
+The median, the median absolute deviation (MAD), and medians of groups of rows.
+"""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -6,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 MAD_TO_SIGMA = 1.4826  # makes MAD comparable to a standard deviation for normal scores
 
 Column = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 
 def median(values: ArrayLike) -> float:
-    """The middle value, or the mean of the two middle ones; raises ValueError when there is none."""
+    """Return the middle value, or the mean of the two middle ones; raise ValueError without values."""
     column = np.asarray(values, dtype=np.float64)
     if column.size == 0:
-        raise ValueError("the median of nothing")
+        raise ValueError("cannot take the median of no values")
     half = column.size // 2
     if column.size % 2:
         return float(np.partition(column, half)[half])
@@ -21,16 +27,68 @@ def median(values: ArrayLike) -> float:
 
 
 def median_and_mad(values: ArrayLike) -> tuple[float, float]:
-    """Median and median absolute deviation from it (not scaled to a standard deviation)."""
+    """Return the median and the median absolute deviation from it, not scaled to a standard deviation."""
     column = np.asarray(values, dtype=np.float64)
     centre = median(column)
     return centre, median(np.abs(column - centre))
 
 
-def known_median(values: Column, axis: int) -> Column:
-    """Median along an axis of what is known, NaN where nothing is."""
+def nan_median(values: Column, axis: int) -> Column:
+    """Return the median of the finite values along an axis; NaN, without a warning, where there are none."""
     lines = np.moveaxis(values, axis, 0)
     some = np.isfinite(lines).any(axis=0)
     result = np.full(lines.shape[1:], np.nan)
     result[some] = np.nanmedian(lines[:, some], axis=0)
     return result
+
+
+def group_medians(
+    groups: Index, values: NDArray[Any], size: int, *, is_lower: bool = False
+) -> Column:
+    """Return the median of each group 0 … `size` - 1, NaN for a group without values.
+
+    A group with an even number of values takes the mean of the two middle ones, or the lower one where `is_lower`.
+    Integer values must not be negative.
+    """
+    counts = np.bincount(groups, minlength=size)
+    ordered = _sorted_within(groups, values, size)
+    some = counts > 0
+    starts, filled = (np.cumsum(counts) - counts)[some], counts[some]
+    low, high = ordered[starts + (filled - 1) // 2], ordered[starts + filled // 2]
+    medians = np.full(size, np.nan)
+    medians[some] = low if is_lower else low + (high - low) / 2
+    return medians
+
+
+def peer_medians(groups: Index, values: Column) -> Column:
+    """Return for each row the median of the *other* rows of its group, NaN for a single row; `groups` is sorted.
+
+    Without its own value, a member of a group of three is compared with two peers, not one time in three with itself.
+    """
+    order = np.lexsort((values, groups))
+    ordered = values[order]
+    starts = np.flatnonzero(np.concatenate(([True], groups[1:] != groups[:-1])))
+    counts = np.diff(starts, append=len(groups))
+    start, count = np.repeat(starts, counts), np.repeat(counts, counts)
+    place = np.arange(len(groups)) - start  # of each ordered value within its group
+    low, high = (count - 2) // 2, (count - 1) // 2  # middle places among the others
+    low, high = low + (low >= place), high + (high >= place)
+    last = len(groups) - 1
+    middle = 0.5 * (
+        ordered[np.minimum(start + low, last)] + ordered[np.minimum(start + high, last)]
+    )
+    result = np.empty(len(groups))
+    result[order] = np.where(count > 1, middle, np.nan)
+    return result
+
+
+def _sorted_within(groups: Index, values: NDArray[Any], size: int) -> NDArray[Any]:
+    """Return the values ordered by group, and by value within each group."""
+    if values.dtype.kind == "i":
+        bits = int(values.max(initial=0)).bit_length()
+        if size.bit_length() + bits <= 63:
+            # One sort of plain integers is three times as fast as sorting by two keys.
+            packed: NDArray[Any] = np.sort(groups.astype(np.int64) << bits | values)
+            return packed & ((1 << bits) - 1)
+    ordered: NDArray[Any] = values[np.lexsort((values, groups))]
+    return ordered

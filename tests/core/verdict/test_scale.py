@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis.strategies import floats, integers
+from hypothesis.strategies import floats
 
-from ingero.core.verdict.channels import peer_median, segment_median
 from ingero.core.verdict.policy import VerdictPolicy, decision_bar, samples_between_alarms
 from ingero.core.verdict.scale import autocorrelation, qn
 
@@ -35,19 +34,6 @@ def test_autocorrelation_is_recovered_from_a_short_record() -> None:
     for t in range(1, 240):
         series[:, t] = 0.6 * series[:, t - 1] + rng.normal(0, 1, 500)
     assert np.median(autocorrelation(series)) == pytest.approx(0.6, abs=0.03)
-
-
-@given(size=integers(2, 9), seed=integers(0, 99))
-def test_medians_by_cohort_agree_with_numpy(size: int, seed: int) -> None:
-    values = np.random.default_rng(seed).integers(0, 5, 2 * size).astype(float)
-    cohort = np.repeat([0, 4], size)
-    expected = [np.median(np.delete(values[:size], i)) for i in range(size)]
-    expected += [np.median(np.delete(values[size:], i)) for i in range(size)]
-    assert np.allclose(peer_median(cohort, values), expected)
-    assert np.allclose(
-        segment_median(cohort, values),
-        np.repeat([np.median(values[:size]), np.median(values[size:])], size),
-    )
 
 
 def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:

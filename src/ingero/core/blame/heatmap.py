@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.blame.answer import Answer, Heat
-from ingero.core.robust import known_median
+from ingero.core.robust import nan_median
 
 MAX_ROWS, MAX_COLUMNS = 64, 150
 TEXT, FAINT, UNKNOWN, PAPER = "#1b1f24", "#656d76", "#d7dade", "#ffffff"
@@ -184,7 +184,7 @@ def _shown_rows(heat: Heat) -> tuple[list[int], Heat]:
     if len(heat.rows) <= MAX_ROWS:
         return list(range(len(heat.rows))), heat
     far = np.nan_to_num(
-        np.abs(known_median(np.log(np.where(heat.values > 0, heat.values, np.nan)), 1))
+        np.abs(nan_median(np.log(np.where(heat.values > 0, heat.values, np.nan)), 1))
     )
     return sorted(np.argsort(-far, kind="stable")[:MAX_ROWS].tolist()), heat
 

@@ -12,9 +12,9 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import Suspect
 from ingero.core.collectives.columns import Collectives, Floats
-from ingero.core.collectives.lag import group_medians, match_collectives
+from ingero.core.collectives.lag import match_collectives
 from ingero.core.collectives.own_time import own_segments
-from ingero.core.robust import MAD_TO_SIGMA, known_median
+from ingero.core.robust import MAD_TO_SIGMA, group_medians, nan_median
 
 LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
 STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
@@ -38,7 +38,7 @@ def classify(
     if not peers.any() or not np.isfinite(own[suspect.worker]).any():
         return CauseClass.UNKNOWN
     excess = own[suspect.worker] - np.nan_to_num(
-        known_median(own[peers], 0)
+        nan_median(own[peers], 0)
     )  # a place that no peer has is all excess
     worst = int(np.nanargmax(excess))
     if queue[suspect.worker, worst] <= max(LAUNCH_S, STARVED_SHARE * own[suspect.worker, worst]):
@@ -52,7 +52,7 @@ def classify(
         return CauseClass.COMPUTE
     if later <= CLEAR_SIGMAS * spread:
         return CauseClass.HOST if later >= CERTAIN_SHARE * total else CauseClass.COMPUTE
-    delay = np.nan_to_num(idle[suspect.worker] - np.nan_to_num(known_median(idle[peers], 0)))
+    delay = np.nan_to_num(idle[suspect.worker] - np.nan_to_num(nan_median(idle[peers], 0)))
     origin = int(
         delay.argmax()
     )  # where collectives overlap compute, one delay shows at every later place again

@@ -11,7 +11,7 @@ from ingero.core.blame.suspects import Suspect, WorkerSteps
 from ingero.core.blame.whatif import build_chain, replay_chain
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.lag import match_collectives
-from ingero.core.robust import known_median
+from ingero.core.robust import nan_median
 
 NEEDED_SHARE = (
     0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
@@ -86,7 +86,7 @@ class Fixer:
             peer_rows, at = gaps[peer]
             inside = (at < table.shape[1:]).all(axis=1)
             table[i, at[inside, 0], at[inside, 1]] = self._chain.gap_s[peer_rows[inside]]
-        return rows, known_median(table, 0)[place[:, 0], place[:, 1]]
+        return rows, nan_median(table, 0)[place[:, 0], place[:, 1]]
 
     def _gaps(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Per worker its rows of the chain and the (step, place in the step) of each."""
@@ -127,6 +127,4 @@ def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:
     peers = [
         w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without
     ]
-    return (
-        known_median(workers.own_s[peers], 0) if peers else np.full(workers.own_s.shape[1], np.nan)
-    )
+    return nan_median(workers.own_s[peers], 0) if peers else np.full(workers.own_s.shape[1], np.nan)

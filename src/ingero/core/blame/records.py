@@ -23,7 +23,7 @@ from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.edges import number_edges
 from ingero.core.collectives.lag import match_collectives, measure_lag
-from ingero.core.robust import known_median
+from ingero.core.robust import nan_median
 
 LOSS_FLOOR = 0.03
 DATA_FLOOR = (
@@ -320,7 +320,7 @@ def _evidence(
             f"{job.name(s.worker)}: own time {np.nanmedian(workers.own_s[s.worker]) * 1e3:.2f} ms a step, "
             f"{s.excess:+.1%} ±{s.error:.1%} over {s.peers} peers"
         )
-        waits = known_median(job.measured.waiting_s, 1) * 1e3
+        waits = nan_median(job.measured.waiting_s, 1) * 1e3
         lines.append(
             f"time inside collectives a step: {waits[s.worker]:.2f} ms here, "
             f"{np.nanmedian(np.delete(waits, s.worker)):.2f} ms at the others, who wait"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import MAD_TO_SIGMA, known_median
+from ingero.core.robust import MAD_TO_SIGMA, nan_median
 
 Floats = NDArray[np.float64]
 
@@ -79,12 +79,12 @@ def judge(workers: WorkerSteps) -> Findings:
     own = _steady(workers)
     logs = np.log(np.maximum(own, 1e-12))
     residual = logs - _cohort_reference(logs, workers.cohort, np.ones(len(own), bool), low=True)
-    level = _recentred(known_median(residual, 1), workers.cohort)
+    level = _recentred(nan_median(residual, 1), workers.cohort)
     scale = _spread(level)
     over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     for _ in range(2):  # without those over the bar, reference and spread are the healthy ones'
         residual = logs - _cohort_reference(logs, workers.cohort, ~over, low=False)
-        level = known_median(residual, 1)
+        level = nan_median(residual, 1)
         scale = _spread(level[~over])
         over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     error = np.hypot(_median_error(residual), scale)
@@ -152,9 +152,9 @@ def _bar(scale: float, workers: int) -> float:
 
 def _median_error(residual: Floats) -> Floats:
     """Standard error of each row's median, with the autocorrelation of its steps counted."""
-    level = known_median(residual, 1)
+    level = nan_median(residual, 1)
     known = np.isfinite(residual).sum(axis=1)
-    noise = MAD_TO_SIGMA * known_median(np.abs(residual - level[:, None]), 1)
+    noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
     centred = np.nan_to_num(residual - level[:, None])
     power = (centred**2).sum(axis=1)
     rho = np.clip(
@@ -183,7 +183,7 @@ def _split_cohorts(
 
 def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
     """Steps in which a worker is far above its own usual level."""
-    noise = MAD_TO_SIGMA * known_median(np.abs(residual - level[:, None]), 1)
+    noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
     bar = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
     result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > bar[:, None]
     return result

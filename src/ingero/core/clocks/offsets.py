@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Floats, Ints
-from ingero.core.robust import MAD_TO_SIGMA
+from ingero.core.robust import MAD_TO_SIGMA, group_medians
 
 MAX_PAIRS = 200_000  # of points for the slope; beyond, evenly spaced points stand for all
 MIN_EXITS_FOR_DRIFT = 8
@@ -63,9 +63,11 @@ def align_clocks(
     fits = {reference: ClockFit(int(np.median(exit_ns)), 0.0, 0.0, 0.0)}
     base = int(exit_ns.min())  # doubles hold differences to the nanosecond, but not Unix time
     aligned = np.where(host == reference, (exit_ns - base).astype(np.float64), np.nan)
+    groups = int(group.max()) + 1
     waiting = set(np.unique(host).tolist()) - {reference}
     while waiting:
-        shared = _group_medians(group, aligned)[group]
+        known = ~np.isnan(aligned)
+        shared = group_medians(group[known], aligned[known], groups)[group]
         found: dict[int, ClockFit] = {}
         for who in sorted(waiting):
             rows = np.flatnonzero((host == who) & ~np.isnan(shared))
@@ -79,19 +81,6 @@ def align_clocks(
         fits |= found
         waiting -= found.keys()
     return fits
-
-
-def _group_medians(group: NDArray[np.intp], values: Floats) -> Floats:
-    """Median of the known values of each group, NaN for a group without any."""
-    medians = np.full(int(group.max()) + 1, np.nan)
-    known = np.flatnonzero(~np.isnan(values))
-    order = known[np.lexsort((values[known], group[known]))]
-    ordered = group[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    sizes = np.diff(np.r_[starts, len(ordered)])
-    low, high = values[order[starts + (sizes - 1) // 2]], values[order[starts + sizes // 2]]
-    medians[ordered[starts]] = low + (high - low) / 2
-    return medians
 
 
 def theil_sen(x: Floats, y: Floats) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.clocks.offsets import ClockFit
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
+from ingero.core.robust import group_medians
 
 Groups = NDArray[np.intp]
 
@@ -99,22 +100,6 @@ def measure_lag(
         error = np.where(by_entry, worst[groups] / 1e6, error)
     transfer = np.where(quorate & synchronising, shortest[groups] / 1e6, np.nan)
     return PeerLag(lag, lateness, error, transfer, present[groups].astype(np.int32), quorate)
-
-
-def group_medians(groups: Groups, values: Ints, size: int) -> Floats:
-    """Median of every group of non-negative values; every code below `size` must occur."""
-    counts = np.bincount(groups, minlength=size)
-    starts = np.cumsum(counts) - counts
-    bits = int(values.max(initial=0)).bit_length()
-    if (
-        size.bit_length() + bits <= 63
-    ):  # one sort of plain integers is three times as fast as sorting by two keys
-        ordered = np.sort(groups.astype(np.int64) << bits | values) & ((1 << bits) - 1)
-    else:
-        ordered = values[np.lexsort((values, groups))]
-    low, high = ordered[starts + (counts - 1) // 2], ordered[starts + counts // 2]
-    middle: Floats = low + (high - low) / 2
-    return middle
 
 
 def count_ranks(collectives: Collectives, groups: Groups, size: int) -> NDArray[np.intp]:

@@ -21,6 +21,7 @@ from ingero.core.collectives.lag import (
     match_collectives,
     measure_lag,
 )
+from ingero.core.robust import group_medians
 
 CLEAR_MS = 1.0  # less than this is not worth a name
 CLEAR_TIMES = 5.0  # how far above the group's usual lateness the last rank must be
@@ -63,7 +64,7 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
     highest = np.full(size, -np.inf)
     np.maximum.at(highest, groups[known], lateness[known])
     wait = np.where(known, highest[groups] - lateness, np.nan)
-    usual = _medians(groups[known], lateness[known], size)
+    usual = group_medians(groups[known], lateness[known], size, is_lower=True)
     clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * usual)
     last = known & clear[groups] & (lateness == highest[groups])
     return Waiting(
@@ -103,16 +104,6 @@ def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | N
     every = max(1, len(np.unique(groups[rows])) // EXITS)
     rows = rows[groups[rows] % every == 0]
     return align_clocks(collectives.who[rows], groups[rows], collectives.end_ns[rows])
-
-
-def _medians(groups: Groups, values: Floats, size: int) -> Floats:
-    """Lower median of every group, NaN where it has no values."""
-    ordered = values[np.lexsort((values, groups))]
-    counts = np.bincount(groups, minlength=size)
-    middle, some = np.cumsum(counts) - counts + (counts - 1) // 2, counts > 0
-    medians = np.full(size, np.nan)
-    medians[some] = ordered[middle[some]]
-    return medians
 
 
 def _first_of_each(groups: Groups, chosen: Mask) -> Mask:

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.robust import group_medians
 from ingero.core.verdict.policy import CLIP
 from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, SUSPECT, CohortRows, MemberRows
@@ -27,38 +28,6 @@ TINY = 1e-9
 MISSES = 7  # one sample in so many may be low in a slowdown that lasts
 MAX_LASTING = 28  # with the misses that are allowed, what 32 remembered samples can show
 MIN_ONSETS = 4  # before a period is printed
-
-
-def segment_median(cohort: Index, values: Column) -> Column:
-    """For every row the median of its cohort; `cohort` is sorted."""
-    order = np.lexsort((values, cohort))
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
-    counts = np.diff(starts, append=len(cohort))
-    low, high = ordered[starts + (counts - 1) // 2], ordered[starts + counts // 2]
-    return np.repeat(low + (high - low) / 2, counts)
-
-
-def peer_median(cohort: Index, values: Column) -> Column:
-    """For every row the median of the *others* in its cohort; NaN for the only one. `cohort` is sorted.
-
-    With itself left out, a member of a cohort of three is compared with two peers, not with itself a third of the time.
-    """
-    order = np.lexsort((values, cohort))
-    ordered = values[order]
-    starts = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
-    counts = np.diff(starts, append=len(cohort))
-    start, count = np.repeat(starts, counts), np.repeat(counts, counts)
-    place = np.arange(len(cohort)) - start  # of each ordered value within its cohort
-    low, high = (count - 2) // 2, (count - 1) // 2  # middle places among the others
-    low, high = low + (low >= place), high + (high >= place)
-    last = len(cohort) - 1
-    middle = 0.5 * (
-        ordered[np.minimum(start + low, last)] + ordered[np.minimum(start + high, last)]
-    )
-    result = np.empty(len(cohort))
-    result[order] = np.where(count > 1, middle, np.nan)
-    return result
 
 
 def fast_update(rows: MemberRows, members: Index, residual: Column) -> None:
@@ -138,11 +107,11 @@ def _typical_stalls(rows: MemberRows, members: Index) -> Column:
     Half, so that two who stall do not excuse each other; one stall among all peers is what a clean record still allows.
     """
     cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
-    count = np.bincount(cohort)[cohort]
+    sizes = np.bincount(cohort)
+    count = sizes[cohort]
     others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
-    return np.asarray(
-        np.maximum(segment_median(cohort, stalls), others / 2) + 1 / count, np.float64
-    )
+    typical = group_medians(cohort, stalls, len(sizes))[cohort]
+    return np.asarray(np.maximum(typical, others / 2) + 1 / count, np.float64)
 
 
 def stalls_alone(rows: MemberRows) -> NDArray[np.bool_]:

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.verdict.channels import fast_update, learn, peer_median, stall_update
+from ingero.core.robust import peer_medians
+from ingero.core.verdict.channels import fast_update, learn, stall_update
 from ingero.core.verdict.links import follow_transfer, time_inside
 from ingero.core.verdict.samples import Column, Frame, Index, SampleBatch, latest, select
 from ingero.core.verdict.table import FRAMES, HEALTHY, State
@@ -19,7 +20,7 @@ CALM = 0.1  # of the bar: above it a member may be slow already
 def take_frame(state: State, frame: Frame, now_s: float) -> int:
     """One step of some cohorts, all members at once; returns how many samples had too few peers to be used."""
     counts = np.bincount(frame.cohort, minlength=state.cohorts.size)[frame.cohort]
-    middle = peer_median(frame.cohort, np.log(frame.batch.own_s))
+    middle = peer_medians(frame.cohort, np.log(frame.batch.own_s))
     return _take(
         state, frame.batch, middle, counts, _levels(frame.cohort, middle, state.cohorts.size), now_s
     )
@@ -35,7 +36,7 @@ def take_loose(
     peers = np.flatnonzero(live & ~np.isnan(rows.held[: rows.size]))
     peers = peers[np.argsort(rows.cohort[peers], kind="stable")]
     middle = np.full(rows.size, np.nan)
-    middle[peers] = peer_median(rows.cohort[peers], rows.held[peers])
+    middle[peers] = peer_medians(rows.cohort[peers], rows.held[peers])
     counts = np.bincount(rows.cohort[peers], minlength=size)
     batch = select(batch, np.argsort(rows.cohort[batch.member], kind="stable"))
     cohort = rows.cohort[batch.member]
@@ -103,7 +104,7 @@ def _follow_usual(state: State, batch: SampleBatch, cohort: Index) -> None:
     known = np.isfinite(batch.idle_s)
     if not known.any():
         return
-    beyond = batch.idle_s[known] - peer_median(cohort[known], batch.idle_s[known])
+    beyond = batch.idle_s[known] - peer_medians(cohort[known], batch.idle_s[known])
     members, beyond = members[known & calm], beyond[calm[known]]
     rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
 
