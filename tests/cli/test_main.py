@@ -62,8 +62,9 @@ def test_no_option_takes_a_secret_must_48() -> None:
         re.compile(r"token|secret|password|api.?key|routing.?key"),
         re.compile(r"file|path"),
     )
-    modules = ("fleet_server", "echo_server", "echo_ask", "straggler_sink", "echo_stress")
-    targets = {target for *_, target in COMMANDS} | {f"ingero.cli.{name}:*" for name in modules}
+    modules = ("fleet", "echo", "echo_ask", "straggler_sink", "echo_stress")
+    services = {f"ingero.cli.commands.services.{name}:*" for name in modules}
+    targets = {target for *_, target in COMMANDS} | services
     commands = [
         each
         for module, _, name in (target.partition(":") for target in sorted(targets))
