@@ -156,8 +156,8 @@ def test_a_tilde_is_the_home_of_the_caller_also_under_sudo_must_32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     person = pwd.struct_passwd(("ana", "x", 54321, 54321, "", "/home/ana", "/bin/sh"))
-    monkeypatch.setattr("ingero.storage.trace.path.os.geteuid", lambda: 0)
-    monkeypatch.setattr("ingero.storage.trace.path.pwd.getpwuid", lambda uid: person)
+    monkeypatch.setattr("ingero.storage.caller.os.geteuid", lambda: 0)
+    monkeypatch.setattr("ingero.storage.caller.pwd.getpwuid", lambda uid: person)
     monkeypatch.setenv("SUDO_UID", "54321")
     monkeypatch.setenv("HOME", "/root")
     file = tmp_path / "ingero.yaml"

@@ -8,8 +8,6 @@ import pytest
 from ingero.config.loader import (
     load_file,
     load_text,
-    parse_duration_s,
-    parse_size_bytes,
     setting,
     to_mapping,
 )
@@ -90,16 +88,3 @@ def test_effective_configuration_reads_back() -> None:
     import yaml
 
     assert load_text(Outer, yaml.safe_dump(to_mapping(config)), "f") == config
-
-
-def test_durations_and_sizes() -> None:
-    assert [parse_duration_s(t) for t in ("500ms", "2d", "1h30m", "7")] == [
-        0.5,
-        172800.0,
-        5400.0,
-        7.0,
-    ]
-    assert [parse_size_bytes(t) for t in ("10g", "1.5MiB", "7")] == [10 << 30, 1572864, 7]
-    for bad in ("-1s", "nan", "1x", "s", "inf"):
-        with pytest.raises(ValueError, match="duration"):
-            parse_duration_s(bad)

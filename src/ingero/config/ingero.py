@@ -15,7 +15,8 @@ from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
-from ingero.storage.trace.path import PATH_VARIABLE, default_path, home
+from ingero.storage.caller import home
+from ingero.storage.trace.path import PATH_VARIABLE, default_path
 from ingero.transport.auth import check_private_file
 from ingero.transport.endpoint import Protocol
 

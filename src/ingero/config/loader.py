@@ -8,7 +8,6 @@ written once, beside the number it limits. A complaint of a dataclass that begin
 
 import dataclasses
 import difflib
-import math
 import re
 import types
 import typing
@@ -19,18 +18,13 @@ from typing import Any, TypeVar
 
 import yaml
 
+from ingero.core.units import parse_duration_s, parse_size_bytes
 from ingero.errors import ConfigError
-from ingero.storage.trace.path import home
+from ingero.storage.caller import home
 from ingero.transport.listen import parse_address
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 1 << 20
-_DURATION_UNITS_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
-
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -92,33 +86,6 @@ def yaml_complaint(source: str, error: Exception) -> ConfigError:
     where = f"{source}:{mark.line + 1}" if mark else source
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
     return ConfigError(f"{where}: not valid YAML: {problem}")
-
-
-def parse_duration_s(text: str) -> float:
-    """`500ms`, `10s`, `1h30m`, `2d`, or plain seconds; raises ValueError."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        parts = _DURATION.findall(text)
-        if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ValueError(f"{text!r} is not a duration such as 500ms, 10s or 1h30m") from None
-        seconds = sum(float(number) * _DURATION_UNITS_S[unit] for number, unit in parts)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{text!r} is not a duration such as 500ms, 10s or 1h30m")
-    return seconds
-
-
-def parse_since_ns(text: str, now_ns: int) -> int:
-    """The moment a duration before now; 0 where that is before the epoch. Raises ValueError."""
-    return max(0, now_ns - int(min(parse_duration_s(text), now_ns / 1e9 + 1) * 1e9))
-
-
-def parse_size_bytes(text: str) -> int:
-    """`512m`, `10g`, `1.5GiB`, or plain bytes; raises ValueError."""
-    match = _SIZE.fullmatch(text.strip())
-    if not match:
-        raise ValueError(f"{text!r} is not a size such as 512m or 10g")
-    return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
 
 
 def check_address(key: str, address: str) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ingero.storage.trace import path as trace_path
+from ingero.storage import caller as storage_caller
+from ingero.storage.caller import caller, give_to_caller
 from ingero.storage.trace.database import TraceDb
-from ingero.storage.trace.path import caller, default_path, give_to_caller
+from ingero.storage.trace.path import default_path
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ def as_sudo(monkeypatch: pytest.MonkeyPatch, home: Path) -> pwd.struct_passwd:
     person = pwd.struct_passwd(("ana", "x", 54321, 54321, "", str(home), "/bin/sh"))
     monkeypatch.setenv("SUDO_UID", "54321")
     monkeypatch.setattr(
-        trace_path.pwd, "getpwuid", lambda uid: person if uid == 54321 else pwd.getpwnam("root")
+        storage_caller.pwd, "getpwuid", lambda uid: person if uid == 54321 else pwd.getpwnam("root")
     )
     return person
 
@@ -68,5 +69,5 @@ def test_sudo_variables_mean_nothing_without_root(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SUDO_UID", "54321")
-    monkeypatch.setattr(trace_path.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(storage_caller.os, "geteuid", lambda: 1000)
     assert default_path() == tmp_path / ".ingero" / "ingero.db"

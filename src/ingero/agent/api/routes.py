@@ -22,7 +22,6 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ingero.config.loader import parse_since_ns
 from ingero.contract.names import NODE_NAME_HEADER
 from ingero.contract.node_api import (
     MAX_QUERY_BODY_BYTES,
@@ -33,6 +32,7 @@ from ingero.contract.node_api import (
     TimeReply,
     capabilities,
 )
+from ingero.core.units import parse_since_ns
 from ingero.errors import (
     ForeignFile,
     IngeroError,

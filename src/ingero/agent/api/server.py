@@ -11,8 +11,8 @@ from typing import Any
 from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError
+from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
-from ingero.storage.trace.path import home
 from ingero.transport.auth import token_digest
 from ingero.transport.certificates import (
     KeptTls,

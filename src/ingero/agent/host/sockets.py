@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ingero.storage.trace.path import home
+from ingero.storage.caller import home
 
 SYSTEM = Path("/run/ingero")  # of root's agent
 

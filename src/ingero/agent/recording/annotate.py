@@ -19,8 +19,8 @@ from ingero.contract.annotations import (
     decode_annotation,
 )
 from ingero.errors import AuthError, IngeroError, MalformedInput
+from ingero.storage.caller import caller
 from ingero.storage.trace.database import Row, insert_sql
-from ingero.storage.trace.path import caller
 from ingero.transport.uds import open_listener, peer_credentials
 
 MAX_CONNECTIONS: Final = 64

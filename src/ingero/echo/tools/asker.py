@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from ingero.config.loader import parse_duration_s
 from ingero.config.rates import RateTable
+from ingero.core.units import parse_duration_s
 from ingero.echo.access import Key
 from ingero.echo.audit import Entry
 from ingero.echo.store.api import (

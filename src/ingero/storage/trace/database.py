@@ -15,8 +15,8 @@ from typing import Final, Self, TypeAlias
 
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile, StoreError, StoreLocked
+from ingero.storage.caller import give_to_caller
 from ingero.storage.trace.migrate import upgrade
-from ingero.storage.trace.path import give_to_caller
 from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_VERSION
 
 WRITER_TIMEOUT_MS: Final = 5000

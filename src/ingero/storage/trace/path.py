@@ -1,43 +1,14 @@
-"""Where the trace database of this person lives, and whose file it is."""
+"""The path of the trace database that every command on a node uses."""
 
-import contextlib
 import os
-import pwd
 from pathlib import Path
 
+from ingero.storage.caller import home
+
 PATH_VARIABLE = "INGERO_DB"
-
-
-def caller() -> pwd.struct_passwd:
-    """The person who called: under sudo that is not root."""
-    uid, gid = os.geteuid(), os.getegid()
-    said = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
-    if uid == 0 and said[0].isdigit():
-        uid, gid = (int(each) if each.isdigit() else gid for each in said)
-    try:
-        return pwd.getpwuid(uid)
-    except KeyError:  # a container may run a uid that has no name, a directory of users may be away
-        home = os.environ.get("HOME", "/")
-        return pwd.struct_passwd((str(uid), "x", uid, gid, "", home, "/bin/sh"))
-
-
-def home() -> Path:
-    """Home of the caller; HOME counts unless sudo made it root's."""
-    if os.environ.get("SUDO_UID", "").isdigit() and os.geteuid() == 0:
-        return Path(caller().pw_dir)
-    return Path(os.environ.get("HOME") or caller().pw_dir)
 
 
 def default_path() -> Path:
     """`$INGERO_DB`, else `~/.ingero/ingero.db` of the caller."""
     given = os.environ.get(PATH_VARIABLE)
     return Path(given) if given else home() / ".ingero" / "ingero.db"
-
-
-def give_to_caller(path: Path) -> None:
-    """Under sudo, hand a file or folder of ours to the person who called; a link is never followed."""
-    if os.geteuid() != 0 or not os.environ.get("SUDO_UID", "").isdigit():
-        return
-    owner = caller()
-    with contextlib.suppress(FileNotFoundError):
-        os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)

@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from ingero.config.loader import parse_since_ns
 from ingero.contract.timestamps import rfc3339
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, count_canaries, traced
+from ingero.core.units import parse_since_ns
 from ingero.errors import ForeignFile
 from ingero.storage.trace.node_view import READ_TIMEOUT_S
 from ingero.storage.trace.query import covered_ns

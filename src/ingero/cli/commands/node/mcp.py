@@ -16,7 +16,7 @@ from ingero.cli.show.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
-from ingero.storage.trace.path import home
+from ingero.storage.caller import home
 from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs

@@ -1,0 +1,35 @@
+"""The person who called: under sudo, their home and their files instead of those of root."""
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+
+
+def caller() -> pwd.struct_passwd:
+    """The person who called: under sudo that is not root."""
+    uid, gid = os.geteuid(), os.getegid()
+    said = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if uid == 0 and said[0].isdigit():
+        uid, gid = (int(each) if each.isdigit() else gid for each in said)
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:  # a container may run a uid that has no name, a directory of users may be away
+        home = os.environ.get("HOME", "/")
+        return pwd.struct_passwd((str(uid), "x", uid, gid, "", home, "/bin/sh"))
+
+
+def home() -> Path:
+    """Home of the caller; HOME counts unless sudo made it root's."""
+    if os.environ.get("SUDO_UID", "").isdigit() and os.geteuid() == 0:
+        return Path(caller().pw_dir)
+    return Path(os.environ.get("HOME") or caller().pw_dir)
+
+
+def give_to_caller(path: Path) -> None:
+    """Under sudo, hand a file or folder of ours to the person who called; a link is never followed."""
+    if os.geteuid() != 0 or not os.environ.get("SUDO_UID", "").isdigit():
+        return
+    owner = caller()
+    with contextlib.suppress(FileNotFoundError):
+        os.chown(path, owner.pw_uid, owner.pw_gid, follow_symlinks=False)
