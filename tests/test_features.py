@@ -1,41 +1,19 @@
-"""Every promised capability of Fleet, push loop, socket, sink and fan-out is cited by a test or a benchmark."""
+"""Every feature that a test cites by id is on the list, and every listed feature has its test."""
 
-import re
-from pathlib import Path
+from tests.support.features import PAGE, PLANNED, cited, listed, updated_page
 
-ROOT = Path(__file__).parents[1]
-PROMISED = [
-    *range(1, 14),
-    *range(15, 25),
-    *range(32, 56),
-    60,
-    61,
-    62,
-    63,
-    65,
-    66,
-    104,
-    106,
-    107,
-    131,
-    *range(135, 142),
-    *range(143, 153),
-    154,
-    155,
-    156,
-    158,
-]
+NOT_BUILT = {25, *range(27, 32), *range(56, 60), 64, 76, 77, *range(100, 104), 130}
 
 
-def test_every_promised_feature_is_cited() -> None:
-    texts = [
-        file.read_text().replace("_", " ")
-        for folder in ("tests", "bench")
-        for file in ROOT.glob(f"{folder}/**/*.py")
-    ]
-    cited = {
-        int(number)
-        for text in texts
-        for number in re.findall(r"(?i)(?<![0-9a-z])f(\d{3})(?!\d)", text)
-    }
-    assert [f"F{number:03}" for number in PROMISED if number not in cited] == []
+def test_every_cited_feature_is_listed() -> None:
+    assert sorted(cited().keys() - listed().keys()) == []
+
+
+def test_every_listed_feature_has_a_test_unless_it_is_planned() -> None:
+    without = {number for number, (_, tests) in listed().items() if tests == PLANNED}
+    assert without == NOT_BUILT
+
+
+def test_the_list_names_the_tests_as_they_are() -> None:
+    """`python -m tests.support.features` brings the page up to date."""
+    assert PAGE.read_text() == updated_page()
