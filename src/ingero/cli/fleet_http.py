@@ -15,6 +15,7 @@ from ingero.config.ingero import load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.auth import token_from
+from ingero.transport.bounded import read_response_body
 from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tls import ClientTls
@@ -58,7 +59,7 @@ def fleet_json(
     try:
         connection.request("POST" if body is not None else "GET", path, body, headers)
         reply = connection.getresponse()
-        data = reply.read(MAX_ANSWER_BYTES)
+        data = read_response_body(reply, MAX_ANSWER_BYTES)
     except ssl.SSLCertVerificationError as error:
         raise AuthError(
             f"{url}: its certificate is not trusted: {error.verify_message}; give its authority with --ca-cert"

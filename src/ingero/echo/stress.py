@@ -16,6 +16,7 @@ from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
+from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
@@ -208,7 +209,7 @@ class HttpSender:
     async def __call__(self, body: bytes) -> int:
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as reply:
-                text = (await reply.content.read(512)).decode(errors="replace")
+                text = (await read_reply_beginning(reply, 512)).decode(errors="replace")
                 if reply.status in (400, 401, 403, 413):
                     raise ConfigError(f"Echo refused with {reply.status}: {text}")
                 if reply.status != 200:

@@ -10,9 +10,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ingero.contract.silence import LiftRequest, SilenceRequest
-from ingero.errors import StoreError
+from ingero.errors import StoreError, TooLarge
 from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.silences import Silences
+from ingero.transport.bounded import read_request_body
 from ingero.transport.http import error_response, json_response
 from ingero.transport.tls import is_loopback
 
@@ -56,13 +57,9 @@ async def _asked(request: Request, gate: TokenGate, kind: type[T]) -> T | Respon
     if not gate.is_closed and not (request.client and is_loopback(request.client.host)):
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_REQUEST_BYTES:
-            too_large = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
-            return error_response(too_large, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     try:
-        return msgspec.json.decode(bytes(body), type=kind)
+        return msgspec.json.decode(await read_request_body(request, MAX_REQUEST_BYTES), type=kind)
+    except TooLarge as error:
+        return error_response(str(error), HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     except msgspec.DecodeError as error:
         return error_response(str(error), HTTPStatus.BAD_REQUEST)

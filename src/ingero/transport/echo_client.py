@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ingero.errors import AuthError, Unavailable
+from ingero.transport.bounded import read_response_body
 from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.tls import ClientTls
 from ingero.transport.tools.tool import Tool, ToolRefused
@@ -45,7 +46,7 @@ class EchoClient:
                 "POST", f"/api/v2/tools/{tool}", json.dumps(arguments).encode(), headers
             )
             reply = connection.getresponse()
-            body = reply.read(MAX_ANSWER_BYTES)
+            body = read_response_body(reply, MAX_ANSWER_BYTES)
         except ssl.SSLCertVerificationError as error:
             hint = "name its authority with --ca-cert or INGERO_ECHO_CA"
             raise AuthError(

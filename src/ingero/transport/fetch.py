@@ -6,6 +6,7 @@ import aiohttp
 from yarl import URL
 
 from ingero.errors import AuthError, TooLarge, Unavailable
+from ingero.transport.bounded import read_reply_body
 
 MAX_REDIRECTS = 10
 
@@ -29,16 +30,9 @@ async def fetch_https(
                         continue
                     if reply.status != 200:
                         raise Unavailable(f"{url} answered {reply.status}")
-                    return await _body(reply, max_bytes)
+                    return await read_reply_body(reply, max_bytes)
+            except TooLarge as error:
+                raise TooLarge(f"{url}: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
                 raise Unavailable(f"cannot fetch {url}: {error or 'no answer in time'}") from None
     raise Unavailable(f"{url}: more than {MAX_REDIRECTS} redirects")
-
-
-async def _body(reply: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in reply.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > max_bytes:
-            raise TooLarge(f"{reply.url} sent more than {max_bytes} bytes")
-    return bytes(body)

@@ -10,6 +10,7 @@ from yarl import URL
 
 from ingero.contract.names import JSON_TYPE
 from ingero.contract.threshold import COLD_START, Delivery, ServedThreshold, decode_answer
+from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import ClientOptions, open_session, parse_retry_after
 
 MAX_ANSWER_BYTES = 8 * 1024
@@ -54,11 +55,7 @@ class ThresholdPoll:
             async with self._session.get(
                 self._url, headers=headers, allow_redirects=False
             ) as response:
-                body = b""
-                while len(body) <= MAX_ANSWER_BYTES and (
-                    more := await response.content.read(MAX_ANSWER_BYTES)
-                ):
-                    body += more
+                body = await read_reply_beginning(response, MAX_ANSWER_BYTES + 1)
                 return self._read(response.status, response.headers.get("Retry-After"), body)
         except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ValueError) as error:
             return PollReply(PollOutcome.CLIENT_ERROR, detail=str(error) or type(error).__name__)

@@ -44,6 +44,7 @@ from ingero.errors import (
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
 from ingero.transport.auth import parse_bearer, tokens_equal
+from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
@@ -233,13 +234,9 @@ async def _set_on_leaving(request: Request, has_left: threading.Event) -> None:
 
 
 async def _read_query(request: Request) -> QueryRequest:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_QUERY_BODY_BYTES:
-            raise TooLarge(f"the request is larger than {MAX_QUERY_BODY_BYTES} bytes")
+    body = await read_request_body(request, MAX_QUERY_BODY_BYTES)
     try:
-        asked = _decode_query(bytes(body))
+        asked = _decode_query(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedInput(
             f'the body must be {{"sql": "SELECT …", "limit": 1000}}: {error}'

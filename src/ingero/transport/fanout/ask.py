@@ -20,7 +20,8 @@ from ingero.contract.names import FLEET_TOKEN_VARIABLE, NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
 from ingero.core.clocks.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.core.rowmerge import RowMerge
-from ingero.errors import AuthError
+from ingero.errors import AuthError, TooLarge
+from ingero.transport.bounded import read_reply_beginning, read_reply_body
 from ingero.transport.fanout.failures import (
     NOT_DECODABLE,
     changed_certificate,
@@ -254,22 +255,16 @@ class Fanout:
         name = one_line(reply.headers.get(NODE_NAME_HEADER, ""))[:NAME_LENGTH] or node
         if reply.status != 200:
             text = error_text(
-                (await reply.content.read(ERROR_BODY_BYTES)).decode("utf-8", "replace")
+                (await read_reply_beginning(reply, ERROR_BODY_BYTES)).decode("utf-8", "replace")
             )
             failure = f"HTTP {reply.status}: {text or reply.reason or 'without a reason'}"
             hint = self._token_hint() if reply.status == 401 else ""
             return NodeReply(node, name, failure=one_line(failure)[:ERROR_TEXT_LENGTH] + hint)
-        body = bytearray()
-        async for chunk in reply.content.iter_chunked(1 << 16):
-            body += chunk
-            if len(body) > MAX_REPLY_BYTES:
-                reply.close()
-                return NodeReply(
-                    node,
-                    name,
-                    failure=f"its answer is larger than {MAX_REPLY_BYTES >> 20} MiB; add a LIMIT",
-                )
-        return NodeReply(node, name, bytes(body))
+        try:
+            return NodeReply(node, name, await read_reply_body(reply, MAX_REPLY_BYTES))
+        except TooLarge:
+            limit = f"{MAX_REPLY_BYTES >> 20} MiB"
+            return NodeReply(node, name, failure=f"its answer is larger than {limit}; add a LIMIT")
 
     def _token_hint(self) -> str:
         places = f"${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"

@@ -22,6 +22,7 @@ from ingero.contract.threshold import Delivery, ServedThreshold, decode_headers
 from ingero.contract.verdict import Verdict, decode_verdicts
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
+from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
@@ -120,11 +121,7 @@ class HttpPush:
             async with self._open().post(
                 url, data=body, headers=headers, allow_redirects=False
             ) as response:
-                reply = await response.content.read(MAX_REPLY_BYTES + 1)
-                while len(reply) <= MAX_REPLY_BYTES and (
-                    more := await response.content.read(MAX_REPLY_BYTES)
-                ):
-                    reply += more
+                reply = await read_reply_beginning(response, MAX_REPLY_BYTES + 1)
                 return _http_reply(response.status, response.headers, reply, encoding)
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             return PushReply(outcome=PushOutcome.AUTH, detail=f"TLS: {error}")

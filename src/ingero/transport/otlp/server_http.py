@@ -29,6 +29,7 @@ from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind
 from ingero.contract.push.segment import PlainRequest, read_request
 from ingero.errors import MalformedPush, TooLarge
+from ingero.transport.bounded import read_request_body
 from ingero.transport.http import TimedProtocol
 
 Headers = Iterable[tuple[str, str]]
@@ -90,7 +91,7 @@ def otlp_endpoint(
             reply = Reply(415, message=message, headers=tuple(headers_for(cluster)))
             return render(kind, Encoding.JSON, reply)
         try:
-            body = await _read(request, max_body_bytes)
+            body = await read_request_body(request, max_body_bytes)
             body = decompress(body, request.headers.get("content-encoding", ""))
             authorization, wait = (
                 request.headers.get("authorization"),
@@ -100,6 +101,9 @@ def otlp_endpoint(
             reply = await settled(
                 receive(Inbound(kind, body, encoding, cluster, authorization, address, wait))
             )
+        except ClientDisconnect:
+            message = "the sender left before the body was complete"
+            reply = Reply(400, message=message, headers=tuple(headers_for(cluster)))
         except MalformedPush as error:
             reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
         except TooLarge as error:
@@ -125,21 +129,6 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     if reply.status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
-
-
-async def _read(request: Request, limit_bytes: int) -> bytes:
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > limit_bytes:
-        raise TooLarge(f"the body is larger than {limit_bytes} bytes")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > limit_bytes:
-                raise TooLarge(f"the body is larger than {limit_bytes} bytes")
-    except ClientDisconnect:
-        raise MalformedPush("the sender left before the body was complete") from None
-    return bytes(body)
 
 
 Answer = Callable[[PlainRequest, bytes, str | None], bytes]

@@ -9,6 +9,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ingero.errors import TooLarge
+from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 from ingero.transport.tools.tool import Context, Tool, ToolRefused, by_name, call, schemas
 
@@ -37,17 +39,14 @@ def refusal(error: ToolRefused, identifier: str) -> Response:
 
 async def read_question(request: Request) -> dict[str, Any]:
     """The body as a JSON object; an empty body asks with defaults."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_QUESTION_BYTES:
-            raise ToolRefused(
-                "too_large", f"the question is larger than {MAX_QUESTION_BYTES} bytes", status=413
-            )
+    try:
+        body = await read_request_body(request, MAX_QUESTION_BYTES)
+    except TooLarge as error:
+        raise ToolRefused("too_large", str(error), status=413) from None
     if not body:
         return {}
     try:
-        arguments = msgspec.json.decode(bytes(body))
+        arguments = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ToolRefused("bad_json", f"the body is not JSON: {error}") from None
     if not isinstance(arguments, dict):

@@ -11,6 +11,7 @@ from ingero.agent.api.tools.context import AgentContext, Compact, Told, told
 from ingero.agent.checks import run_checks
 from ingero.config.ingero import PAGERDUTY_VARIABLE
 from ingero.core.sanitise import PREAMBLE, traced
+from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.tools.tool import ToolRefused
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
@@ -143,7 +144,7 @@ async def _send(event: dict[str, Any]) -> None:
             aiohttp.ClientSession(timeout=timeout) as session,
             session.post(PAGERDUTY_URL, json=event, allow_redirects=False) as reply,
         ):
-            text = (await reply.content.read(MAX_REPLY_BYTES)).decode(errors="replace")
+            text = (await read_reply_beginning(reply, MAX_REPLY_BYTES)).decode(errors="replace")
             status = reply.status
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ToolRefused(
