@@ -1,4 +1,4 @@
-"""Exporters over mutual TLS."""
+"""Backends of forwarding exporters: mutual TLS, and replies in any number of pieces."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,11 @@ import trustme
 from tests.fleet.test_receive import PB, post
 from tests.support.pushes import ANY_PORT, protobuf, running
 
+from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
+from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response
+from ingero.contract.otlp.values import MetricsRequest
 from ingero.fleet.app import FleetService
+from ingero.fleet.backends import MAX_REPLY_BYTES, HttpBackend
 
 
 def write_pair(folder: Path, name: str, issued: trustme.LeafCert) -> dict[str, str]:
@@ -60,3 +64,45 @@ async def test_exporter_takes_up_a_new_certificate(
             await post(url, protobuf("after", 0.9), PB)
             await arrived(behind, "after")
             assert set(front._forwarders[0].counters.dropped.values()) == {0}
+
+
+async def rejected_by_backend(*pieces: bytes) -> int:
+    """Send one batch to a backend whose 200 reply arrives in these pieces; return the rejected count."""
+    size, done = sum(map(len, pieces)), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n"
+        try:
+            for piece in (head.encode(), *pieces):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.05)  # so that the client sees each piece alone
+        except ConnectionError:
+            pass  # the client has read enough
+        finally:
+            writer.close()
+            done.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    config = ForwardExporterConfig(endpoint=f"{host}:{port}", tls=ClientTlsConfig(insecure=True))
+    backend = HttpBackend(config)
+    try:
+        return await backend.send(MetricsRequest, b"")
+    finally:
+        await backend.close()
+        server.close()
+        async with asyncio.timeout(5):
+            await done.wait()
+
+
+@pytest.mark.parametrize("split", [1, 3, 20])
+async def test_partial_success_that_arrives_in_pieces_is_counted(split: int) -> None:
+    partial = PartialSuccess(rejected=7, message="seven points are older than an hour")
+    body = encode_response(MetricsRequest, Encoding.PROTOBUF, partial)
+    assert await rejected_by_backend(body[:split], body[split:]) == 7
+
+
+async def test_reply_beyond_the_limit_is_not_read_to_its_end() -> None:
+    assert await rejected_by_backend(b"x" * MAX_REPLY_BYTES, b"x" * (8 << 20)) == 0

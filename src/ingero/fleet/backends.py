@@ -16,6 +16,7 @@ from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Trace
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
 from ingero.transport.auth import read_token_file
+from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import parse_retry_after
 from ingero.transport.otlp.client_grpc import retry_after
 from ingero.transport.otlp.server_grpc import PATHS
@@ -79,7 +80,7 @@ class HttpBackend:
             async with session.post(
                 self._base + HTTP_PATHS[kind], data=body, headers=headers, allow_redirects=False
             ) as response:
-                answer = await response.content.read(MAX_REPLY_BYTES)
+                answer = await read_reply_beginning(response, MAX_REPLY_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Busy(f"{self._base}: {error or type(error).__name__}") from None
         if response.status in _RETRYABLE_HTTP:
