@@ -14,6 +14,7 @@ from ingero.cli.commands.services import echo as echo_server
 from ingero.cli.commands.services import echo_stress, straggler_sink
 from ingero.cli.commands.services import fleet as fleet_server
 from ingero.cli.grammar import COMMANDS, GROUPS
+from ingero.contract import api_paths
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
@@ -59,6 +60,7 @@ def test_every_setting_is_documented() -> None:
 def test_every_endpoint_is_documented() -> None:
     text = (DOCS / "api.md").read_text()
     routes = source_strings(r'(?:Route|Mount)\(\s*"(/[^"]*)"')
+    routes |= {value for name, value in vars(api_paths).items() if name.isupper()}
     assert sorted(route for route in routes if f"{route}" not in text) == []
 
 

@@ -1,6 +1,6 @@
 """Every name that other processes rely on, written down a second time: a rename must fail here first (F104)."""
 
-from ingero.contract import names
+from ingero.contract import api_paths, names
 from ingero.contract.types import DetectionMode, NodeState
 from ingero.contract.verdict import CauseClass, VerdictState
 
@@ -54,11 +54,13 @@ PUBLISHED = {
     "QUORUM_METADATA": "ingero-quorum-met",
     "CLUSTER_QUERY": "cluster_id",
     "CLUSTER_HEADER": "ingero.cluster.id",
-    "THRESHOLD_PATH": "/api/v1/threshold",
-    "METRICS_PATH": "/v1/metrics",
-    "TRACES_PATH": "/v1/traces",
-    "LOGS_PATH": "/v1/logs",
     "METRICS_METHOD": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+}
+PUBLISHED_PATHS = {
+    "FLEET_THRESHOLD": "/api/v1/threshold",
+    "OTLP_METRICS": "/v1/metrics",
+    "OTLP_TRACES": "/v1/traces",
+    "OTLP_LOGS": "/v1/logs",
 }
 OURS = {
     "JOB_ID": "ingero.job.id",
@@ -79,6 +81,11 @@ OURS = {
 def test_no_name_drifts() -> None:
     expected = PUBLISHED | OURS
     assert {name: getattr(names, name, None) for name in expected} == expected
+
+
+def test_no_published_path_drifts() -> None:
+    found = {name: getattr(api_paths, name, None) for name in PUBLISHED_PATHS}
+    assert found == PUBLISHED_PATHS
 
 
 def test_no_word_on_the_wire_drifts() -> None:

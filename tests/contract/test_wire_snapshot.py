@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from ingero.contract import names
+from ingero.contract import api_paths, names
 from ingero.contract.push.decode import Reject
 from ingero.contract.threshold import Delivery
 from ingero.contract.types import DetectionMode, NodeState
@@ -18,11 +19,8 @@ SNAPSHOT = Path(__file__).with_name("wire_snapshot.json")
 def surface() -> dict[str, Any]:
     """Every name on the wire as it is now."""
     return {
-        "names": {
-            key: value
-            for key, value in vars(names).items()
-            if key.isupper() and isinstance(value, str)
-        },
+        "names": constants(names),
+        "paths": constants(api_paths),
         "verdict_fields": sorted(field.encode_name for field in msgspec.structs.fields(Verdict)),
         "enums": {
             kind.__name__: sorted(str(member.value) for member in kind)
@@ -31,12 +29,19 @@ def surface() -> dict[str, Any]:
     }
 
 
+def constants(module: ModuleType) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if key.isupper() and isinstance(value, str)
+    }
+
+
 def test_nothing_on_the_wire_was_removed_or_renamed() -> None:
     recorded, now = json.loads(SNAPSHOT.read_text()), surface()
-    gone = {
-        key: value for key, value in recorded["names"].items() if now["names"].get(key) != value
-    }
-    assert gone == {}
+    for part in ("names", "paths"):
+        gone = {k: value for k, value in recorded[part].items() if now[part].get(k) != value}
+        assert gone == {}
     assert set(recorded["verdict_fields"]) <= set(now["verdict_fields"])
     for kind, members in recorded["enums"].items():
         assert set(members) <= set(now["enums"][kind]), kind

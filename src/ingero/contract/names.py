@@ -90,7 +90,6 @@ VERDICT_METADATA: Final = "ingero-verdict"
 CLUSTER_QUERY: Final = "cluster_id"
 NODE_QUERY: Final = "node_id"
 CLUSTER_HEADER: Final = "ingero.cluster.id"
-THRESHOLD_PATH: Final = "/api/v1/threshold"
 FLEET_TOKEN_VARIABLE: Final = "INGERO_FLEET_TOKEN"  # noqa: S105 - the name of a variable, not a token
 NODE_NAME_HEADER: Final = "X-Ingero-Node"
 
@@ -101,9 +100,6 @@ WAIT_HEADER: Final = (
 )
 
 # OTLP
-METRICS_PATH: Final = "/v1/metrics"
-TRACES_PATH: Final = "/v1/traces"
-LOGS_PATH: Final = "/v1/logs"
 METRICS_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 PROTOBUF_TYPE: Final = "application/x-protobuf"
 JSON_TYPE: Final = "application/json"

@@ -13,6 +13,7 @@ import aiohttp
 import grpc
 
 from ingero.contract import names
+from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
@@ -197,7 +198,7 @@ class HttpSender:
     """OTLP over HTTP."""
 
     def __init__(self, url: str, token: str | None, context: Any) -> None:
-        self._url = url.rstrip("/") + names.METRICS_PATH
+        self._url = url.rstrip("/") + OTLP_METRICS
         headers = {"Content-Type": names.PROTOBUF_TYPE} | (
             {"Authorization": f"Bearer {token}"} if token else {}
         )

@@ -10,7 +10,8 @@ import aiohttp
 import grpc
 
 from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
-from ingero.contract.names import LOGS_PATH, METRICS_PATH, PROTOBUF_TYPE, TRACES_PATH
+from ingero.contract.api_paths import OTLP_LOGS, OTLP_METRICS, OTLP_TRACES
+from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.body import Encoding, decode_response
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import ConfigError, MalformedPush
@@ -23,9 +24,9 @@ from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
 HTTP_PATHS: Final[dict[Kind, str]] = {
-    MetricsRequest: METRICS_PATH,
-    TracesRequest: TRACES_PATH,
-    LogsRequest: LOGS_PATH,
+    MetricsRequest: OTLP_METRICS,
+    TracesRequest: OTLP_TRACES,
+    LogsRequest: OTLP_LOGS,
 }
 _RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
 _RETRYABLE_GRPC: Final = frozenset(
@@ -57,7 +58,7 @@ class HttpBackend:
         base = config.endpoint if "://" in config.endpoint else f"{scheme}://{config.endpoint}"
         if not base.startswith(("http://", "https://")):
             raise ConfigError(f"{config.endpoint!r} is neither http nor https")
-        self._base = base.rstrip("/").removesuffix(METRICS_PATH)
+        self._base = base.rstrip("/").removesuffix(OTLP_METRICS)
         self._config = config
         self._authorization = _authorization(config)
         self._session: aiohttp.ClientSession | None = None

@@ -5,13 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote, urlsplit
 
-from ingero.contract.names import (
-    CLUSTER_QUERY,
-    METRICS_PATH,
-    NODE_QUERY,
-    THRESHOLD_PATH,
-    TRACES_PATH,
-)
+from ingero.contract.api_paths import FLEET_THRESHOLD, OTLP_METRICS, OTLP_TRACES
+from ingero.contract.names import CLUSTER_QUERY, NODE_QUERY
 from ingero.errors import ConfigError
 from ingero.transport.tls import is_loopback
 
@@ -36,11 +31,11 @@ class Endpoint:
 
     def push_url(self, cluster: str, node: str) -> str:
         """Cluster and node also in the query, so that balancers and logs can tell them without reading the body."""
-        return f"{self.base}{METRICS_PATH}?{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
+        return f"{self.base}{OTLP_METRICS}?{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
 
     @property
     def traces_url(self) -> str:
-        return f"{self.base}{TRACES_PATH}"
+        return f"{self.base}{OTLP_TRACES}"
 
 
 def parse_endpoint(
@@ -50,7 +45,7 @@ def parse_endpoint(
 
     A URL keeps its scheme; a bare `host:port` is https unless `insecure`.
     """
-    scheme, host, path = _split(text, insecure, METRICS_PATH)
+    scheme, host, path = _split(text, insecure, OTLP_METRICS)
     port = urlsplit(f"//{host}").port
     chosen = protocol or (Protocol.GRPC if port == GRPC_PORT and not path else Protocol.HTTP_JSON)
     if chosen is Protocol.GRPC:
@@ -73,8 +68,8 @@ def refuse_plaintext(address: str, override: str) -> None:
 
 def threshold_url(text: str, cluster: str, *, insecure: bool = False) -> str:
     """The address of the GET fallback, from its base or from the whole address."""
-    scheme, host, path = _split(text, insecure, THRESHOLD_PATH)
-    return f"{scheme}://{host}{path}{THRESHOLD_PATH}?{CLUSTER_QUERY}={quote(cluster, safe='')}"
+    scheme, host, path = _split(text, insecure, FLEET_THRESHOLD)
+    return f"{scheme}://{host}{path}{FLEET_THRESHOLD}?{CLUSTER_QUERY}={quote(cluster, safe='')}"
 
 
 def _split(text: str, insecure: bool, suffix: str) -> tuple[str, str, str]:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ingero.contract.names import CLUSTER_HEADER, METRICS_PATH
+from ingero.contract.api_paths import OTLP_METRICS
+from ingero.contract.names import CLUSTER_HEADER
 
 _START: Final = re.compile(
-    rb"POST " + re.escape(METRICS_PATH.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n"
+    rb"POST " + re.escape(OTLP_METRICS.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n"
 )
 _HEADER: Final = re.compile(
     rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ingero.agent.checks import Check
 from ingero.cli.fleet_http import authorization, open_connection
+from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.names import (
     CLUSTER_QUERY,
     FLEET_TOKEN_VARIABLE,
-    METRICS_PATH,
     PROTOBUF_TYPE,
     QUORUM_HEADER,
     THRESHOLD_HEADER,
@@ -27,7 +27,7 @@ MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
     """Try an empty push, which changes nothing in Fleet, and read the reply."""
     headers = {"Content-Type": PROTOBUF_TYPE} | authorization()
-    path = f"{METRICS_PATH}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
+    path = f"{OTLP_METRICS}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
     connection = open_connection(url, ca_cert, OTLP_HTTP_PORT)
     try:
         connection.connect()

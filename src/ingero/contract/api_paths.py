@@ -1,0 +1,49 @@
+"""The path of every HTTP endpoint, as servers route it and clients request it.
+
+Braces mark what a client fills in.
+"""
+
+from typing import Final
+
+# OTLP over HTTP: served by Fleet and Echo
+OTLP_METRICS: Final = "/v1/metrics"
+OTLP_TRACES: Final = "/v1/traces"
+OTLP_LOGS: Final = "/v1/logs"
+
+# Any service
+HEALTHZ: Final = "/healthz"
+READYZ: Final = "/readyz"
+PROMETHEUS: Final = "/metrics"  # what a Prometheus server scrapes
+MCP: Final = "/mcp"
+
+# Fleet
+FLEET_THRESHOLD: Final = "/api/v1/threshold"
+FLEET_STATUS: Final = "/api/v1/status"
+FLEET_SILENCES: Final = "/api/v1/silences"
+FLEET_SILENCES_LIFT: Final = "/api/v1/silences/lift"
+FLEET_DEBUG_CLUSTERS: Final = "/debug/clusters"
+FLEET_DEBUG_SCORES: Final = "/debug/scores"
+FLEET_DEBUG_SERVICEZ: Final = "/debug/servicez"
+
+# Node: what `ingero dashboard` serves and commands ask of many nodes
+NODE_ROOT: Final = "/api/"  # everything below needs the token
+NODE_TIME: Final = "/api/v1/time"
+NODE_OVERVIEW: Final = "/api/v1/overview"
+NODE_OPS: Final = "/api/v1/ops"
+NODE_CHAINS: Final = "/api/v1/chains"
+NODE_SNAPSHOTS: Final = "/api/v1/snapshots"
+NODE_CAPABILITIES: Final = "/api/v1/capabilities"
+NODE_GRAPH_METRICS: Final = "/api/v1/graph-metrics"
+NODE_GRAPH_EVENTS: Final = "/api/v1/graph-events"
+NODE_QUERY: Final = "/api/v1/query"
+
+# Echo
+ECHO_VERSIONS: Final = "/api/versions"
+ECHO_RETIRED: Final = "/api/v1/{path:path}"  # answers 410 Gone and names the current version
+ECHO_ROOT: Final = "/api/v2"
+ECHO_TOOLS_LIST: Final = "/api/v2/tools/list"
+ECHO_TOOL: Final = "/api/v2/tools/{name}"
+ECHO_SQL: Final = "/api/v2/sql"
+ECHO_OPENAPI: Final = "/api/v2/openapi.json"
+ECHO_HEALTH: Final = "/api/v2/health"
+ECHO_WHOAMI: Final = "/api/v2/whoami"
