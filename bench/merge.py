@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from bench.table import finish, judge, peak_rss_mb, print_table
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.trace.database import EVENT_COLUMNS, insert_sql
 from ingero.storage.trace.schema import create_schema
 

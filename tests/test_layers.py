@@ -16,6 +16,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"agent", "fleet", "echo", "sink"},
     {"config"},
     {"storage", "transport", "importers", "web"},
+    {"files"},  # atomic and private writes
     {"core"},
     {"contract"},
     {"errors"},

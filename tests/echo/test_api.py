@@ -17,7 +17,7 @@ from tests.support.waiting import PATIENCE_S, until
 
 from ingero.cli.show.logs import FieldFormatter
 from ingero.echo import api
-from ingero.storage.files import replace_file
+from ingero.files import replace_file
 from ingero.transport.listen import parse_address
 
 OTHER = "another-token-0123456789abcdef"

@@ -11,7 +11,7 @@ from ingero.core.chains.fixes import Host
 from ingero.core.chains.replay import replay
 from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.trace.chains import read_chains
 from ingero.storage.trace.reading import connect_readonly
 from ingero.storage.trace.rows import read_events, read_samples

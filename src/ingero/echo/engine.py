@@ -10,7 +10,7 @@ from ingero.echo.store.client import StoreClient
 from ingero.echo.store.wire import Progress, StoreSettings
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.journal import SEGMENT_BYTES, Inspection, JournalWriter, inspect_journal
-from ingero.storage.ownership import Ownership
+from ingero.storage.lock import Ownership
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.events.schema import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal import Frame, JournalReader, inspect_journal, recoverable_frames
-from ingero.storage.ownership import Ownership
+from ingero.storage.lock import Ownership
 
 MEMORY_BYTES: Final = 2 << 30
 BACKUP_TIMEOUT_S: Final = 600.0

@@ -9,7 +9,7 @@ import msgspec
 from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
 from ingero.contract.verdict import Verdict
 from ingero.errors import ConfigError, StoreError
-from ingero.storage.files import replace_file
+from ingero.files import replace_file
 
 MAX_SILENCES = 1000
 MAX_FILE_BYTES = 4 << 20

@@ -20,7 +20,7 @@ from ingero.core.recording.event_columns import EventColumns, columns_from_rows
 from ingero.core.recording.op_stats import percentile
 from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
 from ingero.errors import StoreError
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.trace.chains import CHAIN_COLUMNS, UPSERT_HISTORY, chain_row, history_row
 from ingero.storage.trace.database import (
     COLLECTIVE_COLUMNS,

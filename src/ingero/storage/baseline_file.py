@@ -16,7 +16,7 @@ import msgspec
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.health.baseline import Baseline, BaselinePolicy, same_alphas
 from ingero.core.health.score import Signals
-from ingero.storage.files import sync_directory
+from ingero.files import sync_directory
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 1 << 20

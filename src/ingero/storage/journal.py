@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ingero.errors import StoreDamaged, StoreError, StoreFull
-from ingero.storage.files import sync_directory
+from ingero.files import sync_directory
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024

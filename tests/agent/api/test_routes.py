@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.storage.merge.test_databases import database
+from tests.storage.merge.test_merge import database
 from tests.storage.test_sqlite_guard import ENDLESS
 from tests.support.shared_data import shared
 from tests.support.waiting import PATIENCE_S, until_async

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.storage.merge.test_databases import changed, database
+from tests.storage.merge.test_merge import changed, database
 from tests.support.shared_data import shared
 from tests.support.waiting import PATIENCE_S
 
 from ingero.cli.commands.export import command
 from ingero.errors import StoreError
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 
 
 def export(db: Path, output: Path, kind: str = "perfetto") -> Any:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_databases import changed, database, rows
+from tests.storage.merge.test_merge import changed, database, rows
 
 from ingero.errors import ForeignFile, StoreError
 from ingero.storage.merge import source as merge_source
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.merge.statements import Statement, copy_statements
 
 NEW = "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, 1, 1, 1, 1, 1, 1, 'n1')"
@@ -185,7 +185,7 @@ def test_a_source_that_fails_half_way_is_never_half_merged(
             else [Statement("SELECT * FROM src.torn")]
         )
 
-    monkeypatch.setattr("ingero.storage.merge.databases.copy_statements", fail_on_the_second)
+    monkeypatch.setattr("ingero.storage.merge.merge.copy_statements", fail_on_the_second)
     with pytest.raises(ForeignFile, match=r"bad\.db is damaged.*without it"):
         merge([good, bad], tmp_path / "out.db", skip_bad=True)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["bad.db", "good.db"]

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_databases import database
+from tests.storage.merge.test_merge import database
 
 from ingero.cli.dispatch import run
 from ingero.errors import ForeignFile
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.trace.chains import CHAIN_COLUMNS
 from ingero.storage.trace.reading import connect_readonly
 

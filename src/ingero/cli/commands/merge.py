@@ -7,7 +7,7 @@ import click
 
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import print_json, printable
-from ingero.storage.merge.databases import MergeSummary, merge
+from ingero.storage.merge.merge import MergeSummary, merge
 
 MAX_WARNINGS = 10
 

@@ -16,8 +16,8 @@ from ingero.config.ingero import find_config, load_ingero
 from ingero.config.loader import load_text
 from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, ConfigError, Unavailable
+from ingero.files import replace_file
 from ingero.storage.caller import home
-from ingero.storage.files import replace_file
 from ingero.transport.fanout.ask import NodeReply, Question, decode_time, peer_fingerprint
 from ingero.transport.fanout.failures import NOT_DECODABLE
 from ingero.transport.fanout.nodes import split_host_port, split_scheme

@@ -11,7 +11,7 @@ from ingero.cli.show.table import print_json, render_table
 from ingero.config.loader import MAX_CONFIG_BYTES
 from ingero.config.rates import RateTable, load_rates, parse_rates, read_rates
 from ingero.errors import AuthError, ConfigError
-from ingero.storage.files import replace_file
+from ingero.files import replace_file
 from ingero.transport.fetch import fetch_https
 from ingero.transport.tls import ClientTls, client_context
 

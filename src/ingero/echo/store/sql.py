@@ -5,7 +5,7 @@ from typing import Final
 
 import duckdb
 
-from ingero.echo.sqlguard import SqlRefused, check_sql
+from ingero.echo.sql_guard import SqlRefused, check_sql
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult
 from ingero.echo.store.query import run_query
 from ingero.storage.events.schema import READABLE

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from ingero.echo.sqlguard import MAX_SQL_BYTES
+from ingero.echo.sql_guard import MAX_SQL_BYTES
 from ingero.echo.store.api import QueryLimits
 from ingero.echo.tools.asker import Asker, question
 

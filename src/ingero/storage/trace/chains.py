@@ -9,7 +9,7 @@ from ingero.contract.chain import Chain, Severity, TimelineEntry, chain_id
 from ingero.contract.events import Layer
 from ingero.errors import ForeignFile
 from ingero.storage.trace.database import Row, insert_sql
-from ingero.storage.trace.json_text import json_list
+from ingero.storage.trace.json_columns import json_list
 from ingero.storage.trace.schema import table_columns
 
 CHAIN_COLUMNS: Final = (

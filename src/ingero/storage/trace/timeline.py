@@ -18,7 +18,7 @@ from ingero.contract.timeline.writer import (
 from ingero.core.chains.links import link_events
 from ingero.core.health.recorded import Rate, recorded_scores
 from ingero.errors import ForeignFile
-from ingero.storage.trace.json_text import json_list
+from ingero.storage.trace.json_columns import json_list
 from ingero.storage.trace.rows import NOT_A_NUMBER
 from ingero.storage.trace.schema import table_columns
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import StoreError
-from ingero.storage.files import replace_file
+from ingero.files import replace_file
 
 
 def mode(path: Path) -> int:

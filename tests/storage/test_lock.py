@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import StoreLocked
-from ingero.storage.ownership import Ownership
+from ingero.storage.lock import Ownership
 
 
 def test_the_second_owner_learns_who_the_first_is(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_the_second_owner_learns_who_the_first_is(tmp_path: Path) -> None:
 
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from ingero.storage.ownership import Ownership\n"
+        "import sys, time; from pathlib import Path; from ingero.storage.lock import Ownership\n"
         "kept = Ownership(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     owner = subprocess.Popen(

@@ -8,7 +8,7 @@ import pytest
 from tests.support.shared_data import shared
 
 from ingero.errors import ForeignFile, MalformedInput, StoreError
-from ingero.storage.merge.databases import merge
+from ingero.storage.merge.merge import merge
 from ingero.storage.trace.schema import create_schema
 
 

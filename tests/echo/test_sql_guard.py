@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.echo.sqlguard import SqlRefused, check_sql
+from ingero.echo.sql_guard import SqlRefused, check_sql
 
 TABLES = ("events", "node_metrics", "nccl_ops")
 

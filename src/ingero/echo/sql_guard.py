@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import msgspec
 
-from ingero.echo.sqlfunctions import ALLOWED
+from ingero.echo.sql_functions import ALLOWED
 from ingero.errors import IngeroError
 
 MAX_SQL_BYTES = 64 * 1024

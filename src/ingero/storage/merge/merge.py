@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ingero.errors import ForeignFile, MalformedInput, StoreError
-from ingero.storage.files import sync_directory
+from ingero.files import sync_directory
 from ingero.storage.merge.source import check_content, damaged, ending, readable_copy, same_content
 from ingero.storage.merge.statements import (
     Statement,
