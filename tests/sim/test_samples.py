@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.support.shared_data import shared
 
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.chains.replay import replay
 from ingero.errors import StoreError
 from ingero.sim.samples import BACKUP_STEPS, NODES, make_traces, write_samples

@@ -2,7 +2,7 @@
 
 from ingero.contract.events import find_op
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows, concatenate
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 
 MS = 1_000_000
 US = 1_000

@@ -16,8 +16,8 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.live_steps import RankStream
 from ingero.core.collectives.matcher import CollectiveMatcher
-from ingero.core.collectives.rank_stream import RankStream
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.samples import make_batch

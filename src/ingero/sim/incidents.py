@@ -19,7 +19,7 @@ from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import weight
 from ingero.core.durations import human_duration
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 from ingero.errors import ConfigError
 from ingero.storage.trace.database import TraceDb
 from ingero.storage.trace.writer import TraceWriter

@@ -10,7 +10,7 @@ from ingero.agent.recording.aggregator import Aggregator, CountedRow
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.recording.event_columns import EventColumns
-from ingero.core.recording.keep import BOOTSTRAP_NS
+from ingero.core.recording.row_selection import BOOTSTRAP_NS
 from ingero.storage.trace.database import EVENT_COLUMNS, Batch
 
 SECOND = 1000 * MS

@@ -6,15 +6,15 @@ import pytest
 from tests.support.trace_events import HEALTHY, MS, PID, SLOW, T0, US, events, join, summary
 
 from ingero.contract.chain import Chain, Severity
-from ingero.core.chains import fixes
+from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.finder import CgroupWaitTimes, ChainFinder
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.chains.replay import replay
 from ingero.core.chains.rules import window_for
 from ingero.core.chains.throughput import ThroughputWatch
 from ingero.core.recording.event_columns import EventColumns, columns_from_rows
-from ingero.core.recording.op_stats import OpSummary, TraceStats
+from ingero.core.recording.latency import OpSummary, TraceStats
 
 EMPTY = columns_from_rows([])
 SECOND = 1000 * MS
@@ -78,7 +78,7 @@ def test_page_allocations_count_in_bytes() -> None:
     op = summary("cudaMalloc", 100, MS, 50 * MS)
     [chain] = find(events("mm_page_alloc", 100, arg0=16 * 2**20), [op])
     assert chain.root_cause == "large host memory allocations"
-    assert chain.recommendations == (fixes.PAGES,)
+    assert chain.recommendations == (recommendations.PAGES,)
     assert find(events("mm_page_alloc", 50, arg0=16 * 2**20), [op]) == []
 
 
@@ -94,7 +94,11 @@ def test_a_host_under_pressure_in_table_order() -> None:
     assert chain.root_cause.split(" + ") == [
         "high CPU utilization", "memory pressure", "swap activity", "high system load", "20 sched_switch events",
     ]  # fmt: skip
-    assert chain.recommendations == (fixes.SWAP, fixes.pin(PID, Host(8)), fixes.calm((), Host(8)))
+    assert chain.recommendations == (
+        recommendations.SWAP,
+        recommendations.pin(PID, Host(8)),
+        recommendations.calm((), Host(8)),
+    )
 
 
 def test_a_calm_host_is_not_blamed() -> None:
@@ -111,22 +115,26 @@ def io(op: str, count: int, duration: int, sectors: int = 8) -> EventColumns:
 @pytest.mark.parametrize(
     ("evidence", "severity", "advice"),
     [
-        (io("block_read", 60, 10 * MS, 256), "MEDIUM", (fixes.READS,)),
-        (io("block_write", 5, 200 * MS), "HIGH", (fixes.SLOW_DISK, fixes.WRITES)),
+        (io("block_read", 60, 10 * MS, 256), "MEDIUM", (recommendations.READS,)),
+        (
+            io("block_write", 5, 200 * MS),
+            "HIGH",
+            (recommendations.SLOW_DISK, recommendations.WRITES),
+        ),
         (
             join(io("block_read", 15, 10 * MS), io("block_write", 40, 10 * MS)),
             "MEDIUM",
-            (fixes.WRITES,),
+            (recommendations.WRITES,),
         ),
         (
             join(io("block_read", 59, 5 * MS), io("block_read", 1, 30 * MS)),
             "MEDIUM",
-            (fixes.SLOW_DISK, fixes.READS),
+            (recommendations.SLOW_DISK, recommendations.READS),
         ),
         (
             join(io("block_read", 55, 10 * MS), io("block_read", 1, 80 * MS)),
             "HIGH",
-            (fixes.SLOW_DISK, fixes.READS),
+            (recommendations.SLOW_DISK, recommendations.READS),
         ),
     ],
     ids=["C8", "C11", "C12", "C13", "C14"],
@@ -174,7 +182,7 @@ def test_sockets_need_calls_and_bytes() -> None:
         "socket_io",
         "120 socket ops (2.3 MB)",
     )
-    assert chain.recommendations == (fixes.SOCKETS,)
+    assert chain.recommendations == (recommendations.SOCKETS,)
     assert find(events("net_recv", 50, arg1=20 * 1024), [SLOW]) == []
 
 

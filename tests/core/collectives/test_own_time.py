@@ -10,8 +10,8 @@ from hypothesis.strategies import integers, lists
 from tests.support.shared_data import shared
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
+from ingero.core.collectives.live_steps import LEARN_AFTER, RankStream, StepTimes
 from ingero.core.collectives.own_time import find_cycle, own_segments
-from ingero.core.collectives.rank_stream import LEARN_AFTER, RankStream, StepTimes
 
 MS = 1_000_000
 

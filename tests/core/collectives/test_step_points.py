@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.collectives.rank_stream import StepTimes
+from ingero.core.collectives.live_steps import StepTimes
 from ingero.core.collectives.step_points import POINTS_PER_S, StepGroups, share_of_rank
 
 

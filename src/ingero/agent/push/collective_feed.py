@@ -23,8 +23,8 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.names import RING_FOLDER_VARIABLE
 from ingero.core.collectives.barrier import barrier_waits
 from ingero.core.collectives.columns import SOURCES, Collectives, from_records
+from ingero.core.collectives.live_steps import StepTimes
 from ingero.core.collectives.plugin_records import to_records
-from ingero.core.collectives.rank_stream import StepTimes
 from ingero.errors import IngeroError
 from ingero.storage.trace.collectives import follow_collectives, read_waits
 

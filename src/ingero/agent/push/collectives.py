@@ -25,7 +25,7 @@ from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
-from ingero.core.collectives.rank_stream import RankStream
+from ingero.core.collectives.live_steps import RankStream
 from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,

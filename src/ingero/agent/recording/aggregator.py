@@ -12,7 +12,7 @@ from ingero.contract.events import PAGE_ALLOC, PAGE_ALLOC_SUMMARY, Source
 from ingero.core.recording.aggregate import AggregateRow, aggregate
 from ingero.core.recording.event_columns import EventColumns
 from ingero.core.recording.histogram import BucketWindow, histogram_percentile
-from ingero.core.recording.op_stats import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
+from ingero.core.recording.latency import ANOMALY_RATIO, OpSummary, SlowCalls, StatKey
 from ingero.storage.trace.database import Batch, upsert_aggregates_sql
 from ingero.storage.trace.schema import FIVE_SECONDS_NS, MINUTE_NS
 

@@ -24,7 +24,7 @@ from ingero.agent.stacks.resolver import StackResolver
 from ingero.contract.chain import Chain
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.chains.rules import window_for
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 from ingero.storage.trace.database import Batch, RecordingState, Row, TraceDb, insert_sql
 from ingero.storage.trace.writer import SizePolicy, TraceWriter
 

@@ -15,7 +15,7 @@ from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.feed import HOT_OPS, probe_rows, ring_rows, to_counted, to_events
 from ingero.agent.recording.recorder import TracedEvents
 from ingero.contract.events import Source
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 from ingero.storage.trace.database import Row
 
 SLOW_RATIO: Final = 3

@@ -19,11 +19,11 @@ from ingero.contract.chain import Chain
 from ingero.contract.events import FIRST_SUMMARY_OP, GPU_SOURCES, PROCESS_EXEC, PROCESS_EXIT, Source
 from ingero.core.chains.evidence import SystemSample, contended
 from ingero.core.chains.finder import CgroupWaitTimes, ChainFinder, weight
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.chains.rules import TRAINING_WINDOW_NS
 from ingero.core.recording.event_columns import EventColumns, source_table
-from ingero.core.recording.keep import KeepPolicy, SampleBook, choose_rows
-from ingero.core.recording.op_stats import OpSummary, TraceStats
+from ingero.core.recording.latency import OpSummary, TraceStats
+from ingero.core.recording.row_selection import KeepPolicy, SampleBook, choose_rows
 from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
 from ingero.storage.trace.chains import UPSERT_CHAIN, UPSERT_HISTORY, chain_row, history_row
 from ingero.storage.trace.database import (

@@ -14,7 +14,7 @@ from ingero.contract.events import Source, op_name, source_name
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.chains.evidence import SystemSample
 from ingero.core.durations import human_duration
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 from ingero.core.recording.stacks import Frame
 from ingero.storage.trace.database import RecordingState
 

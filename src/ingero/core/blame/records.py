@@ -21,8 +21,8 @@ from ingero.core.blame.suspects import (
 )
 from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives.columns import Collectives, distinct
-from ingero.core.collectives.edges import number_edges
 from ingero.core.collectives.lag import match_collectives, measure_lag
+from ingero.core.collectives.point_to_point import number_edges
 from ingero.core.robust import nan_median
 
 LOSS_FLOOR = 0.03

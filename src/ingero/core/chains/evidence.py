@@ -26,7 +26,7 @@ from ingero.core.recording.event_columns import (
     concatenate,
     source_table,
 )
-from ingero.core.recording.op_stats import SlowCalls
+from ingero.core.recording.latency import SlowCalls
 
 OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
 SNAPSHOT_REACH_NS = 1_500_000_000  # a system sample speaks for the second before it

@@ -17,11 +17,11 @@ from ingero.contract.events import (
 )
 from ingero.core.chains import rules as chains
 from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
-from ingero.core.chains.fixes import Host
 from ingero.core.chains.graphs import GraphWatch
+from ingero.core.chains.recommendations import Host
 from ingero.core.chains.throughput import ThroughputWatch, drop_chain, is_watched
 from ingero.core.recording.event_columns import EventColumns
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 
 MIN_CGROUP_SAMPLES = 10
 OFF_CPU_CAP_NS = 1_000_000_000

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import Layer, Source
-from ingero.core.chains import fixes
+from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import contended
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.recording.event_columns import EventColumns, concatenate
 
 BEGIN_CAPTURE, END_CAPTURE, INSTANTIATE, LAUNCH, DESTROY = 1, 2, 3, 4, 7
@@ -128,7 +128,7 @@ def _capture_oom(pid: int, failures: int, mem_pct: float | None) -> Chain:
         summary=f"CUDA graph capture failed or is about to: {detail}",
         root_cause="memory during graph capture",
         explanation="A capture needs all its memory at once; it failed, or memory was nearly used up while it ran.",
-        recommendations=(fixes.GRAPH_OOM,),
+        recommendations=(recommendations.GRAPH_OOM,),
         timeline=(TimelineEntry(Layer.CUDA, "graphEndCapture", detail),),
         pid=pid,
     )
@@ -146,7 +146,7 @@ def _warm_up(pid: int, is_open: bool) -> Chain:
         summary=f"CUDA graph capture without warm-up: {detail}",
         root_cause="work that cannot be captured ran during the capture",
         explanation=f"In process {pid} {detail}. First calls create handles and memory: a capture refuses that.",
-        recommendations=(fixes.GRAPH_WARM_UP,),
+        recommendations=(recommendations.GRAPH_WARM_UP,),
         timeline=(
             TimelineEntry(
                 Layer.CUDA, "graphBeginCapture" if is_open else "graphEndCapture", detail
@@ -163,7 +163,7 @@ def _contention(pid: int, switches: int, host: Host) -> Chain:
         summary=f"CUDA graph launches are preempted: {switches} context switches within 10 ms of a launch",
         root_cause=f"{switches} sched_switch events",
         explanation="One graph launch starts a whole step: losing the CPU around it delays the step.",
-        recommendations=(fixes.pin(pid, host), fixes.calm((), host)),
+        recommendations=(recommendations.pin(pid, host), recommendations.calm((), host)),
         timeline=(
             TimelineEntry(Layer.HOST, "sched_switch", f"{switches} context switches near launches"),
             TimelineEntry(Layer.CUDA, "graphLaunch", "launched while preempted"),
@@ -181,7 +181,7 @@ def _thinning(pid: int, executable: int, peak: float, current: float) -> Chain:
         summary=f"CUDA graph {handle} is launched less often: {text}",
         root_cause="graph launches thinned out",
         explanation=f"Graph {handle} went {text}: batches of another size, or a host that does not keep up.",
-        recommendations=(fixes.GRAPH_FREQUENCY,),
+        recommendations=(recommendations.GRAPH_FREQUENCY,),
         timeline=(TimelineEntry(Layer.CUDA, "graphLaunch", text),),
         pid=pid,
     )
@@ -195,7 +195,7 @@ def _never_launched(pid: int, executable: int) -> Chain:
         summary=f"CUDA graph {handle} was instantiated and never launched",
         root_cause="unused graph",
         explanation=f"Process {pid} instantiated graph {handle} over 30 s ago and never launched it: it holds memory.",
-        recommendations=(fixes.GRAPH_UNUSED,),
+        recommendations=(recommendations.GRAPH_UNUSED,),
         timeline=(TimelineEntry(Layer.CUDA, "graphInstantiate", "no launch for 30 s"),),
         pid=pid,
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import GPU_SOURCES, Layer, Source, op_name
-from ingero.core.chains import fixes
+from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import BlockIo, Evidence, SystemSample
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.durations import exact_duration, rounded_to
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 
 TRAINING_WINDOW_NS = 10_000_000_000
 INFERENCE_WINDOW_NS = 500_000_000
@@ -69,7 +69,11 @@ def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
     if not draft.causes:
         return None
     if not draft.advice:
-        draft.advice.append(fixes.MEMORY if "memory pressure" in draft.causes else fixes.BUSY_CPU)
+        draft.advice.append(
+            recommendations.MEMORY
+            if "memory pressure" in draft.causes
+            else recommendations.BUSY_CPU
+        )
     name, p99, p50 = op_name(*op.key), exact_duration(op.p99_ns), exact_duration(op.p50_ns)
     causes = " + ".join(draft.causes)
     layer = Layer.CUDA if op.key[0] == Source.CUDA else Layer.DRIVER
@@ -106,7 +110,10 @@ def _add_system(draft: _Draft, system: SystemSample) -> None:
         draft.add("memory pressure", entry("memory", detail), is_high=True)
     if system.swap_mb > 0:
         draft.add(
-            "swap activity", entry("swap", f"{system.swap_mb} MB in swap"), fixes.SWAP, is_high=True
+            "swap activity",
+            entry("swap", f"{system.swap_mb} MB in swap"),
+            recommendations.SWAP,
+            is_high=True,
         )
         draft.remarks.append("Memory in swap adds milliseconds to every touch of it.")
     if system.load_avg > 10:
@@ -123,12 +130,17 @@ def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
             )
         entry = TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000)
         cause = f"{evidence.switches} sched_switch events"
-        draft.add(cause, entry, fixes.pin(pid, host), fixes.calm(evidence.preemptors, host))
+        draft.add(
+            cause,
+            entry,
+            recommendations.pin(pid, host),
+            recommendations.calm(evidence.preemptors, host),
+        )
     if evidence.page_bytes > MANY_PAGES_BYTES:
         entry = TimelineEntry(
             Layer.HOST, "mm_page_alloc", f"{evidence.page_bytes / 2**30:.1f} GiB of pages allocated"
         )
-        draft.add("large host memory allocations", entry, fixes.PAGES)
+        draft.add("large host memory allocations", entry, recommendations.PAGES)
 
 
 def _is_heavy(io: BlockIo, p99_ns: int) -> bool:
@@ -142,16 +154,16 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
     io = evidence.io if own else evidence.other_io
     if not own and not (io.count >= MANY_IO or io.total_ns >= LONG_IO_NS):
         return
-    advice = [fixes.SLOW_DISK] if io.peak_ns > 20 * MS else []
+    advice = [recommendations.SLOW_DISK] if io.peak_ns > 20 * MS else []
     advice.append(
-        fixes.WRITES
+        recommendations.WRITES
         if io.writes > io.reads
-        else fixes.READS
+        else recommendations.READS
         if io.reads > io.writes
-        else fixes.MIXED_IO
+        else recommendations.MIXED_IO
     )
     if not own:
-        advice.append(fixes.quiet_disk(io.busiest_pid, host))
+        advice.append(recommendations.quiet_disk(io.busiest_pid, host))
     entry = TimelineEntry(Layer.IO, "block_io", _io_detail(io), io.total_ns // 1000)
     cause = "heavy block I/O" if own else f"heavy block I/O by {host.called(io.busiest_pid)}"
     draft.add(cause, entry, *advice, is_high=io.peak_ns > 50 * MS or io.total_ns > 2 * LONG_IO_NS)
@@ -191,13 +203,15 @@ def _add_network(draft: _Draft, evidence: Evidence) -> None:
         entry = TimelineEntry(
             Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again"
         )
-        draft.add(cause, entry, fixes.RETRANSMITS, is_high=evidence.retransmits > 50)
+        draft.add(cause, entry, recommendations.RETRANSMITS, is_high=evidence.retransmits > 50)
         if evidence.retransmits > 50:
             draft.remarks.append("So many retransmissions also hold up NCCL over sockets.")
     if evidence.socket_calls > 100 and evidence.socket_bytes > 2**20:
         detail = f"{evidence.socket_calls} socket ops ({evidence.socket_bytes / 2**20:.1f} MB)"
         draft.add(
-            "heavy network socket I/O", TimelineEntry(Layer.NET, "socket_io", detail), fixes.SOCKETS
+            "heavy network socket I/O",
+            TimelineEntry(Layer.NET, "socket_io", detail),
+            recommendations.SOCKETS,
         )
 
 
@@ -222,7 +236,7 @@ def oom_chain(kills: int, victims: Sequence[int], host: Host) -> Chain:
         summary=f"out of memory: the kernel killed {who}",
         root_cause="host memory exhausted",
         explanation=f"The host ran out of memory and the kernel killed {who}. Work on the GPU stopped or stalled.",
-        recommendations=(fixes.OUT_OF_MEMORY,),
+        recommendations=(recommendations.OUT_OF_MEMORY,),
         timeline=(
             TimelineEntry(Layer.HOST, "oom_kill", f"{kills} kill{'s' if kills > 1 else ''}: {who}"),
         ),
@@ -240,7 +254,7 @@ def retransmit_chain(count: int) -> Chain | None:
         summary=f"{count} TCP retransmits",
         root_cause=f"{count} TCP retransmits",
         explanation=f"{count} TCP segments were sent again: packets are lost or late between this host and its peers.",
-        recommendations=(fixes.CONGESTION,),
+        recommendations=(recommendations.CONGESTION,),
         timeline=(TimelineEntry(Layer.NET, "tcp_retransmit", f"{count} segments sent again"),),
     )
 
@@ -249,8 +263,8 @@ def pod_chains(restarts: int, evictions: int) -> list[Chain]:
     """Kubernetes acted on a pod of this node."""
     found = []
     for count, name, text, advice in (
-        (restarts, "pod-restart", "Kubernetes restarted a container", fixes.POD_RESTART),
-        (evictions, "pod-eviction", "Kubernetes evicted a pod", fixes.POD_EVICTION),
+        (restarts, "pod-restart", "Kubernetes restarted a container", recommendations.POD_RESTART),
+        (evictions, "pod-eviction", "Kubernetes evicted a pod", recommendations.POD_EVICTION),
     ):
         if count:
             entry = TimelineEntry(Layer.INFRA, name.replace("-", "_"), f"{count} times")
@@ -281,6 +295,9 @@ def neighbour_chain(
         summary=f"the job's container waits {ratio:.1f}x longer for the CPU than its neighbours",
         root_cause="noisy neighbour",
         explanation=f"Threads of the job were off the CPU for up to {p99}; other containers on this host much shorter.",
-        recommendations=(fixes.evict_neighbour(host, preemptors), fixes.pin(0, host)),
+        recommendations=(
+            recommendations.evict_neighbour(host, preemptors),
+            recommendations.pin(0, host),
+        ),
         timeline=(TimelineEntry(Layer.HOST, "noisy_neighbor", detail, p99_ns // 1000),),
     )

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from ingero.contract.chain import Chain, Severity, TimelineEntry
 from ingero.contract.events import GPU_SOURCES, Layer, Source, op_name
-from ingero.core.chains import fixes
+from ingero.core.chains import recommendations
 from ingero.core.chains.evidence import Evidence
-from ingero.core.chains.fixes import Host
+from ingero.core.chains.recommendations import Host
 from ingero.core.chains.rules import MIN_SWITCHES
 from ingero.core.durations import exact_duration, rounded_to
-from ingero.core.recording.op_stats import MAX_KEYS, OpSummary, StatKey
+from ingero.core.recording.latency import MAX_KEYS, OpSummary, StatKey
 
 MIN_SNAPSHOTS = 5
 MIN_ELAPSED_NS = 500_000_000
@@ -117,7 +117,10 @@ def _drop_causes(
         timeline.append(
             TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000)
         )
-        advice += [fixes.pin(op.pid, host), fixes.calm(evidence.preemptors, host)]
+        advice += [
+            recommendations.pin(op.pid, host),
+            recommendations.calm(evidence.preemptors, host),
+        ]
     io = evidence.io if evidence.io.count >= MANY_IO else evidence.other_io
     if io.count >= MANY_IO:
         total = exact_duration(rounded_to(io.total_ns, 1_000_000))
@@ -126,7 +129,7 @@ def _drop_causes(
         timeline.append(
             TimelineEntry(Layer.IO, "block_io", f"{io.count} I/O ops ({total} total){whose}")
         )
-        advice.append(fixes.WRITES if io.writes > io.reads else fixes.READS)
+        advice.append(recommendations.WRITES if io.writes > io.reads else recommendations.READS)
     if evidence.retransmits > MANY_RETRANSMITS:
         causes.append(f"{evidence.retransmits} TCP retransmits")
         timeline.append(
@@ -134,7 +137,7 @@ def _drop_causes(
                 Layer.NET, "tcp_retransmit", f"{evidence.retransmits} segments sent again"
             )
         )
-        advice.append(fixes.RETRANSMITS)
+        advice.append(recommendations.RETRANSMITS)
     return causes, timeline, advice
 
 

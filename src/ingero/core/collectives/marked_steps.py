@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ingero.core.collectives.columns import Ints
-from ingero.core.collectives.rank_stream import NO_STEPS, StepTimes
+from ingero.core.collectives.live_steps import NO_STEPS, StepTimes
 
 MAX_WAITING = 4096  # steps of a process not yet given away, and collectives of theirs
 Stretch = tuple[int, int]  # from, to

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.core.collectives.columns import UNKNOWN, Ints
-from ingero.core.collectives.rank_stream import NO_STEPS, StepTimes
+from ingero.core.collectives.live_steps import NO_STEPS, StepTimes
 
 POINTS_PER_S = 16.0  # of one rank at most
 JOB_POINTS_PER_S = (

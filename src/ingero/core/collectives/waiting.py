@@ -13,7 +13,6 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.blame.suspects import stall_period
 from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
-from ingero.core.collectives.edges import number_edges
 from ingero.core.collectives.lag import (
     SYNCHRONISING_OPS,
     Groups,
@@ -21,6 +20,7 @@ from ingero.core.collectives.lag import (
     match_collectives,
     measure_lag,
 )
+from ingero.core.collectives.point_to_point import number_edges
 from ingero.core.robust import group_medians
 
 CLEAR_MS = 1.0  # less than this is not worth a name

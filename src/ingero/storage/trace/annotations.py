@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
-from ingero.core.recording.annotated import Note, label_events
+from ingero.core.recording.event_labels import Note, label_events
 from ingero.storage.trace.chains import RecordedChain
 from ingero.storage.trace.json_columns import json_object
 from ingero.storage.trace.reading import connect_readonly

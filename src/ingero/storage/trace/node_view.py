@@ -25,7 +25,7 @@ from ingero.contract.node_api import (
     TopChain,
 )
 from ingero.contract.timestamps import rfc3339
-from ingero.core.recording.op_stats import WINDOW, percentile
+from ingero.core.recording.latency import WINDOW, percentile
 from ingero.errors import ForeignFile
 from ingero.storage.trace.chains import NEWEST_FIRST, RecordedChain, read_chains
 from ingero.storage.trace.graphs import (

@@ -16,7 +16,7 @@ from ingero.contract.timeline.writer import (
     TimelineProcess,
 )
 from ingero.core.chains.links import link_events
-from ingero.core.health.recorded import Rate, recorded_scores
+from ingero.core.health.recorded_score import Rate, recorded_scores
 from ingero.errors import ForeignFile
 from ingero.storage.trace.json_columns import json_list
 from ingero.storage.trace.rows import NOT_A_NUMBER

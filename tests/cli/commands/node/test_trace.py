@@ -19,7 +19,7 @@ from ingero.config.ingero import AgentConfig, IngeroConfig
 from ingero.config.loader import load_text
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.chains.evidence import SystemSample
-from ingero.core.recording.op_stats import OpSummary
+from ingero.core.recording.latency import OpSummary
 from ingero.core.recording.stacks import Frame
 from ingero.errors import ConfigError
 from ingero.storage.trace.database import RecordingState

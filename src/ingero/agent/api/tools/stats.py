@@ -17,7 +17,7 @@ from ingero.agent.api.tools.context import (
 from ingero.contract.events import OP_TEXT, find_op, op_name, source_name
 from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
-from ingero.core.recording.op_stats import OpSummary, summarise
+from ingero.core.recording.latency import OpSummary, summarise
 from ingero.core.sanitise import traced
 from ingero.storage.trace.node_view import counted_ops, system_now
 from ingero.storage.trace.query import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingero.core.health.recorded import MINUTE_NS, recorded_scores
+from ingero.core.health.recorded_score import MINUTE_NS, recorded_scores
 
 
 def test_a_minute_is_scored_by_the_formula_of_the_agent() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.trace_events import MS, US, events, join
 
-from ingero.core.recording.op_stats import MAX_KEYS, OpWindow, TraceStats, percentile, spike_period
+from ingero.core.recording.latency import MAX_KEYS, OpWindow, TraceStats, percentile, spike_period
 
 
 def fill(window: OpWindow, *durations: int) -> list[bool]:

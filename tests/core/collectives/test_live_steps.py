@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.rank_stream import LEARN_AFTER, NO_STEPS, RankStream, StepTimes
+from ingero.core.collectives.live_steps import LEARN_AFTER, NO_STEPS, RankStream, StepTimes
 
 MS = 1_000_000
 START = 10**18

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.recording.annotated import Note, label_events
+from ingero.core.recording.event_labels import Note, label_events
 
 
 def moment(at: int, pid: int = 0, **labels: str) -> Note:

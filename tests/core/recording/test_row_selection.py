@@ -5,7 +5,7 @@ import pytest
 from tests.support.trace_events import MS, T0, US, events, join
 
 from ingero.core.recording.event_columns import EventColumns
-from ingero.core.recording.keep import BOOTSTRAP_NS, KeepPolicy, SampleBook, choose_rows
+from ingero.core.recording.row_selection import BOOTSTRAP_NS, KeepPolicy, SampleBook, choose_rows
 
 LATER = T0 + BOOTSTRAP_NS + 1
 POLICY = KeepPolicy(T0)
