@@ -49,4 +49,4 @@ def format_size(size_bytes: float) -> str:
     for unit in ("t", "g", "m", "k"):
         if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
             return f"{size_bytes / _SIZE_UNITS[unit]:.12g}{unit}"
-    return f"{size_bytes:.15g}"
+    return f"{size_bytes:.0f}"

@@ -25,7 +25,7 @@ from ingero.contract.push.decode import (
     read_push,
 )
 from ingero.contract.threshold import COLD_START, ServedThreshold
-from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, advance
+from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, update_threshold
 from ingero.fleet.roster import Put, Roster
 
 CLOCK_SKEW_NS = (
@@ -244,7 +244,7 @@ class FleetProcessor:
         not_working = counts["idle"] + counts["calibrating"] + counts["unscored"]
         expected = max(self.expected_nodes, len(cluster.roster.rows)) - not_working
         before = cluster.threshold
-        cluster.threshold = after = advance(
+        cluster.threshold = after = update_threshold(
             before, cluster.roster.active_scores(now_s, ttl_s), max(expected, 0), now_s, self.policy
         )
         self.counters.recomputes += after.ema_at_s != before.ema_at_s

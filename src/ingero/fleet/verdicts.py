@@ -16,7 +16,7 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.lag import measure_lag
-from ingero.core.collectives.live_steps import RankStream
+from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.matcher import CollectiveMatcher
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.policy import VerdictPolicy
@@ -40,7 +40,7 @@ class ClusterDesk:
     heard_s: float = 0.0
     matcher: CollectiveMatcher = field(default_factory=CollectiveMatcher)
     members: dict[Who, int] = field(default_factory=dict)
-    streams: dict[int, RankStream] = field(default_factory=dict)
+    streams: dict[int, LiveSteps] = field(default_factory=dict)
     self_timed: set[int] = field(
         default_factory=set
     )  # members that send own times: their collectives are samples
@@ -247,7 +247,7 @@ class VerdictDesk:
     ) -> None:
         stream = desk.streams.get(member)
         if stream is None:
-            stream = desk.streams[member] = RankStream()
+            stream = desk.streams[member] = LiveSteps()
         steps = stream.take(from_records(records))
         if len(steps):
             batch = make_batch(

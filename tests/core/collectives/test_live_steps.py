@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.live_steps import LEARN_AFTER, NO_STEPS, RankStream, StepTimes
+from ingero.core.collectives.live_steps import LEARN_AFTER, NO_STEPS, LiveSteps, StepTimes
 
 MS = 1_000_000
 START = 10**18
@@ -42,7 +42,7 @@ def job(
 
 
 def fed(rows: Collectives, sizes: list[int]) -> list[StepTimes]:
-    stream, at, found = RankStream(), 0, []
+    stream, at, found = LiveSteps(), 0, []
     for size in [*sizes, len(rows)]:
         found.append(stream.take(rows.take(np.arange(at, min(at + size, len(rows))))))
         at += size
@@ -90,7 +90,7 @@ def test_a_clock_that_is_set_back_costs_a_few_steps_not_a_minute_of_them() -> No
 
 def test_a_gap_makes_no_long_step() -> None:
     rows = job(60)
-    stream = RankStream()
+    stream = LiveSteps()
     stream.take(rows.take(np.arange(60)))
     assert len(stream.take(rows.take(np.arange(60, 90)))) == 9
     stream.skip()
@@ -112,7 +112,7 @@ def test_where_the_last_collective_comes_twice_the_second_closes_the_step() -> N
 
 
 def test_another_pattern_is_learnt_anew() -> None:
-    stream = RankStream()
+    stream = LiveSteps()
     stream.take(job(40))
     other = job(60)
     other = other.take(np.arange(len(other)))
@@ -128,4 +128,4 @@ def test_another_pattern_is_learnt_anew() -> None:
 
 
 def test_nothing_gives_nothing() -> None:
-    assert RankStream().take(job(1).take(np.arange(0))) is NO_STEPS
+    assert LiveSteps().take(job(1).take(np.arange(0))) is NO_STEPS

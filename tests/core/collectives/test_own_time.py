@@ -10,7 +10,7 @@ from hypothesis.strategies import integers, lists
 from tests.support.shared_data import shared
 
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.live_steps import LEARN_AFTER, RankStream, StepTimes
+from ingero.core.collectives.live_steps import LEARN_AFTER, LiveSteps, StepTimes
 from ingero.core.collectives.own_time import find_cycle, own_segments
 
 MS = 1_000_000
@@ -66,7 +66,7 @@ def load_csv(path: Path) -> Collectives:
 
 def _live_steps(rows: Collectives) -> StepTimes:
     """Two batches: the first shows the pattern, the second is measured."""
-    stream, order = RankStream(), np.argsort(rows.end_ns, kind="stable")
+    stream, order = LiveSteps(), np.argsort(rows.end_ns, kind="stable")
     stream.take(rows.take(order[:LEARN_AFTER]))
     return stream.take(rows.take(order[LEARN_AFTER:]))
 

@@ -9,10 +9,10 @@ from ingero.core.health.threshold import (
     ClusterThreshold,
     PanicReason,
     ThresholdPolicy,
-    advance,
     clamp_raw,
     compute_threshold,
     smooth,
+    update_threshold,
 )
 from ingero.core.robust import MAD_TO_SIGMA, median, median_and_mad
 from ingero.errors import ConfigError
@@ -30,7 +30,9 @@ def run(
 ):
     """Tick once a second with the same scores; returns the last state."""
     for second in range(seconds):
-        state = advance(state, scores, len(scores), start_s + second, ThresholdPolicy(**policy))
+        state = update_threshold(
+            state, scores, len(scores), start_s + second, ThresholdPolicy(**policy)
+        )
     return state
 
 
@@ -91,7 +93,7 @@ def test_median_and_mad_agree_with_numpy(values: list[float]) -> None:
 
 
 def test_median_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError, match="no values"):
         median([])
 
 
@@ -175,9 +177,9 @@ def test_quorum_needs_statistical_min_nodes_f045_f015() -> None:
 
 
 def test_coverage_warns_and_still_serves_f046() -> None:
-    state = advance(ClusterThreshold(), [0.9] * 7, 10, 0.0, POLICY)
+    state = update_threshold(ClusterThreshold(), [0.9] * 7, 10, 0.0, POLICY)
     assert (state.coverage, state.coverage_low, state.quorum_met) == (0.7, True, True)
-    assert not advance(ClusterThreshold(), [0.9] * 8, 10, 0.0, POLICY).coverage_low
+    assert not update_threshold(ClusterThreshold(), [0.9] * 8, 10, 0.0, POLICY).coverage_low
 
 
 def test_ema_outlives_a_short_loss_of_quorum_and_not_a_long_one() -> None:
@@ -189,9 +191,9 @@ def test_ema_outlives_a_short_loss_of_quorum_and_not_a_long_one() -> None:
 
 def test_threshold_of_a_vanished_cluster_is_forgotten_after_the_ttl() -> None:
     state = run(ClusterThreshold(), [0.8] * 5, 5)
-    silent = advance(state, [], 5, 30.0, POLICY)
+    silent = update_threshold(state, [], 5, 30.0, POLICY)
     assert (silent.served, silent.quorum_met, silent.stats) == (state.served, False, None)
-    assert advance(silent, [], 5, 60.0, POLICY).served is None
+    assert update_threshold(silent, [], 5, 60.0, POLICY).served is None
 
 
 def test_whole_fleet_falling_at_once_is_panic_and_flags_nobody_f047() -> None:
@@ -205,7 +207,7 @@ def test_whole_fleet_falling_at_once_is_panic_and_flags_nobody_f047() -> None:
 
 def test_half_bad_cluster_panics_and_clamps_v2e() -> None:
     before = run(ClusterThreshold(), [0.95] * 6, 30)
-    half = advance(before, [0.95] * 3 + [0.3] * 3, 6, 30.0, POLICY)
+    half = update_threshold(before, [0.95] * 3 + [0.3] * 3, 6, 30.0, POLICY)
     assert half.stats is not None
     assert clamp_raw(half.stats.value, POLICY) == 0.10
     assert half.panic is PanicReason.MEDIAN_FELL

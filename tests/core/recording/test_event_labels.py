@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingero.core.recording.event_labels import Note, label_events
+from ingero.core.recording.event_labels import StoredAnnotation, label_events
 
 
-def moment(at: int, pid: int = 0, **labels: str) -> Note:
-    return Note((at, at), pid, at, None, labels)
+def moment(at: int, pid: int = 0, **labels: str) -> StoredAnnotation:
+    return StoredAnnotation((at, at), pid, at, None, labels)
 
 
-def span(said: int, start: int, end: int, pid: int = 0, **labels: str) -> Note:
-    return Note((said, said), pid, start, end, labels)
+def span(said: int, start: int, end: int, pid: int = 0, **labels: str) -> StoredAnnotation:
+    return StoredAnnotation((said, said), pid, start, end, labels)
 
 
 def test_a_moment_holds_from_then_on_and_later_ones_override_key_by_key() -> None:
@@ -50,7 +50,7 @@ def test_one_about_a_process_ends_with_its_program() -> None:
 TIMES = st.integers(0, 30)
 NOTES = st.lists(
     st.builds(
-        lambda at, pid, length, key, value, number: Note(
+        lambda at, pid, length, key, value, number: StoredAnnotation(
             (at, number), pid, at, None if length is None else at + length, {key: value}
         ),
         TIMES, st.integers(0, 2), st.none() | st.integers(0, 10), st.sampled_from("ab"), st.sampled_from("xyz"),

@@ -5,7 +5,7 @@ import pytest
 from tests.support.trace_events import MS, T0, US, events, join
 
 from ingero.core.recording.event_columns import EventColumns
-from ingero.core.recording.row_selection import BOOTSTRAP_NS, KeepPolicy, SampleBook, choose_rows
+from ingero.core.recording.row_selection import BOOTSTRAP_NS, CallSampler, KeepPolicy, choose_rows
 
 LATER = T0 + BOOTSTRAP_NS + 1
 POLICY = KeepPolicy(T0)
@@ -16,7 +16,7 @@ def kept(event: EventColumns, unusual: bool = False, active: frozenset[int] = fr
          policy: KeepPolicy = POLICY) -> bool:  # fmt: skip
     batch = join(FIRST, event)
     flags = np.array([False, unusual])
-    sampled = SampleBook().choose(batch)
+    sampled = CallSampler().choose(batch)
     return bool(choose_rows(batch, flags, sampled, np.array([False, familiar]), active, policy)[1])
 
 
@@ -68,7 +68,7 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
         events("cudaLaunchKernel", 5, 10 * US, at=LATER, step=300 * MS),
         events("cudaLaunchKernel", 2, US, at=LATER, pid=7),
     )
-    book = SampleBook()
+    book = CallSampler()
     assert book.choose(batch).tolist() == [True, False, False, False, True, True, False]
     assert not book.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), (
         "also across batches"
@@ -78,7 +78,7 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
 def test_a_clock_that_is_set_back_neither_keeps_everything_nor_stops_the_samples() -> None:
     earlier = LATER - 3600 * 1000 * MS
     calls = events("cudaLaunchKernel", 5, 10 * US, at=earlier, step=US)
-    book, none = SampleBook(), np.zeros(5, bool)
+    book, none = CallSampler(), np.zeros(5, bool)
     assert book.choose(FIRST).tolist() == [True]
     sampled = book.choose(calls)
     assert sampled.tolist() == [True, False, False, False, False]

@@ -25,7 +25,7 @@ from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict
 from ingero.core.collectives.columns import Collectives
-from ingero.core.collectives.live_steps import RankStream
+from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.step_points import (
     JOB_POINTS_PER_S,
     POINTS_PER_S,
@@ -78,7 +78,7 @@ class LiveCounters:
 
 @dataclass(slots=True)
 class _Rank:
-    stream: RankStream = field(default_factory=RankStream)
+    stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
     widest: tuple[int, int] = (0, 0)  # ranks of the largest communicator, and the rank in it
     heard_s: float = 0.0

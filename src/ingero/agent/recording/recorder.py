@@ -23,7 +23,7 @@ from ingero.core.chains.recommendations import Host
 from ingero.core.chains.rules import TRAINING_WINDOW_NS
 from ingero.core.recording.event_columns import EventColumns, source_table
 from ingero.core.recording.latency import OpSummary, TraceStats
-from ingero.core.recording.row_selection import KeepPolicy, SampleBook, choose_rows
+from ingero.core.recording.row_selection import CallSampler, KeepPolicy, choose_rows
 from ingero.core.recording.stacks import Frame, encode_frames, stack_hash
 from ingero.storage.trace.chains import UPSERT_CHAIN, UPSERT_HISTORY, chain_row, history_row
 from ingero.storage.trace.database import (
@@ -154,7 +154,7 @@ class Recorder:
         self.chains: list[Chain] = []
         self._sink, self._ids, self._resolve = sink, ids, resolve
         self._keep = KeepPolicy(policy.since_ns, policy.record_all)
-        self._samples = SampleBook()
+        self._samples = CallSampler()
         self._stats = TraceStats()
         self._finder = ChainFinder(policy.window_ns, Host(policy.cpus))
         self._aggregator = Aggregator()

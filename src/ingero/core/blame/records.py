@@ -22,7 +22,7 @@ from ingero.core.blame.suspects import (
 from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives.columns import Collectives, distinct
 from ingero.core.collectives.lag import match_collectives, measure_lag
-from ingero.core.collectives.point_to_point import number_edges
+from ingero.core.collectives.point_to_point import number_point_to_point
 from ingero.core.robust import nan_median
 
 LOSS_FLOOR = 0.03
@@ -69,7 +69,7 @@ def blame_records(
 ) -> Answer:
     """Name the slow ranks of a recorded job, or what else its time is lost to. `labels` names communicators."""
     given = len(collectives)
-    collectives = number_edges(distinct(collectives))
+    collectives = number_point_to_point(distinct(collectives))
     measured = measure_steps(collectives, exact_ends)
     workers = measured.workers
     present = len(measured.ranks)

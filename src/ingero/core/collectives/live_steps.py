@@ -48,7 +48,7 @@ NO_STEPS = StepTimes(
 )
 
 
-class RankStream:
+class LiveSteps:
     """State of one rank. Feed records in any order within a batch; batches must not overlap in time."""
 
     def __init__(self) -> None:

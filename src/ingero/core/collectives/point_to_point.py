@@ -8,7 +8,7 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.collectives.columns import Collectives
 
 
-def number_edges(collectives: Collectives) -> Collectives:
+def number_point_to_point(collectives: Collectives) -> Collectives:
     """The same rows, where sends and receives without a number get one per directed pair.
 
     Both ends count from the first one; where one end lost some, from the last, since rings keep the newest.

@@ -20,7 +20,7 @@ from ingero.core.collectives.lag import (
     match_collectives,
     measure_lag,
 )
-from ingero.core.collectives.point_to_point import number_edges
+from ingero.core.collectives.point_to_point import number_point_to_point
 from ingero.core.robust import group_medians
 
 CLEAR_MS = 1.0  # less than this is not worth a name
@@ -55,7 +55,7 @@ class Late:
 
 def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Waiting:
     """Lateness and waiting of every record; `given_lateness_ms` is NaN where the sender did not say."""
-    numbered = number_edges(collectives)
+    numbered = number_point_to_point(collectives)
     groups = match_collectives(numbered)
     lag = measure_lag(numbered, groups, _clocks(numbered, groups))
     lateness = np.where(np.isnan(given_lateness_ms), lag.shown_lateness_ms, given_lateness_ms)

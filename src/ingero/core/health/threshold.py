@@ -101,7 +101,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterThreshold:
-    """Everything `advance` knows about one cluster. `served` is None until there was a score."""
+    """Everything `update_threshold` knows about one cluster. `served` is None until there was a score."""
 
     stats: Threshold | None = None  # None while no node is active
     ema: float | None = None
@@ -137,7 +137,7 @@ def smooth(previous: float | None, value: float, alpha: float) -> float:
     return value if previous is None else previous + alpha * (value - previous)
 
 
-def advance(
+def update_threshold(
     state: ClusterThreshold, scores: ArrayLike, expected: int, now_s: float, policy: ThresholdPolicy
 ) -> ClusterThreshold:
     """One tick (every second): `scores` are those of the active nodes, `expected` how many nodes there should be."""

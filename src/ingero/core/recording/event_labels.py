@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class StoredAnnotation:
     """An annotation as stored: `from_ns` and `to_ns` of a span, or a moment with `to_ns` None. `pid` 0: the node."""
 
     order: tuple[int, int]  # when it was said, and its number
@@ -23,10 +23,12 @@ class Note:
 
 
 def label_events(
-    notes: Sequence[Note], turns: Mapping[int, Sequence[int]], events: Sequence[tuple[int, int]]
+    notes: Sequence[StoredAnnotation],
+    turns: Mapping[int, Sequence[int]],
+    events: Sequence[tuple[int, int]],
 ) -> list[dict[str, str]]:
     """Labels of each event (pid, time); `turns` are the times, ascending, at which a pid began or ended a program."""
-    by_pid: dict[int, list[Note]] = defaultdict(list)
+    by_pid: dict[int, list[StoredAnnotation]] = defaultdict(list)
     for note in notes:
         by_pid[note.pid].append(note)
     found: list[dict[str, str]] = [{} for _ in events]
@@ -46,7 +48,7 @@ def label_events(
 
 
 def _sweep(
-    notes: Sequence[Note],
+    notes: Sequence[StoredAnnotation],
     turns: Sequence[int],
     times: Sequence[tuple[int, int]],
     found: list[dict[str, str]],
@@ -55,7 +57,7 @@ def _sweep(
     moments: dict[
         tuple[str, bool], tuple[tuple[int, int], str, int]
     ] = {}  # latest of each key, by scope
-    spans: list[tuple[int, tuple[int, int], Note]] = []
+    spans: list[tuple[int, tuple[int, int], StoredAnnotation]] = []
     position = 0
     for at_ns, index in times:
         while position < len(notes) and notes[position].from_ns <= at_ns:

@@ -63,7 +63,7 @@ def choose_rows(
     return keep
 
 
-class SampleBook:
+class CallSampler:
     """Picks the first GPU call of each kind, process and second, so that a timeline has no holes."""
 
     def __init__(self) -> None:

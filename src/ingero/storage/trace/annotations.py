@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import PROCESS_EXEC, PROCESS_EXIT, find_op
-from ingero.core.recording.event_labels import Note, label_events
+from ingero.core.recording.event_labels import StoredAnnotation, label_events
 from ingero.storage.trace.chains import RecordedChain
 from ingero.storage.trace.json_columns import json_object
 from ingero.storage.trace.reading import connect_readonly
@@ -64,7 +64,7 @@ def labels_of_chains(
     return labels_of(connection, [_slowest_call(connection, recorded) for recorded in chains])
 
 
-def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[Note]:
+def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[StoredAnnotation]:
     rows = connection.execute(
         "SELECT timestamp, id, pid, span_start, span_end, labels FROM annotations "
         "WHERE min(timestamp, iif(span_end > 0, span_start, timestamp)) <= ? ORDER BY timestamp, id",
@@ -76,7 +76,7 @@ def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[Note]:
         if labels is not None:
             texts = {key: str(value) for key, value in labels.items()}
             begin, end = (start_ns, end_ns) if end_ns else (at_ns, None)
-            notes.append(Note((at_ns, number), pid, begin, end, texts))
+            notes.append(StoredAnnotation((at_ns, number), pid, begin, end, texts))
     return notes
 
 
