@@ -15,7 +15,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"sim"},
     {"agent", "fleet", "echo", "sink"},
     {"config"},
-    {"storage", "transport", "importers", "web"},
+    {"storage", "transport", "importers", "children", "web"},
     {"files"},  # atomic and private writes
     {"core"},
     {"contract"},

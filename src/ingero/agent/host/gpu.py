@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Any
 
-from ingero.agent.host.child import output_of
+from ingero.children.output import output_of
 from ingero.core.health.observation import GpuInfo
 from ingero.errors import Unavailable
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.host.child import output_of
+from ingero.children.output import output_of
 from ingero.errors import Unavailable
 
 
