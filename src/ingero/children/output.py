@@ -1,4 +1,4 @@
-"""Another program asked a question: bounded in time and output."""
+"""The output of another program, bounded in time and size."""
 
 import contextlib
 import os
@@ -14,9 +14,10 @@ _READ_BYTES: Final = 4096
 
 
 def output_of(command: list[str], limit_bytes: int, timeout_s: float) -> str:
-    """What a program prints; raises Unavailable when it takes longer, prints more, or fails.
+    """Return what a program prints; raises Unavailable when it takes longer, prints more or fails.
 
-    A driver can keep a process from ending: that one is not waited for."""
+    A driver can keep a process from ending, so the process is not waited for after it was killed.
+    """
     name = Path(command[0]).name
     deadline_s = time.monotonic() + timeout_s
     output = b""

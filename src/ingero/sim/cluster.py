@@ -4,10 +4,8 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -16,12 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ingero.children.process import (
+    last_line,
+    module_command,
+    start_child,
+    stop_children,
+    wait_for_line,
+)
 from ingero.errors import Unavailable
 from ingero.sim.node import write_control
 
 CLUSTER: Final = "demo"
 WARMUP_SAMPLES: Final = 5
 POLL_S: Final = 0.1
+STOP_S: Final = 10.0
 # flag of ingero-fleet -> name under which it reports the address
 _LISTENERS: Final = {
     name: name for name in ("grpc", "http", "admin", "health", "metrics", "prometheus")
@@ -67,7 +73,7 @@ class DemoCluster:
     addresses: dict[str, str] = field(default_factory=dict)
     _fleet: subprocess.Popen[str] | None = None
     _kept_ports: list[socket.socket] = field(default_factory=list)
-    _nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _nodes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         try:
@@ -89,23 +95,13 @@ class DemoCluster:
         ports = [
             word for flag, name in _LISTENERS.items() for word in (f"--{flag}", self._port(name))
         ]
-        command = [
-            sys.executable,
-            "-m",
-            "ingero.cli.commands.services.fleet",
-            "--config",
-            str(config),
-            "--json",
-            *ports,
-        ]
-        with (self.folder / "fleet.log").open("ab") as log:
-            self._fleet = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._fleet.stdout is not None
-        line = self._fleet.stdout.readline()
+        fleet = "ingero.cli.commands.services.fleet"
+        command = module_command(fleet, "--config", str(config), "--json", *ports)
+        log_file = self.folder / "fleet.log"
+        self._fleet = start_child(command, errors=log_file)
+        line = wait_for_line(self._fleet)
         if not line:
-            raise Unavailable(
-                f"Fleet did not start: {(self.folder / 'fleet.log').read_text().strip()[-500:]}"
-            )
+            raise Unavailable(f"Fleet did not start: {last_line(log_file, 'its log is empty')}")
         self.addresses = json.loads(line)["addresses"]
         self._let_ports_go()
 
@@ -145,19 +141,8 @@ class DemoCluster:
 
     def stop(self) -> None:
         """Ask every process to end, then see that it did."""
-        running: list[subprocess.Popen[Any]] = [
-            *self._nodes.values(),
-            *([self._fleet] if self._fleet else []),
-        ]
-        for process in running:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in running:
-            try:
-                process.communicate(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
+        fleet = [self._fleet] if self._fleet else []
+        stop_children(*self._nodes.values(), *fleet, timeout_s=STOP_S)
         self._let_ports_go()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -166,22 +151,24 @@ class DemoCluster:
             self._kept_ports.pop().close()
 
     def _start_node(self, name: str, seed: int) -> None:
-        command = [
-            sys.executable, "-m", "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
+        command = module_command(
+            "ingero.sim.node", "--fleet", self.addresses["http"], "--cluster", CLUSTER,
             "--node", name, "--control", str(self.folder / f"{name}.control"), "--seed", str(seed),
             "--push-interval", str(self.push_interval_s), "--warmup", str(WARMUP_SAMPLES),
-        ]  # fmt: skip
-        with (self.folder / f"{name}.log").open("ab") as log:
-            environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-            self._nodes[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        )  # fmt: skip
+        log_file = self.folder / f"{name}.log"
+        self._nodes[name] = start_child(
+            command,
+            output=log_file,
+            errors=log_file,
+            environment={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
 
     def _check_alive(self) -> None:
         for name, process in self._nodes.items():
             if process.poll() is not None:
-                text = (self.folder / f"{name}.log").read_text().strip()[-500:]
-                raise Unavailable(
-                    f"simulated node {name} ended: {text or f'status {process.returncode}'}"
-                )
+                reason = last_line(self.folder / f"{name}.log", f"status {process.returncode}")
+                raise Unavailable(f"simulated node {name} ended: {reason}")
 
     def _port(self, name: str) -> str:
         return self.addresses[name].rsplit(":", 1)[1] if name in self.addresses else "0"

@@ -2,15 +2,20 @@
 
 import json
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ingero.children.process import (
+    last_line,
+    module_command,
+    start_child,
+    stop_children,
+    wait_for_line,
+)
 from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
 from ingero.transport.auth import read_token_file
@@ -30,37 +35,24 @@ class DemoEcho:
     _process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        command = [
-            sys.executable,
-            "-m",
-            "ingero.cli.commands.services.echo",
-            "serve",
-            "--json",
-            "--create-certificate",
-        ]
+        echo = "ingero.cli.commands.services.echo"
+        command = module_command(echo, "serve", "--json", "--create-certificate")
         command += ["--db-path", str(self._database), "--log-level", "warning"]
         for name in ("otlp", "otlp-http", "mcp", "health"):
             command += [f"--{name}-addr", "127.0.0.1:0"]
-        with (self.folder / "echo.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        log_file = self.folder / "echo.log"
+        self._process = start_child(command, errors=log_file)
+        line = wait_for_line(self._process)
         if not line:
-            said = (self.folder / "echo.log").read_text().strip()[-500:]
+            reason = last_line(log_file, "its log is empty")
             self.__exit__()
-            raise Unavailable(f"Echo did not start: {said}")
+            raise Unavailable(f"Echo did not start: {reason}")
         self.addresses = json.loads(line)["addresses"]
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            if self._process.poll() is None:
-                self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.communicate(timeout=STOP_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.communicate()
+            stop_children(self._process, timeout_s=STOP_S)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property

@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import logging
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
+from ingero.children.aio import start_worker, wait_or_kill
+from ingero.children.process import module_command
 from ingero.echo.store.api import (
     ColumnResult,
     QueryFailed,
@@ -91,11 +92,7 @@ class StoreClient:
             self._send(Stop())
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
-            try:
-                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+            await wait_or_kill(process, STOP_TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,17 +179,10 @@ class StoreClient:
     async def _spawn(self) -> asyncio.StreamReader:
         ours, theirs = socket.socketpair()
         settings = msgspec.json.encode(self._settings).decode()
-        command = [
-            sys.executable,
-            "-m",
-            "ingero.echo.store.process",
-            str(theirs.fileno()),
-            settings,
-        ]
+        child = str(theirs.fileno())
+        command = module_command("ingero.echo.store.process", child, settings)
         try:
-            self._process = await asyncio.create_subprocess_exec(
-                *command, pass_fds=[theirs.fileno()]
-            )
+            self._process = await start_worker(command, pass_fds=[theirs.fileno()])
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ingero.children.lifetime import end_with_parent
 from ingero.echo.store.wire import (
     LENGTH,
     REPLACE_ME,
@@ -43,7 +44,6 @@ WATCH_S: Final = 0.5
 LITTLE_LEFT: Final = (
     0.15  # of the address space: a query that leaves less behind would let the next load fail
 )
-_PR_SET_PDEATHSIG: Final = 1
 _M_ARENA_MAX: Final = -8
 _ARENAS: Final = 2  # glibc reserves 64 MiB of address space for each, and would make one for every thread that waits
 
@@ -51,7 +51,7 @@ _ARENAS: Final = 2  # glibc reserves 64 MiB of address space for each, and would
 def main(fd: int, settings: StoreSettings) -> int:
     """Serve one parent until it leaves or says stop; returns the exit status."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we stop

@@ -5,8 +5,6 @@ import os
 import platform
 import shlex
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import click
 
 import ingero.agent.nccl
+from ingero.children.job import become, run_job
 from ingero.contract.names import RING_FOLDER, RING_FOLDER_VARIABLE
 from ingero.errors import Unavailable
 
@@ -22,19 +21,6 @@ PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
 RECORDER_ENTRIES = "2000"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell says
-PASSED_ON = {
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-}
-CHILD_CHECK_S = (
-    1.0  # should its end go unsignalled: another thread of ours may have taken the signal
-)
-IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # a command must not inherit that
-
 EPILOG = """\b
 Examples:
   ingero run -- torchrun --nproc-per-node 8 train.py
@@ -82,7 +68,10 @@ def command(
         Path(_recorder_prefix()).parent.mkdir(mode=0o700, exist_ok=True)
     if keep_rings is not None:
         return run_and_keep(args, environment, keep_rings)
-    return replace_process(args, environment)
+    try:
+        become(args, environment)
+    except OSError as error:
+        return _not_started(args[0], error)
 
 
 def plugin_path() -> Path:
@@ -138,23 +127,15 @@ def merged_environment(own: Mapping[str, str], wanted: Mapping[str, str]) -> dic
     return {**wanted, **own}
 
 
-def replace_process(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Become the command: signals and exit status need no passing on."""
-    sys.stdout.flush()
-    for number in IGNORED_BY_PYTHON:
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.execvpe(command[0], command, environment)  # noqa: S606 - the command line is the caller's own
-    except OSError as error:
-        return _not_started(command[0], error)
-
-
 def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: Path) -> int:
     """Run the command as a child, then move its rings out of shared memory into `target`."""
     target.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=RING_FOLDER))
     try:
-        status = _supervise(command, environment | {RING_FOLDER_VARIABLE: str(folder)})
+        try:
+            status = run_job(command, environment | {RING_FOLDER_VARIABLE: str(folder)})
+        except OSError as error:
+            status = _not_started(command[0], error)
         try:
             for ring in sorted(folder.iterdir()):
                 shutil.copy2(ring, target / ring.name)
@@ -165,30 +146,6 @@ def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: 
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return status
-
-
-def _supervise(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """The child's exit status as a shell says it. Signals sent to us go to it; a terminal's reach it anyway."""
-    awaited = PASSED_ON | {signal.SIGCHLD}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    try:
-        child = os.posix_spawnp(
-            command[0], command, environment, setsigmask=mask, setsigdef=IGNORED_BY_PYTHON
-        )
-        ended = 0
-        while not ended:
-            info = signal.sigtimedwait(awaited, CHILD_CHECK_S)
-            if (
-                info and info.si_signo != signal.SIGCHLD and info.si_code <= 0
-            ):  # from a process, not from the kernel
-                os.kill(child, info.si_signo)
-            ended, status = os.waitpid(child, os.WNOHANG)
-        code = os.waitstatus_to_exitcode(status)
-        return code if code >= 0 else 128 - code
-    except OSError as error:
-        return _not_started(command[0], error)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _not_started(name: str, error: OSError) -> int:

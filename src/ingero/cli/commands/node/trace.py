@@ -20,7 +20,7 @@ from ingero.agent.host.sockets import own_socket
 from ingero.agent.recording.app import TraceApp, TraceOptions, TraceView
 from ingero.agent.recording.live_feed import LiveFeed
 from ingero.agent.recording.recorder import TracedEvents
-from ingero.cli.children import dashboard_beside
+from ingero.cli.commands.node.trace_dashboard import dashboard_beside
 from ingero.cli.params import TRACE_DB, Duration, Size
 from ingero.cli.show.table import printable
 from ingero.cli.show.trace import event_lines, heartbeat_line, render_view

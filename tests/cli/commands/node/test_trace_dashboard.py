@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import PATIENCE_S
 
-from ingero.cli.children import dashboard_beside
+from ingero.cli.commands.node.trace_dashboard import dashboard_beside
 from ingero.errors import Unavailable
 from ingero.sim.samples import write_samples
 from ingero.transport.fanout.ask import peer_fingerprint

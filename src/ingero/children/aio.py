@@ -1,0 +1,48 @@
+"""Child processes of an asyncio program: how they are started and stopped."""
+
+import asyncio
+import contextlib
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from ingero.children.lifetime import follow_parent
+from ingero.children.process import STOP_TIMEOUT_S
+
+MAX_LINE_BYTES: Final = 64 * 1024
+
+
+async def start_service(command: list[str], log_file: Path) -> Process:
+    """Start a child that ends with this process; the caller reads its output, a log its errors."""
+    with log_file.open("ab") as errors:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            limit=MAX_LINE_BYTES,
+            preexec_fn=follow_parent,
+        )
+
+
+async def start_worker(command: list[str], pass_fds: Sequence[int]) -> Process:
+    """Start a child that communicates through inherited file descriptors."""
+    return await asyncio.create_subprocess_exec(*command, pass_fds=pass_fds)
+
+
+async def stop_child(process: Process, timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Send SIGTERM, wait, and kill a child that has not ended after the timeout."""
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        process.terminate()
+    await wait_or_kill(process, timeout_s)
+
+
+async def wait_or_kill(process: Process, timeout_s: float) -> None:
+    """Wait until a child has ended; kill it after the timeout."""
+    try:
+        await asyncio.wait_for(process.wait(), timeout_s)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,72 @@
+"""Child processes of a command: how they are started and stopped."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from ingero.children.lifetime import follow_parent
+
+STOP_TIMEOUT_S: Final = 30.0
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs a module with the Python of this process."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def start_child(
+    command: list[str],
+    *,
+    output: Path | None = None,
+    errors: Path | None = None,
+    follows_parent: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
+    """Start a child that appends its output and errors to these files.
+
+    Without a file for the output, the caller reads it from `stdout`; without a file for the errors,
+    they go where those of this process go. `follows_parent` must not be used once this process has
+    threads.
+    """
+    log = errors.open("ab") if errors else None
+    out = output.open("ab") if output else None
+    try:
+        return subprocess.Popen(
+            command,
+            stdout=out or subprocess.PIPE,
+            stderr=log,
+            env=environment,
+            text=True,
+            preexec_fn=follow_parent if follows_parent else None,  # noqa: PLW1509 - see docstring
+        )
+    finally:
+        for file in (log, out):
+            if file is not None:
+                file.close()
+
+
+def stop_children(*processes: subprocess.Popen[str], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Send SIGTERM to all, wait for each, and kill those that have not ended after the timeout."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    for process in processes:
+        try:
+            process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def wait_for_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a child prints, without its end; empty when the child has ended."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def last_line(log_file: Path, otherwise: str) -> str:
+    """The last line of a child's log, which is usually the reason why it ended."""
+    lines = log_file.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else otherwise
