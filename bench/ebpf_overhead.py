@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import BUCKETS, FIRST_OCTAVE, MODE_ENTRY, cookie_of
-from ingero.agent.ebpf.links import (
+from ingero.agent.ebpf.loaded import LoadedProbes
+from ingero.agent.ebpf.loader.links import (
     ATTACH_UPROBE_MULTI,
     ATTACH_UPROBE_SESSION,
     Link,
@@ -29,9 +30,8 @@ from ingero.agent.ebpf.links import (
     ProbeStyle,
     attach_multi,
 )
-from ingero.agent.ebpf.loading import LoadedProbes
+from ingero.agent.ebpf.loader.program import EMPTY_PROGRAM, KPROBE, load_code
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
 from ingero.agent.processes.discover import mapped_libraries

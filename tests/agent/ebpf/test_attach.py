@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes
-from ingero.agent.ebpf.elf import Site
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.layout import MODE_ENTRY, SLOT
-from ingero.agent.ebpf.links import Link, Probe, ProbeStyle
+from ingero.agent.ebpf.loader.elf import Site
+from ingero.agent.ebpf.loader.links import Link, Probe, ProbeStyle
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.processes.discover import Library, MappedLibrary
 

@@ -7,7 +7,7 @@ import pytest
 
 from ingero.agent.ebpf.calibrate import ASSUMED, calibrate
 from ingero.agent.ebpf.layout import SLOT
-from ingero.agent.ebpf.links import Link, Probe
+from ingero.agent.ebpf.loader.links import Link, Probe
 from ingero.agent.ebpf.slots import Recording
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ingero.agent.ebpf.layout import FLAG_FAILED, FLAG_SAMPLED, FLAG_SLOW, bucket_floor_ns
-from ingero.agent.ebpf.links import ProbeStyle
+from ingero.agent.ebpf.loader.links import ProbeStyle
 from ingero.agent.ebpf.slots import Recording
 from ingero.contract.events import MemcpyKind, Source
 
@@ -242,7 +242,7 @@ def test_every_style_of_probing_gives_the_same_records(
     job, trace, monkeypatch, style: ProbeStyle
 ) -> None:
     """Session, multi and perf uprobes: older kernels get the same answer, only dearer."""
-    monkeypatch.setattr("ingero.agent.ebpf.loading.detect_style", lambda: (style, {}))
+    monkeypatch.setattr("ingero.agent.ebpf.loaded.detect_style", lambda: (style, {}))
     process = job()
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
@@ -258,7 +258,7 @@ def test_variant_inside_its_own_function_does_not_end_the_outer_call(
     job, trace, monkeypatch, style: ProbeStyle
 ) -> None:
     """`_ptsz` sleeps 20 ms before and after it calls the plain function: one call of 40 ms, whoever returns first."""
-    monkeypatch.setattr("ingero.agent.ebpf.loading.detect_style", lambda: (style, {}))
+    monkeypatch.setattr("ingero.agent.ebpf.loaded.detect_style", lambda: (style, {}))
     process = job()
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))

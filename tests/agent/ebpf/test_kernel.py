@@ -5,9 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ingero.agent.ebpf.btf import Btf, kernel_btf
-from ingero.agent.ebpf.elf import ElfFile
 from ingero.agent.ebpf.kernel import resolve_features
+from ingero.agent.ebpf.loader.btf import Btf, kernel_btf
+from ingero.agent.ebpf.loader.elf import ElfFile
 from ingero.agent.ebpf.policy import HOST_LAYERS
 
 # a kernel of its own: old sched_switch, no comm in the task, oom by number, no TCP at all

@@ -2,8 +2,8 @@
 
 from ingero.agent.ebpf.attach import ProcessProbes, _Place
 from ingero.agent.ebpf.governor import ProcessCost
-from ingero.agent.ebpf.links import Probe
-from ingero.agent.ebpf.loading import Capability
+from ingero.agent.ebpf.loaded import Capability
+from ingero.agent.ebpf.loader.links import Probe
 from ingero.agent.ebpf.metrics import tracer_families
 from ingero.contract.exposition import render
 from ingero.core.recording.governor import Step, Watch

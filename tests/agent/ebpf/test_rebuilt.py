@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from ingero.agent.ebpf.btf import kernel_btf
 from ingero.agent.ebpf.functions import encode_functions
 from ingero.agent.ebpf.kernel import resolve_features
+from ingero.agent.ebpf.loader.btf import kernel_btf
+from ingero.agent.ebpf.loader.program import RAW_TRACEPOINT, ProbeObject
+from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.policy import HOST_LAYERS, TracePolicy
 from ingero.agent.ebpf.probes.build import build, object_path
-from ingero.agent.ebpf.program import RAW_TRACEPOINT, ProbeObject
-from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.agent.ebpf.tracer import Tracer
 from ingero.errors import Unavailable
 

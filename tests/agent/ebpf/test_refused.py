@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ingero.agent.ebpf.attach import CallPrograms, find_sites
-from ingero.agent.ebpf.links import ATTACH_UPROBE_MULTI, Probe, ProbeStyle
-from ingero.agent.ebpf.loading import LoadedProbes
+from ingero.agent.ebpf.loaded import LoadedProbes
+from ingero.agent.ebpf.loader.links import ATTACH_UPROBE_MULTI, Probe, ProbeStyle
+from ingero.agent.ebpf.loader.program import EMPTY_PROGRAM, KPROBE, load_code
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
 from ingero.agent.processes.discover import mapped_libraries
 from ingero.errors import ForeignFile, Unavailable
 

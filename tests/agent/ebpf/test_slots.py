@@ -3,7 +3,7 @@
 import mmap
 
 from ingero.agent.ebpf.layout import SLOT
-from ingero.agent.ebpf.maps import KernelMap
+from ingero.agent.ebpf.loader.maps import KernelMap
 from ingero.agent.ebpf.slots import Recording, SlotTable
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from ingero.agent.ebpf.elf import ElfFile, Site
 from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES, Function, Rate
 from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL, cookie_of
-from ingero.agent.ebpf.links import Link, Probe, ProbeStyle, attach_multi, attach_perf
+from ingero.agent.ebpf.loader.elf import ElfFile, Site
+from ingero.agent.ebpf.loader.links import Link, Probe, ProbeStyle, attach_multi, attach_perf
+from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.slots import Recording, SlotTable
-from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.agent.processes.discover import Library, MappedLibrary, openable
 from ingero.agent.processes.maps import FileId, identify
 from ingero.errors import ForeignFile, Unavailable

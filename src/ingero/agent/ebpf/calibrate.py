@@ -16,9 +16,9 @@ import numpy as np
 
 from ingero.agent.ebpf.attach import CallPrograms
 from ingero.agent.ebpf.layout import MODE_ENTRY, MODE_FULL, cookie_of
-from ingero.agent.ebpf.links import Probe
+from ingero.agent.ebpf.loader.links import Probe
+from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.slots import Recording, SlotTable
-from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.agent.processes.discover import returns_are_safe
 from ingero.errors import Unavailable
 

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.agent.ebpf.btf import PTR, STRUCT, Btf
+from ingero.agent.ebpf.loader.btf import PTR, STRUCT, Btf
 
 _TASK: Final = (("off_pid", "task_struct", "pid"), ("off_tgid", "task_struct", "tgid"))
 _OPTIONAL: Final = (  # without these a record has no cgroup, everything else stays

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ingero.agent.ebpf.attach import ProcessProbes
 from ingero.agent.ebpf.governor import ProcessCost
-from ingero.agent.ebpf.loading import Capability
+from ingero.agent.ebpf.loaded import Capability
 from ingero.contract.exposition import Family, Labels, counter, gauge
 
 _RINGS = frozenset({"calls", "nccl", "host", "critical"})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.ebpf.layout import SLOT
-from ingero.agent.ebpf.maps import KernelMap
+from ingero.agent.ebpf.loader.maps import KernelMap
 
 NEVER_NS = (1 << 64) - 1
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes
 from ingero.agent.ebpf.batch import EventBatch
 from ingero.agent.ebpf.calibrate import calibrate
-from ingero.agent.ebpf.following import Follower
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.governor import Governor, ProcessCost, StepChange, describe_watch
 from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, WAITS, CgroupWait
-from ingero.agent.ebpf.loading import Capability, LoadedProbes
+from ingero.agent.ebpf.loaded import Capability, LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
+from ingero.agent.ebpf.process_tracker import Follower
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.contract.events import Source

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ingero.agent.ebpf.elf import ElfFile
+from ingero.agent.ebpf.loader.elf import ElfFile
 from ingero.agent.processes.maps import parse_regions, read_maps
 from ingero.errors import IngeroError
 

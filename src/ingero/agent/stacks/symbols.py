@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ingero.agent.ebpf.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile
+from ingero.agent.ebpf.loader.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile
 from ingero.agent.processes.maps import FileId, Region, identify, parse_regions, read_maps
 from ingero.errors import ForeignFile
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from ingero.agent.ebpf import layout
-from ingero.agent.ebpf.btf import STRUCT, Btf
-from ingero.agent.ebpf.elf import ElfFile
+from ingero.agent.ebpf.loader.btf import STRUCT, Btf
+from ingero.agent.ebpf.loader.elf import ElfFile
 from ingero.agent.ebpf.probes.build import SOURCES, TARGETS, build, object_path, source_digest
 
 STRUCTS = {

@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.agent.ebpf.syscalls import (
+from ingero.agent.ebpf.loader.syscalls import (
     MAP_CREATE,
     MAP_DELETE,
     MAP_FREEZE,

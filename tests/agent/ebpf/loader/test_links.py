@@ -4,7 +4,7 @@ import threading
 
 from tests.support.waiting import until
 
-from ingero.agent.ebpf.links import Link, LinkCloser
+from ingero.agent.ebpf.loader.links import Link, LinkCloser
 
 
 class SlowLink(Link):

@@ -6,7 +6,7 @@ import sys
 RAISE = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 512))
-from ingero.agent.ebpf.loading import allow_descriptors
+from ingero.agent.ebpf.loaded import allow_descriptors
 allow_descriptors()
 print(resource.getrlimit(resource.RLIMIT_NOFILE))
 """

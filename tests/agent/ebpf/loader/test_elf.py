@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingero.agent.ebpf.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
+from ingero.agent.ebpf.loader.elf import ENDBR64, STT_FUNC, ElfFile, Symbol
 from ingero.agent.stacks.symbols import FunctionTable
 from ingero.errors import ForeignFile, IngeroError, Unavailable
 

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.agent.ebpf.maps import KernelMap
-from ingero.agent.ebpf.syscalls import barrier, register_barrier
+from ingero.agent.ebpf.loader.maps import KernelMap
+from ingero.agent.ebpf.loader.syscalls import barrier, register_barrier
 
 _LENGTH_MASK: Final = np.uint64(
     0xFFFFFFFF

@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from ingero.agent.ebpf.attach import CallPrograms
-from ingero.agent.ebpf.btf import kernel_btf
 from ingero.agent.ebpf.functions import encode_functions
 from ingero.agent.ebpf.kernel import FEATURES, Feature, resolve_features
 from ingero.agent.ebpf.layout import EVENT, NCCL_EVENT
-from ingero.agent.ebpf.links import (
+from ingero.agent.ebpf.loader.btf import kernel_btf
+from ingero.agent.ebpf.loader.links import (
     ATTACH_UPROBE_MULTI,
     ATTACH_UPROBE_SESSION,
     Link,
@@ -22,11 +22,11 @@ from ingero.agent.ebpf.links import (
     attach_tracepoint,
     detect_style,
 )
+from ingero.agent.ebpf.loader.program import KPROBE, RAW_TRACEPOINT, ProbeObject
+from ingero.agent.ebpf.loader.ring import Ring
+from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.policy import CALL_LAYERS, TracePolicy
-from ingero.agent.ebpf.program import KPROBE, RAW_TRACEPOINT, ProbeObject
-from ingero.agent.ebpf.ring import Ring
 from ingero.agent.ebpf.slots import SlotTable
-from ingero.agent.ebpf.syscalls import MACHINE
 from ingero.errors import Unavailable
 
 _DESCRIPTORS: Final = 1 << 18

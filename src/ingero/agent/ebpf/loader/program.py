@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ingero.agent.ebpf.btf import DATASEC, FUNC, INT, Btf, kernel_btf
-from ingero.agent.ebpf.elf import SHT_REL, SHT_SYMTAB, STT_FUNC, STT_SECTION, ElfFile, Symbol
-from ingero.agent.ebpf.maps import KernelMap, create_data_map, create_map
-from ingero.agent.ebpf.syscalls import BTF_LOAD, PROG_LOAD, BpfRefused, bpf, pinned
+from ingero.agent.ebpf.loader.btf import DATASEC, FUNC, INT, Btf, kernel_btf
+from ingero.agent.ebpf.loader.elf import SHT_REL, SHT_SYMTAB, STT_FUNC, STT_SECTION, ElfFile, Symbol
+from ingero.agent.ebpf.loader.maps import KernelMap, create_data_map, create_map
+from ingero.agent.ebpf.loader.syscalls import BTF_LOAD, PROG_LOAD, BpfRefused, bpf, pinned
 from ingero.errors import Unavailable
 
 KPROBE, RAW_TRACEPOINT = 2, 17

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ingero.agent.ebpf.program import EMPTY_PROGRAM, KPROBE, load_code
-from ingero.agent.ebpf.syscalls import (
+from ingero.agent.ebpf.loader.program import EMPTY_PROGRAM, KPROBE, load_code
+from ingero.agent.ebpf.loader.syscalls import (
     LINK_CREATE,
     RAW_TRACEPOINT_OPEN,
     BpfRefused,

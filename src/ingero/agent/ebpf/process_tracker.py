@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ingero.agent.ebpf.attach import ProbeMode, ProcessProbes, SiteCache, Sites, choose_functions
 from ingero.agent.ebpf.functions import FUNCTIONS, LAUNCHES
-from ingero.agent.ebpf.links import LinkCloser
-from ingero.agent.ebpf.loading import LoadedProbes
+from ingero.agent.ebpf.loaded import LoadedProbes
+from ingero.agent.ebpf.loader.links import LinkCloser
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.processes.discover import (
     Library,
