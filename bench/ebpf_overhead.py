@@ -37,7 +37,7 @@ from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
 from ingero.agent.processes.discover import mapped_libraries
 
 ROOT = Path(__file__).parents[1]
-FAKES = ROOT / "tests" / "agent" / "ebpf"
+FAKES = ROOT / "tests" / "support" / "fake_gpu"
 LAUNCH = next(
     number for number, function in enumerate(FUNCTIONS) if function.name == "cudaLaunchKernel"
 )

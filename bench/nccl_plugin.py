@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
 
-HOST_SOURCE = Path(__file__).parents[1] / "tests" / "agent" / "nccl" / "host.c"
+HOST_SOURCE = Path(__file__).parents[1] / "tests" / "support" / "nccl_host.c"
 OPERATIONS = 50_000
 
 

@@ -1,15 +1,13 @@
 """`ingero fleet-push` and `straggler-sink` as processes: they start, say what they must, and leave nothing behind."""
 
 import asyncio
-import contextlib
 import signal
-import sys
 import urllib.request
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.support.agent_process import connect
+from tests.support.processes import BIN, process
 from tests.support.scripted_fleet import Answer, scripted_fleet
 from tests.support.waiting import PATIENCE_S, until_async
 
@@ -17,19 +15,7 @@ from ingero.contract.straggler import StragglerResolved, StragglerState, encode_
 from ingero.transport.uds import LineServer
 
 pytestmark = pytest.mark.e2e
-BIN = Path(sys.executable).parent
 LINE = {"X-Ingero-Threshold": "0.99", "X-Ingero-Quorum-Met": "true"}
-
-
-@contextlib.asynccontextmanager
-async def process(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    started = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.communicate()
 
 
 async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: Path) -> None:

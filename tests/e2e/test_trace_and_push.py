@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agent.ebpf.conftest import HERE, compile_c
-from tests.e2e.test_fleet_push import BIN, process
+from tests.support.gpu_jobs import FAKES, compile_c
+from tests.support.processes import BIN, process
 from tests.support.scripted_fleet import scripted_fleet
 from tests.support.waiting import PATIENCE_S, until_async
 
@@ -34,7 +34,7 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     library = compile_c(
-        HERE / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread"
+        FAKES / "fakegpu.c", tmp_path / "libcudart.so.12", "-DLIBRARY=1", "-lpthread"
     )
     db, ingero = tmp_path / "t.db", str(BIN / "ingero")
     push = [

@@ -7,10 +7,12 @@ from typing import Any
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.agent.api.tools.context import AgentContext, Told
+from ingero.storage.trace.chains import CHAIN_COLUMNS
 from ingero.storage.trace.schema import create_schema
 from ingero.transport.tools.tool import by_name, call
 
 START_NS = 10**18
+CHAIN = f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES "
 EventRow = tuple[int, int, int, int, int]  # time, pid, source, op, duration
 
 

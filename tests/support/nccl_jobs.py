@@ -10,6 +10,8 @@ from types import TracebackType
 from ingero.agent.nccl.reader import RingReader
 from ingero.contract.nccl_ring import Records
 
+HOST_SOURCE = Path(__file__).with_name("nccl_host.c")
+
 
 class Job:
     """The host program in one scenario; `lines` is what it printed before it got ready."""

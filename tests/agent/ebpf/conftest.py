@@ -1,15 +1,13 @@
 """Fake CUDA and NCCL libraries built with the compiler of the wheel, processes that call them, and a tracer on them."""
 
-import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.gpu_jobs import FAKES, Job, compile_c
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.batch import EventBatch
@@ -17,24 +15,7 @@ from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.tracer import Tracer
 from ingero.errors import Unavailable
 
-HERE = Path(__file__).parent
 LIBRARIES = {"libcudart.so.12": 1, "libcuda.so.1": 2, "libnccl.so.2": 3}
-
-
-def compile_c(source: Path, target: Path, *options: str) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "ziglang",
-        "cc",
-        "-O1",
-        "-fno-omit-frame-pointer",
-        "-shared",
-        "-fPIC",
-        *options,
-    ]
-    subprocess.run([*command, "-o", str(target), str(source)], check=True)
-    return target
 
 
 @pytest.fixture(scope="session")
@@ -42,43 +23,9 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with libcudart.so.12, libcuda.so.1, libnccl.so.2 and libburst.so."""
     folder = tmp_path_factory.mktemp("fakegpu")
     for name, number in LIBRARIES.items():
-        compile_c(HERE / "fakegpu.c", folder / name, f"-DLIBRARY={number}", "-lpthread")
-    compile_c(HERE / "burst.c", folder / "libburst.so", "-lpthread")
+        compile_c(FAKES / "fakegpu.c", folder / name, f"-DLIBRARY={number}", "-lpthread")
+    compile_c(FAKES / "burst.c", folder / "libburst.so", "-lpthread")
     return folder
-
-
-class Job:
-    """One process under test."""
-
-    def __init__(self, folder: Path, *prefix: str) -> None:
-        command = [*prefix, sys.executable, "-I", str(HERE / "job.py"), str(folder)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.answer() == "ready"
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def send(self, code: str) -> None:
-        assert self.process.stdin
-        self.process.stdin.write(json.dumps(code) + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> str:
-        assert self.process.stdout
-        return self.process.stdout.readline().strip()
-
-    def do(self, code: str) -> str:
-        self.send(code)
-        answer = self.answer()
-        assert answer, "the job died"
-        return answer
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.agent.ebpf.conftest import Job
-from tests.agent.ebpf.test_recording import require_bpf
+from tests.support.gpu_jobs import Job, require_bpf
 from tests.support.waiting import until
 
 

@@ -1,35 +1,13 @@
 """F157: loss, cost and every step of the governor are visible to a scrape."""
 
-from ingero.agent.ebpf.attach import ProcessProbes, _Place
-from ingero.agent.ebpf.governor import ProcessCost
-from ingero.agent.ebpf.loaded import Capability
-from ingero.agent.ebpf.loader.links import Probe
+from tests.support.fake_tracer import FakeTracer
+
 from ingero.agent.ebpf.metrics import tracer_families
 from ingero.contract.exposition import render
-from ingero.core.recording.governor import Step, Watch
-
-
-class Traced:
-    def losses(self) -> dict[str, int]:
-        return {"calls": 3, "nccl": 0, "nesting": 2}
-
-    def costs(self) -> list[ProcessCost]:
-        return [ProcessCost(42, 0.02, 0.005, 0.03, 0.01, {"cuLaunchKernel": Watch(Step.DUTY, 0.1)})]
-
-    def capabilities(self) -> list[Capability]:
-        return [Capability("tcp", False, "no tracepoint"), Capability("nccl", True, "uprobes")]
-
-    def step_count(self) -> int:
-        return 7
-
-    def processes(self) -> dict[int, ProcessProbes]:
-        process = ProcessProbes(42, 1)
-        process._places.append(_Place("lib", [(1, Probe(0, 0)), (2, Probe(8, 0))], detached={2}))
-        return {42: process}
 
 
 def test_scrape_shows_losses_costs_and_steps() -> None:
-    lines = set(render(tracer_families(Traced())).decode().splitlines())
+    lines = set(render(tracer_families(FakeTracer())).decode().splitlines())
     assert {
         'ingero_ringbuf_overflows_total{ring="calls"} 3',
         'ingero_trace_missed_total{reason="nesting"} 2',

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.agent.ebpf.conftest import HERE, Job, compile_c
+from tests.support.gpu_jobs import FAKES, Job, compile_c, require_bpf
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.ebpf.attach import ProbeMode
@@ -50,17 +50,10 @@ while time.monotonic() < end:
 HOG = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
 
 
-def require_bpf() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to load probes")
-    if not Path("/sys/kernel/btf/vmlinux").exists():
-        pytest.skip("needs a kernel with BTF")
-
-
 @pytest.fixture(scope="module")
 def starved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require_bpf()
-    return compile_c(HERE / "starved.c", tmp_path_factory.mktemp("starved") / "libcudart.so.12")
+    return compile_c(FAKES / "starved.c", tmp_path_factory.mktemp("starved") / "libcudart.so.12")
 
 
 def start(code: str, *args: object, **environ: str) -> subprocess.Popen[str]:

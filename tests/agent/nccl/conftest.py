@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.nccl_jobs import HOST_SOURCE
 
 from ingero.agent.nccl.build import FOLDER, LIBRARY
-
-HOST_SOURCE = Path(__file__).with_name("host.c")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.agent.nccl.conftest import HOST_SOURCE
+from tests.support.nccl_jobs import HOST_SOURCE
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.nccl.build import FOLDER, SOURCES

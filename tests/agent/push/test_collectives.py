@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.live_collectives import FleetStub, record
 from tests.support.ring_model import ModelRing
 from tests.support.waiting import PATIENCE_S
 
@@ -16,7 +17,6 @@ from ingero.agent.push.collectives import LiveCollectives, choose_rows
 from ingero.agent.push.metrics import _collective_families
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.measurements.decode import Measured, read_measurements
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.types import Identity
 from ingero.contract.verdict import Verdict, VerdictState
@@ -26,20 +26,7 @@ from ingero.storage.trace.collectives import add_collectives, read_waits
 from ingero.storage.trace.database import TraceDb
 from ingero.transport.otlp.client import PushReply
 
-MS = 1_000_000
 VERDICT = Verdict(episode="e", state=VerdictState.STRAGGLER, node="n", rank=2, since=1.0)
-
-
-def record(
-    seq: int, rank: int = 2, source: CollectiveSource = CollectiveSource.PLUGIN, step_ms: int = 250
-) -> CollectiveRecord:
-    """All-reduces of two sizes in turn: a step is one of each, 250 ms long, 240 of them own."""
-    at = 10**18 + (seq // 2) * step_ms * MS + (seq % 2) * 5 * MS
-    return CollectiveRecord(
-        job="j", node="n", global_rank=rank, comm=7, seq=seq, op="AllReduce", rank=rank, nranks=8, peer=None,
-        datatype="bfloat16", reduce_op=None, size_bytes=(seq % 2 + 1) << 20, start_ns=at - 2 * MS, end_ns=at + 5 * MS,
-        gpu_duration_ns=5 * MS, stream=None, source=source,
-    )  # fmt: skip
 
 
 class Feed:
@@ -62,21 +49,6 @@ class Feed:
 
     def close(self) -> None:
         self.closed = True
-
-
-class FleetStub:
-    """Takes every request, or answers as told."""
-
-    def __init__(self) -> None:
-        self.requests: list[MetricsRequest] = []
-        self.answers: list[PushReply] = []
-
-    async def push(self, request: MetricsRequest) -> PushReply:
-        self.requests.append(request)
-        return self.answers.pop(0) if self.answers else PushReply(outcome=PushOutcome.OK)
-
-    def measured(self) -> list[Measured]:
-        return [each for request in self.requests for each in read_measurements(request)]
 
 
 class Node:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.agent.push.test_collectives import MS, FleetStub, record
+from tests.support.live_collectives import MS, FleetStub, record
 
 from ingero.agent.processes.info import ProcessBook, ProcessInfo
 from ingero.agent.push.collective_feed import TableFeed

@@ -4,7 +4,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.agent.ebpf.test_metrics import Traced
+from tests.support.fake_tracer import FakeTracer
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.recording.app import TraceApp, TraceOptions
@@ -21,7 +21,7 @@ def test_a_port_alone_serves_both_views_to_everybody(tmp_path: Path) -> None:
     options = TraceOptions(node="n1", db=None, annotate=tmp_path / "run" / "annotate.sock")
     app = TraceApp(options, NoFeed())  # type: ignore[arg-type]  # see above
     assert app.annotations is not None
-    url = serve_metrics(":0", app, Traced())
+    url = serve_metrics(":0", app, FakeTracer())
     host, port = parse_address(url.removeprefix("http://").removesuffix("/metrics"))
     assert host in ("::", "0.0.0.0")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
@@ -33,4 +33,4 @@ def test_a_port_alone_serves_both_views_to_everybody(tmp_path: Path) -> None:
     assert 'ingero_trace_annotations_total{outcome="accepted"} 0' in lines
     app.annotations.close()
     with pytest.raises(Unavailable, match=f"port {port} is already in use"):
-        serve_metrics(f":{port}", app, Traced())
+        serve_metrics(f":{port}", app, FakeTracer())

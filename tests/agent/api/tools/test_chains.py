@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-from tests.support.asking import START_NS, ask, calls, data_of, trace
+from tests.support.asking import CHAIN, START_NS, ask, calls, data_of, trace
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.sim.samples import NODES, write_samples
-from ingero.storage.trace.chains import CHAIN_COLUMNS
-
-CHAIN = f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES "
 
 
 async def test_f153_a_chain_names_node_process_rank_operation_latency_and_cause(

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.agent.api.tools.test_chains import CHAIN
 from tests.storage.merge.test_merge import database, rows
-from tests.support.asking import START_NS, ask
+from tests.support.asking import CHAIN, START_NS, ask
 from tests.transport.fanout.test_ask import node
 
 from ingero.agent.api.tools.context import AgentContext

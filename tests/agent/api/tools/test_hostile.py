@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from mcp import Client
-from tests.agent.api.tools.test_chains import CHAIN
-from tests.support.asking import START_NS, calls, trace
+from tests.support.asking import CHAIN, START_NS, calls, trace
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
 from ingero.agent.api.tools.context import AgentContext

@@ -1,4 +1,4 @@
-// Speaks NCCL's profiler interface to the plugin, as NCCL does and as it should not. Build: cc host.c -ldl -lpthread
+// Speaks NCCL's profiler interface to the plugin, as NCCL does and as it should not. Build: cc nccl_host.c -ldl -lpthread
 // Usage: host PLUGIN VERSION SCENARIO [NUMBER]. Prints what it did; "ready" and a line on stdin separate work from exit.
 // The structures are written down here once more, from NCCL's published layout, so that a slip in the plugin's shows.
 #define _GNU_SOURCE
