@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.gpu_jobs import FAKES, compile_c
 
-from ingero.agent.ebpf import following
+from ingero.agent.ebpf import process_tracker
 from ingero.agent.ebpf.attach import find_sites
 from ingero.agent.ebpf.functions import FUNCTIONS, RUNTIME
 from ingero.agent.processes.discover import Library
@@ -263,8 +263,10 @@ def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None
 def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypatch) -> None:
     """A training process has thousands of them, and its workers as many; each reading holds up its memory calls."""
     looks: list[int] = []
-    real = following.mapped_libraries
-    monkeypatch.setattr(following, "mapped_libraries", lambda pid: looks.append(pid) or real(pid))
+    real = process_tracker.mapped_libraries
+    monkeypatch.setattr(
+        process_tracker, "mapped_libraries", lambda pid: looks.append(pid) or real(pid)
+    )
     idle, busy = job(), job()
     busy.do(
         "libraries = [load(name) for name in ('libcudart.so.12', 'libcuda.so.1', 'libnccl.so.2')]"
@@ -288,7 +290,7 @@ def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypat
 def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(
     job, trace, monkeypatch
 ) -> None:
-    monkeypatch.setattr(following, "_MAX_PROCESSES", 1)
+    monkeypatch.setattr(process_tracker, "_MAX_PROCESSES", 1)
     first, second = job(), job()
     tracing = trace(pids=(first.pid, second.pid), rescan_s=0.0)
     for _ in range(5):
