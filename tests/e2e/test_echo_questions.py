@@ -20,7 +20,7 @@ from tests.support.questions_data import score
 from tests.support.waiting import PATIENCE_S, until
 
 from ingero.errors import IngeroError, Unavailable
-from ingero.transport.auth import read_token_file
+from ingero.transport.bearer import read_token_file
 from ingero.transport.echo_client import EchoClient
 from ingero.transport.tools.tool import ToolRefused
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ingero.echo.access import Access, Key, RateLimit, read_acl, read_keys
 from ingero.errors import AuthError
-from ingero.transport.auth import token_digest
+from ingero.transport.bearer import token_digest
 
 A, B = "token-a-0123456789", "token-b-0123456789"
 GOOD = f"- {{key_name: a, token: {A}}}\n- {{key_name: b, token: {B}, allowed_clusters: [east, west]}}\n"

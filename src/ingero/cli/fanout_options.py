@@ -9,7 +9,7 @@ import click
 from ingero.cli.params import Decorator, Duration, stacked
 from ingero.config.ingero import FleetBlockConfig, load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
-from ingero.transport.auth import token_from
+from ingero.transport.bearer import token_from
 from ingero.transport.fanout.nodes import (
     FanoutPolicy,
     check_nodes,

@@ -14,7 +14,7 @@ from typing import Any
 from ingero.config.ingero import load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError, Unavailable
-from ingero.transport.auth import token_from
+from ingero.transport.bearer import token_from
 from ingero.transport.bounded import read_response_body
 from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.endpoint import refuse_plaintext

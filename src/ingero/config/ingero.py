@@ -17,7 +17,7 @@ from ingero.core.health.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.storage.trace.path import PATH_VARIABLE, default_path
-from ingero.transport.auth import check_private_file
+from ingero.transport.bearer import check_private_file
 from ingero.transport.endpoint import Protocol
 
 CONFIG_VARIABLE = "INGERO_CONFIG"

@@ -18,7 +18,7 @@ import yaml
 from ingero.config.echo import TOKEN_VARIABLE
 from ingero.echo.bearer import echo_token
 from ingero.errors import AuthError
-from ingero.transport.auth import check_private_file, parse_bearer, token_digest, token_from
+from ingero.transport.bearer import check_private_file, parse_bearer, token_digest, token_from
 
 log = logging.getLogger(__name__)
 

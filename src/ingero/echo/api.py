@@ -30,7 +30,7 @@ from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
-from ingero.transport.auth import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED
 from ingero.transport.http import json_response
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,

@@ -32,7 +32,7 @@ from ingero.echo.metrics import ingest_families, question_families, store_famili
 from ingero.echo.receive import Receiver
 from ingero.echo.store.api import StoreStats
 from ingero.errors import IngeroError, StoreError
-from ingero.transport.auth import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED
 from ingero.transport.certificates import kept_certificate, local_names
 from ingero.transport.http import HttpListener, error_response, json_response
 from ingero.transport.listen import bind, parse_address

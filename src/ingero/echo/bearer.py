@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from ingero.config.echo import TOKEN_VARIABLE, token_beside
-from ingero.transport.auth import read_token_file, token_from
+from ingero.transport.bearer import read_token_file, token_from
 
 
 def echo_token(file: Path | None, database: Path) -> str:

@@ -14,7 +14,7 @@ from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Trace
 from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
-from ingero.transport.auth import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED
 from ingero.transport.otlp.server_http import Inbound, Reply
 
 SIGNALS: Final[dict[Kind, Signal]] = {

@@ -46,7 +46,7 @@ from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
-from ingero.transport.auth import read_token_file
+from ingero.transport.bearer import read_token_file
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener

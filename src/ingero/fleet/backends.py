@@ -16,7 +16,7 @@ from ingero.contract.otlp.body import Encoding, decode_response
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
-from ingero.transport.auth import read_token_file
+from ingero.transport.bearer import read_token_file
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import parse_retry_after
 from ingero.transport.otlp.client_grpc import retry_after

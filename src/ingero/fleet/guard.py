@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ingero.transport.auth import BEARER_NEEDED, parse_bearer, token_digest, tokens_equal
+from ingero.transport.bearer import BEARER_NEEDED, parse_bearer, token_digest, tokens_equal
 from ingero.transport.http import error_response
 
 

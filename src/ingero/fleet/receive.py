@@ -25,7 +25,7 @@ from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum
 from ingero.errors import MalformedPush
 from ingero.fleet.guard import TokenGate
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
-from ingero.transport.auth import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED
 from ingero.transport.otlp.server_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
 
 try:

@@ -18,7 +18,7 @@ from ingero.children.process import (
 )
 from ingero.config.echo import certificate_beside, token_beside
 from ingero.errors import Unavailable
-from ingero.transport.auth import read_token_file
+from ingero.transport.bearer import read_token_file
 from ingero.transport.echo_client import EchoClient
 from ingero.transport.tools.tool import ToolRefused
 

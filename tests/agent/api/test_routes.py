@@ -17,7 +17,7 @@ from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.sim.samples import write_samples
 from ingero.storage.trace.database import TraceDb
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.auth import token_digest
+from ingero.transport.bearer import token_digest
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 

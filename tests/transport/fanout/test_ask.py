@@ -17,7 +17,7 @@ from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.core.clocks.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.auth import token_digest
+from ingero.transport.bearer import token_digest
 from ingero.transport.certificates import kept_certificate
 from ingero.transport.fanout.ask import Fanout, NodeReply, Question
 from ingero.transport.fanout.nodes import (

@@ -19,7 +19,7 @@ from ingero.contract.threshold import Delivery, ServedThreshold
 from ingero.contract.verdict import Verdict, VerdictState, encode_verdicts
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError
-from ingero.transport.auth import RotatingToken
+from ingero.transport.bearer import RotatingToken
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp.client import ClientOptions, HttpPush, PushReply, parse_retry_after
 from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush

@@ -43,7 +43,7 @@ from ingero.errors import (
 )
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.auth import parse_bearer, tokens_equal
+from ingero.transport.bearer import parse_bearer, tokens_equal
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 

@@ -13,7 +13,7 @@ from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError
 from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.auth import token_digest
+from ingero.transport.bearer import token_digest
 from ingero.transport.certificates import (
     KeptTls,
     kept_certificate,

@@ -32,7 +32,7 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.errors import ConfigError, Unavailable
 from ingero.storage.baseline_file import LoadOutcome, load_baseline
 from ingero.storage.caller import home
-from ingero.transport.auth import RotatingToken
+from ingero.transport.bearer import RotatingToken
 from ingero.transport.endpoint import (
     Endpoint,
     Protocol,

@@ -121,7 +121,7 @@ async def _push(
 ) -> int:
     from ingero.contract.measurements.collectives import encode_batches
     from ingero.core.health.modes import PushOutcome
-    from ingero.transport.auth import read_token_file
+    from ingero.transport.bearer import read_token_file
     from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
     from ingero.transport.otlp.client import ClientOptions, HttpPush
     from ingero.transport.tls import ClientTls, client_context

@@ -17,7 +17,7 @@ from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError, IngeroError, Unavailable
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.rows import read_nodes
-from ingero.transport.auth import token_from
+from ingero.transport.bearer import token_from
 from ingero.transport.tls import ServerTls, is_loopback
 
 TOKEN_VARIABLE = "INGERO_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable, not a token

@@ -17,7 +17,7 @@ from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.caller import home
-from ingero.transport.auth import parse_bearer, token_digest, token_from, tokens_equal
+from ingero.transport.bearer import parse_bearer, token_digest, token_from, tokens_equal
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs
 

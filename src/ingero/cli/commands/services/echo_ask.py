@@ -19,7 +19,7 @@ from ingero.config.echo import (
     certificate_beside,
     token_beside,
 )
-from ingero.transport.auth import read_token_file, token_from
+from ingero.transport.bearer import read_token_file, token_from
 from ingero.transport.echo_client import EchoClient, remote
 from ingero.transport.endpoint import refuse_plaintext
 from ingero.transport.tools.tool import by_name, call, parse_pairs

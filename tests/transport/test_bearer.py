@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ingero.errors import AuthError
-from ingero.transport.auth import (
+from ingero.transport.bearer import (
     parse_bearer,
     read_token_file,
     token_digest,
