@@ -15,7 +15,7 @@ from tests.fleet.test_receive import JSON, PB, post
 from tests.support.pushes import as_json, protobuf, running
 from tests.support.waiting import PATIENCE_S, until_async
 
-from ingero.fleet.guard import TokenGate
+from ingero.transport.bearer import ListenerToken
 from ingero.transport.otlp.server_http import Reply
 
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
@@ -106,10 +106,10 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
         full = Reply(429, message="full", retry_after_s=1)
         admit, refused = fleet.receiver._refusal, 0
 
-        def refusal(gate: TokenGate, authorization: str | None) -> Reply | None:
+        def refusal(token: ListenerToken, authorization: str | None) -> Reply | None:
             nonlocal refused
             refused += 1
-            return full if refused <= 2 else admit(gate, authorization)
+            return full if refused <= 2 else admit(token, authorization)
 
         fleet.receiver._refusal = refusal  # type: ignore[method-assign]  # full for two requests
         address = fleet.addresses["grpc" if sender == "otlp" else "http"]

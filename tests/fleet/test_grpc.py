@@ -108,7 +108,7 @@ async def test_exhausted_backend_is_asked_again_when_it_says_when(
 ) -> None:
     async with running() as fleet:
         reply = Reply(429, message="no room", retry_after_s=retry_after_s)
-        fleet.receiver._refusal = lambda gate, authorization: reply  # type: ignore[method-assign]  # a backend that is full
+        fleet.receiver._refusal = lambda token, authorization: reply  # type: ignore[method-assign]  # a backend that is full
         config = ForwardExporterConfig(
             endpoint=fleet.addresses["grpc"], tls=ClientTlsConfig(insecure=True), timeout=60.0
         )

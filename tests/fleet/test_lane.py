@@ -19,12 +19,12 @@ from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.segment import read_request_purely
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet import receive
-from ingero.fleet.guard import TokenGate
 from ingero.fleet.kept import KeptBodiesPurely
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import REORDER_NS
 from ingero.fleet.series import ReceivedSeries
+from ingero.transport.bearer import ListenerToken
 
 compiled = pytest.mark.skipif(
     importlib.util.find_spec("ingero.contract._native") is None,
@@ -116,7 +116,7 @@ class Service:
             FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
             sinks={MetricsRequest: (self.series, self.copies)},
             verdict_texts={("train", "n1"): '[{"node":"n1"}]'},
-            http_gate=TokenGate(token),
+            http_token=ListenerToken(token),
         )
         self.lane = self.receiver.lane(MAX_BODY_BYTES) if has_lane else receive.no_lane
         self.in_lane = 0

@@ -17,8 +17,8 @@ from ingero.core.health.score import ScorePolicy, Weights
 from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.storage.trace.path import PATH_VARIABLE, default_path
-from ingero.transport.bearer import check_private_file
 from ingero.transport.endpoint import Protocol
+from ingero.transport.private_files import check_private_file
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
 PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"

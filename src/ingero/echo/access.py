@@ -15,10 +15,10 @@ from typing import Final
 import msgspec
 import yaml
 
-from ingero.config.echo import TOKEN_VARIABLE
-from ingero.echo.bearer import echo_token
+from ingero.config.echo import TOKEN_VARIABLE, token_beside
 from ingero.errors import AuthError
-from ingero.transport.bearer import check_private_file, parse_bearer, token_digest, token_from
+from ingero.transport.bearer import kept_token, parse_bearer, token_digest, token_from
+from ingero.transport.private_files import check_private_file
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,8 @@ class _AclEntry(msgspec.Struct, forbid_unknown_fields=True):
 def read_keys(token_file: Path | None, acl_file: Path | None, database: Path) -> list[Key]:
     """Every bearer that is good now; without any source one is made and kept beside the database."""
     if acl_file is None:
-        return [Key(DEFAULT_KEY, token_digest(echo_token(token_file, database)))]
+        token = token_from(token_file, TOKEN_VARIABLE) or kept_token(token_beside(database))
+        return [Key(DEFAULT_KEY, token_digest(token))]
     keys = read_acl(acl_file)
     single = token_from(token_file, TOKEN_VARIABLE)
     if single is not None:

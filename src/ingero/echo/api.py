@@ -30,7 +30,7 @@ from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
-from ingero.transport.bearer import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED, CHALLENGE_HEADER, INVALID_CHALLENGE
 from ingero.transport.http import json_response
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,
@@ -218,7 +218,7 @@ class Gate:
         if key is None:
             error = ToolRefused("unauthorized", BEARER_NEEDED, HTTPStatus.UNAUTHORIZED)
             response = refusal(error, entry.request_id)
-            response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
+            response.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
             return response
         entry.token_digest, entry.key_name = key.short_digest, key.name
         request.scope[_CALLER] = Caller(key, entry)

@@ -8,7 +8,6 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -32,9 +31,8 @@ from ingero.echo.metrics import ingest_families, question_families, store_famili
 from ingero.echo.receive import Receiver
 from ingero.echo.store.api import StoreStats
 from ingero.errors import IngeroError, StoreError
-from ingero.transport.bearer import BEARER_NEEDED
 from ingero.transport.certificates import kept_certificate, local_names
-from ingero.transport.http import HttpListener, error_response, json_response
+from ingero.transport.http import HttpListener, json_response, unauthorized_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp.server_http import otlp_endpoint
@@ -182,9 +180,7 @@ class EchoService:
     async def _metrics(self, request: Request) -> Response:
         key = self._sender(request.headers.get("authorization"))
         if key is None or key.clusters is not None:
-            return error_response(
-                BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
-            )
+            return unauthorized_response()
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
     async def render_metrics(self) -> bytes:

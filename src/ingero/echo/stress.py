@@ -17,6 +17,7 @@ from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
+from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
@@ -176,7 +177,7 @@ class GrpcSender:
             self._channel = grpc.aio.insecure_channel(endpoint)
         else:
             self._channel = grpc.aio.secure_channel(endpoint, grpc.ssl_channel_credentials(ca))
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = tuple((k.lower(), v) for k, v in authorization(token).items())
         self._export = self._channel.unary_unary(PATHS[otlp.MetricsRequest])
 
     async def __call__(self, body: bytes) -> int:
@@ -199,9 +200,7 @@ class HttpSender:
 
     def __init__(self, url: str, token: str | None, context: Any) -> None:
         self._url = url.rstrip("/") + OTLP_METRICS
-        headers = {"Content-Type": names.PROTOBUF_TYPE} | (
-            {"Authorization": f"Bearer {token}"} if token else {}
-        )
+        headers = {"Content-Type": names.PROTOBUF_TYPE} | authorization(token)
         connector = aiohttp.TCPConnector(limit=0, ssl=context if context is not None else True)
         self._session = aiohttp.ClientSession(
             headers=headers, connector=connector, timeout=aiohttp.ClientTimeout(_TIMEOUT_S)
@@ -228,7 +227,7 @@ async def count_found(
 ) -> int:
     """Events of `run` in the store, asked over the HTTP API until it has loaded them or time is up."""
     sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers = authorization(token)
     context = client_context(ClientTls(ca=Path(authority))) if authority else True
     until = time.monotonic() + _TIMEOUT_S
     found = 0

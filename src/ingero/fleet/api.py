@@ -18,14 +18,14 @@ from ingero.contract.exposition import CONTENT_TYPE
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
-from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.processor import Cluster, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictDesk
-from ingero.transport.http import error_response, http_error, json_response
+from ingero.transport.bearer import ListenerToken
+from ingero.transport.http import error_response, http_error, json_response, require_token
 from ingero.transport.otlp.server_http import otlp_endpoint
 
 MAX_LISTED_NODES = 10_000
@@ -48,7 +48,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def threshold_app(processor: FleetProcessor, gate: TokenGate, desk: VerdictDesk) -> Starlette:
+def threshold_app(processor: FleetProcessor, token: ListenerToken, desk: VerdictDesk) -> Starlette:
     """What agents ask when a push brought no threshold back, and what operators ask."""
 
     async def threshold(request: Request) -> Response:
@@ -70,15 +70,15 @@ def threshold_app(processor: FleetProcessor, gate: TokenGate, desk: VerdictDesk)
 
     return Starlette(
         routes=[
-            Route("/api/v1/threshold", guarded(gate, threshold)),
-            Route("/api/v1/status", guarded(gate, status)),
-            *silence_routes(desk.silences, gate),
+            Route("/api/v1/threshold", require_token(token, threshold)),
+            Route("/api/v1/status", require_token(token, status)),
+            *silence_routes(desk.silences, token),
         ],
         exception_handlers={HTTPException: http_error},
     )
 
 
-def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
+def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
     """The state of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
@@ -103,8 +103,8 @@ def admin_app(processor: FleetProcessor, gate: TokenGate) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/debug/clusters", guarded(gate, clusters)),
-            Route("/debug/scores", guarded(gate, scores)),
+            Route("/debug/clusters", require_token(token, clusters)),
+            Route("/debug/scores", require_token(token, scores)),
         ],
         exception_handlers={HTTPException: http_error},
     )
@@ -173,7 +173,7 @@ def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:
     }
 
 
-def health_app(receiver: Receiver, is_ready: Callable[[], bool], gate: TokenGate) -> Starlette:
+def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: ListenerToken) -> Starlette:
     """Probes for orchestrators and one page for people."""
 
     async def health(request: Request) -> Response:
@@ -193,8 +193,8 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], gate: TokenGate
         routes=[
             Route("/healthz", health),
             Route("/readyz", ready),
-            Route("/", guarded(gate, status)),
-            Route("/debug/servicez", guarded(gate, status)),
+            Route("/", require_token(token, status)),
+            Route("/debug/servicez", require_token(token, status)),
         ]
     )
 
@@ -230,10 +230,10 @@ def _status_page(processor: FleetProcessor) -> str:
     )
 
 
-def metrics_app(render: Callable[[], Awaitable[bytes]], gate: TokenGate) -> Starlette:
+def metrics_app(render: Callable[[], Awaitable[bytes]], token: ListenerToken) -> Starlette:
     """A page for a Prometheus server."""
 
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/metrics", guarded(gate, metrics))])
+    return Starlette(routes=[Route("/metrics", require_token(token, metrics))])

@@ -35,7 +35,6 @@ from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.backends import GrpcBackend, HttpBackend
 from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
-from ingero.fleet.guard import TokenGate
 from ingero.fleet.metrics import cluster_families, own_series, recording_families, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.providers import with_provider
@@ -46,7 +45,7 @@ from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictDesk
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
-from ingero.transport.bearer import read_token_file
+from ingero.transport.bearer import ListenerToken, read_token_file
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
@@ -61,7 +60,7 @@ log = logging.getLogger(__name__)
 class _Secured:
     """What SIGHUP reads again for one listener."""
 
-    gate: TokenGate
+    token: ListenerToken
     token_file: Path | None
     context: ssl.SSLContext | None
     tls: ListenerTlsConfig | None
@@ -71,11 +70,11 @@ class _Secured:
         """Raises AuthError naming the file that is wrong."""
         token = read_token_file(listener.token_file) if listener.token_file else None
         context = server_context(listener.tls.files()) if listener.tls else None
-        return cls(TokenGate(token), listener.token_file, context, listener.tls)
+        return cls(ListenerToken(token), listener.token_file, context, listener.tls)
 
     def reload(self) -> None:
         if self.token_file is not None:
-            self.gate.set(read_token_file(self.token_file))
+            self.token.replace(read_token_file(self.token_file))
         if self.context is not None and self.tls is not None:
             renew_context(self.context, self.tls.files())
 
@@ -186,13 +185,14 @@ class FleetService:
         asked = {listener.name: listener for listener in self.config.listeners()}
         if "threshold" in asked:
             await self._serve(
-                asked["threshold"], lambda gate: threshold_app(self.processor, gate, self.verdicts)
+                asked["threshold"],
+                lambda token: threshold_app(self.processor, token, self.verdicts),
             )
-            await self._serve(asked["admin"], lambda gate: admin_app(self.processor, gate))
+            await self._serve(asked["admin"], lambda token: admin_app(self.processor, token))
         await self._serve(
-            asked["health"], lambda gate: health_app(self.receiver, lambda: self._ready, gate)
+            asked["health"], lambda token: health_app(self.receiver, lambda: self._ready, token)
         )
-        await self._serve(asked["metrics"], lambda gate: metrics_app(self._render_own, gate))
+        await self._serve(asked["metrics"], lambda token: metrics_app(self._render_own, token))
         for name, series in self._series.items():
             await self._serve(asked[name], partial(metrics_app, series.render))
         http = self.config.receivers.otlp.protocols.http
@@ -201,27 +201,27 @@ class FleetService:
             protocol = push_protocol(self.receiver.answer, http.max_body_bytes, lane)
             self.receiver.max_requests_per_s = http.max_requests_per_s
             app = receiver_app(self.receiver, http.max_body_bytes)
-            self.receiver.http_gate = await self._serve(asked["http"], lambda _: app, protocol)
+            self.receiver.http_token = await self._serve(asked["http"], lambda _: app, protocol)
         if "grpc" in asked:
             await self._serve_grpc(asked["grpc"])
 
     async def _serve(
         self,
         listener: Listener,
-        app: Callable[[TokenGate], Any],
+        app: Callable[[ListenerToken], Any],
         protocol: type[TimedProtocol] = TimedProtocol,
-    ) -> TokenGate:
+    ) -> ListenerToken:
         secured = self._secure(listener)
         serving = HttpListener(
-            app(secured.gate), bind(listener.endpoint), secured.context, protocol
+            app(secured.token), bind(listener.endpoint), secured.context, protocol
         )
         self._listeners.append(serving)
         await serving.start()
         self.addresses[listener.name] = serving.address
-        return secured.gate
+        return secured.token
 
     async def _serve_grpc(self, listener: Listener) -> None:
-        self.receiver.grpc_gate = self._secure(listener).gate
+        self.receiver.grpc_token = self._secure(listener).token
         tls = listener.tls.files() if listener.tls else None
         self._grpc = grpc_listener(
             listener.endpoint, tls, self.receiver.receive_grpc, self.receiver.grpc_headers

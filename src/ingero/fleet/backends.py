@@ -16,7 +16,7 @@ from ingero.contract.otlp.body import Encoding, decode_response
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import ConfigError, MalformedPush
 from ingero.fleet.forward import Busy, Refused
-from ingero.transport.bearer import read_token_file
+from ingero.transport.bearer import authorization, read_token_file
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.client import parse_retry_after
 from ingero.transport.otlp.client_grpc import retry_after
@@ -186,7 +186,7 @@ def _authorization(config: ForwardExporterConfig) -> Callable[[], dict[str, str]
     if path is None:
         return dict
     read_token_file(path)
-    return lambda: {"Authorization": f"Bearer {read_token_file(path)}"}
+    return lambda: authorization(read_token_file(path))
 
 
 def _rejected(kind: Kind, answer: bytes) -> int:

@@ -23,9 +23,8 @@ from ingero.contract.push.decode import NodeReport, problem_with_id
 from ingero.contract.push.segment import PlainRequest
 from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
-from ingero.fleet.guard import TokenGate
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
-from ingero.transport.bearer import BEARER_NEEDED
+from ingero.transport.bearer import BEARER_NEEDED, CHALLENGE, CHALLENGE_HEADER, ListenerToken
 from ingero.transport.otlp.server_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
 
 try:
@@ -57,15 +56,15 @@ class Receiver:
         *,
         sinks: dict[Kind, Sequence[Sink]] | None = None,
         verdict_texts: Mapping[tuple[str, str], str] | None = None,
-        http_gate: TokenGate | None = None,
-        grpc_gate: TokenGate | None = None,
+        http_token: ListenerToken | None = None,
+        grpc_token: ListenerToken | None = None,
         max_requests_per_s: int = 0,
     ) -> None:
         self.processor = processor
         self.sinks = sinks or {}
         self.verdict_texts = {} if verdict_texts is None else verdict_texts  # by cluster and node
-        self.http_gate = http_gate or TokenGate(None)
-        self.grpc_gate = grpc_gate or TokenGate(None)
+        self.http_token = http_token or ListenerToken(None)
+        self.grpc_token = grpc_token or ListenerToken(None)
         self.max_requests_per_s = max_requests_per_s
         self.draining = False
         self.replies: Counter[tuple[str, int]] = (
@@ -112,9 +111,9 @@ class Receiver:
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
         reply = None
-        if self.draining or self.max_requests_per_s or self.http_gate.is_closed:
+        if self.draining or self.max_requests_per_s or self.http_token.is_required:
             reply = self._refusal(
-                self.http_gate, authorization.decode("latin-1") if authorization else None
+                self.http_token, authorization.decode("latin-1") if authorization else None
             )
         if reply is None:
             try:
@@ -169,11 +168,11 @@ class Receiver:
     # --- The ordinary way ------------------------------------------------------------------------------------------
     def receive_http(self, inbound: Inbound) -> Reply:
         """Any request over HTTP; raises MalformedPush."""
-        return self._receive("http", self.http_gate, _HTTP_NAMES, inbound)
+        return self._receive("http", self.http_token, _HTTP_NAMES, inbound)
 
     def receive_grpc(self, inbound: Inbound) -> Reply:
         """Any request over gRPC; raises MalformedPush."""
-        return self._receive("grpc", self.grpc_gate, _GRPC_NAMES, inbound)
+        return self._receive("grpc", self.grpc_token, _GRPC_NAMES, inbound)
 
     def http_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
         """For replies to requests that never reached us whole."""
@@ -184,9 +183,9 @@ class Receiver:
         return self._headers(_GRPC_NAMES, cluster or "", "")
 
     def _receive(
-        self, transport: str, gate: TokenGate, names: tuple[str, str, str], inbound: Inbound
+        self, transport: str, token: ListenerToken, names: tuple[str, str, str], inbound: Inbound
     ) -> Reply:
-        refusal = self._refusal(gate, inbound.authorization)
+        refusal = self._refusal(token, inbound.authorization)
         if refusal is not None:
             self.replies[transport, refusal.status] += 1
             headers = self._headers(names, inbound.cluster or "", "")
@@ -206,10 +205,10 @@ class Receiver:
         headers = self._headers(names, taken.cluster, verdict)
         return Reply(partial=taken.partial, headers=headers)
 
-    def _refusal(self, gate: TokenGate, authorization: str | None) -> Reply | None:
+    def _refusal(self, token: ListenerToken, authorization: str | None) -> Reply | None:
         if self.draining:
             return Reply(503, message="shutting down; push again", retry_after_s=1)
-        if not gate.admits(authorization):
+        if not token.admits(authorization):
             return Reply(401, message=BEARER_NEEDED)
         if self.max_requests_per_s:
             if self._allowance <= 0:
@@ -260,6 +259,6 @@ def _render(reply: Reply, encoding: Encoding, date: bytes, content: bytes) -> by
     if reply.retry_after_s is not None:
         lines.append(f"Retry-After: {reply.retry_after_s}")
     if status is HTTPStatus.UNAUTHORIZED:
-        lines.append("WWW-Authenticate: Bearer")
+        lines.append(f"{CHALLENGE_HEADER}: {CHALLENGE}")
     lines += [f"Content-Type: {encoding}", f"Content-Length: {len(content)}", "", ""]
     return "\r\n".join(lines).encode("latin-1") + content

@@ -11,24 +11,24 @@ from starlette.routing import Route
 
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError, TooLarge
-from ingero.fleet.guard import TokenGate, guarded
 from ingero.fleet.silences import Silences
+from ingero.transport.bearer import ListenerToken
 from ingero.transport.bounded import read_request_body
-from ingero.transport.http import error_response, json_response
+from ingero.transport.http import error_response, json_response, require_token
 from ingero.transport.tls import is_loopback
 
 MAX_REQUEST_BYTES = 4096
 T = TypeVar("T")
 
 
-def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
+def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
     """What `ingero silence` talks to."""
 
     async def listed(request: Request) -> Response:
         return json_response({"silences": silences.active(time.time())})
 
     async def begin(request: Request) -> Response:
-        asked = await _asked(request, gate, SilenceRequest)
+        asked = await _asked(request, token, SilenceRequest)
         if isinstance(asked, Response):
             return asked
         try:
@@ -37,7 +37,7 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     async def lift(request: Request) -> Response:
-        asked = await _asked(request, gate, LiftRequest)
+        asked = await _asked(request, token, LiftRequest)
         if isinstance(asked, Response):
             return asked
         try:
@@ -46,15 +46,15 @@ def silence_routes(silences: Silences, gate: TokenGate) -> list[Route]:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     return [
-        Route("/api/v1/silences", guarded(gate, listed), methods=["GET"]),
-        Route("/api/v1/silences", guarded(gate, begin), methods=["POST"]),
-        Route("/api/v1/silences/lift", guarded(gate, lift), methods=["POST"]),
+        Route("/api/v1/silences", require_token(token, listed), methods=["GET"]),
+        Route("/api/v1/silences", require_token(token, begin), methods=["POST"]),
+        Route("/api/v1/silences/lift", require_token(token, lift), methods=["POST"]),
     ]
 
 
-async def _asked(request: Request, gate: TokenGate, kind: type[T]) -> T | Response:
+async def _asked(request: Request, token: ListenerToken, kind: type[T]) -> T | Response:
     """The request as `kind`, or the refusal of it. Without a token only this machine may change anything."""
-    if not gate.is_closed and not (request.client and is_loopback(request.client.host)):
+    if not token.is_required and not (request.client and is_loopback(request.client.host)):
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)
     try:

@@ -1,46 +1,27 @@
-"""Bearer tokens: where they come from, how they are read off a request, how they are compared."""
+"""Bearer tokens: read from a file or the environment, sent with a request, required by a listener."""
 
 import contextlib
 import hashlib
 import hmac
 import os
-import stat
+import secrets
 from pathlib import Path
+from typing import Final
 
 from ingero.errors import AuthError
+from ingero.transport.private_files import check_private_file
 
-MAX_TOKEN_FILE_BYTES = 64 * 1024
-BEARER_NEEDED = "a bearer token is needed"  # the same words for missing, malformed and wrong
-_MIN_BEARER_LENGTH = len("Bearer")
-
-
-def parse_bearer(header: str | None) -> str | None:
-    """The token of an Authorization header; None for a missing, malformed or other scheme."""
-    if not header or len(header) < _MIN_BEARER_LENGTH:
-        return None
-    scheme, _, rest = header.strip().replace("\t", " ").partition(" ")
-    token = rest.strip()
-    return token if scheme.lower() == "bearer" and token else None
-
-
-def token_digest(token: str) -> bytes:
-    """What we keep and compare instead of the token."""
-    return hashlib.sha256(token.encode()).digest()
-
-
-def tokens_equal(presented: str | None, expected_digest: bytes | None) -> bool:
-    """Constant-time comparison of digests; an absent or empty expectation never matches."""
-    if (
-        not presented
-        or not expected_digest
-        or hmac.compare_digest(expected_digest, token_digest(""))
-    ):
-        return False
-    return hmac.compare_digest(token_digest(presented), expected_digest)
+MAX_TOKEN_FILE_BYTES: Final = 64 * 1024
+AUTHORIZATION: Final = "authorization"  # the request header, and the key in gRPC metadata
+BEARER_NEEDED: Final = "a bearer token is needed"  # also for a malformed and for a wrong token
+CHALLENGE_HEADER: Final = "WWW-Authenticate"
+CHALLENGE: Final = "Bearer"
+INVALID_CHALLENGE: Final = 'Bearer error="invalid_token"'
+_MIN_BEARER_LENGTH: Final = len("Bearer")
 
 
 def read_token_file(path: Path) -> str:
-    """The token in a file that only its owner can read."""
+    """Return the token in a file that only its owner can read; raise AuthError for any other file."""
     check_private_file(path, "token file")
     try:
         with path.open("rb") as file:
@@ -62,14 +43,29 @@ def read_token_file(path: Path) -> str:
 
 
 def token_from(file: Path | None, variable: str) -> str | None:
-    """A token by file or by environment, never by flag: process arguments are public."""
+    """Return the token of a file or of an environment variable.
+
+    There is no flag for a token, because every user of a machine can read process arguments.
+    """
     if file is not None:
         return read_token_file(file)
     return os.environ.get(variable) or None
 
 
+def kept_token(path: Path) -> str:
+    """Return the token in a file, and create it first where there is none: random, private."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w") as created:
+            created.write(secrets.token_hex(32) + "\n")
+    return read_token_file(path)
+
+
 class RotatingToken:
-    """The token in a file as it is now; the last good one while the file cannot be read. Raises AuthError at first."""
+    """The token in a file as it is now, or the last valid one while the file cannot be read.
+
+    The first read raises AuthError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -81,14 +77,47 @@ class RotatingToken:
         return self._last
 
 
-def check_private_file(path: Path, what: str) -> None:
-    """Refuse directories, missing files and files that group or others may read."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise AuthError(f"cannot read {what} {path}: {error.strerror}") from None
-    if not stat.S_ISREG(status.st_mode):
-        raise AuthError(f"{what} {path} is not a regular file")
-    loose = stat.S_IMODE(status.st_mode) & 0o077
-    if loose and os.environ.get("INGERO_TLS_ALLOW_LOOSE_KEY_PERMS") != "1":
-        raise AuthError(f"{what} {path} can be read by others; run `chmod 600 {path}`")
+def authorization(token: str | None) -> dict[str, str]:
+    """Return the header that sends a token; no header without a token."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def parse_bearer(header: str | None) -> str | None:
+    """Return the token of an Authorization header; None for a missing, malformed or other scheme."""
+    if not header or len(header) < _MIN_BEARER_LENGTH:
+        return None
+    scheme, _, rest = header.strip().replace("\t", " ").partition(" ")
+    token = rest.strip()
+    return token if scheme.lower() == "bearer" and token else None
+
+
+def token_digest(token: str) -> bytes:
+    """Return the digest that servers keep and compare instead of the token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def tokens_equal(presented: str | None, expected_digest: bytes | None) -> bool:
+    """Compare digests in constant time; a missing or empty expected token never matches."""
+    if (
+        not presented
+        or not expected_digest
+        or hmac.compare_digest(expected_digest, token_digest(""))
+    ):
+        return False
+    return hmac.compare_digest(token_digest(presented), expected_digest)
+
+
+class ListenerToken:
+    """The bearer token that a listener requires; a listener without one admits every request."""
+
+    def __init__(self, token: str | None) -> None:
+        self.replace(token)
+
+    def replace(self, token: str | None) -> None:
+        """Require another token from now on, as a reload does."""
+        self._digest = None if token is None else token_digest(token)
+        self.is_required = token is not None
+
+    def admits(self, authorization: str | None) -> bool:
+        """True if no token is required, or if this Authorization header holds it."""
+        return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)

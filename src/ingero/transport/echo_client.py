@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ingero.errors import AuthError, Unavailable
+from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_response_body
 from ingero.transport.connect import connection_to, failure_text
 from ingero.transport.tls import ClientTls
@@ -38,9 +39,7 @@ class EchoClient:
             timeout_s=TIMEOUT_S,
             example="https://host:8081",
         )
-        headers = {"Content-Type": "application/json"}
-        if self.token:
-            headers["Authorization"] = f"Bearer {self.token}"
+        headers = {"Content-Type": "application/json"} | authorization(self.token)
         try:
             connection.request(
                 "POST", f"/api/v2/tools/{tool}", json.dumps(arguments).encode(), headers

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -15,6 +16,13 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ingero.errors import Unavailable
+from ingero.transport.bearer import (
+    AUTHORIZATION,
+    BEARER_NEEDED,
+    CHALLENGE,
+    CHALLENGE_HEADER,
+    ListenerToken,
+)
 from ingero.transport.listen import bound_address, plain_peer
 
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
@@ -34,6 +42,24 @@ def json_response(
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
     """A refusal: one sentence under the key `error`."""
     return json_response({"error": message}, status, headers)
+
+
+def unauthorized_response() -> Response:
+    """The 401 for a request without the token of its listener."""
+    return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {CHALLENGE_HEADER: CHALLENGE})
+
+
+def require_token(
+    token: ListenerToken, endpoint: Callable[[Request], Awaitable[Response]]
+) -> Callable[[Request], Any]:
+    """Wrap an endpoint so that it answers only requests with the listener's token."""
+
+    async def check(request: Request) -> Response:
+        if token.admits(request.headers.get(AUTHORIZATION)):
+            return await endpoint(request)
+        return unauthorized_response()
+
+    return check
 
 
 async def http_error(_: Request, error: Exception) -> Response:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingero.errors import AuthError, ConfigError
-from ingero.transport.bearer import check_private_file
+from ingero.transport.private_files import check_private_file
 
 KEPT_CERTIFICATE, KEPT_KEY = "server.crt", "server.key"  # of those we make ourselves
 

@@ -43,7 +43,12 @@ from ingero.errors import (
 )
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.bearer import parse_bearer, tokens_equal
+from ingero.transport.bearer import (
+    CHALLENGE_HEADER,
+    INVALID_CHALLENGE,
+    parse_bearer,
+    tokens_equal,
+)
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
@@ -197,7 +202,7 @@ class NodeGuard:
         if tokens_equal(parse_bearer(headers.get(b"authorization")), self.token_digest):
             return None
         reply = _error(401, "a bearer token is required")
-        reply.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"'
+        reply.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
         return reply
 
     def _is_ours(self, host: str, scope: Scope) -> bool:

@@ -121,7 +121,7 @@ async def _push(
 ) -> int:
     from ingero.contract.measurements.collectives import encode_batches
     from ingero.core.health.modes import PushOutcome
-    from ingero.transport.bearer import read_token_file
+    from ingero.transport.bearer import authorization, read_token_file
     from ingero.transport.endpoint import Protocol, parse_endpoint, refuse_plaintext
     from ingero.transport.otlp.client import ClientOptions, HttpPush
     from ingero.transport.tls import ClientTls, client_context
@@ -129,7 +129,7 @@ async def _push(
     endpoint = parse_endpoint(target, insecure=insecure, protocol=Protocol.HTTP_PROTOBUF)
     if not endpoint.is_secure and not insecure:
         refuse_plaintext(endpoint.base, "--insecure")
-    headers = {"Authorization": f"Bearer {read_token_file(token_file)}"} if token_file else {}
+    headers = authorization(read_token_file(token_file)) if token_file else {}
     tls = client_context(ClientTls(ca=ca_cert)) if endpoint.is_secure else None
     options = ClientOptions(timeout_s=PUSH_TIMEOUT_S, tls=tls, headers=headers)
     client = HttpPush(endpoint, cluster, node, options, random.Random())  # noqa: S311  # jitter only

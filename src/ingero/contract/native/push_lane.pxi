@@ -130,11 +130,11 @@ cdef class PushLane:
         receiver = self.receiver
         if receiver.draining or receiver.max_requests_per_s:
             return False
-        gate = receiver.http_gate
-        if not gate.is_closed:
+        token = receiver.http_token
+        if not token.is_required:
             return True
         authorization = _octets_or_none(request.authorization)
-        return gate.admits(authorization.decode("latin-1") if authorization else None)
+        return token.admits(authorization.decode("latin-1") if authorization else None)
 
     cdef object _named(self, Request* request, object own):
         """The cluster: by query, by header, by resource; None where the long way must look."""

@@ -21,6 +21,7 @@ from ingero.contract.node_api import TimeReply
 from ingero.core.clocks.skew import ClockOffset, TimeSample, estimate_offset
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import AuthError, TooLarge
+from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning, read_reply_body
 from ingero.transport.fanout.failures import (
     NOT_DECODABLE,
@@ -142,7 +143,7 @@ class Fanout:
     def _session(self, pinned: bytes) -> aiohttp.ClientSession:
         """A connector checks one fingerprint or none, whatever context, client certificate and all, a request names."""
         if pinned not in self._sessions:
-            headers = {"Authorization": f"Bearer {self.policy.token}"} if self.policy.token else {}
+            headers = authorization(self.policy.token)
             timeout = aiohttp.ClientTimeout(total=self.policy.timeout_s)
             trust = aiohttp.Fingerprint(pinned) if pinned else True
             connector = aiohttp.TCPConnector(

@@ -22,6 +22,7 @@ from ingero.contract.threshold import Delivery, ServedThreshold, decode_headers
 from ingero.contract.verdict import Verdict, decode_verdicts
 from ingero.core.health.modes import PushOutcome
 from ingero.errors import ConfigError, MalformedPush
+from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
@@ -68,8 +69,7 @@ class ClientOptions:
 
     def request_headers(self) -> dict[str, str]:
         """What goes with the next request."""
-        token = self.token()
-        return dict(self.headers) | ({"Authorization": f"Bearer {token}"} if token else {})
+        return dict(self.headers) | authorization(self.token())
 
 
 class PushClient(Protocol):

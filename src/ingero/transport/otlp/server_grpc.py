@@ -20,6 +20,7 @@ from ingero.contract.otlp.rpc_status import (
 )
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import AuthError, MalformedPush, Unavailable
+from ingero.transport.bearer import AUTHORIZATION
 from ingero.transport.listen import parse_address, plain_peer, port_holder
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
@@ -92,7 +93,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
             )
         self._in_hand += 1
         try:
-            authorization, wait = metadata.get("authorization"), WAIT_HEADER in metadata
+            authorization, wait = metadata.get(AUTHORIZATION), WAIT_HEADER in metadata
             address = peer_address(context.peer())
             inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, address, wait)
             return await settled(self._receive(inbound))

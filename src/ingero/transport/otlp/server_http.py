@@ -29,6 +29,7 @@ from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind
 from ingero.contract.push.segment import PlainRequest, read_request
 from ingero.errors import MalformedPush, TooLarge
+from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import TimedProtocol
 
@@ -94,7 +95,7 @@ def otlp_endpoint(
             body = await read_request_body(request, max_body_bytes)
             body = decompress(body, request.headers.get("content-encoding", ""))
             authorization, wait = (
-                request.headers.get("authorization"),
+                request.headers.get(AUTHORIZATION),
                 WAIT_HEADER in request.headers,
             )
             address = request.client.host if request.client else None
@@ -127,7 +128,7 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
     if reply.retry_after_s is not None:
         response.headers["Retry-After"] = str(reply.retry_after_s)
     if reply.status == HTTPStatus.UNAUTHORIZED:
-        response.headers["WWW-Authenticate"] = "Bearer"
+        response.headers[CHALLENGE_HEADER] = CHALLENGE
     return response
 
 

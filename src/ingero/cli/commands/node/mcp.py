@@ -17,7 +17,14 @@ from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.caller import home
-from ingero.transport.bearer import parse_bearer, token_digest, token_from, tokens_equal
+from ingero.transport.bearer import (
+    CHALLENGE_HEADER,
+    INVALID_CHALLENGE,
+    parse_bearer,
+    token_digest,
+    token_from,
+    tokens_equal,
+)
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs
 
@@ -124,7 +131,8 @@ def _guarded(handle: Any, digest: bytes | None) -> Any:
             if digest is None or tokens_equal(given, digest):
                 await handle(scope, receive, send)
                 return
-            status, extra = 401, [(b"www-authenticate", b'Bearer error="invalid_token"')]
+            status = 401
+            extra = [(CHALLENGE_HEADER.lower().encode(), INVALID_CHALLENGE.encode())]
         await send(
             {
                 "type": "http.response.start",
