@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from ingero.sim.scenario import ClusterRun, Outcome, load_scenario
+from tests.support.simulated_cluster import ClusterRun, Outcome, load_scenario
 
 FILES = sorted(Path(__file__).parent.glob("*.toml"))
 SEEDS = {5: range(4), 8: range(3), 64: range(1)}

@@ -4,9 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.simulated_cluster import ClusterRun, Scenario, load_scenario
 
 from ingero.errors import ConfigError
-from ingero.sim.scenario import ClusterRun, Scenario, load_scenario
 from ingero.sim.script import LAUNCHES, Change, Script, ScriptedSource, Wobble
 
 

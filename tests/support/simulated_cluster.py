@@ -75,7 +75,7 @@ class ClusterRun:
         self.scenario = scenario
         self.now_s = 0.0
         self.outcome = Outcome()
-        self._chance = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
+        self._chance = random.Random(seed)
         self._fleet = FleetProcessor(scenario.threshold)
         self._agents = {number: self._agent(number) for number in range(scenario.nodes)}
         self._due: list[tuple[float, int]] = [(1.0, -1)]  # (when, node or -1 for Fleet's tick)
