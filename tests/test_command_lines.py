@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tests.test_docs import DOCS, ROOT, all_commands
 
-from ingero.cli.grammar import COMMANDS
+from ingero.cli.command_list import COMMANDS
 
 SCRIPTS = ("ingero-fleet", "ingero-echo", "echo-stress", "straggler-sink")
 BY_NAME = dict(

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 import ingero.config
+from ingero.cli.command_list import COMMANDS, GROUPS
 from ingero.cli.commands.services import echo as echo_server
 from ingero.cli.commands.services import echo_stress, straggler_sink
 from ingero.cli.commands.services import fleet as fleet_server
-from ingero.cli.grammar import COMMANDS, GROUPS
 from ingero.contract import api_paths
 
 ROOT = Path(__file__).parents[1]

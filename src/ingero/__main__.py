@@ -2,7 +2,7 @@
 
 import sys
 
-from ingero.cli.grammar import COMMANDS, GROUPS
+from ingero.cli.command_list import COMMANDS, GROUPS
 
 
 def help_text() -> str:

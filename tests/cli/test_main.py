@@ -11,7 +11,7 @@ import click
 import pytest
 
 from ingero.__main__ import main
-from ingero.cli.grammar import COMMANDS
+from ingero.cli.command_list import COMMANDS
 
 ROUNDS = 9
 

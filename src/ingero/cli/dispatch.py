@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from ingero.cli.grammar import COMMANDS
+from ingero.cli.command_list import COMMANDS
 from ingero.cli.show.table import printable
 from ingero.errors import IngeroError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
+from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
 from ingero.cli.show.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
@@ -91,7 +91,7 @@ def command(
                 f"the nodes of {named} show their recorded chains: only --since, --json and connection options go "
                 "along; name a file with -d for the rest"
             )
-        from ingero.cli.fanout import ask_chains
+        from ingero.cli.fanout.ask import ask_chains
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=db is None)

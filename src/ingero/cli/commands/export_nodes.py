@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from ingero.cli.fanout import ask_nodes, closing, refuse_silence, some_of
-from ingero.cli.fanout_options import FanoutOptions
+from ingero.cli.fanout.ask import ask_nodes, closing, refuse_silence, some_of
+from ingero.cli.fanout.options import FanoutOptions
 from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.timeline.perfetto import as_columns

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import yaml
 
-from ingero.cli.fanout import INTERRUPTED_STATUS, Course, ask_nodes
-from ingero.cli.fanout_options import fanout_of, fanout_options
+from ingero.cli.fanout.ask import INTERRUPTED_STATUS, Course, ask_nodes
+from ingero.cli.fanout.options import fanout_of, fanout_options
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
 from ingero.config.ingero import find_config, load_ingero

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import click
 
-from ingero.cli.fanout_options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
+from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import TRACE_DB, Duration
 from ingero.cli.show.rows import RowPrinter
 from ingero.config.ingero import trace_database
@@ -96,7 +96,7 @@ def command(
             'asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"'
         )
     if options is not None and sql is not None:
-        from ingero.cli.fanout import ask_rows
+        from ingero.cli.fanout.ask import ask_rows
 
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = trace_database(db)

@@ -10,8 +10,8 @@ import msgspec
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
 from ingero.agent.api.tools.context import AgentContext, Told, to_text
+from ingero.cli.foreground import run_stdio
 from ingero.cli.params import AS_JSON, TRACE_DB
-from ingero.cli.service import run_stdio
 from ingero.cli.show.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE

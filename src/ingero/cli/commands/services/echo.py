@@ -164,7 +164,7 @@ def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
     os.environ.setdefault(
         "GRPC_ENABLE_FORK_SUPPORT", "0"
     )  # the store process is started anew, it inherits nothing
-    from ingero.cli.service import run_service
+    from ingero.cli.foreground import run_service
     from ingero.echo.app import serve
 
     return run_service(

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import msgspec
 
+from ingero.cli.foreground import run_stdio
 from ingero.cli.params import AS_JSON, stacked
-from ingero.cli.service import run_stdio
 from ingero.cli.show.table import print_json, print_summaries, render_table
 from ingero.config.echo import (
     CA_VARIABLE,

@@ -125,7 +125,7 @@ def _print_config(config: FleetConfig, as_json: bool) -> None:
 
 
 def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
-    from ingero.cli.service import run_service
+    from ingero.cli.foreground import run_service
     from ingero.fleet.app import serve
 
     return run_service(

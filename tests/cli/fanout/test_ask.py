@@ -2,8 +2,8 @@
 
 import pytest
 
-from ingero.cli.fanout import Course, closing
-from ingero.cli.fanout_options import FanoutOptions
+from ingero.cli.fanout.ask import Course, closing
+from ingero.cli.fanout.options import FanoutOptions
 from ingero.core.clocks.skew import ClockOffset
 from ingero.core.rowmerge import RowMerge
 from ingero.transport.fanout.nodes import FanoutPolicy

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ingero.cli.fanout_options import FanoutOptions
+from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.show.rows import RowPrinter
 from ingero.cli.show.table import print_json, printable, severity_tag
 from ingero.contract.chain import severity_order
