@@ -278,8 +278,8 @@ async def test_a_damaged_journal_stops_the_start_and_says_what_to_do(tmp_path: P
     data = segment.read_bytes()
     engine.store._stopping = True
     await engine.store.stop()
-    assert engine._ownership is not None
-    engine._ownership.release()
+    assert engine._lock is not None
+    engine._lock.release()
     segment.write_bytes(data.replace(b"metric-1", b"metric-X"))
     with pytest.raises(
         StoreDamaged, match=r"request 2 cannot be read.*Nothing was changed.*verify --repair"

@@ -10,7 +10,7 @@ from ingero.echo.store.client import StoreClient
 from ingero.echo.store.wire import Progress, StoreSettings
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.journal import SEGMENT_BYTES, Inspection, JournalWriter, inspect_journal
-from ingero.storage.lock import Ownership
+from ingero.storage.lock import DatabaseLock
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Engine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._ownership: Ownership | None = None
+        self._lock: DatabaseLock | None = None
         self.ingest: Ingest
         self.store = StoreClient(
             StoreSettings(
@@ -66,7 +66,7 @@ class Engine:
             settings.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot write {settings.journal}: {error.strerror}") from None
-        self._ownership = Ownership(settings.database)
+        self._lock = DatabaseLock(settings.database)
         try:
             applied = await self.store.start()
             found = self._check_journal(applied)
@@ -75,7 +75,7 @@ class Engine:
             )
         except BaseException:
             await self.store.stop()
-            self._ownership.release()
+            self._lock.release()
             raise
         self.ingest = Ingest(journal, settings.max_backlog_bytes, self.store.set_durable)
         self.ingest.resume(applied, found.waiting_bytes)
@@ -88,8 +88,8 @@ class Engine:
         await asyncio.sleep(0)  # let the last acknowledgements out
         self.store.set_durable(self.ingest.durable_seq)
         await self.store.stop()
-        if self._ownership is not None:
-            self._ownership.release()
+        if self._lock is not None:
+            self._lock.release()
 
     async def submit(self, signal: int, body: bytes, wait_s: float | None = None) -> Accepted:
         """Durable when it returns; with `wait_s` also visible to queries."""

@@ -17,7 +17,7 @@ from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.events.schema import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal import Frame, JournalReader, inspect_journal, recoverable_frames
-from ingero.storage.lock import Ownership
+from ingero.storage.lock import DatabaseLock
 
 MEMORY_BYTES: Final = 2 << 30
 BACKUP_TIMEOUT_S: Final = 600.0
@@ -55,7 +55,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
             f"{database} exists; --force sets it aside and puts the backup in its place"
         )
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ownership = Ownership(database)
+    lock = DatabaseLock(database)
     try:
         arriving = database.with_name(database.name + ".restoring")
         try:
@@ -76,7 +76,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
         arriving.rename(database)
         return applied, _settle_journal(journal_directory(database), applied, suffix)
     finally:
-        ownership.release()
+        lock.release()
 
 
 def verify(database: Path) -> Verification:
@@ -184,7 +184,7 @@ def _opened(database: Path) -> Iterator[EventStore]:
     """The database, owned while we look at it."""
     if not database.exists():
         raise StoreError(f"{database} is not there; name the database of an Echo with --db-path")
-    ownership = Ownership(database)
+    lock = DatabaseLock(database)
     try:
         store = EventStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))
         try:
@@ -192,7 +192,7 @@ def _opened(database: Path) -> Iterator[EventStore]:
         finally:
             store.close()
     finally:
-        ownership.release()
+        lock.release()
 
 
 def _load_journal(store: EventStore, database: Path) -> None:

@@ -17,6 +17,7 @@ from ingero.agent.push.app import Agent, AgentOptions
 from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.observation import Observation
+from ingero.files import replace_file
 from ingero.sim.script import LAUNCHES, Script, signals_at
 
 
@@ -62,9 +63,7 @@ class ControlledSource:
 
 def write_control(path: Path, level: float, over_s: float = 0.0) -> None:
     """Tell the node that reads `path` how fast to be; never half-written."""
-    temporary = path.with_suffix(".new")
-    temporary.write_bytes(msgspec.json.encode(Control(level, over_s)))
-    temporary.replace(path)
+    replace_file(path, msgspec.json.encode(Control(level, over_s)))
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import errno
 import math
 import os
 import stat
-import tempfile
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 from ingero.contract.timestamps import rfc3339_ns
 from ingero.core.health.baseline import Baseline, BaselinePolicy, same_alphas
 from ingero.core.health.score import Signals
-from ingero.files import sync_directory
+from ingero.files import replacing
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 1 << 20
@@ -83,19 +82,8 @@ def save_baseline(path: Path, baseline: Baseline, policy: BaselinePolicy, now_ns
     )
     text = msgspec.json.format(msgspec.json.encode(document), indent=2)
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-    sync_directory(path.parent)
+    with replacing(path, mode=0o644) as file:
+        file.write(text)
 
 
 def load_baseline(path: Path, policy: BaselinePolicy, now_ns: int, max_age_s: float) -> Loaded:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ingero.errors import AuthError
+from ingero.files import create_private
 from ingero.transport.private_files import check_private_file
 
 MAX_TOKEN_FILE_BYTES: Final = 64 * 1024
@@ -55,9 +56,7 @@ def token_from(file: Path | None, variable: str) -> str | None:
 def kept_token(path: Path) -> str:
     """Return the token in a file, and create it first where there is none: random, private."""
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w") as created:
-            created.write(secrets.token_hex(32) + "\n")
+        create_private(path, f"{secrets.token_hex(32)}\n".encode())
     return read_token_file(path)
 
 

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import fcntl
 import ipaddress
-import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ingero.files import replacing
 from ingero.transport.listen import EVERYWHERE
 from ingero.transport.tls import KEPT_CERTIFICATE, KEPT_KEY, ServerTls, fingerprint_of_file
 
@@ -53,8 +53,9 @@ def kept_certificate(
                 replaced = fingerprint_of_file(cert)
             every = [*names, *addresses, *_earlier_names(cert)]
             cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)
-            _write_private(key, key_pem)
-            _write_private(cert, cert_pem)
+            for path, data in ((key, key_pem), (cert, cert_pem)):
+                with replacing(path) as file:
+                    file.write(data)
     return KeptTls(cert=cert, key=key, replaced=replaced)
 
 
@@ -171,16 +172,6 @@ def _still_good(
         and held.issuperset(names)
         and (not addresses or not held.isdisjoint(addresses))
     )
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    temporary = path.with_suffix(path.suffix + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ingero.cli.params import TRACE_DB, Duration
 from ingero.config.ingero import trace_database
 from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
 from ingero.errors import StoreError
+from ingero.files import publish_file
 from ingero.storage.trace.reading import reading
 from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
 
@@ -142,9 +143,7 @@ def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
                 return _write(special, parts)
         with temporary.open("wb") as file:
             size = _write(file, parts)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
+        publish_file(temporary, target)
     except BrokenPipeError:
         raise
     except OSError as error:

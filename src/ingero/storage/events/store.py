@@ -7,7 +7,6 @@ So after any crash the database says exactly which requests it holds, and the jo
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import pyarrow as pa
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, StoreError, TooLarge
+from ingero.files import publish_file
 from ingero.storage.events.arrow import batch_table
 from ingero.storage.events.projections import ROLL_UP, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES, migrate
@@ -206,9 +206,7 @@ class EventStore:
         temporary = target.with_name(target.name + ".partial")
         try:
             shutil.copyfile(self.path, temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.rename(target)
+            publish_file(temporary, target)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise StoreError(f"cannot write the backup {target}: {error.strerror}") from None

@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import quote
 
 from ingero.errors import ForeignFile, MalformedInput, StoreError
-from ingero.files import sync_directory
+from ingero.files import publish_file
 from ingero.storage.merge.source import check_content, damaged, ending, readable_copy, same_content
 from ingero.storage.merge.statements import (
     Statement,
@@ -336,9 +336,6 @@ def _real(output: Path) -> Path:
 
 def _publish(target: Path, output: Path) -> None:
     try:
-        with target.open("rb+") as file:
-            os.fsync(file.fileno())
-        target.replace(_real(output))
-        sync_directory(_real(output).parent)
+        publish_file(target, _real(output))
     except OSError as error:
         raise StoreError(f"cannot write {output}: {error.strerror}") from None

@@ -5,8 +5,6 @@ fail, say so, and succeed again when there is room.
 """
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -15,7 +13,9 @@ from typing import Final, Self, TypeAlias
 
 from ingero.contract.collective import CollectiveRecord
 from ingero.errors import ForeignFile, StoreError, StoreLocked
+from ingero.files import create_private
 from ingero.storage.caller import give_to_caller
+from ingero.storage.lock import DatabaseLock
 from ingero.storage.trace.migrate import upgrade
 from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_VERSION
 
@@ -79,7 +79,7 @@ class TraceDb:
         try:
             self._connection = _open_for_writing(path, node, flag)
         except BaseException:
-            self._release_lock()
+            self._lock.release()
             raise
         self._is_open = True
         self._next_seq = self._highest_seq() + 1
@@ -160,10 +160,7 @@ class TraceDb:
         self._connection.close()
         for file in sibling_files(self.path):
             give_to_caller(file)
-        self._release_lock()
-
-    def _release_lock(self) -> None:
-        os.close(self._lock)
+        self._lock.release()
 
 
 def sibling_files(path: Path) -> tuple[Path, Path, Path]:
@@ -171,39 +168,27 @@ def sibling_files(path: Path) -> tuple[Path, Path, Path]:
     return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
-def _take_lock(path: Path, flag: str) -> int:
-    """One recorder per file. The lock is a file beside it, because closing a second handle of the database itself
-    would drop SQLite's own locks."""
-    lock = path.with_name(path.name + ".lock")
+def _take_lock(path: Path, flag: str) -> DatabaseLock:
     try:
         if not path.parent.exists():
             path.parent.mkdir(mode=0o700, parents=True)
             give_to_caller(path.parent)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        lock = DatabaseLock(path)
+    except StoreLocked:
+        raise
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror}; name another place with {flag}"
-        ) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(handle, 32).decode("ascii", "replace").strip()
-        os.close(handle)
-        raise StoreLocked(path, int(owner) if owner.isdigit() else None) from None
-    os.truncate(handle, 0)
-    with contextlib.suppress(
-        OSError
-    ):  # the number is only for the message: a full disk must not stop us here
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-    give_to_caller(lock)
-    return handle
+        raise _cannot_write(path, error.strerror, flag) from error
+    except StoreError as error:
+        raise StoreError(f"{error}; name another place with {flag}") from None
+    give_to_caller(lock.path)
+    return lock
 
 
 def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
     is_new = not path.exists()
     try:
         if is_new:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_WRONLY, 0o600))
+            create_private(path)
             give_to_caller(path)
         connection = sqlite3.connect(
             path, timeout=WRITER_TIMEOUT_MS / 1000, isolation_level=None, check_same_thread=False
@@ -229,10 +214,12 @@ def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
             f"{path} is not a SQLite database: {error}; name another file with {flag}"
         ) from error
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be written: {error.strerror}; name another place with {flag}"
-        ) from error
+        raise _cannot_write(path, error.strerror, flag) from error
     connection.isolation_level = "IMMEDIATE"
     for file in sibling_files(path):
         give_to_caller(file)
     return connection
+
+
+def _cannot_write(path: Path, reason: str | None, flag: str) -> StoreError:
+    return StoreError(f"{path} cannot be written: {reason}; name another place with {flag}")
