@@ -21,7 +21,8 @@ from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
 from ingero.storage.events.schema import migrate
-from ingero.storage.journal import JournalWriter, list_segments
+from ingero.storage.journal.frames import list_segments
+from ingero.storage.journal.writer import JournalWriter
 
 SEGMENT = 1 << 20
 

@@ -10,7 +10,7 @@ from ingero.contract.otlp.rows import Signal
 from ingero.echo import retention
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.storage.events.store import EventStore
-from ingero.storage.journal import Frame
+from ingero.storage.journal.frames import Frame
 
 DAY_US = 86_400 * 1_000_000
 NOW_US = 1_763_168_400_000_000

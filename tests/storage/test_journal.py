@@ -10,16 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingero.errors import StoreDamaged, StoreFull
-from ingero.storage.journal import (
-    Frame,
-    JournalReader,
-    JournalWriter,
-    decode_frame,
-    encode_frame,
-    inspect_journal,
-    list_segments,
-    recoverable_frames,
-)
+from ingero.storage.journal.frames import Frame, decode_frame, encode_frame, list_segments
+from ingero.storage.journal.inspect import inspect_journal, recoverable_frames
+from ingero.storage.journal.reader import JournalReader
+from ingero.storage.journal.writer import JournalWriter
 
 SMALL = 4096
 
@@ -54,7 +48,7 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file_open(
     def broken(_: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ingero.storage.journal.sync_directory", broken)
+    monkeypatch.setattr("ingero.storage.journal.writer.sync_directory", broken)
     opened = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(100):
         with pytest.raises(StoreFull, match="Input/output error"):

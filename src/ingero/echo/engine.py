@@ -9,7 +9,8 @@ from ingero.echo.ingest import Accepted, Ingest
 from ingero.echo.store.client import StoreClient
 from ingero.echo.store.wire import Progress, StoreSettings
 from ingero.errors import StoreDamaged, StoreError
-from ingero.storage.journal import SEGMENT_BYTES, Inspection, JournalWriter, inspect_journal
+from ingero.storage.journal.inspect import Inspection, inspect_journal
+from ingero.storage.journal.writer import SEGMENT_BYTES, JournalWriter
 from ingero.storage.lock import DatabaseLock
 
 log = logging.getLogger(__name__)

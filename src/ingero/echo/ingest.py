@@ -15,7 +15,8 @@ from typing import Final
 
 from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, Overloaded, StoreError, StoreFull, TooLarge
-from ingero.storage.journal import MAX_BODY_BYTES, JournalWriter, frame_bytes
+from ingero.storage.journal.frames import MAX_BODY_BYTES, frame_bytes
+from ingero.storage.journal.writer import JournalWriter
 
 log = logging.getLogger(__name__)
 

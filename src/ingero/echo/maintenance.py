@@ -16,7 +16,9 @@ from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
 from ingero.storage.events.schema import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
-from ingero.storage.journal import Frame, JournalReader, inspect_journal, recoverable_frames
+from ingero.storage.journal.frames import Frame
+from ingero.storage.journal.inspect import inspect_journal, recoverable_frames
+from ingero.storage.journal.reader import JournalReader
 from ingero.storage.lock import DatabaseLock
 
 MEMORY_BYTES: Final = 2 << 30

@@ -13,7 +13,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal
 from ingero.errors import StoreError
 from ingero.storage.events.store import EventStore
-from ingero.storage.journal import Frame
+from ingero.storage.journal.frames import Frame
 
 START_NS = 1_763_168_400_000_000_000
 START_US = START_NS // 1000

@@ -19,7 +19,7 @@ from ingero.echo.store.sql import run_user_sql
 from ingero.echo.store.wire import REPLACE_ME, Answer, Ask, Progress, StoreSettings
 from ingero.errors import IngeroError, StoreDamaged, StoreError
 from ingero.storage.events.store import EventStore
-from ingero.storage.journal import JournalReader
+from ingero.storage.journal.reader import JournalReader
 
 log = logging.getLogger(__name__)
 

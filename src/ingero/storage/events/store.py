@@ -22,7 +22,7 @@ from ingero.files import publish_file
 from ingero.storage.events.arrow import batch_table
 from ingero.storage.events.projections import ROLL_UP, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES, migrate
-from ingero.storage.journal import Frame
+from ingero.storage.journal.frames import Frame
 
 log = logging.getLogger(__name__)
 
