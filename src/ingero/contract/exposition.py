@@ -34,6 +34,16 @@ def counter(name: str, help: str, values: Iterable[tuple[Labels, float]]) -> Fam
     return Family(name, "counter", help, tuple(("", labels, value) for labels, value in values))
 
 
+def total(name: str, help: str, value: float) -> Family:
+    """A counter without labels."""
+    return counter(name, help, [((), value)])
+
+
+def by_label(name: str, help: str, label: str, counts: Mapping[str, float]) -> Family:
+    """A counter with one label, its values in order."""
+    return counter(name, help, [(((label, key),), count) for key, count in sorted(counts.items())])
+
+
 def labels(values: Mapping[str, str]) -> Labels:
     """Labels in a stable order."""
     return tuple(sorted(values.items()))

@@ -231,8 +231,8 @@ async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path
         await play(loop)
         states = [json.loads(line)["state"] for line in sent if b'"verdict"' in line]
         assert states == ["suspect", "straggler"]
-        assert [json.loads(line)["type"] for line in loop.snapshot()] == ["verdict"]
-        assert len(loop.verdicts) == 1
+        assert [json.loads(line)["type"] for line in loop.reporter.snapshot()] == ["verdict"]
+        assert len(loop.reporter.verdicts) == 1
         assert loop.counters.verdicts == {"suspect": 1, "straggler": 1}
 
 
@@ -251,7 +251,7 @@ async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
     loop = make_loop("http://127.0.0.1:1", Recorded(), socket=socket)
     with caplog.at_level("INFO"):
         for verdict in (slow, slow, msgspec.structs.replace(slow, excess=0.051), over, over, over):
-            loop.hear([verdict])
+            loop.reporter.receive([verdict])
     assert [(json.loads(line)["state"], json.loads(line)["excess"]) for line in sent] == [
         ("straggler", 0.05), ("straggler", 0.051), ("resolved", 0.05)
     ]  # fmt: skip
@@ -264,14 +264,14 @@ async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
         "node": "n1", "rank": 5, "class": "host", "excess": 0.05, "since": "1970-01-01T00:00:01.000000000Z",
         "next": "look at the host",
     }  # fmt: skip
-    assert loop.verdicts == {}
+    assert loop.reporter.verdicts == {}
 
 
 async def test_a_failed_look_pushes_nothing() -> None:
     async with scripted_fleet() as fleet:
         loop = make_loop(fleet.url, Recorded(100, 100, None, 100))
         await loop.run(asyncio.Event())
-        assert loop.counters.failed_looks == 1
+        assert loop.counters.failed_reads == 1
         assert len(fleet.requests) <= 3
 
 
@@ -311,7 +311,7 @@ async def test_a_hanging_source_is_a_failed_look_and_not_a_hanging_agent() -> No
     async with scripted_fleet() as fleet:
         loop = make_loop(fleet.url, Hanging())
         assert await asyncio.wait_for(loop.tick(), PATIENCE_S / 2)
-        assert loop.counters.failed_looks == 1
+        assert loop.counters.failed_reads == 1
         release.set()
         await loop._shut_down()
 
@@ -334,7 +334,7 @@ async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_
 
         loop._client.push = broken  # type: ignore[assignment] # on purpose
         await loop.run(asyncio.Event())
-    assert (loop.counters.ticks, loop.counters.failed_looks) == (6, 1)
+    assert (loop.counters.ticks, loop.counters.failed_reads) == (6, 1)
     assert set(loop.counters.pushes) == {"transport"}
     assert not loop.monitor.is_reachable
     assert {record.problem for record in caplog.records if record.message == "look_failed"} == {

@@ -7,7 +7,7 @@ import pytest
 
 from ingero.agent.host import identity, proc
 from ingero.agent.host.gpu import GpuMemory, parse_memory, parse_names, parse_throttle
-from ingero.agent.push.counters import MAX_CGROUPS, CgroupCounters
+from ingero.agent.push.cgroup_counters import MAX_CGROUPS, CgroupCounters
 from ingero.agent.push.signals import ReplaySource, StubSource, TraceSource
 from ingero.contract.push.encode import CgroupTotals
 from ingero.contract.straggler import Straggle

@@ -152,7 +152,7 @@ class Agent:
         loop = self._make_loop(self._restore())
         async with contextlib.AsyncExitStack() as opened:
             if self.socket is not None:
-                self.socket.snapshot = loop.snapshot
+                self.socket.snapshot = loop.reporter.snapshot
                 await self.socket.start()
                 opened.push_async_callback(self.socket.close)
             if self.options.metrics_listen:
@@ -178,7 +178,9 @@ class Agent:
             parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
         )
         opened.push_async_callback(client.close)
-        self.collectives = LiveCollectives(feeds, client, self.identity, loop.hear, _gpu_model)
+        self.collectives = LiveCollectives(
+            feeds, client, self.identity, loop.reporter.receive, _gpu_model
+        )
         measuring = asyncio.create_task(self.collectives.run(stop))
         opened.push_async_callback(asyncio.wait, {measuring})
 

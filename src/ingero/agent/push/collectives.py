@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -18,6 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, Rows
+from ingero.agent.push.counters import LiveCounters
 from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
 from ingero.contract.measurements.encode import OwnTimePoint, RankReport, encode_rank
 from ingero.contract.otlp.values import MetricsRequest
@@ -53,27 +54,6 @@ class Client(Protocol):
     """What a push client of either protocol does."""
 
     async def push(self, request: MetricsRequest) -> PushReply: ...
-
-
-@dataclass(slots=True)
-class LiveCounters:
-    """What was read, what was sent, and what was not."""
-
-    records: Counter[str] = field(default_factory=Counter)  # by source
-    operations: Counter[str] = field(
-        default_factory=Counter
-    )  # everything read, whatever becomes of its points
-    bytes: Counter[str] = field(default_factory=Counter)
-    barriers: Counter[str] = field(default_factory=Counter)
-    own_times: int = 0
-    collectives: int = 0
-    thinned: int = 0  # collectives that are not part of the sample
-    incomplete: int = 0  # steps of groups that were not seen whole
-    dropped: int = 0  # points that waited too long for Fleet
-    rejected: int = 0
-    refused_ranks: int = 0
-    failed_rounds: int = 0
-    pushes: Counter[str] = field(default_factory=Counter)  # by outcome
 
 
 @dataclass(slots=True)

@@ -1,24 +1,22 @@
-"""The push loop: look, think, say, push. Ticks keep their time whatever Fleet does; one push is in flight at most."""
+"""The push loop: read the signals, evaluate them, report and push.
+
+Ticks stay on time whatever Fleet does; at most one push is in flight.
+"""
 
 import asyncio
 import contextlib
 import logging
 import random
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
+from ingero.agent.push.counters import LoopCounters
+from ingero.agent.push.reporter import Reporter
 from ingero.agent.push.signals import SignalSource
-from ingero.agent.push.verdict_log import verdict_facts
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.encode import HealthReport, StragglerEvent, event_request, health_request
-from ingero.contract.straggler import SocketLine, Straggle, encode_line, verdict_line
-from ingero.contract.types import DetectionMode
-from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.health.baseline import is_warm
 from ingero.core.health.messages import StragglerMessage
 from ingero.core.health.modes import PushOutcome, should_poll
@@ -34,54 +32,31 @@ log = logging.getLogger(__name__)
 
 TICK_JITTER = 0.10
 POLL_JITTER = 0.20
-MIN_POLL_WAIT_S = 1.0  # whatever Retry-After says: `0` must not become a loop without a pause
+MIN_POLL_WAIT_S = 1.0  # lower limit, so that `Retry-After: 0` does not become a busy loop
 HEARTBEAT_S = 10.0
 CHECKPOINT_S = 60.0
-WARN_EVERY_S = 300.0  # per reason
-FAREWELL_S = 3.0  # for the last events of a node that stops
+SHUTDOWN_TIMEOUT_S = 3.0  # for sending the last events of a node that stops
 MAX_OPEN_EVENTS = 8
-MAX_VERDICTS = 64
-MAX_DETAIL = 200  # characters of somebody else's error text in our log
+MAX_DETAIL = 200  # characters of an error text from outside that reach the log
 NEXT_STEP = {
-    PushOutcome.TRANSPORT: "is Fleet running there? `ingero check --fleet URL` looks",
-    PushOutcome.AUTH: "give Fleet's authority (--fleet-tls-ca), our certificate or the token it asks for",
+    PushOutcome.TRANSPORT: "check that Fleet runs there: `ingero check --fleet URL`",
+    PushOutcome.AUTH: "give the CA of Fleet (--fleet-tls-ca), the client certificate or the token that "
+    "Fleet requires",
 }
-WITHOUT_PEERS = (
-    "no Fleet to compare with: only less work than usual makes a straggler, a busy host does not"
-)
-
-
-@dataclass(slots=True)
-class LoopCounters:
-    """What happened so far; the agent's metrics are made of these."""
-
-    ticks: int = 0
-    late_ticks: int = 0
-    failed_looks: int = 0
-    pushes: Counter[str] = field(default_factory=Counter)  # by outcome
-    skipped_pushes: Counter[str] = field(default_factory=Counter)  # by reason
-    events: Counter[str] = field(default_factory=Counter)  # by outcome
-    verdicts: Counter[str] = field(default_factory=Counter)  # news, by state
-    headers: Counter[str] = field(default_factory=Counter)  # by delivery
-    polls: Counter[str] = field(default_factory=Counter)  # by outcome, and "suspended"
-    rejected_points: int = 0
-    episodes: int = 0
-    straggles: int = 0  # lines about processes that lost their CPU
-    evicted_cgroups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopSettings:
-    """Cadence and the file that survives a restart."""
+    """Intervals of the loop, and the file that keeps the baseline across restarts."""
 
     push_interval_s: float
     poll_interval_s: float = 10.0
     persist_path: Path | None = None
-    max_ticks: int | None = None  # end after so many; None runs until stopped
+    max_ticks: int | None = None  # None: run until stopped
 
 
 class PushLoop:
-    """Owns the monitor of one node and everything it talks to."""
+    """Owner of the monitor of one node and of its connections."""
 
     def __init__(
         self,
@@ -97,6 +72,7 @@ class PushLoop:
     ) -> None:
         self.monitor = monitor
         self.counters = LoopCounters()
+        self.reporter = Reporter(monitor, self.counters, socket)
         self.throttle = ThrottleEdges()
         self.last_push: MetricsRequest | None = None
         self._source = source
@@ -104,24 +80,18 @@ class PushLoop:
         self._settings = settings
         self._chance = chance
         self._poll = poll
-        self._socket = socket
         self._on_event = on_event
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._push_task: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[Observation | None] | None = None
+        self._reading: asyncio.Task[Observation | None] | None = None
         self._not_before_s = 0.0
         self._events: dict[str, StragglerEvent] = {}  # by episode, the latest
-        self._heard: dict[
-            str, Verdict
-        ] = {}  # by episode, the latest word on each, resolved ones too
-        self._mode: DetectionMode | None = None
-        self._warned_s: dict[str, float] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stopped or out of signals; then close what is open."""
+        """Run until stopped or until the source ends, then shut down."""
         helpers = [
             asyncio.create_task(helper(stop))
-            for helper in (self._keep_polling, self._keep_alive, self._keep_file)
+            for helper in (self._poll_threshold, self._send_heartbeats, self._save_regularly)
         ]
         try:
             await self._tick_until(stop)
@@ -131,34 +101,23 @@ class PushLoop:
             await self._shut_down()
 
     async def tick(self) -> bool:
-        """One round; False when the source has nothing more to say."""
-        look = await self._look()
-        if look is None:
+        """Run one round; return False when the source has ended."""
+        seen = await self._read()
+        if seen is None:
             return False
         self.counters.ticks += 1
-        self.counters.evicted_cgroups = max(self.counters.evicted_cgroups, look.evicted_cgroups)
-        self.throttle.look_at_all(look.throttle)
-        self._tell_straggles(look.straggles)
-        self._judge()  # what the last push left open, because its reply is still on the way
+        self.counters.evicted_cgroups = max(self.counters.evicted_cgroups, seen.evicted_cgroups)
+        self.throttle.look_at_all(seen.throttle)
+        self.reporter.report_straggles(seen.straggles)
+        self._classify()  # still open if the reply to the last push has not arrived yet
         now_s = time.monotonic()
-        evaluation = self.monitor.observe(look, now_s, time.time_ns())
-        self._log_look(evaluation, look, now_s)
+        evaluation = self.monitor.observe(seen, now_s, time.time_ns())
+        self.reporter.log_observation(evaluation, seen, now_s)
         if evaluation.message is not None:
-            self._tell(evaluation)
-        if evaluation.report is None or not self._push_soon(evaluation.report, now_s):
-            self._judge()
+            self._report(evaluation, evaluation.message)
+        if evaluation.report is None or not self._start_push(evaluation.report, now_s):
+            self._classify()
         return True
-
-    def snapshot(self) -> list[bytes]:
-        """What a new reader of the socket must know: the open episode and the open verdicts."""
-        lines: list[SocketLine] = (
-            [self.monitor.open_message.line] if self.monitor.open_message else []
-        )
-        cluster = self.monitor.identity.cluster
-        lines += [
-            verdict_line(verdict, cluster, time.time_ns()) for verdict in self.verdicts.values()
-        ]
-        return [encode_line(line) for line in lines]
 
     async def _tick_until(self, stop: asyncio.Event) -> None:
         interval_s = self._settings.push_interval_s
@@ -172,30 +131,33 @@ class PushLoop:
                 self.counters.late_ticks += 1
                 due_s = time.monotonic()
 
-    async def _look(self) -> Observation | None:
-        """Look in a thread, so that a slow disk or a hanging tool cannot stop the loop; never two looks at once."""
-        now_ns = time.time_ns()
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(asyncio.to_thread(self._source.read, now_ns))
-        await asyncio.wait({self._looking}, timeout=max(self._settings.push_interval_s, 1.0))
-        if self._looking.done():
-            try:
-                look = self._looking.result()
-            except Exception as error:  # noqa: BLE001 - whatever a source does costs one look, not the agent
-                look = Observation(
-                    at_s=now_ns / 1e9, launches=None, problem=f"{type(error).__name__}: {error}"
-                )
-            self._looking = None
-        else:
-            look = Observation(
-                at_s=now_ns / 1e9, launches=None, problem="reading the signals takes too long"
-            )
-        if look is not None and look.launches is None:
-            self.counters.failed_looks += 1
-        return look
+    async def _read(self) -> Observation | None:
+        """Read the signals in a thread, so that a slow disk or a hanging tool cannot stop the loop.
 
-    def _push_soon(self, report: HealthReport, now_s: float) -> bool:
-        """Start a push unless Fleet asked for a pause or the last one still runs; False when none was started."""
+        There is never more than one read at a time.
+        """
+        now_ns = time.time_ns()
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(self._source.read, now_ns))
+        await asyncio.wait({self._reading}, timeout=max(self._settings.push_interval_s, 1.0))
+        problem, seen = "reading the signals takes too long", None
+        if self._reading.done():
+            try:
+                seen, problem = self._reading.result(), ""
+            except Exception as error:  # noqa: BLE001 - a source that fails costs one observation, not the agent
+                problem = f"{type(error).__name__}: {error}"
+            self._reading = None
+        if problem:
+            seen = Observation(at_s=now_ns / 1e9, launches=None, problem=problem)
+        if seen is not None and seen.launches is None:
+            self.counters.failed_reads += 1
+        return seen
+
+    def _start_push(self, report: HealthReport, now_s: float) -> bool:
+        """Start a push unless Fleet asked for a pause or the last push still runs.
+
+        Return whether a push was started.
+        """
         if now_s < self._not_before_s:
             self.counters.skipped_pushes["backoff"] += 1
             return False
@@ -208,8 +170,8 @@ class PushLoop:
     async def _push(self, report: HealthReport) -> None:
         self.last_push = health_request(self.monitor.identity, report)
         reply = await self._post(self.last_push)
-        self._absorb(reply)
-        self._judge()
+        self._apply_reply(reply)
+        self._classify()
         if reply.outcome is not PushOutcome.OK:
             return
         for episode, event in list(self._events.items()):
@@ -217,28 +179,27 @@ class PushLoop:
                 await self._post(event_request(self.monitor.identity, event), retry=False)
             ).outcome
             self.counters.events[outcome.value] += 1
-            if (
-                self._events.get(episode) is event
-            ):  # one attempt each; a newer one waits for the next push
+            # one attempt per event; a newer event of the episode waits for the next push
+            if self._events.get(episode) is event:
                 del self._events[episode]
 
     async def _post(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
         try:
             return await self._client.push(request, retry=retry)
-        except Exception as error:  # noqa: BLE001 - whatever a client does costs one push, not the agent
+        except Exception as error:  # noqa: BLE001 - a client that fails costs one push, not the agent
             return PushReply(
                 outcome=PushOutcome.TRANSPORT, detail=f"{type(error).__name__}: {error}"
             )
 
-    def _judge(self) -> None:
+    def _classify(self) -> None:
         evaluation = self.monitor.classify(time.monotonic(), time.time_ns())
         if evaluation is not None:
-            self._log_judgement(evaluation)
+            self.reporter.log_evaluation(evaluation)
             if evaluation.message is not None:
-                self._tell(evaluation)
+                self._report(evaluation, evaluation.message)
 
-    def _absorb(self, reply: PushReply) -> None:
-        """What the reply brought: outcome, threshold, verdicts, a wish for patience."""
+    def _apply_reply(self, reply: PushReply) -> None:
+        """Apply what a reply carries: outcome, threshold, verdicts and Retry-After."""
         now_s = time.monotonic()
         self.counters.pushes[reply.outcome.value] += 1
         self.counters.headers[reply.delivery.value] += 1
@@ -248,7 +209,7 @@ class PushLoop:
             self.monitor.threshold_received(reply.delivery, reply.threshold, now_s)
         self._not_before_s = now_s + reply.retry_after_s if reply.retry_after_s else 0.0
         if reply.outcome is not PushOutcome.OK:
-            self._warn(
+            self.reporter.warn(
                 f"push_{reply.outcome.value}",
                 now_s,
                 detail=reply.detail[:MAX_DETAIL],
@@ -256,69 +217,23 @@ class PushLoop:
                 **({"next": NEXT_STEP[reply.outcome]} if reply.outcome in NEXT_STEP else {}),
             )
         elif reply.rejected_points:
-            self._warn(
+            self.reporter.warn(
                 "push_partly_rejected",
                 now_s,
                 detail=reply.detail[:MAX_DETAIL],
                 points=reply.rejected_points,
             )
         if reply.delivery.value == "rejected":
-            self._warn("threshold_rejected", now_s)
-        self.hear(reply.verdicts)
+            self.reporter.warn("threshold_rejected", now_s)
+        self.reporter.receive(reply.verdicts)
 
-    def hear(self, verdicts: Sequence[Verdict]) -> None:
-        """What Fleet decided about this node and its ranks. Every change goes to the socket, news also to the log."""
-        for verdict in verdicts:
-            before = self._heard.pop(verdict.episode, None)
-            self._heard[verdict.episode] = verdict
-            if before != verdict:
-                self._say(verdict_line(verdict, self.monitor.identity.cluster, time.time_ns()))
-                if before is None or (before.state, before.cause) != (verdict.state, verdict.cause):
-                    self._log_verdict(verdict)
-        while len(self._heard) > MAX_VERDICTS:
-            del self._heard[next(iter(self._heard))]
-
-    @property
-    def verdicts(self) -> dict[str, Verdict]:
-        """Open ones, by episode."""
-        return {
-            episode: one
-            for episode, one in self._heard.items()
-            if one.state is not VerdictState.RESOLVED
-        }
-
-    def _log_verdict(self, verdict: Verdict) -> None:
-        self.counters.verdicts[verdict.state.value] += 1
-        level = logging.WARNING if verdict.state is VerdictState.STRAGGLER else logging.INFO
-        log.log(level, "verdict", extra=verdict_facts(verdict))
-
-    def _tell(self, evaluation: Evaluation) -> None:
-        """The same message on all channels: socket and log now, Fleet with the push, tracing on its own."""
-        assert evaluation.message is not None
-        event = evaluation.message.event
-        facts = {
-            "score": event.score,
-            "threshold": event.threshold,
-            "mode": event.mode.value,
-            "episode": event.event_id,
-        }
-        if evaluation.raised:
-            self.counters.episodes += 1
-            log.info("straggler_raised", extra=facts | {"dominant": event.dominant_signal})
-        elif evaluation.closing is not None:
-            log.info("straggler_resolved", extra=facts | {"reason": evaluation.closing.value})
-        self._emit(evaluation.message)
-
-    def _tell_straggles(self, found: Sequence[Straggle]) -> None:
-        identity = self.monitor.identity
-        for line in found:
-            self.counters.straggles += 1
-            self._say(
-                msgspec.structs.replace(line, rank=identity.rank, world_size=identity.world_size)
-            )
+    def _report(self, evaluation: Evaluation, message: StragglerMessage) -> None:
+        self.reporter.log_episode(evaluation, message)
+        self._emit(message)
 
     def _emit(self, message: StragglerMessage) -> None:
-        self._say(message.line)
+        """Send a message to the socket now and to Fleet with the next push, and export its span."""
+        self.reporter.send_line(message.line)
         self._keep_event(message.event)
         if self._on_event is not None:
             task = asyncio.ensure_future(self._on_event(message.event))
@@ -330,11 +245,7 @@ class PushLoop:
         while len(self._events) > MAX_OPEN_EVENTS:
             del self._events[next(iter(self._events))]
 
-    def _say(self, line: SocketLine) -> None:
-        if self._socket is not None:
-            self._socket.send(encode_line(line))
-
-    async def _keep_polling(self, stop: asyncio.Event) -> None:
+    async def _poll_threshold(self, stop: asyncio.Event) -> None:
         poll = self._poll
         if poll is None:
             return
@@ -357,17 +268,19 @@ class PushLoop:
             if reply.outcome.value == "ok":
                 self.monitor.threshold_polled(reply.threshold, time.monotonic())
             else:
-                self._warn(f"poll_{reply.outcome.value}", time.monotonic(), detail=reply.detail)
+                self.reporter.warn(
+                    f"poll_{reply.outcome.value}", time.monotonic(), detail=reply.detail
+                )
         await poll.close()
 
-    async def _keep_alive(self, stop: asyncio.Event) -> None:
-        if self._socket is None:
+    async def _send_heartbeats(self, stop: asyncio.Event) -> None:
+        if not self.reporter.has_socket:
             return
         while not await _stopped_within(stop, HEARTBEAT_S):
-            self._say(self.monitor.heartbeat(time.time_ns()))
+            self.reporter.send_line(self.monitor.heartbeat(time.time_ns()))
 
-    async def _keep_file(self, stop: asyncio.Event) -> None:
-        """Save now and then, so that kill -9 costs at most a minute of baseline."""
+    async def _save_regularly(self, stop: asyncio.Event) -> None:
+        """Save the baseline every minute, so that kill -9 loses at most that much."""
         while not await _stopped_within(stop, CHECKPOINT_S):
             await self._save()
 
@@ -382,7 +295,7 @@ class PushLoop:
         try:
             await asyncio.to_thread(save_baseline, path, baseline, policy, time.time_ns())
         except OSError as error:
-            self._warn(
+            self.reporter.warn(
                 "baseline_not_saved", time.monotonic(), path=str(path), detail=error.strerror
             )
 
@@ -393,52 +306,26 @@ class PushLoop:
         if message is not None:
             self._emit(message)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 for event in self._events.values():
                     await self._post(event_request(self.monitor.identity, event), retry=False)
         if self._side_tasks:
-            await asyncio.wait(self._side_tasks, timeout=FAREWELL_S)
+            await asyncio.wait(self._side_tasks, timeout=SHUTDOWN_TIMEOUT_S)
         await self._save()
         await self._client.close()
         self._source.close()
 
-    def _log_look(self, evaluation: Evaluation, look: Observation, now_s: float) -> None:
-        if look.problem:
-            self._warn("look_failed", now_s, problem=look.problem)
-        for signal, kind in evaluation.score.anomalies if evaluation.score else ():
-            self._warn(f"signal_{kind}_{signal}", now_s)
-        self._log_judgement(evaluation)
-
-    def _log_judgement(self, evaluation: Evaluation) -> None:
-        mode = evaluation.decision.mode
-        if mode is not self._mode:
-            why = {"why": WITHOUT_PEERS} if mode is DetectionMode.LOCAL_BASELINE else {}
-            log.info(
-                "mode_changed",
-                extra={"mode": mode.value, "was": self._mode and self._mode.value, **why},
-            )
-            self._mode = mode
-        if evaluation.is_host_load_only and evaluation.score is not None:
-            facts = {
-                "score": evaluation.score.value,
-                "threshold": evaluation.decision.threshold,
-                "low": evaluation.dominant,
-            }
-            self._warn("not_named", time.monotonic(), **facts, why=WITHOUT_PEERS)
-
-    def _warn(self, name: str, now_s: float, **facts: object) -> None:
-        if now_s - self._warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S:
-            self._warned_s[name] = now_s
-            log.warning(name, extra=facts)
-
 
 def jittered(interval_s: float, share: float, chance: random.Random) -> float:
-    """The interval, longer or shorter by up to a share of it, so that agents started together drift apart."""
+    """Return the interval, changed by up to `share` at random.
+
+    Agents that were started together drift apart.
+    """
     return interval_s * chance.uniform(1 - share, 1 + share)
 
 
 async def _stopped_within(stop: asyncio.Event, seconds: float) -> bool:
-    """Sleep, but not longer than until `stop`."""
+    """Sleep until the time is over or `stop` is set; return whether it is set."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), max(seconds, 0.0))
     return stop.is_set()

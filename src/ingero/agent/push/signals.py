@@ -10,7 +10,7 @@ import msgspec
 
 from ingero.agent.host import proc
 from ingero.agent.host.gpu import Gpus
-from ingero.agent.push.counters import CgroupCounters
+from ingero.agent.push.cgroup_counters import CgroupCounters
 from ingero.core.health.observation import GpuInfo, Observation
 from ingero.core.health.score import Signals
 from ingero.core.health.throttle import ThrottleReason, decode_throttle

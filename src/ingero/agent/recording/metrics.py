@@ -1,4 +1,4 @@
-"""Prometheus view of a recording: what was seen, what was kept, how large the file is."""
+"""Prometheus metrics of a recording: records read, rows kept, size of the file."""
 
 import asyncio
 import contextlib
@@ -10,35 +10,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ingero.agent.ebpf.metrics import Traced, tracer_families
+from ingero.agent.ebpf.metrics import TracerView, tracer_families
 from ingero.agent.recording.app import TraceApp
-from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
+from ingero.contract import api_paths
+from ingero.contract.exposition import CONTENT_TYPE, Family, by_label, gauge, render, total
 from ingero.storage.trace.database import RecordingState, sibling_files
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind
 
 
 def recording_families(app: TraceApp) -> list[Family]:
-    """Read anew for every scrape."""
+    """Return the metrics of a recording, computed for each scrape."""
     totals, found = app.recorder.totals, [str(chain.severity) for chain in app.recorder.chains]
     return [
-        counter(
+        by_label(
             "ingero_trace_records_total",
-            "Records taken from the probes",
-            [
-                ((("kind", "event"),), totals.events),
-                ((("kind", "collective"),), totals.collectives),
-            ],
+            "Records read from the probes",
+            "kind",
+            {"event": totals.events, "collective": totals.collectives},
         ),
-        _total("ingero_trace_unusual_total", "Calls far above their median", totals.anomalies),
+        total(
+            "ingero_trace_unusual_total",
+            "Calls that took much longer than their median",
+            totals.anomalies,
+        ),
         gauge(
             "ingero_trace_chains",
             "Causal chains found now",
             [((("severity", each),), found.count(each)) for each in ("HIGH", "MEDIUM", "LOW")],
         ),
-        _total(
+        total(
             "ingero_trace_python_names_skipped_total",
-            "Python frames left out",
+            "Python frames whose names were not read",
             app.stacks.skipped_names,
         ),
         *_annotation_families(app),
@@ -51,10 +54,11 @@ def _annotation_families(app: TraceApp) -> list[Family]:
         return []
     outcomes = {"accepted": app.annotations.accepted, **app.annotations.rejected}
     return [
-        counter(
+        by_label(
             "ingero_trace_annotations_total",
-            "Lines of the annotation socket by what became of them",
-            [((("outcome", outcome),), count) for outcome, count in sorted(outcomes.items())],
+            "Lines received on the annotation socket, by outcome",
+            "outcome",
+            outcomes,
         )
     ]
 
@@ -72,14 +76,10 @@ def _file_families(app: TraceApp) -> list[Family]:
     }
     is_recording = float(writer.state is RecordingState.RECORDING)
     return [
-        counter(
-            "ingero_trace_rows_total",
-            "Rows by what became of them",
-            [((("outcome", outcome),), count) for outcome, count in outcomes.items()],
-        ),
-        _total("ingero_trace_db_pruned_rows_total", "Oldest rows removed", counters.pruned),
-        _total("ingero_trace_db_rollovers_total", "Files moved aside", counters.rollovers),
-        _total(
+        by_label("ingero_trace_rows_total", "Rows by outcome", "outcome", outcomes),
+        total("ingero_trace_db_pruned_rows_total", "Oldest rows removed", counters.pruned),
+        total("ingero_trace_db_rollovers_total", "Files moved aside", counters.rollovers),
+        total(
             "ingero_trace_db_rollover_failures_total",
             "Files not moved aside",
             counters.rollover_failures,
@@ -87,10 +87,6 @@ def _file_families(app: TraceApp) -> list[Family]:
         gauge("ingero_trace_db_bytes", "Size on disk, log included", [((), _size_bytes(path))]),
         gauge("ingero_trace_recording", "1 while rows reach the disk", [((), is_recording)]),
     ]
-
-
-def _total(name: str, help: str, value: int) -> Family:
-    return counter(name, help, [((), value)])
 
 
 def _size_bytes(path: Path) -> int:
@@ -101,17 +97,20 @@ def _size_bytes(path: Path) -> int:
     return size
 
 
-def serve_metrics(endpoint: str, app: TraceApp, tracer: Traced) -> str:
-    """Serve both views on HOST:PORT for as long as the process lives; says where, as the kernel may choose the port."""
+def serve_metrics(endpoint: str, app: TraceApp, tracer: TracerView) -> str:
+    """Serve the metrics of tracer and recording on HOST:PORT until the process ends.
+
+    Return the address, because the kernel may choose the port.
+    """
 
     async def page(_: Request) -> Response:
         return Response(
             render(tracer_families(tracer) + recording_families(app)), media_type=CONTENT_TYPE
         )
 
-    listener = HttpListener(Starlette(routes=[Route("/metrics", page)]), bind(endpoint))
+    listener = HttpListener(Starlette(routes=[Route(api_paths.PROMETHEUS, page)]), bind(endpoint))
     threading.Thread(target=asyncio.run, args=(_serve(listener),), daemon=True).start()
-    return f"http://{listener.address}/metrics"
+    return f"http://{listener.address}{api_paths.PROMETHEUS}"
 
 
 async def _serve(listener: HttpListener) -> None:
