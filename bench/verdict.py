@@ -13,7 +13,7 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.lag import match_collectives, measure_lag
 from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 from ingero.core.verdict.table import Member
 
 RANKS = 10_000

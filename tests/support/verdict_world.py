@@ -4,7 +4,7 @@ import numpy as np
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 from ingero.core.verdict.table import Member
 
 START_S = 1_000_000.0

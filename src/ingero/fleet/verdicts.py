@@ -19,8 +19,8 @@ from ingero.core.collectives.lag import measure_lag
 from ingero.core.collectives.live_steps import LiveSteps
 from ingero.core.collectives.matcher import CollectiveMatcher
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.own_times import make_batch
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.samples import make_batch
 from ingero.core.verdict.table import Member
 from ingero.fleet.silences import Silences
 

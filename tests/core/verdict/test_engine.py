@@ -9,8 +9,8 @@ from tests.support.verdict_world import ONSET, START_S, blamed, member, noise, r
 
 from ingero.contract.verdict import CauseClass, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.own_times import make_batch
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.samples import make_batch
 from ingero.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from tests.support.verdict_world import START_S, member, noise, run, slowed
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import GONE_S, VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 
 SHORT_JOBS = 3000
 EVERY_S = 60  # a new one

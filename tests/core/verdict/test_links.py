@@ -5,7 +5,7 @@ from tests.support.verdict_world import START_S, blamed, member, noise
 
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 
 RANKS, ONSET = 8, 200
 

@@ -6,7 +6,7 @@ from tests.support.verdict_world import ONSET, START_S, blamed, member, noise, r
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 
 
 def go_on(

@@ -6,7 +6,7 @@ from tests.support.verdict_world import START_S, member, run, slowed
 
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict.engine import VerdictEngine
-from ingero.core.verdict.samples import make_batch
+from ingero.core.verdict.own_times import make_batch
 
 RANKS, SLOW, HEALTHY_S, USD = 8, 3, 110, 2.0
 SERIAL = (

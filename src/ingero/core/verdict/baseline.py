@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.verdict.channels import MAX_SHIFT
+from ingero.core.verdict.own_times import Index
 from ingero.core.verdict.policy import (
     BIAS_CAP,
     CLIP,
@@ -13,7 +14,6 @@ from ingero.core.verdict.policy import (
     drift_allowance,
     samples_between_alarms,
 )
-from ingero.core.verdict.samples import Index
 from ingero.core.verdict.scale import autocorrelation, qn, thinned
 from ingero.core.verdict.table import HEALTHY, HISTORY, CohortRows, MemberRows
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.robust import group_medians
+from ingero.core.verdict.own_times import Column, Index
 from ingero.core.verdict.policy import CLIP
-from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import HISTORY, ONSETS, RECENT, SUSPECT, CohortRows, MemberRows
 
 STALL_SCALES = 5.0

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from ingero.contract.verdict import Verdict
 from ingero.core.verdict import baseline
 from ingero.core.verdict.channels import recent_effect
-from ingero.core.verdict.decide import Docket
-from ingero.core.verdict.intake import MIN_PEERS, SMOOTH, take_frame, take_loose
+from ingero.core.verdict.decision import Docket
+from ingero.core.verdict.own_times import UNNUMBERED, Column, FrameBuffer, SampleBatch, select
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.samples import UNNUMBERED, Column, FrameBuffer, SampleBatch, select
+from ingero.core.verdict.residuals import MIN_PEERS, SMOOTH, take_frame, take_loose
 from ingero.core.verdict.table import STRAGGLER, Member, State
 
 ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past

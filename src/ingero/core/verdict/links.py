@@ -7,7 +7,7 @@ is its transfer. Seen over a whole job it rises with its links only, not with a 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.verdict.samples import Column, SampleBatch
+from ingero.core.verdict.own_times import Column, SampleBatch
 from ingero.core.verdict.table import CohortRows
 
 SMOOTH = 0.02  # per step

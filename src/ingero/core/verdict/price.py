@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.cost import loss_per_hour
+from ingero.core.verdict.own_times import Column, Index
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import (
     ALARM_FRAMES,
     FRAMES,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.verdict.samples import Column, Index
+from ingero.core.verdict.own_times import Column, Index
 
 HISTORY = 240  # samples the baseline is made of before it is frozen
 RECENT = 5  # residuals whose median is the effect

@@ -7,11 +7,11 @@ import numpy as np
 
 from ingero.contract.collective import CollectiveSource
 from ingero.contract.verdict import CauseClass, Verdict, VerdictState
-from ingero.core.verdict import guard
+from ingero.core.verdict import fleet_events
 from ingero.core.verdict.channels import stall_period
+from ingero.core.verdict.own_times import Column, Index
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.core.verdict.price import own_shown, price, recent_frames
-from ingero.core.verdict.samples import Column, Index
 from ingero.core.verdict.table import CHRONIC, RECENT, STALL, Member, MemberRows, State
 
 NEXT_STEP = {
@@ -22,14 +22,14 @@ NEXT_STEP = {
     CauseClass.UNKNOWN: "start the job with `ingero run` so that GPU-timed collectives tell compute from host",
 }
 FLEET_CAUSE = {
-    guard.SPLIT: CauseClass.STRUCTURAL,
-    guard.LINKS: CauseClass.NETWORK,
-    guard.STOPPED: CauseClass.HANG,
+    fleet_events.SPLIT: CauseClass.STRUCTURAL,
+    fleet_events.LINKS: CauseClass.NETWORK,
+    fleet_events.STOPPED: CauseClass.HANG,
 }
 FLEET_NEXT = {
-    guard.SPLIT: "label what differs (GPU model, role), so that each group has its own cohort",
-    guard.LINKS: "read NIC and switch counters; `ingero blame` on saved rings of the plugin names the communicator",
-    guard.STOPPED: "if it should run: `ingero blame --live` on its nodes reads their dumps and names the rank",
+    fleet_events.SPLIT: "label what differs (GPU model, role), so that each group has its own cohort",
+    fleet_events.LINKS: "read NIC and switch counters; `ingero blame` on saved rings of the plugin names the communicator",
+    fleet_events.STOPPED: "if it should run: `ingero blame --live` on its nodes reads their dumps and names the rank",
 }
 
 
@@ -89,17 +89,17 @@ def describe_fleet(state: State, cohort: int, kind: int, moved: int, live: int) 
             "\x1f".join((*key, f"{since:.3f}")).encode(), digest_size=8
         ).hexdigest(),
         state=VerdictState.NOT_SURE
-        if kind in (guard.SPLIT, guard.STOPPED)
+        if kind in (fleet_events.SPLIT, fleet_events.STOPPED)
         else VerdictState.FLEET_EVENT,
         node="",
         job=key[1] or None,
         cause=FLEET_CAUSE.get(kind, CauseClass.FLEET),
         excess=round(float(np.expm1(cohorts.level[cohort] - cohorts.usual[cohort])), 4)
-        if kind == guard.SLOWER
+        if kind == fleet_events.SLOWER
         else None,
         since=round(since, 3),
         peers=live,
-        evidence=guard.describe(cohorts, cohort, kind, moved, live),
+        evidence=fleet_events.describe(cohorts, cohort, kind, moved, live),
         next_step=FLEET_NEXT.get(
             kind, "look for what they share: switch, storage, power, a code or data change"
         ),

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.verdict.links import links_of
+from ingero.core.verdict.own_times import Column
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import CohortRows
 
 CLEAR, TOGETHER, COVERAGE, SPLIT, SLOWER, LINKS, STOPPED = range(7)

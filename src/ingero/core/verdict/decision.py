@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict, VerdictState
-from ingero.core.verdict import guard
+from ingero.core.verdict import fleet_events
 from ingero.core.verdict.channels import (
     STALL_BAR,
     is_persistent,
@@ -15,11 +15,10 @@ from ingero.core.verdict.channels import (
     recent_effect,
     stalls_alone,
 )
-from ingero.core.verdict.episodes import describe_fleet, describe_member, error_bars
 from ingero.core.verdict.links import judge_links
+from ingero.core.verdict.own_times import Column
 from ingero.core.verdict.policy import BIAS_CAP, VerdictPolicy, samples_between_alarms
 from ingero.core.verdict.price import find_hidden, recent_frames
-from ingero.core.verdict.samples import Column
 from ingero.core.verdict.table import (
     CHRONIC,
     FAST,
@@ -30,6 +29,7 @@ from ingero.core.verdict.table import (
     SUSPECT,
     State,
 )
+from ingero.core.verdict.verdicts import describe_fleet, describe_member, error_bars
 
 Mask = NDArray[np.bool_]
 
@@ -61,7 +61,7 @@ class Docket:
         moved = np.bincount(cohort[moving], minlength=self._state.cohorts.size).astype(np.float64)
         known = np.bincount(cohort[judged], minlength=self._state.cohorts.size).astype(np.float64)
         links = judge_links(self._state.cohorts, self._step_s(judged), now_s)
-        guards, blocked = guard.judge(
+        guards, blocked = fleet_events.judge(
             self._state.cohorts, moved, known, reporting, links, now_s=now_s, policy=self._policy
         )
         changed = self._abandoned() + self._fleet_events(guards, moved, reporting, now_s)
@@ -247,7 +247,7 @@ class Docket:
         self, guards: NDArray[np.int8], moved: Column, reporting: Column, now_s: float
     ) -> list[Verdict]:
         cohorts, size = self._state.cohorts, self._state.cohorts.size
-        adopt = (guards == guard.SLOWER) & (cohorts.guard[:size] == guard.SLOWER)
+        adopt = (guards == fleet_events.SLOWER) & (cohorts.guard[:size] == fleet_events.SLOWER)
         adopt &= now_s - cohorts.guard_since[:size] >= ADOPT_S
         cohorts.usual[:size][adopt] = cohorts.level[:size][adopt]
         changed = []
@@ -257,7 +257,7 @@ class Docket:
                 changed.append(
                     msgspec.structs.replace(before, state=VerdictState.RESOLVED, next_step="")
                 )
-            if guards[cohort] != guard.CLEAR:
+            if guards[cohort] != fleet_events.CLEAR:
                 cohorts.guard_since[cohort] = now_s
                 event = describe_fleet(
                     self._state,

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from ingero.core.robust import peer_medians
 from ingero.core.verdict.channels import fast_update, learn, stall_update
 from ingero.core.verdict.links import follow_transfer, time_inside
-from ingero.core.verdict.samples import Column, Frame, Index, SampleBatch, latest, select
+from ingero.core.verdict.own_times import Column, Frame, Index, SampleBatch, latest, select
 from ingero.core.verdict.table import FRAMES, HEALTHY, State
 
 SAMPLE_S = 1.0  # steps are averaged into samples of about this long
