@@ -13,8 +13,8 @@ from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.lag import match_collectives, measure_lag
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.table import Member
 
 RANKS = 10_000
 WARM_TICKS, MEASURED_TICKS = 140, 60

@@ -6,8 +6,8 @@ from ingero.contract.verdict import VerdictState
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.own_time import own_segments
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.table import Member
 
 RANKS, STEPS, ONSET = 8, 300, 200
 START_S = 1_000_000.0

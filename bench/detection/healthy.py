@@ -11,8 +11,8 @@ from bench.detection.score import Score
 from bench.detection.world import World
 from ingero.contract.verdict import VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.table import Member
 
 MIX = [3] * 170 + [8] * 64 + [64] * 8 + [512]  # 2,046 ranks in 243 fleets of every size
 BLOCK_S = 600

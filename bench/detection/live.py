@@ -6,8 +6,8 @@ from bench.detection.detectors import Outcome
 from bench.detection.world import World
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import SampleBatch, make_batch
-from ingero.core.verdict.table import Member
 
 START_S = 1_000_000.0
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ingero.fleet.verdict_metrics import verdict_families
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 
@@ -20,7 +20,7 @@ def test_rules_use_only_series_that_fleet_serves() -> None:
         for g in yaml.safe_load((FOLDER / "ingero-rules.yml").read_text())["groups"]
         for r in g["rules"]
     ]
-    known = {family.name for family in verdict_families(VerdictDesk())} | {
+    known = {family.name for family in verdict_families(VerdictService())} | {
         r["record"] for r in rules if "record" in r
     }
     used = {name for rule in rules for name in re.findall(r"ingero[a-z_:]*[a-z]", rule["expr"])}

@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.fleet.test_receive import PB, post
-from tests.fleet.test_verdicts import own_time_push
 from tests.support.pushes import running
+from tests.support.verdict_pushes import own_time_push
 
 from ingero.config.providers import ProviderLookup, ProviderRules
 from ingero.contract import names

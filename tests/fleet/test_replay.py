@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fleet.test_verdicts import START_S, own_time_push
+from tests.support.verdict_pushes import START_S, own_time_push
 
 from ingero.cli.dispatch import run
 from ingero.config.rates import encode_rates, load_rates
@@ -14,7 +14,7 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ForeignFile
 from ingero.fleet.metrics import recording_families
 from ingero.fleet.replay import encode_one, replay
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, read_inputs
 
 
@@ -23,7 +23,7 @@ def recorded(tmp_path: Path) -> Path:
     """A job of four ranks of which one turns 20 % slower, as Fleet records it."""
     folder = tmp_path / "inputs"
     log = InputLog(folder, encode_rates(load_rates()))
-    desk, rng = VerdictDesk(load_rates()), np.random.default_rng(5)
+    service, rng = VerdictService(load_rates()), np.random.default_rng(5)
     for second in range(140):
         for rank in range(4):
             own = (
@@ -33,9 +33,9 @@ def recorded(tmp_path: Path) -> Path:
             )
             request = own_time_push(f"n{rank}", rank, second, own)
             log.write(PUSH, START_S + second, "c", encode_protobuf(request))
-            desk.take(request, "c", START_S + second)
+            service.take(request, "c", START_S + second)
         log.write(TICK, START_S + second)
-        for cluster, verdict in desk.tick(START_S + second):
+        for cluster, verdict in service.tick(START_S + second):
             log.write(VERDICT, START_S + second, cluster, encode_one(verdict))
     log.close()
     return folder
@@ -46,8 +46,8 @@ def test_replay_says_the_same_and_why_the_others_were_not_blamed(recorded: Path)
     assert result.is_same
     assert {each.verdict.node for each in result.verdicts} == {"n2"}
     assert str(result.verdicts[-1].verdict.state) == "straggler"
-    assert {standing.reason for standing in result.verdicts[0].peers} == {
-        "below the bar: as fast as its peers"
+    assert {peer.reason for peer in result.verdicts[0].peers} == {
+        "below its limit: as fast as its peers"
     }
     assert len(result.verdicts[0].peers) == 3
 
@@ -56,7 +56,7 @@ def test_the_command_shows_one_episode(recorded: Path, capsys: pytest.CaptureFix
     episode = replay(recorded).verdicts[0].verdict.episode
     assert run(["replay", episode, "--dir", str(recorded)]) == 0
     shown = capsys.readouterr().out
-    assert "below the bar" in shown
+    assert "below its limit" in shown
     assert "every verdict came out the same" in shown
     assert run(["replay", str(recorded), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.fleet.test_receive import PB, post
-from tests.fleet.test_verdicts import START_S, said_of_a_job
 from tests.support.pushes import protobuf, running
+from tests.support.verdict_pushes import START_S, verdicts_of_a_job
 
 from ingero.cli.commands.silence import command
 from ingero.cli.commands.status import command as status_command
@@ -21,7 +21,7 @@ from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import ConfigError, StoreError
 from ingero.fleet.silences import MAX_SILENCES, Silences
 from ingero.fleet.verdict_metrics import verdict_families
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 
 NOW_S = 1_700_000_000.0
 
@@ -77,17 +77,22 @@ def test_silences_are_bounded_and_those_that_are_over_make_room() -> None:
 
 
 def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() -> None:
-    desk = VerdictDesk()
-    desk.silences.put(asked(for_s=86400), START_S)
-    raised = [v for _, v in said_of_a_job(desk, seconds=160) if v.state is VerdictState.STRAGGLER]
+    service = VerdictService()
+    service.silences.put(asked(for_s=86400), START_S)
+    raised = [
+        v for _, v in verdicts_of_a_job(service, seconds=160) if v.state is VerdictState.STRAGGLER
+    ]
     assert [(v.node, v.silenced) for v in raised] == [
         ("n5", "")
     ]  # what replay compares knows no silences
-    assert "fan is being replaced" in decode_verdicts(desk.texts["c", "n5"])[0].silenced
-    assert "fan is being replaced" in desk.told("c")[0].silenced
-    assert 'silenced="true"' in render(verdict_families(desk)).decode()
+    assert "fan is being replaced" in decode_verdicts(service.texts["c", "n5"])[0].silenced
+    assert "fan is being replaced" in service.recent_verdicts("c")[0].silenced
+    assert 'silenced="true"' in render(verdict_families(service)).decode()
     record = (
-        verdict_logs([("c", desk.told("c")[0])], 1).resource_logs[0].scope_logs[0].log_records[0]
+        verdict_logs([("c", service.recent_verdicts("c")[0])], 1)
+        .resource_logs[0]
+        .scope_logs[0]
+        .log_records[0]
     )
     assert record.body is not None and "fan is being replaced" in str(record.body.string_value)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.verdict_pushes import START_S, own_time_push, verdicts_of_a_job
 
 from ingero.config.rates import parse_rates
 from ingero.contract import names
@@ -24,52 +25,24 @@ from ingero.contract.otlp.values import (
     ScopeMetrics,
     attributes,
 )
-from ingero.contract.verdict import CauseClass, Verdict, VerdictState, decode_verdicts
+from ingero.contract.verdict import CauseClass, VerdictState, decode_verdicts
 from ingero.contract.verdict_otlp import verdict_logs
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.verdict_metrics import verdict_families
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 
-START_S = 1_700_000_000.0
 RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 2.0\nproviders: {onprem: {X: 1}}\n"
 
 
-def own_time_push(node: str, rank: int, step: int, own_ms: float) -> MetricsRequest:
-    identity = {names.NODE_ID: node, names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: rank}
-    point = NumberPoint(attributes=attributes({names.STEP: step}), as_double=own_ms)
-    metric = Metric(name=names.STEP_OWN_TIME_MS, gauge=Gauge(data_points=(point,)))
-    return MetricsRequest(
-        (
-            ResourceMetrics(
-                resource=Resource(attributes=attributes(identity)),
-                scope_metrics=(ScopeMetrics(metrics=(metric,)),),
-            ),
-        )
-    )
-
-
-def said_of_a_job(desk: VerdictDesk, seconds: int) -> list[tuple[str, Verdict]]:
-    """Eight ranks, a push a second each; rank 5 turns 10 % slower after two minutes."""
-    rng = np.random.default_rng(1)
-    said: list[tuple[str, Verdict]] = []
-    for second in range(seconds):
-        for rank in range(8):
-            slow = 1.1 if rank == 5 and second >= 120 else 1.0
-            own = 500 * slow * float(np.exp(rng.normal(0, 0.005)))
-            desk.take(own_time_push(f"n{rank}", rank, second, own), "c", START_S + second)
-        said += desk.tick(START_S + second)
-    return said
-
-
 def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
-    desk = VerdictDesk(parse_rates(RATES, "rates"))
-    said = said_of_a_job(desk, seconds=180)
+    service = VerdictService(parse_rates(RATES, "rates"))
+    said = verdicts_of_a_job(service, seconds=180)
     raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.rank) for v in raised] == [("n5", 5)]
-    assert decode_verdicts(desk.texts["c", "n5"])[0].episode == raised[0].episode
-    assert ("c", "n4") not in desk.texts
+    assert decode_verdicts(service.texts["c", "n5"])[0].episode == raised[0].episode
+    assert ("c", "n4") not in service.texts
     assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
-    page = render(verdict_families(desk)).decode()
+    page = render(verdict_families(service)).decode()
     assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page
     record = verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
     assert record.event_name == names.VERDICT_EVENT
@@ -117,24 +90,24 @@ def collectives(
 def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
     is_host: bool, cause: CauseClass
 ) -> None:
-    desk = VerdictDesk()
+    service = VerdictService()
     rng = np.random.default_rng(2)
     said = []
     for second in range(150):
         slow = 3 if second >= 110 else None
         for request_node in range(4):
             mine = collectives_cache(second, slow, rng, is_host, request_node)
-            desk.take(encode_collectives(mine, "c", f"n{request_node}"), "c", START_S + second)
-        said += desk.tick(START_S + second)
+            service.take(encode_collectives(mine, "c", f"n{request_node}"), "c", START_S + second)
+        said += service.tick(START_S + second)
     raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
     assert {(v.node, v.rank) for v in raised} == {("n1", 3)}
     assert raised[0].cause is cause
     assert "peers wait" in raised[0].evidence
-    page = render(verdict_families(desk)).decode()
+    page = render(verdict_families(service)).decode()
     assert 'ingero_collective_lateness_ms{cluster_id="c",node_id="n1",rank="3"}' in page
-    desk.tick(START_S + 200)
+    service.tick(START_S + 200)
     assert (
-        "ingero_collective_lateness_ms{" not in render(verdict_families(desk)).decode()
+        "ingero_collective_lateness_ms{" not in render(verdict_families(service)).decode()
     )  # nobody measures it now
 
 
@@ -166,10 +139,14 @@ def test_points_that_cannot_be_read_are_counted_and_the_rest_is_used() -> None:
     resource = request.resource_metrics[0]
     scopes = (*resource.scope_metrics, ScopeMetrics(metrics=(bad,)))
     both = MetricsRequest((ResourceMetrics(resource=resource.resource, scope_metrics=scopes),))
-    desk = VerdictDesk(max_clusters=1)
-    desk.take(both, "c", START_S)
-    desk.take(both, "another", START_S)
-    assert (desk.counters.malformed, desk.counters.own_times, desk.counters.refused_clusters) == (
+    service = VerdictService(max_clusters=1)
+    service.take(both, "c", START_S)
+    service.take(both, "another", START_S)
+    assert (
+        service.counters.malformed,
+        service.counters.own_times,
+        service.counters.refused_clusters,
+    ) == (
         1,
         1,
         1,
@@ -177,45 +154,45 @@ def test_points_that_cannot_be_read_are_counted_and_the_rest_is_used() -> None:
 
 
 def test_clusters_that_fell_silent_are_forgotten() -> None:
-    desk = VerdictDesk(max_clusters=1)
-    desk.take(own_time_push("n1", 0, 1, 500.0), "old", START_S)
-    desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S)
-    assert (list(desk.clusters), desk.counters.refused_clusters) == (["old"], 1)
-    desk.tick(START_S + 3600)
-    assert list(desk.clusters) == ["old"]
-    desk.tick(START_S + 3601)
-    desk.take(own_time_push("n1", 0, 1, 500.0), "new", START_S + 3601)
-    assert list(desk.clusters) == ["new"]
+    service = VerdictService(max_clusters=1)
+    service.take(own_time_push("n1", 0, 1, 500.0), "old", START_S)
+    service.take(own_time_push("n1", 0, 1, 500.0), "new", START_S)
+    assert (list(service.clusters), service.counters.refused_clusters) == (["old"], 1)
+    service.tick(START_S + 3600)
+    assert list(service.clusters) == ["old"]
+    service.tick(START_S + 3601)
+    service.take(own_time_push("n1", 0, 1, 500.0), "new", START_S + 3601)
+    assert list(service.clusters) == ["new"]
 
 
-def test_the_desk_keeps_nothing_of_a_job_long_over() -> None:
-    desk = VerdictDesk()
+def test_the_service_keeps_nothing_of_a_job_long_over() -> None:
+    service = VerdictService()
     records = collectives(1, None, np.random.default_rng(4), False)
-    desk.take(encode_collectives(records, "c", "n0"), "c", START_S)
-    desk.tick(START_S)
-    kept = desk.clusters["c"]
-    assert (len(kept.members), len(kept.sources), len(kept.lateness_s), len(kept.streams)) == (
+    service.take(encode_collectives(records, "c", "n0"), "c", START_S)
+    service.tick(START_S)
+    kept = service.clusters["c"]
+    assert (len(kept.members), len(kept.sources), len(kept.lateness_s), len(kept.live_steps)) == (
         8,
         8,
         8,
         8,
     )
     for step in range(0, 3700, 60):  # another job goes on
-        desk.take(own_time_push("n9", 0, step, 500.0), "c", START_S + step)
-        desk.tick(START_S + step)
+        service.take(own_time_push("n9", 0, step, 500.0), "c", START_S + step)
+        service.tick(START_S + step)
     assert list(kept.members) == list(kept.sources) == [("n9", "j", 0)]
-    assert (kept.lateness_s, kept.peer_lag_ms, kept.streams, len(kept.owners)) == ({}, {}, {}, 1)
-    page = render(verdict_families(desk)).decode()
+    assert (kept.lateness_s, kept.peer_lag_ms, kept.live_steps, len(kept.keys)) == ({}, {}, {}, 1)
+    page = render(verdict_families(service)).decode()
     assert 'ingero_fleet_verdict_freed_total{cluster_id="c",kind="rank"} 8' in page
     assert "ingero_collective_lateness_ms{" not in page
-    assert desk.watched("c") == {"judged": 0, "learning": 1}
+    assert service.rank_counts("c") == {"judged": 0, "learning": 1}
 
 
 def test_members_that_are_refused_leave_nothing_behind() -> None:
-    desk = VerdictDesk(policy=VerdictPolicy(max_members=1))
+    service = VerdictService(policy=VerdictPolicy(max_members=1))
     for rank in range(100):
-        desk.take(own_time_push(f"n{rank}", rank, 1, 500.0), "c", START_S)
-    assert (len(desk.clusters["c"].members), len(desk.clusters["c"].sources)) == (1, 1)
+        service.take(own_time_push(f"n{rank}", rank, 1, 500.0), "c", START_S)
+    assert (len(service.clusters["c"].members), len(service.clusters["c"].sources)) == (1, 1)
 
 
 whole = st.sampled_from([0, 1, 2, 7, -1, -4, 2**20, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)])
@@ -276,11 +253,11 @@ pushes = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(pushes, min_size=1, max_size=4))
-def test_whatever_is_pushed_the_desk_goes_on(hostile: list[MetricsRequest]) -> None:
+def test_whatever_is_pushed_the_service_goes_on(hostile: list[MetricsRequest]) -> None:
     """One number out of range once stopped every later tick, and a communicator of 2^31 ranks took 16 GB."""
-    desk = VerdictDesk()
+    service = VerdictService()
     for second, push in enumerate(hostile):
-        desk.take(push, "c", START_S + second)
-        desk.tick(START_S + second)
+        service.take(push, "c", START_S + second)
+        service.tick(START_S + second)
     for second in range(10, 14):
-        desk.tick(START_S + second)
+        service.tick(START_S + second)

@@ -4,8 +4,8 @@ import numpy as np
 
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.verdict.engine import VerdictEngine
+from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
-from ingero.core.verdict.table import Member
 
 START_S = 1_000_000.0
 ONSET = 150  # when `slowed` turns slow

@@ -23,7 +23,7 @@ from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 from ingero.transport.bearer import ListenerToken
 from ingero.transport.http import error_response, http_error, json_response, require_token
 from ingero.transport.otlp.server_http import otlp_endpoint
@@ -48,7 +48,9 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def threshold_app(processor: FleetProcessor, token: ListenerToken, desk: VerdictDesk) -> Starlette:
+def threshold_app(
+    processor: FleetProcessor, token: ListenerToken, verdicts: VerdictService
+) -> Starlette:
     """What agents ask when a push brought no threshold back, and what operators ask."""
 
     async def threshold(request: Request) -> Response:
@@ -60,9 +62,9 @@ def threshold_app(processor: FleetProcessor, token: ListenerToken, desk: Verdict
         clusters = [
             {
                 **_cluster(name, cluster),
-                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, desk.silences),
-                "ranks": desk.watched(name),
-                "verdicts": desk.told(name),
+                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, verdicts.silences),
+                "ranks": verdicts.rank_counts(name),
+                "verdicts": verdicts.recent_verdicts(name),
             }
             for name, cluster in sorted(processor.clusters.items())
         ]
@@ -72,7 +74,7 @@ def threshold_app(processor: FleetProcessor, token: ListenerToken, desk: Verdict
         routes=[
             Route("/api/v1/threshold", require_token(token, threshold)),
             Route("/api/v1/status", require_token(token, status)),
-            *silence_routes(desk.silences, token),
+            *silence_routes(verdicts.silences, token),
         ],
         exception_handlers={HTTPException: http_error},
     )

@@ -43,7 +43,7 @@ from ingero.fleet.replay import encode_one
 from ingero.fleet.series import ReceivedSeries, series_families
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
 from ingero.transport.bearer import ListenerToken, read_token_file
 from ingero.transport.http import HttpListener, TimedProtocol
@@ -109,7 +109,7 @@ class FleetService:
         )  # verdicts carry Unix time that never steps back
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
         self._providers = load_providers(verdict.providers_file)
-        self.verdicts = VerdictDesk(
+        self.verdicts = VerdictService(
             rates,
             max_clusters=settings.max_clusters,
             silences=Silences(verdict.silences_file),

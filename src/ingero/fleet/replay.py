@@ -1,6 +1,6 @@
-"""Replay of recorded inputs: the same pushes at the same times, verdicts compared byte for byte."""
+"""Replay recorded inputs: the same pushes at the same times, verdicts compared byte for byte."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -9,8 +9,8 @@ from ingero.config.rates import parse_rates
 from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict
-from ingero.core.verdict.engine import Standing
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.core.verdict.engine import PeerReason
+from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, RATES, TICK, VERDICT, read_inputs
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -18,18 +18,21 @@ _ENCODER = msgspec.json.Encoder(order="deterministic")
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One verdict as replayed; `peers` says how everybody in the cohort stood at that moment."""
+    """One verdict of a replay; `peers` says why nobody else in the cohort was blamed then."""
 
     at_s: float
     cluster: str
     verdict: Verdict
     is_same: bool
-    peers: tuple[Standing, ...]
+    peers: tuple[PeerReason, ...]
 
 
 @dataclass(slots=True)
 class Replay:
-    """Everything that was said. `missing` were recorded but not said again, as after the oldest file went."""
+    """All verdicts of a replay.
+
+    `missing` were recorded but not reproduced, for example because the oldest file is gone.
+    """
 
     verdicts: list[Replayed] = field(default_factory=list)
     missing: list[Verdict] = field(default_factory=list)
@@ -38,45 +41,43 @@ class Replay:
 
     @property
     def is_same(self) -> bool:
-        """Whether every verdict came out byte for byte as it was recorded."""
+        """Whether every verdict is byte for byte as it was recorded."""
         return not self.missing and all(each.is_same for each in self.verdicts)
 
 
 def encode_one(verdict: Verdict) -> bytes:
-    """The bytes that are compared."""
+    """Return the bytes of a verdict that are recorded and compared."""
     return _ENCODER.encode(verdict)
 
 
 def replay(folder: Path) -> Replay:
-    """Run a recording again from an empty desk."""
-    result, desk = Replay(), VerdictDesk()
-    said: list[tuple[str, bytes, int]] = []  # not yet compared with what was recorded
+    """Run a recording again with an empty verdict service."""
+    result, service = Replay(), VerdictService()
+    pending: list[tuple[str, bytes, int]] = []  # not yet compared with a recorded verdict
     for entry in read_inputs(folder):
-        if entry.kind == RATES and not desk.clusters:
-            desk = VerdictDesk(parse_rates(entry.body, "recorded rates"))
+        if entry.kind == RATES and not service.clusters:
+            service = VerdictService(parse_rates(entry.body, "recorded rates"))
         elif entry.kind == PUSH:
             result.pushes += 1
-            desk.take(decode_protobuf(MetricsRequest, entry.body), entry.cluster, entry.at_s)
+            service.take(decode_protobuf(MetricsRequest, entry.body), entry.cluster, entry.at_s)
         elif entry.kind == TICK:
             result.ticks += 1
-            for cluster, verdict in desk.tick(entry.at_s):
-                peers = tuple(desk.clusters[cluster].engine.standings(verdict))
-                said.append((cluster, encode_one(verdict), len(result.verdicts)))
+            for cluster, verdict in service.tick(entry.at_s):
+                peers = tuple(service.clusters[cluster].engine.peer_reasons(verdict))
+                pending.append((cluster, encode_one(verdict), len(result.verdicts)))
                 result.verdicts.append(Replayed(entry.at_s, cluster, verdict, False, peers))
         elif entry.kind == VERDICT:
-            _compare(result, said, entry.cluster, entry.body)
+            _compare(result, pending, entry.cluster, entry.body)
     return result
 
 
 def _compare(
-    result: Replay, said: list[tuple[str, bytes, int]], cluster: str, recorded: bytes
+    result: Replay, pending: list[tuple[str, bytes, int]], cluster: str, recorded: bytes
 ) -> None:
-    for place, (where, text, index) in enumerate(said):
+    """Mark the replayed verdict that equals the recorded one, or note that it is missing."""
+    for place, (where, text, index) in enumerate(pending):
         if (where, text) == (cluster, recorded):
-            found = result.verdicts[index]
-            result.verdicts[index] = Replayed(
-                found.at_s, found.cluster, found.verdict, True, found.peers
-            )
-            del said[place]
+            result.verdicts[index] = replace(result.verdicts[index], is_same=True)
+            del pending[place]
             return
     result.missing.append(msgspec.json.decode(recorded, type=Verdict))

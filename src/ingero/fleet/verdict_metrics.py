@@ -1,14 +1,14 @@
-"""Verdicts and lag as Prometheus reads them, computed when somebody asks."""
+"""Prometheus metrics of verdicts and lag, computed when they are scraped."""
 
 from ingero.contract.exposition import Family, Labels, counter, gauge
 from ingero.contract.verdict import Verdict
-from ingero.fleet.verdicts import VerdictDesk
+from ingero.fleet.cluster_verdicts import ClusterVerdicts
+from ingero.fleet.verdicts import VerdictService
 
 
-def verdict_families(desk: VerdictDesk) -> list[Family]:
-    """Open verdicts, who is judged, what was taken in and what was not used."""
-    told = [(_labels(cluster, verdict), verdict) for cluster, verdict in desk.open_verdicts()]
-    counters = desk.counters
+def verdict_families(verdicts: VerdictService) -> list[Family]:
+    """Return open verdicts, ranks that are judged, and what was received, unused and freed."""
+    counters = verdicts.counters
     inputs = {
         "collective": counters.collectives,
         "malformed": counters.malformed,
@@ -17,31 +17,17 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
         "refused_cluster": counters.refused_clusters,
     }
     return [
-        gauge(
-            "ingero_fleet_verdict",
-            "1 for every open verdict",
-            [(labels, 1.0) for labels, _ in told],
-        ),
-        gauge(
-            "ingero_fleet_verdict_excess_ratio",
-            "Own time above the peers, as a share",
-            [(labels, v.excess) for labels, v in told if v.excess is not None],
-        ),
-        gauge(
-            "ingero_fleet_verdict_cost_usd_per_hour",
-            "What the slow rank costs the whole job, at most",
-            [(labels, v.usd_per_hour) for labels, v in told if v.usd_per_hour is not None],
-        ),
+        *_open_families(verdicts),
         gauge(
             "ingero_fleet_verdict_ranks",
-            "Ranks whose own times are judged, or still learnt",
+            "Ranks whose own times are judged, or whose baseline is still learned",
             [
                 ((("cluster_id", cluster), ("state", state)), float(count))
-                for cluster in sorted(desk.clusters)
-                for state, count in desk.watched(cluster).items()
+                for cluster in sorted(verdicts.clusters)
+                for state, count in verdicts.rank_counts(cluster).items()
             ],
         ),
-        *_lag_families(desk),
+        *_lag_families(verdicts),
         counter(
             "ingero_fleet_verdict_changes_total",
             "Verdicts that were new or changed",
@@ -52,72 +38,93 @@ def verdict_families(desk: VerdictDesk) -> list[Family]:
             "Measurements taken or refused, by kind",
             [((("kind", kind),), value) for kind, value in inputs.items()],
         ),
-        *_book_families(desk),
+        *_engine_families(verdicts),
     ]
 
 
-def _book_families(desk: VerdictDesk) -> list[Family]:
-    """What no verdict could use, and what was freed."""
+def _open_families(verdicts: VerdictService) -> list[Family]:
+    found = [(_labels(cluster, verdict), verdict) for cluster, verdict in verdicts.open_verdicts()]
+    return [
+        gauge(
+            "ingero_fleet_verdict",
+            "1 for every open verdict",
+            [(labels, 1.0) for labels, _ in found],
+        ),
+        gauge(
+            "ingero_fleet_verdict_excess_ratio",
+            "Own time above the peers, as a share",
+            [(labels, v.excess) for labels, v in found if v.excess is not None],
+        ),
+        gauge(
+            "ingero_fleet_verdict_cost_usd_per_hour",
+            "What the slow rank costs the whole job, at most",
+            [(labels, v.usd_per_hour) for labels, v in found if v.usd_per_hour is not None],
+        ),
+    ]
+
+
+def _engine_families(verdicts: VerdictService) -> list[Family]:
+    """Return what no verdict could use, and what the engines freed."""
+    clusters = sorted(verdicts.clusters.items())
     return [
         counter(
             "ingero_fleet_verdict_unused_total",
             "Measurements that no verdict could use, by reason",
             [
-                ((("cluster_id", cluster), ("reason", reason)), value)
-                for cluster in sorted(desk.clusters)
-                for reason, value in _unused(desk, cluster).items()
+                ((("cluster_id", name), ("reason", reason)), value)
+                for name, cluster in clusters
+                for reason, value in _unused(cluster).items()
             ],
         ),
         counter(
             "ingero_fleet_verdict_freed_total",
-            "What was freed because nobody heard of it for an hour, by kind",
+            "What was freed because it did not report for an hour, by kind",
             [
-                ((("cluster_id", cluster), ("kind", kind)), value)
-                for cluster, each in sorted(desk.clusters.items())
+                ((("cluster_id", name), ("kind", kind)), value)
+                for name, cluster in clusters
                 for kind, value in (
-                    ("cohort", each.engine.counters.freed_cohorts),
-                    ("rank", each.engine.counters.freed_members),
+                    ("cohort", cluster.engine.counters.freed_cohorts),
+                    ("rank", cluster.engine.counters.freed_members),
                 )
             ],
         ),
     ]
 
 
-def _unused(desk: VerdictDesk, cluster: str) -> dict[str, int]:
-    found = desk.clusters[cluster]
+def _unused(cluster: ClusterVerdicts) -> dict[str, int]:
     return {
-        "evicted_collective": found.matcher.evicted_groups,
-        "evicted_communicator": found.matcher.evicted_comms,
-        "repeated": found.engine.frames.duplicates,
-        "thin_step": found.engine.frames.thin,
-        "refused_member": found.engine.counters.refused_members,
-        "too_few_peers": found.engine.counters.too_few_peers,
+        "evicted_collective": cluster.matcher.evicted_groups,
+        "evicted_communicator": cluster.matcher.evicted_comms,
+        "repeated": cluster.engine.frames.duplicates,
+        "thin_step": cluster.engine.frames.thin,
+        "refused_member": cluster.engine.counters.refused_members,
+        "too_few_peers": cluster.engine.counters.too_few_peers,
     }
 
 
-def _lag_families(desk: VerdictDesk) -> list[Family]:
-    def rows(kind: str, scale: float) -> list[tuple[Labels, float]]:
-        found: list[tuple[Labels, float]] = []
-        for cluster, each in sorted(desk.clusters.items()):
-            for index, value in sorted(getattr(each, kind).items()):
-                member = each.engine.state.members[index]
+def _lag_families(verdicts: VerdictService) -> list[Family]:
+    lags: list[tuple[Labels, float]] = []
+    lateness: list[tuple[Labels, float]] = []
+    for name, cluster in sorted(verdicts.clusters.items()):
+        for measured, scale, rows in (
+            (cluster.peer_lag_ms, 1.0, lags),
+            (cluster.lateness_s, 1e3, lateness),
+        ):
+            for index, value in sorted(measured.items()):
+                member = cluster.engine.registry.members[index]
                 rank = "" if member.rank is None else str(member.rank)
-                found.append(
-                    (
-                        (("cluster_id", cluster), ("node_id", member.node), ("rank", rank)),
-                        value * scale,
-                    )
-                )
-        return found
-
+                labels = (("cluster_id", name), ("node_id", member.node), ("rank", rank))
+                rows.append((labels, value * scale))
     return [
         gauge(
             "nccl_collective_peer_lag_ms",
-            "Own duration minus the peers' median, lately",
-            rows("peer_lag_ms", 1),
+            "Recent duration of a rank's collectives minus the peers' median",
+            lags,
         ),
         gauge(
-            "ingero_collective_lateness_ms", "How late a rank came lately", rows("lateness_s", 1e3)
+            "ingero_collective_lateness_ms",
+            "How late a rank arrived at its recent collectives",
+            lateness,
         ),
     ]
 

@@ -192,7 +192,7 @@ def test_a_lasting_slowdown_near_the_stall_line_is_no_stall() -> None:
     assert {v.cause for _, v in said if v.rank == 3} == {CauseClass.UNKNOWN}
 
 
-def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
+def test_two_members_have_only_their_own_baseline_and_the_verdict_says_so() -> None:
     own = np.random.default_rng(11).normal(0, 0.005, (300, 2))
     own[200:, 1] += 0.1
     said = run(own)
@@ -201,7 +201,7 @@ def test_two_members_have_only_their_own_past_and_the_verdict_says_so() -> None:
         (1, VerdictState.SUSPECT),
         (1, VerdictState.NOT_SURE),
     }
-    assert "its own past" in said[0][1].evidence
+    assert "its own baseline" in said[0][1].evidence
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,6 @@ def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() ->
         (VerdictState.NOT_SURE, CauseClass.HANG, "")
     ]
     assert (
-        told[0].evidence
-        == "none of 8 members finished a step lately: the job hangs, or it has ended"
+        told[0].evidence == "none of 8 members finished a step lately: the job hangs or has ended"
     )
     assert "ingero blame --live" in told[0].next_step

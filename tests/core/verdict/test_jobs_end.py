@@ -26,13 +26,13 @@ def test_thousands_of_short_jobs_leave_a_bounded_state() -> None:
         start_short_job(engine, number, START_S + number * EVERY_S)
         engine.tick(START_S + number * EVERY_S)
     at_once = int(GONE_S / EVERY_S) + 2
-    assert engine.state.known <= 4 * at_once
-    assert engine.state.rows.size <= 4 * at_once
-    assert engine.state.cohorts.size <= 2 * at_once + 1
-    assert len(engine.state.cohort_keys) == engine.state.cohorts.size
-    assert int(engine.state.rows.job.max()) <= at_once + 1
-    assert engine.counters.freed_members == 4 * SHORT_JOBS - engine.state.known
-    assert engine.counters.freed_cohorts == 2 * SHORT_JOBS - engine.state.known // 2
+    assert engine.registry.member_count <= 4 * at_once
+    assert engine.registry.rows.size <= 4 * at_once
+    assert engine.registry.cohorts.size <= 2 * at_once + 1
+    assert len(engine.registry.cohort_keys) == engine.registry.cohorts.size
+    assert int(engine.registry.rows.job.max()) <= at_once + 1
+    assert engine.counters.freed_members == 4 * SHORT_JOBS - engine.registry.member_count
+    assert engine.counters.freed_cohorts == 2 * SHORT_JOBS - engine.registry.member_count // 2
     assert len(engine.take_freed()) == engine.counters.freed_members
     assert engine.take_freed() == []
 
@@ -62,7 +62,7 @@ def test_a_job_that_comes_back_after_it_was_freed_starts_over() -> None:
     engine = VerdictEngine()
     run(noise(100, 8), engine)
     engine.tick(START_S + 100 + GONE_S)
-    assert engine.state.known == 0
+    assert engine.registry.member_count == 0
     assert engine.learning() == (0, 0)
     assert [verdict for _, verdict in run(noise(100, 8, seed=2), engine)] == []
     assert engine.learning() == (8, 0)

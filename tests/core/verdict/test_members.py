@@ -116,5 +116,5 @@ def test_labels_that_change_for_ever_take_no_more_room() -> None:
             make_batch(np.array([index]), np.array([0.1]), np.array([second])), START_S + second
         )
         engine.tick(START_S + second)
-    assert engine.state.cohorts.size <= 20
-    assert len(engine.state.cohort_keys) == engine.state.cohorts.size
+    assert engine.registry.cohorts.size <= 20
+    assert len(engine.registry.cohort_keys) == engine.registry.cohorts.size

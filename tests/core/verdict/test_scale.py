@@ -1,11 +1,11 @@
-"""Robust scale and the bar derived from it."""
+"""Robust scale, and the decision limit derived from it."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis.strategies import floats
 
-from ingero.core.verdict.policy import VerdictPolicy, decision_bar, samples_between_alarms
+from ingero.core.verdict.policy import VerdictPolicy, decision_limit, samples_between_alarms
 from ingero.core.verdict.scale import autocorrelation, qn
 
 
@@ -36,10 +36,10 @@ def test_autocorrelation_is_recovered_from_a_short_record() -> None:
     assert np.median(autocorrelation(series)) == pytest.approx(0.6, abs=0.03)
 
 
-def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:
-    def bar(k: float = 1.5, correlation: float = 0.0, budget: float = 0.2) -> float:
+def test_the_limit_grows_with_noise_correlation_and_a_smaller_budget() -> None:
+    def limit(k: float = 1.5, correlation: float = 0.0, budget: float = 0.2) -> float:
         policy = VerdictPolicy(false_alarms_per_1000_node_hours=budget)
-        column = decision_bar(
+        column = decision_limit(
             np.array([k]),
             np.array([240.0]),
             correlation=correlation,
@@ -47,7 +47,7 @@ def test_the_bar_grows_with_noise_correlation_and_a_smaller_budget() -> None:
         )
         return float(column[0])
 
-    assert 8 < bar() < 10
-    assert bar(k=0.5) > bar()
-    assert bar(correlation=0.6) == pytest.approx(2 * bar())
-    assert bar(budget=0.01) > bar()
+    assert 8 < limit() < 10
+    assert limit(k=0.5) > limit()
+    assert limit(correlation=0.6) == pytest.approx(2 * limit())
+    assert limit(budget=0.01) > limit()

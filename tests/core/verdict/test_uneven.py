@@ -8,8 +8,9 @@ from tests.support.verdict_world import ONSET, blamed, noise, run, slowed
 
 from ingero.contract.verdict import VerdictState
 from ingero.core.verdict.baseline import filled
-from ingero.core.verdict.channels import plain_effect, recent_effect, stalls_alone
+from ingero.core.verdict.fast_channel import plain_effect, recent_effect
 from ingero.core.verdict.scale import qn, thinned
+from ingero.core.verdict.stall_channel import stalls_more_than_peers
 from ingero.core.verdict.table import MemberRows
 
 
@@ -82,18 +83,18 @@ def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(
     rows = MemberRows()
     for _ in range(ranks):
         rows.append()
-    rows.watched[:ranks] = 150.0
-    rows.stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
-    assert not stalls_alone(rows).any()
-    rows.stalls[3] = 40 * max(1.0, 10 * rate)
-    assert np.flatnonzero(stalls_alone(rows)).tolist() == [3]
+    rows.recent_steps[:ranks] = 150.0
+    rows.recent_stalls[:ranks] = np.random.default_rng(seed).poisson(150 * rate, ranks)
+    assert not stalls_more_than_peers(rows).any()
+    rows.recent_stalls[3] = 40 * max(1.0, 10 * rate)
+    assert np.flatnonzero(stalls_more_than_peers(rows)).tolist() == [3]
 
 
 def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
     rows = MemberRows()
     for _ in range(3):
         rows.append()
-    rows.recent[:3] = [
+    rows.recent_excess[:3] = [
         [0.03, 0.02, 0.25, 0.28, 0.24],
         [0.05, 0.06, 0.04, 0.05, 0.01],
         [0.05, np.nan, 0.06, 0.05, 0.05],

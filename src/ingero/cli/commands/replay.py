@@ -64,7 +64,7 @@ def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
                 "cluster": each.cluster,
                 "same": each.is_same,
                 "verdict": msgspec.to_builtins(each.verdict),
-                "peers": [msgspec.to_builtins(standing) for standing in each.peers],
+                "peers": [msgspec.to_builtins(peer) for peer in each.peers],
             }
             for each in chosen
         ],
@@ -86,7 +86,7 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
         print("\nthe others at that moment, and why they were not blamed:")
         others = sorted(chosen[0].peers, key=lambda s: -s.bars)
         rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
-        print(render_table(("node", "rank", "own time", "of the bar", "because"), rows))
+        print(render_table(("node", "rank", "own time", "of the limit", "because"), rows))
     told = (
         "every verdict came out the same"
         if result.is_same

@@ -1,4 +1,13 @@
-"""The verdict engine: own times in, verdicts out. No clock, no chance, no I/O: the same calls give the same bytes."""
+"""The verdict engine: own times in, verdicts out.
+
+It uses no clock, no randomness and no I/O: the same calls give the same bytes. The path of a
+measurement through this package, by module:
+
+    own_times → residuals → fast_channel, stall_channel (against a baseline) → decision,
+    fleet_events → episodes → verdicts (with price and cause)
+
+`table` declares everything that is remembered, `members` says whose row is whose.
+"""
 
 from dataclasses import dataclass
 
@@ -6,22 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.verdict import Verdict
+from ingero.core.robust import Column
 from ingero.core.verdict import baseline
-from ingero.core.verdict.channels import recent_effect
-from ingero.core.verdict.decision import Docket
-from ingero.core.verdict.own_times import UNNUMBERED, Column, FrameBuffer, SampleBatch, select
+from ingero.core.verdict.episodes import Episodes
+from ingero.core.verdict.fast_channel import recent_effect
+from ingero.core.verdict.members import Member, MemberRegistry
+from ingero.core.verdict.own_times import UNNUMBERED, FrameBuffer, SampleBatch, select
 from ingero.core.verdict.policy import VerdictPolicy
-from ingero.core.verdict.residuals import MIN_PEERS, SMOOTH, take_frame, take_loose
-from ingero.core.verdict.table import STRAGGLER, Member, State
+from ingero.core.verdict.residuals import MIN_MEMBERS, SMOOTH, take_frame, take_unnumbered
+from ingero.core.verdict.table import STRAGGLER
 
-ALONE_AFTER_S = 30.0  # a cohort that is still too small then is compared with its own past
-GONE_S = 3600.0  # a cohort silent for this long is over; a member alone makes room when there are too many
-MIN_WAIT_S = 2.0  # for the peers of a step
+SMALL_AFTER_S = 30.0  # a cohort still too small then is compared with its own baseline
+GONE_S = 3600.0  # a cohort silent for this long is freed; so is a member, when there are too many
+MIN_WAIT_S = 2.0  # how long a step waits for the peers, at least
 
 
 @dataclass(slots=True)
 class EngineCounters:
-    """What was not used, and why; what was freed because it is over."""
+    """Counts of what was not used, by reason, and of what was freed."""
 
     refused_members: int = 0
     too_few_peers: int = 0
@@ -30,158 +41,164 @@ class EngineCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How one member stands: its excess over its baseline, its channel in bars, and why it is not blamed."""
+class PeerReason:
+    """Why a peer is not blamed: its excess over its baseline, and its channel in limits.
+
+    The field names are keys of the JSON that `ingero replay` prints.
+    """
 
     node: str
     rank: int | None
     excess: float
-    bars: float
+    bars: float  # the fast channel as a multiple of its decision limit
     reason: str
 
 
 class VerdictEngine:
-    """Feed `observe`, call `tick` every second; `tick` returns the verdicts that are new or changed."""
+    """Feed `observe` and call `tick` every second; it returns verdicts that are new or changed."""
 
     def __init__(self, policy: VerdictPolicy | None = None) -> None:
         self.policy = policy or VerdictPolicy()
         self.counters = EngineCounters()
         self.frames = FrameBuffer()
-        self.state = State()
-        self._docket = Docket(self.state, self.policy)
-        self._loose: list[SampleBatch] = []  # unnumbered samples since the last tick
+        self.registry = MemberRegistry()
+        self._episodes = Episodes(self.registry, self.policy)
+        self._unnumbered: list[SampleBatch] = []  # since the last tick
         self._freed: list[int] = []
 
     def register(self, member: Member, now_s: float) -> int | None:
-        """The index of a member for batches; None when there are too many."""
-        if self.state.known >= self.policy.max_members and self.state.find(member) is None:
-            self._free(self.state.let_go(now_s, GONE_S))
-            if self.state.known >= self.policy.max_members:
+        """Return the index of a member for batches, or None when there are too many members."""
+        registry, limit = self.registry, self.policy.max_members
+        if registry.member_count >= limit and registry.find(member) is None:
+            self._free(registry.free_silent_members(now_s, GONE_S))
+            if registry.member_count >= limit:
                 self.counters.refused_members += 1
                 return None
-        index = self.state.put(member, now_s)
-        if (
-            member.rank is not None
-            and now_s - self.state.rows.last_seen[index] > self.policy.stale_s
-        ):
-            self.state.take_seat(index, now_s - self.policy.forget_s - 1.0)
+        index = registry.put(member, now_s)
+        silent_s = now_s - registry.rows.last_seen_s[index]
+        if member.rank is not None and silent_s > self.policy.stale_s:
+            registry.claim_rank(index, now_s - self.policy.forget_s - 1.0)
         return index
 
     def observe(self, batch: SampleBatch, now_s: float) -> None:
-        """Take samples in. `now_s` is the receiver's clock; senders' clocks are never compared."""
+        """Take samples. `now_s` is the receiver's clock; senders' clocks are never compared."""
         if not len(batch):
             return
-        rows, cohorts = self.state.rows, self.state.cohorts
-        heard = np.unique(batch.member)
-        gap = now_s - rows.last_seen[heard]
-        usual = (rows.last_seen[heard] > 0) & (gap > 0) & (gap < self.policy.stale_s)
-        cohort = rows.cohort[heard[usual]]
-        cohorts.gap_s[cohort] += SMOOTH * (gap[usual] - cohorts.gap_s[cohort])
-        rows.last_seen[heard] = now_s
-        cohorts.heard_s[rows.cohort[heard]] = now_s
-        loose = batch.step == UNNUMBERED
-        if loose.any():
-            self._loose.append(select(batch, loose))
-            batch = select(batch, ~loose)
+        rows, cohorts = self.registry.rows, self.registry.cohorts
+        reporting = np.unique(batch.member)
+        gap = now_s - rows.last_seen_s[reporting]
+        is_regular = (rows.last_seen_s[reporting] > 0) & (gap > 0) & (gap < self.policy.stale_s)
+        cohort = rows.cohort[reporting[is_regular]]
+        cohorts.gap_s[cohort] += SMOOTH * (gap[is_regular] - cohorts.gap_s[cohort])
+        rows.last_seen_s[reporting] = now_s
+        cohorts.last_report_s[rows.cohort[reporting]] = now_s
+        unnumbered = batch.step == UNNUMBERED
+        if unnumbered.any():
+            self._unnumbered.append(select(batch, unnumbered))
+            batch = select(batch, ~unnumbered)
         if len(batch):
             self.frames.add(batch, now_s)
 
     def tick(self, now_s: float) -> list[Verdict]:
-        """Close what is complete, update every channel and return the verdicts that are new or changed."""
-        state, rows, size = self.state, self.state.rows, self.state.cohorts.size
+        """Close complete steps, update channels and episodes; return what is new or changed."""
+        registry, rows, size = self.registry, self.registry.rows, self.registry.cohorts.size
         if not rows.size:
             return []
-        live = self._heard(now_s, self.policy.stale_s)
+        live = self._seen_within(now_s, self.policy.stale_s)
         reporting = np.bincount(rows.cohort[: rows.size][live], minlength=size).astype(np.float64)
-        self._expect(now_s)
-        wait = np.clip(1.5 * state.cohorts.gap_s[:size], MIN_WAIT_S, self.policy.stale_s)
-        for frame in self.frames.close(rows.cohort, reporting, wait, now_s):
-            self.counters.too_few_peers += take_frame(state, frame, now_s)
-        if self._loose:
-            self.counters.too_few_peers += take_loose(state, self._loose, live, now_s)
-            self._loose = []
+        self._update_expected(now_s)
+        wait_s = np.clip(1.5 * registry.cohorts.gap_s[:size], MIN_WAIT_S, self.policy.stale_s)
+        for frame in self.frames.close(rows.cohort, reporting, wait_s, now_s):
+            self.counters.too_few_peers += take_frame(registry, frame, now_s)
+        if self._unnumbered:
+            batches, self._unnumbered = self._unnumbered, []
+            self.counters.too_few_peers += take_unnumbered(registry, batches, live, now_s)
         due = baseline.due(rows, self.policy)
         if len(due):
-            baseline.settle(rows, state.cohorts, due, self.policy)
-        news = self._docket.decide(live, reporting, now_s)
-        members, ended = state.end_cohorts(now_s, GONE_S, self._docket.open_fleet)
+            baseline.compute(rows, registry.cohorts, due, self.policy)
+        changed = self._episodes.advance(live, reporting, now_s)
+        members, ended = registry.free_ended_cohorts(now_s, GONE_S, self._episodes.open_fleet)
         self._free(members)
         self.counters.freed_cohorts += ended
-        return news
+        return changed
 
     def take_freed(self) -> list[int]:
-        """Indexes whose member is over, since the last call: the next one to register may get them."""
+        """Return the indexes freed since the last call; they are given to members to come."""
         freed, self._freed = self._freed, []
         return freed
 
     def current(self) -> list[Verdict]:
-        """Every open episode, fleet events first."""
-        return [*self._docket.open_fleet.values(), *self._docket.open.values()]
+        """Return the verdict of each open episode, fleet events first."""
+        return [*self._episodes.open_fleet.values(), *self._episodes.open.values()]
 
     def learning(self) -> tuple[int, int]:
-        """How many members have a baseline to be judged by, and how many are still learning it."""
-        judged = int((self.state.rows.settled[: self.state.rows.size] > 0).sum())
-        return judged, self.state.known - judged
+        """Return how many members have a baseline, and how many are still learning one."""
+        rows = self.registry.rows
+        judged = int((rows.baseline_samples[: rows.size] > 0).sum())
+        return judged, self.registry.member_count - judged
 
     def chronic(self) -> list[tuple[Member, float]]:
-        """Members that always were slower than their peers by more than the noise, with the share, slowest first."""
-        rows, size = self.state.rows, self.state.rows.size
-        bias = rows.raw_bias[:size]
-        alone = self.state.cohorts.is_alone[rows.cohort[:size]]
-        listed = np.flatnonzero(
-            (rows.settled[:size] > 0) & ~alone & (bias > np.maximum(rows.scale[:size], 0.01))
-        )
-        order = listed[np.argsort(-bias[listed], kind="stable")]
-        return [(self.state.members[index], float(np.expm1(bias[index]))) for index in order]
+        """Return members that always were slower than their peers, with the share, slowest first.
 
-    def standings(self, verdict: Verdict) -> list[Standing]:
-        """How everybody in the cohort of a verdict stands now; the one it is about is left out."""
-        index = self.state.find_named(
-            verdict.job or "", verdict.node, -1 if verdict.rank is None else verdict.rank
-        )
+        Only those that are slower by more than the noise are listed.
+        """
+        rows, size = self.registry.rows, self.registry.rows.size
+        bias = rows.raw_bias[:size]
+        is_judged = (rows.baseline_samples[:size] > 0) & ~self.registry.cohorts.is_small[
+            rows.cohort[:size]
+        ]
+        listed = np.flatnonzero(is_judged & (bias > np.maximum(rows.scale[:size], 0.01)))
+        order = listed[np.argsort(-bias[listed], kind="stable")]
+        return [(self.registry.members[index], float(np.expm1(bias[index]))) for index in order]
+
+    def peer_reasons(self, verdict: Verdict) -> list[PeerReason]:
+        """Return why each peer of the member that a verdict is about is not blamed now."""
+        rank = -1 if verdict.rank is None else verdict.rank
+        index = self.registry.find_named(verdict.job or "", verdict.node, rank)
         if index is None:
             return []
-        peers = self.state.peers_of(index, self.policy.stale_s)
-        effects = recent_effect(self.state.rows, peers)
-        return [self._standing(int(p), float(e)) for p, e in zip(peers, effects, strict=True)]
+        peers = self.registry.peers_of(index, self.policy.stale_s)
+        effects = recent_effect(self.registry.rows, peers)
+        return [self._peer_reason(int(p), float(e)) for p, e in zip(peers, effects, strict=True)]
 
-    def _standing(self, index: int, effect: float) -> Standing:
-        rows, member = self.state.rows, self.state.members[index]
-        bars = float(rows.cusum[index] / rows.bar[index]) if rows.settled[index] else 0.0
-        if not rows.settled[index]:
-            reason = "still learning what is normal for it"
+    def _peer_reason(self, index: int, effect: float) -> PeerReason:
+        rows, member = self.registry.rows, self.registry.members[index]
+        is_judged = rows.baseline_samples[index] > 0
+        limits = float(rows.cusum[index] / rows.limit[index]) if is_judged else 0.0
+        if not is_judged:
+            reason = "its baseline is still being learned"
         elif rows.state[index] == STRAGGLER:
-            reason = "is blamed, too"
-        elif bars > 1:
-            reason = "over the bar, but the effect is too small or keeps nobody waiting"
+            reason = "it is blamed, too"
+        elif limits > 1:
+            reason = "above its limit, but the effect is too small or keeps nobody waiting"
         else:
-            reason = "below the bar: as fast as its peers"
-        return Standing(
-            member.node,
-            member.rank,
-            0.0 if np.isinf(effect) else float(np.expm1(effect)),
-            bars,
-            reason,
-        )
+            reason = "below its limit: as fast as its peers"
+        excess = 0.0 if np.isinf(effect) else float(np.expm1(effect))
+        return PeerReason(member.node, member.rank, excess, limits, reason)
 
     def _free(self, members: list[int]) -> None:
         self._freed += members
         self.counters.freed_members += len(members)
 
-    def _heard(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
-        seen = self.state.rows.last_seen[: self.state.rows.size]
-        return (seen > 0) & (now_s - seen <= within_s)
+    def _seen_within(self, now_s: float, within_s: float) -> NDArray[np.bool_]:
+        seen_s = self.registry.rows.last_seen_s[: self.registry.rows.size]
+        return (seen_s > 0) & (now_s - seen_s <= within_s)
 
-    def _expect(self, now_s: float) -> None:
-        """Who should report: everybody heard of lately. A cohort that stays below three is compared with its past."""
-        rows, cohorts, size = self.state.rows, self.state.cohorts, self.state.cohorts.size
-        expected: Column = np.bincount(
-            rows.cohort[: rows.size][self._heard(now_s, self.policy.forget_s)], minlength=size
-        ).astype(np.float64)
+    def _update_expected(self, now_s: float) -> None:
+        """Expect a report of every member seen lately, and find the cohorts that are small.
+
+        Members of a cohort that becomes small, or stops being small, start over.
+        """
+        rows, cohorts = self.registry.rows, self.registry.cohorts
+        size, seen = cohorts.size, self._seen_within(now_s, self.policy.forget_s)
+        expected: Column = np.bincount(rows.cohort[: rows.size][seen], minlength=size).astype(
+            np.float64
+        )
         cohorts.expected[:size] = expected
-        old = now_s - cohorts.first_seen[:size] >= ALONE_AFTER_S
-        alone = np.where(old, (expected > 0) & (expected < MIN_PEERS), cohorts.is_alone[:size])
-        changed = np.flatnonzero(alone != cohorts.is_alone[:size])
-        cohorts.is_alone[:size] = alone
+        is_old = now_s - cohorts.first_seen_s[:size] >= SMALL_AFTER_S
+        is_few = (expected > 0) & (expected < MIN_MEMBERS)
+        is_small = np.where(is_old, is_few, cohorts.is_small[:size])
+        changed = np.flatnonzero(is_small != cohorts.is_small[:size])
+        cohorts.is_small[:size] = is_small
         if len(changed):
             rows.forget(np.flatnonzero(np.isin(rows.cohort[: rows.size], changed)))

@@ -1,26 +1,23 @@
-"""Samples on their way into the engine: columns as received, held until the step they belong to is complete."""
+"""Own times on their way into the engine, held until the step they belong to is complete."""
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-Column = NDArray[np.float64]
-Index = NDArray[np.intp]
+from ingero.core.robust import Column, Index
 
 UNNUMBERED = -1  # a step that its sender did not number
-SHORTEST_S, LONGEST_S = (
-    1e-9,
-    1e6,
-)  # of an own time: anything else is no measurement, and its ratio no number
+SHORTEST_S, LONGEST_S = 1e-9, 1e6  # an own time outside this range is not a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class SampleBatch:
-    """Own times as columns of equal length; `member` are indexes the engine gave out. Unknown seconds are NaN.
+    """Own times as columns of equal length; unknown seconds are NaN.
 
-    `idle_s` is the part of own time the GPU waited for its host, `lateness_s` how late the rank came to its
-    collectives, `span_s` the wall time of the step.
+    `member` holds indexes that the engine gave out. `idle_s` is the part of own time in which the
+    GPU waited for its host, `lateness_s` how late the rank arrived at its collectives, and
+    `span_s` the wall time of the step.
     """
 
     member: Index
@@ -43,7 +40,7 @@ def make_batch(
     lateness_s: Column | None = None,
     span_s: Column | None = None,
 ) -> SampleBatch:
-    """A batch from what is known. Own times that no step can have are missing, and dropped."""
+    """Return a batch of what is known; own times that no step can have are dropped."""
     own = np.asarray(own_s, np.float64)
     unknown = np.full(len(own), np.nan)
     batch = SampleBatch(
@@ -60,28 +57,31 @@ def make_batch(
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Samples of one round: each member at most once, grouped by cohort. `cohort` is sorted."""
+    """Samples of at most one step of each member, grouped by cohort; `cohort` is sorted."""
 
     cohort: Index
     batch: SampleBatch
 
 
 class FrameBuffer:
-    """Numbered samples wait here for their peers. Counts what it drops."""
+    """Holds numbered samples until their peers have reported the same step."""
 
     def __init__(self) -> None:
-        self.duplicates = 0
+        self.duplicates = 0  # samples of a step that the member had reported already
         self.thin = 0  # samples of steps that too few members reported
         self._parts: list[tuple[SampleBatch, float]] = []
         self._batch: SampleBatch | None = None
         self._arrived: Column = np.empty(0)
 
     def add(self, batch: SampleBatch, now_s: float) -> None:
-        """Take numbered samples in."""
+        """Add numbered samples."""
         self._parts.append((batch, now_s))
 
     def close(self, cohort_of: Index, live: Column, wait_s: Column, now_s: float) -> list[Frame]:
-        """Frames of all steps that every live member reported, or that waited long enough, in order of steps."""
+        """Return the frames, in order of steps, that need not wait any longer.
+
+        A step is closed when all live members of its cohort reported it, or after `wait_s`.
+        """
         batch, arrived = self._gather()
         if batch is None:
             return []
@@ -104,34 +104,35 @@ class FrameBuffer:
         thin = over & ~complete & (counts < np.maximum(0.5 * live[of_cohort], 1))
         self.thin += int(counts[thin].sum())
         self._batch, self._arrived = select(batch, ~over[group]), arrived[~over[group]]
-        return _rounds(batch, cohort, group, over & ~thin, of_cohort)
+        return _frames(batch, cohort, group, over & ~thin, of_cohort)
 
     def _gather(self) -> tuple[SampleBatch | None, Column]:
-        parts = ([self._batch] if self._batch is not None and len(self._batch) else []) + [
-            p for p, _ in self._parts
-        ]
+        """Join what was left at the last tick with what came since."""
+        parts, arrived = [], []
+        if self._batch is not None and len(self._batch):
+            parts, arrived = [self._batch], [self._arrived]
+        for part, now_s in self._parts:
+            parts.append(part)
+            arrived.append(np.full(len(part), now_s))
         if not parts:
             return None, self._arrived
-        arrived = [self._arrived] if self._batch is not None and len(self._batch) else []
-        arrived += [np.full(len(part), now_s) for part, now_s in self._parts]
         self._parts = []
         return _concat(parts), np.concatenate(arrived)
 
 
-def _rounds(
+def _frames(
     batch: SampleBatch, cohort: Index, group: Index, ready: NDArray[np.bool_], of_cohort: Index
 ) -> list[Frame]:
-    """The n-th ready step of every cohort together make the n-th round."""
+    """Put the n-th ready step of every cohort into the n-th frame."""
     if not ready.any():
         return []
     if ready.all() and (np.diff(of_cohort) > 0).all():
         return [Frame(cohort, batch)]
     chosen = np.flatnonzero(ready)
     owner = of_cohort[chosen]
-    first = np.concatenate(([True], owner[1:] != owner[:-1]))
-    turn = np.arange(len(chosen)) - np.maximum.accumulate(
-        np.where(first, np.arange(len(chosen)), 0)
-    )
+    is_first = np.concatenate(([True], owner[1:] != owner[:-1]))
+    places = np.arange(len(chosen))
+    turn = places - np.maximum.accumulate(np.where(is_first, places, 0))
     turn_of_group = np.full(len(ready), -1)
     turn_of_group[chosen] = turn
     turns = turn_of_group[group]
@@ -145,7 +146,7 @@ _COLUMNS = tuple(field.name for field in fields(SampleBatch))
 
 
 def select(batch: SampleBatch, rows: NDArray[np.intp] | NDArray[np.bool_]) -> SampleBatch:
-    """The rows of an index or mask."""
+    """Return the rows of an index or mask."""
     return SampleBatch(*(getattr(batch, name)[rows] for name in _COLUMNS))
 
 
@@ -158,7 +159,7 @@ def _concat(parts: list[SampleBatch]) -> SampleBatch:
 
 
 def latest(parts: list[SampleBatch]) -> SampleBatch:
-    """The last sample of every member."""
+    """Return the last sample of each member."""
     batch = _concat(parts)
     newest = np.unique(batch.member[::-1], return_index=True)[1]
     return select(batch, len(batch) - 1 - newest)

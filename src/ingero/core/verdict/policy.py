@@ -1,38 +1,33 @@
-"""The numbers of the verdict detector, and the bar a suspicion must clear."""
+"""Parameters of the verdict engine, and the decision limit that follows from them."""
 
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ingero.core.robust import Column
 from ingero.errors import ConfigError
 
-Column = NDArray[np.float64]
-
 CLIP = 4.0  # one sample never counts for more than four scales
-K_MIN, K_MAX = (
-    0.5,
-    1.5,
-)  # in noise wider than the effect, only what stands out by a whole scale is looked for
-BASELINE_ERRORS = 3.0  # standard errors
+K_MIN, K_MAX = 0.5, 1.5  # in noise wider than the effect, only whole scales are looked for
+BASELINE_ERRORS = 3.0  # standard errors that a baseline may be wrong by
 SCALE_FLOOR = 0.003  # of own time: no timer and no job is steadier
-BIAS_CAP = 0.05  # a baseline may excuse this much, not more: a node slow from birth stays visible
+BIAS_CAP = 0.05  # a baseline excuses no more than this: a node slow from the start stays visible
 SAFETY = 1.65  # real tails are heavier than the normal ones of the formula
-SHORT_HISTORY = 45.0  # samples: a baseline of so few is so uncertain that the bar is twice as high
+SHORT_HISTORY = 45.0  # samples: so short a history doubles the decision limit
 SIEGMUND_OVERSHOOT = 1.166
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictPolicy:
-    """What operators may disagree about; everything else is a constant with a reason."""
+    """Parameters that operators may want to differ; everything else is a constant."""
 
     min_effect: float = 0.03  # the slowdown the fast channel is tuned for
     gate: float = 0.015  # median excess of the last five samples below which nothing is confirmed
     false_alarms_per_1000_node_hours: float = 0.2
     warmup_samples: int = 60
-    guard_share: float = 0.40  # of a cohort moving together: one fleet event, no node blamed
-    stale_s: float = 30.0
-    forget_s: float = 300.0
+    guard_share: float = 0.40  # of a cohort slowing down together: a fleet event, nobody is blamed
+    stale_s: float = 30.0  # a member silent for this long is not live
+    forget_s: float = 300.0  # a member silent for this long is not expected any more
     max_members: int = 100_000
 
     def __post_init__(self) -> None:
@@ -55,29 +50,35 @@ def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
 def drift_allowance(
     scale: Column, history: Column, correlation: float, policy: VerdictPolicy
 ) -> Column:
-    """k of the CUSUM: half the effect we look for, in scales, and never less than the baseline may be wrong by."""
+    """Return k of the CUSUM: half the effect looked for, in scales.
+
+    It is never less than the baseline may be wrong by.
+    """
     doubt = BASELINE_ERRORS * inflation_of(correlation) / np.sqrt(history)
     return np.clip(np.maximum(policy.min_effect / (2 * scale), doubt), K_MIN, K_MAX)
 
 
 def inflation_of(correlation: float) -> float:
-    """How much wider a mean of autocorrelated samples spreads than one of independent ones."""
+    """Return how much wider the mean of autocorrelated samples spreads than of independent ones."""
     return float(np.sqrt((1 + correlation) / (1 - correlation)))
 
 
 def samples_between_alarms(sample_s: Column, policy: VerdictPolicy) -> Column:
-    """How many samples of one member the budget allows a false alarm for; samples are of about a second, or longer."""
+    """Return how many samples of one member lie between two false alarms that the budget allows.
+
+    A sample stands for about a second or longer.
+    """
     return 3600.0 / np.maximum(1.0, sample_s) * 1000 / policy.false_alarms_per_1000_node_hours
 
 
-def decision_bar(
+def decision_limit(
     k: Column, history: Column, *, correlation: float, between_alarms: float
 ) -> Column:
-    """h of the CUSUM, from the false-alarm budget.
+    """Return the decision limit h of the CUSUM, from the false-alarm budget.
 
-    Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent normal samples,
-    (exp(2kb) - 1 - 2kb) / 2k² with b = h + 1.166. It is solved for h by fixed-point steps and then widened for heavy
-    tails, short histories and autocorrelation.
+    Siegmund's approximation gives the mean time between false alarms of a CUSUM on independent
+    normal samples, (exp(2kb) - 1 - 2kb) / 2k² with b = h + 1.166. It is solved for h by fixed-point
+    steps and then widened for heavy tails, short histories and autocorrelation.
     """
     reach = np.log(2 * k**2 * between_alarms + 1)
     for _ in range(3):

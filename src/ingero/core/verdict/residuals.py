@@ -1,131 +1,150 @@
-"""From samples to channels: residuals against the cohort, running means, one sample of the fast channel a second."""
+"""From own times to channels: residuals against the cohort, averaged into samples of a second.
+
+The residual of a member is the logarithm of its own time minus that of its peers' median.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ingero.core.robust import peer_medians
-from ingero.core.verdict.channels import fast_update, learn, stall_update
+from ingero.core.robust import Column, Index, peer_medians
+from ingero.core.verdict.baseline import learn
+from ingero.core.verdict.fast_channel import update_fast
 from ingero.core.verdict.links import follow_transfer, time_inside
-from ingero.core.verdict.own_times import Column, Frame, Index, SampleBatch, latest, select
-from ingero.core.verdict.table import FRAMES, HEALTHY, State
+from ingero.core.verdict.members import MemberRegistry
+from ingero.core.verdict.own_times import Frame, SampleBatch, latest, select
+from ingero.core.verdict.stall_channel import update_stalls
+from ingero.core.verdict.table import FRAMES, HEALTHY
 
-SAMPLE_S = 1.0  # steps are averaged into samples of about this long
-PACE_S = 5.0  # watched before that number is chosen
-MIN_PEERS = 3
+SAMPLE_S = 1.0  # steps are averaged into samples of about this length
+PACE_S = 5.0  # how long a cohort is watched before its steps per sample are chosen
+MIN_MEMBERS = 3  # in a cohort, for a comparison with peers
 SMOOTH = 0.2
 SLOWLY = 0.02
-CALM = 0.1  # of the bar: above it a member may be slow already
+CALM = 0.1  # of the decision limit: above it a member may be slow already
 
 
-def take_frame(state: State, frame: Frame, now_s: float) -> int:
-    """One step of some cohorts, all members at once; returns how many samples had too few peers to be used."""
-    counts = np.bincount(frame.cohort, minlength=state.cohorts.size)[frame.cohort]
+def take_frame(registry: MemberRegistry, frame: Frame, now_s: float) -> int:
+    """Take one step of some cohorts; return how many samples had too few peers to be used."""
+    size = registry.cohorts.size
+    counts = np.bincount(frame.cohort, minlength=size)[frame.cohort]
     middle = peer_medians(frame.cohort, np.log(frame.batch.own_s))
-    return _take(
-        state, frame.batch, middle, counts, _levels(frame.cohort, middle, state.cohorts.size), now_s
-    )
+    levels = _levels(frame.cohort, middle, size)
+    return _take(registry, frame.batch, middle, counts, levels, now_s)
 
 
-def take_loose(
-    state: State, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float
+def take_unnumbered(
+    registry: MemberRegistry, batches: list[SampleBatch], live: NDArray[np.bool_], now_s: float
 ) -> int:
-    """Unnumbered samples are compared with the last value of every live peer."""
-    rows, size = state.rows, state.cohorts.size
+    """Compare unnumbered samples with the last value of each live peer; return as `take_frame`."""
+    rows, size = registry.rows, registry.cohorts.size
     batch = latest(batches)
-    rows.held[batch.member] = np.log(batch.own_s)
-    peers = np.flatnonzero(live & ~np.isnan(rows.held[: rows.size]))
+    rows.last_log_own[batch.member] = np.log(batch.own_s)
+    peers = np.flatnonzero(live & ~np.isnan(rows.last_log_own[: rows.size]))
     peers = peers[np.argsort(rows.cohort[peers], kind="stable")]
     middle = np.full(rows.size, np.nan)
-    middle[peers] = peer_medians(rows.cohort[peers], rows.held[peers])
+    middle[peers] = peer_medians(rows.cohort[peers], rows.last_log_own[peers])
     counts = np.bincount(rows.cohort[peers], minlength=size)
     batch = select(batch, np.argsort(rows.cohort[batch.member], kind="stable"))
     cohort = rows.cohort[batch.member]
     levels = _levels(rows.cohort[peers], middle[peers], size)
-    return _take(state, batch, middle[batch.member], counts[cohort], levels, now_s)
+    return _take(registry, batch, middle[batch.member], counts[cohort], levels, now_s)
 
 
 def _levels(cohort: Index, middle: Column, size: int) -> Column:
-    """Pace of every cohort, NaN for those not there: the median without the slowest, who is not the others' pace."""
+    """Return the level of each cohort, NaN for those not present.
+
+    It is the least of the peers' medians: the median without the slowest member.
+    """
     levels = np.full(size, np.nan)
     np.fmin.at(levels, cohort, middle)
     return levels
 
 
 def _take(
-    state: State, batch: SampleBatch, middle: Column, counts: Index, levels: Column, now_s: float
+    registry: MemberRegistry,
+    batch: SampleBatch,
+    middle: Column,
+    counts: Index,
+    levels: Column,
+    now_s: float,
 ) -> int:
-    """Residuals into the stall channel and into the sample being made, which is used where it is complete."""
-    rows, cohorts = state.rows, state.cohorts
+    """Feed residuals to the stall channel and to the running samples; close complete samples."""
+    rows, cohorts = registry.rows, registry.cohorts
     cohort = rows.cohort[batch.member]
-    kept = cohorts.is_alone[cohort] | (counts >= MIN_PEERS)
-    dropped = int((~kept).sum())
+    is_usable = cohorts.is_small[cohort] | (counts >= MIN_MEMBERS)
+    dropped = int((~is_usable).sum())
     if dropped:
-        batch, cohort, middle = select(batch, kept), cohort[kept], middle[kept]
+        batch, cohort, middle = select(batch, is_usable), cohort[is_usable], middle[is_usable]
     if not len(batch):
         return dropped
     members = batch.member
-    residual = np.log(batch.own_s) - np.where(cohorts.is_alone[cohort], 0.0, middle)
-    rows.own[members, rows.frames[members] % FRAMES] = batch.own_s
-    rows.idle[members, rows.frames[members] % FRAMES] = batch.idle_s
-    rows.frames[members] += 1
-    _follow_usual(state, batch, cohort)
-    rows.span[members] = _follow(rows.span[members], batch.span_s)
-    late = _follow(rows.late[members], batch.lateness_s)
-    rows.late[members] = np.where(
-        np.isnan(batch.lateness_s), np.nan, late
-    )  # who was early once may be late now
+    residual = np.log(batch.own_s) - np.where(cohorts.is_small[cohort], 0.0, middle)
+    _keep_step(registry, batch, cohort)
     step = np.where(batch.step < 0, rows.frames[members], batch.step)
-    warm = rows.settled[members] > 0
+    warm = rows.baseline_samples[members] > 0
     if warm.any():
-        stall_update(rows, cohorts, members[warm], residual[warm], step[warm])
-    rows.sum[members] += residual
-    rows.count[members] += 1
-    _advance_cohorts(state, cohort, levels, time_inside(batch), now_s)
-    ripe = (cohorts.per_sample > 0) & (cohorts.frames % np.maximum(cohorts.per_sample, 1) == 0)
-    _sample(state, members[ripe[cohort]])
+        update_stalls(rows, cohorts, members[warm], residual[warm], step[warm])
+    rows.residual_sum[members] += residual
+    rows.residual_count[members] += 1
+    _advance_cohorts(registry, cohort, levels, time_inside(batch), now_s)
+    per_sample = cohorts.frames_per_sample
+    is_complete = (per_sample > 0) & (cohorts.frames % np.maximum(per_sample, 1) == 0)
+    _close_samples(registry, members[is_complete[cohort]])
     return dropped
 
 
+def _keep_step(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> None:
+    """Keep what price and cause of an episode are computed from."""
+    rows, members = registry.rows, batch.member
+    rows.own_s[members, rows.frames[members] % FRAMES] = batch.own_s
+    rows.idle_s[members, rows.frames[members] % FRAMES] = batch.idle_s
+    rows.frames[members] += 1
+    _follow_baselines(registry, batch, cohort)
+    rows.span_s[members] = _follow(rows.span_s[members], batch.span_s)
+    late = _follow(rows.lateness_s[members], batch.lateness_s)
+    # Forgotten when it is no longer measured: a member that was early once may be late now.
+    rows.lateness_s[members] = np.where(np.isnan(batch.lateness_s), np.nan, late)
+
+
 def _follow(before: Column, value: Column, smooth: float | Column = SMOOTH) -> Column:
-    """A running mean that starts with the first known value and skips unknown ones."""
+    """Return a running mean that starts with the first known value and skips unknown ones."""
     moved = np.where(np.isnan(before), value, before + smooth * (value - before))
     return np.where(np.isnan(value), before, moved)
 
 
-def _follow_usual(state: State, batch: SampleBatch, cohort: Index) -> None:
-    """Own time, and what the GPU waits for its host beyond the peers, learnt while a member is above suspicion."""
-    rows, members = state.rows, batch.member
-    calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.bar[members])
-    per_sample = np.maximum(
-        state.cohorts.per_sample[cohort], 1
-    )  # steps that are known before suspicion can be
-    own = _follow(rows.usual_own[members], np.log(batch.own_s), SLOWLY / per_sample)
-    rows.usual_own[members] = np.where(calm, own, rows.usual_own[members])
+def _follow_baselines(registry: MemberRegistry, batch: SampleBatch, cohort: Index) -> None:
+    """Learn own time, and GPU idle time beyond the peers', while a member is not suspected."""
+    rows, members = registry.rows, batch.member
+    calm = (rows.state[members] == HEALTHY) & ~(rows.cusum[members] > CALM * rows.limit[members])
+    # A whole sample of steps is learned before the channel can react, so each step weighs less.
+    per_sample = np.maximum(registry.cohorts.frames_per_sample[cohort], 1)
+    own = _follow(rows.baseline_log_own[members], np.log(batch.own_s), SLOWLY / per_sample)
+    rows.baseline_log_own[members] = np.where(calm, own, rows.baseline_log_own[members])
     known = np.isfinite(batch.idle_s)
     if not known.any():
         return
     beyond = batch.idle_s[known] - peer_medians(cohort[known], batch.idle_s[known])
     members, beyond = members[known & calm], beyond[calm[known]]
-    rows.usual_idle[members] = _follow(rows.usual_idle[members], beyond, SLOWLY)
+    rows.baseline_idle_s[members] = _follow(rows.baseline_idle_s[members], beyond, SLOWLY)
 
 
 def _advance_cohorts(
-    state: State, cohort: Index, levels: Column, inside: Column, now_s: float
+    registry: MemberRegistry, cohort: Index, levels: Column, inside: Column, now_s: float
 ) -> None:
-    cohorts = state.cohorts
+    cohorts = registry.cohorts
     first = np.flatnonzero(np.concatenate(([True], cohort[1:] != cohort[:-1])))
     present = cohort[first]
     cohorts.level[present] = _follow(cohorts.level[present], levels[present])
     cohorts.frames[present] += 1
     follow_transfer(cohorts, present, first, inside)
-    unknown = present[cohorts.per_sample[present] == 0]
+    unknown = present[cohorts.frames_per_sample[present] == 0]
     if len(unknown):
-        _find_pace(state, unknown, now_s)
+        _find_pace(registry, unknown, now_s)
 
 
-def _find_pace(state: State, unknown: Index, now_s: float) -> None:
-    """How many steps make one sample of about a second."""
-    cohorts = state.cohorts
+def _find_pace(registry: MemberRegistry, unknown: Index, now_s: float) -> None:
+    """Choose how many steps make one sample of about a second."""
+    cohorts = registry.cohorts
     starting = np.isnan(cohorts.first_frame_s[unknown])
     cohorts.first_frame_s[unknown[starting]] = now_s
     cohorts.frames[unknown[starting]] = 0
@@ -133,18 +152,19 @@ def _find_pace(state: State, unknown: Index, now_s: float) -> None:
     ready = (elapsed >= PACE_S) & (cohorts.frames[unknown] >= 3)
     known = unknown[ready]
     step_s = elapsed[ready] / cohorts.frames[known]
-    cohorts.per_sample[known] = np.maximum(np.rint(SAMPLE_S / step_s), 1)
-    cohorts.sample_s[known] = step_s * cohorts.per_sample[known]
+    cohorts.frames_per_sample[known] = np.maximum(np.rint(SAMPLE_S / step_s), 1)
+    cohorts.sample_s[known] = step_s * cohorts.frames_per_sample[known]
 
 
-def _sample(state: State, members: Index) -> None:
-    rows = state.rows
-    members = members[rows.count[members] > 0]
-    residual = rows.sum[members] / rows.count[members]
-    rows.sum[members] = 0.0
-    rows.count[members] = 0.0
-    warm = rows.settled[members] > 0
-    fast_update(rows, members[warm], residual[warm])
-    learn(rows, state.cohorts, members, residual)
-    rows.seen[members] += 1
-    rows.quiet[members] += 1
+def _close_samples(registry: MemberRegistry, members: Index) -> None:
+    """Feed the mean residual since the last sample to the fast channel and the baseline."""
+    rows = registry.rows
+    members = members[rows.residual_count[members] > 0]
+    residual = rows.residual_sum[members] / rows.residual_count[members]
+    rows.residual_sum[members] = 0.0
+    rows.residual_count[members] = 0.0
+    warm = rows.baseline_samples[members] > 0
+    update_fast(rows, members[warm], residual[warm])
+    learn(rows, registry.cohorts, members, residual)
+    rows.samples[members] += 1
+    rows.quiet_samples[members] += 1

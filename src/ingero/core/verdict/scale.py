@@ -1,34 +1,27 @@
-"""Robust scale of short histories: Qn, which needs no centre and keeps half of the samples honest."""
+"""Robust scale of short histories: Qn, which needs no centre and tolerates 50 % outliers."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.core.robust import MAD_TO_SIGMA, Column
+
 Matrix = NDArray[np.float64]
-Column = NDArray[np.float64]
 
 QN_TO_SIGMA = 2.2219  # makes Qn comparable to a standard deviation for normal samples
-QN_SMALL = {
-    2: 0.399,
-    3: 0.994,
-    4: 0.512,
-    5: 0.844,
-    6: 0.611,
-    7: 0.857,
-    8: 0.669,
-    9: 0.872,
-}  # finite-sample factors
-QN_POINTS = 60  # more history is thinned to this many: costs grow with its square
+# Finite-sample factors of Qn, by number of samples.
+QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
+QN_POINTS = 60  # longer histories are thinned to this many: the cost grows with the square
 
 
 def qn_factor(count: int) -> float:
-    """What Qn of `count` normal samples must be multiplied by to be unbiased."""
+    """Return the factor that makes Qn of `count` normal samples unbiased."""
     if count in QN_SMALL:
         return QN_SMALL[count]
     return count / (count + 1.4) if count % 2 else count / (count + 3.8)
 
 
 def qn(samples: Matrix) -> Column:
-    """Scale of every row: the k-th smallest pairwise distance, k about a quarter of the pairs."""
+    """Return the scale of each row: the k-th smallest distance, k about a quarter of all pairs."""
     count = samples.shape[1]
     if count < 2:
         return np.full(len(samples), np.nan)
@@ -40,14 +33,14 @@ def qn(samples: Matrix) -> Column:
 
 
 def thinned(samples: Matrix) -> Matrix:
-    """At most QN_POINTS evenly spaced columns."""
+    """Return at most QN_POINTS evenly spaced columns."""
     return samples[:, :: -(-samples.shape[1] // QN_POINTS)]
 
 
 def autocorrelation(samples: Matrix) -> Column:
-    """Lag-one autocorrelation of every row, robust to spikes: values are clipped at four scales before."""
+    """Return the lag-one autocorrelation of each row; values are clipped at four scales first."""
     centred = samples - np.median(samples, axis=1, keepdims=True)
-    bound = 4 * 1.4826 * np.median(np.abs(centred), axis=1, keepdims=True)
+    bound = 4 * MAD_TO_SIGMA * np.median(np.abs(centred), axis=1, keepdims=True)
     centred = np.clip(centred, -bound, bound)
     power = (centred**2).sum(axis=1)
     product = (centred[:, 1:] * centred[:, :-1]).sum(axis=1)

@@ -1,0 +1,104 @@
+"""The stall channel: a Bernoulli CUSUM of steps that finds stalls which come and go."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingero.core.robust import Column, Index, group_medians
+from ingero.core.verdict.fast_channel import CAP
+from ingero.core.verdict.table import ONSETS, CohortRows, MemberRows
+
+STALL_SCALES = 5.0
+STALL_MIN = 0.08  # a stall adds at least this share to a step
+# A stall ends below this share of its limit. A member that is slow for good, near the limit, then
+# counts as one long stall, not as many.
+STALL_OVER = 0.5
+STALL_RATE = 0.004  # stalls per step that nobody is blamed for
+STALL_RATE_MAX = 0.09
+STALL_RATIO = 10.0  # how much more often a member with a fault stalls
+STALL_LIMIT = 9.0
+STALL_MEMORY = 0.995  # weight per step: rates are those of about the last 200 steps
+# As many stalls at the peers' rate must be less likely than exp(-STALL_CHANCE), a Poisson tail.
+STALL_CHANCE = 10.0
+MIN_ONSETS = 4  # needed before a period is reported
+TINY = 1e-9
+
+
+def update_stalls(
+    rows: MemberRows, cohorts: CohortRows, members: Index, residual: Column, step: NDArray[np.int64]
+) -> None:
+    """Add one step of each of these members. Only the onset of a stall counts.
+
+    Stalls count for less where the peers stall as often.
+    """
+    excess = residual - rows.bias[members]
+    onset = _follow_stalls(rows, cohorts, members, excess)
+    rows.stall_steps[members] += 1
+    rate = np.clip(
+        2 * _typical_stalls(rows, members) / rows.stall_steps[members], STALL_RATE, STALL_RATE_MAX
+    )
+    gain = np.where(onset, np.log(STALL_RATIO), np.log((1 - STALL_RATIO * rate) / (1 - rate)))
+    rows.stall_cusum[members] = np.clip(rows.stall_cusum[members] + gain, 0.0, CAP * STALL_LIMIT)
+    rows.recent_stalls[members] = rows.recent_stalls[members] * STALL_MEMORY + onset
+    rows.recent_steps[members] = rows.recent_steps[members] * STALL_MEMORY + 1
+    hit = members[onset]
+    rows.onsets[hit, rows.onset_count[hit] % ONSETS] = step[onset]
+    rows.onset_count[hit] += 1
+    rows.stall_size[hit] += (excess[onset] - rows.stall_size[hit]) / np.minimum(
+        rows.onset_count[hit], ONSETS
+    )
+
+
+def _follow_stalls(
+    rows: MemberRows, cohorts: CohortRows, members: Index, excess: Column
+) -> NDArray[np.bool_]:
+    """Update which members are in a stall, and return for which of them it begins now."""
+    frames = np.maximum(cohorts.frames_per_sample[rows.cohort[members]], 1)
+    limit = np.maximum(STALL_SCALES * rows.scale[members] * np.sqrt(frames), STALL_MIN)
+    stalled = rows.is_stalled[members]
+    onset = (excess > limit) & ~stalled
+    rows.is_stalled[members] = np.where(stalled, excess > STALL_OVER * limit, onset)
+    return np.asarray(onset, bool)
+
+
+def _typical_stalls(rows: MemberRows, members: Index) -> Column:
+    """Return how many stalls a peer had so far: the median, but at least half the others' mean.
+
+    It is half the mean so that two members that stall do not excuse each other. One stall among
+    all peers is added, so that the result is never zero.
+    """
+    cohort, stalls = rows.cohort[members], rows.onset_count[members].astype(np.float64)
+    sizes = np.bincount(cohort)
+    count = sizes[cohort]
+    others = (np.bincount(cohort, stalls)[cohort] - stalls) / np.maximum(count - 1, 1)
+    typical = group_medians(cohort, stalls, len(sizes))[cohort]
+    return np.asarray(np.maximum(typical, others / 2) + 1 / count, np.float64)
+
+
+def stalls_more_than_peers(rows: MemberRows) -> NDArray[np.bool_]:
+    """Tell which members stall clearly more often than their peers.
+
+    Long batches move from rank to rank and stall all of them alike.
+    """
+    size = rows.size
+    cohort, stalls, steps = rows.cohort[:size], rows.recent_stalls[:size], rows.recent_steps[:size]
+    others = np.maximum(np.bincount(cohort, stalls)[cohort] - stalls, 0.0)
+    their_steps = np.bincount(cohort, steps)[cohort] - steps
+    upper = others + 2 * np.sqrt(others) + 1  # the highest rate that fits what peers show
+    expected = np.divide(upper * steps, their_steps, out=np.zeros(size), where=their_steps > 0.5)
+    ratio = np.maximum(stalls, TINY) / np.maximum(expected, TINY)
+    surprise = stalls * np.log(ratio) - stalls + expected
+    return np.asarray((stalls > expected) & (surprise >= STALL_CHANCE), bool)
+
+
+def stall_period(rows: MemberRows, member: int) -> int | None:
+    """Return the steps from one stall to the next, or None where these vary by over a fifth."""
+    count = int(rows.onset_count[member])
+    if count < MIN_ONSETS:
+        return None
+    onsets = np.sort(rows.onsets[member][: min(count, ONSETS)])
+    gaps = np.diff(onsets).astype(np.float64)
+    period = float(np.median(gaps))
+    turns = np.maximum(np.rint(gaps / max(period, 1.0)), 1.0)  # a missed stall doubles a gap
+    period = float(np.median(gaps / turns))
+    spread = float(np.median(np.abs(gaps / turns - period)))
+    return round(period) if period >= 2 and spread <= 0.2 * period else None
