@@ -77,7 +77,7 @@ def blame(
     answer = blame_inputs(inputs)
     price = find_rate(rate, provider, gpu_model)
     if picture is not None and answer.heat is not None:
-        from ingero.cli.show.picture import write_picture
+        from ingero.cli.show.heatmap import write_picture
 
         write_picture(picture, answer, _title(paths))
     elif picture is not None:
