@@ -157,7 +157,7 @@ def test_they_do_not_go_with_sql(
 
 def test_f152_asking_nodes_does_not_load_numpy() -> None:
     """A good part of the time a fan-out may take would be gone before the first node is asked."""
-    modules = "ingero.cli.commands.query, ingero.cli.fanout.ask"
+    modules = "ingero.cli.commands.query, ingero.cli.commands.query_nodes"
     script = f"import sys, {modules}; print('numpy' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True

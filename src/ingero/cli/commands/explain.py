@@ -91,7 +91,7 @@ def command(
                 f"the nodes of {named} show their recorded chains: only --since, --json and connection options go "
                 "along; name a file with -d for the rest"
             )
-        from ingero.cli.fanout.ask import ask_chains
+        from ingero.cli.commands.explain_nodes import ask_chains
 
         return ask_chains(options, None if since is None else f"{since:.3f}s", as_json)
     span = _span(since, begin, end, last, is_default=db is None)

@@ -8,8 +8,9 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from ingero.cli.fanout.ask import ask_nodes, closing, refuse_silence, some_of
+from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
+from ingero.cli.fanout.report import report_problems, require_an_answer, some_of
 from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.timeline.perfetto import as_columns
@@ -71,9 +72,9 @@ class NodesTimeline:
             "/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit}
         )
         chains = Question(f"/api/v1/chains?since={since_s:.3f}s")
-        self.course = ask_nodes(options, (events, self._take_rows), (chains, self._take_chains))
-        refuse_silence(self.merge, self.course)
-        if self.course.interrupted and not self.merge.answered:
+        self.result = ask_nodes(options, (events, self._take_rows), (chains, self._take_chains))
+        require_an_answer(self.merge, self.result)
+        if self.result.interrupted and not self.merge.answered:
             raise Unavailable("interrupted before a node had answered; nothing was written")
         if self._cut:
             kept = f"only the newest {limit} events of {some_of(self._cut)} are in it"
@@ -145,7 +146,7 @@ class NodesTimeline:
 
     def _clocks(self) -> Iterator[TimelineCounter]:
         at = as_columns([self._rows[-1][0] if self._rows else 0])
-        for name, offset in self.course.offsets.items():
+        for name, offset in self.result.offsets.items():
             if name in self._index:
                 yield TimelineCounter(
                     self._index[name], "clock offset", "ms", at, [offset.offset_ms]
@@ -153,7 +154,7 @@ class NodesTimeline:
 
     def close(self) -> int:
         """Warnings; returns the exit status."""
-        return closing(self.options, self.merge, self.course)
+        return report_problems(self.options, self.merge, self.result)
 
 
 def _chain(chain: ChainRow, node: int, at_ns: int) -> TimelineChain:

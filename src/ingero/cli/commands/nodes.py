@@ -1,22 +1,19 @@
 """`ingero nodes`: the nodes a fan-out asks, whose certificates are trusted, and whether they answer."""
 
 import asyncio
-import json
 import sys
-from pathlib import Path
 
 import click
-import yaml
 
-from ingero.cli.fanout.ask import INTERRUPTED_STATUS, Course, ask_nodes
+from ingero.cli.fanout.ask import FanoutResult, ask_nodes
 from ingero.cli.fanout.options import fanout_of, fanout_options
+from ingero.cli.fanout.report import INTERRUPTED_STATUS
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
+from ingero.config.edit import remember_trusted
 from ingero.config.ingero import find_config, load_ingero
-from ingero.config.loader import load_text
 from ingero.core.clocks.skew import ClockOffset
-from ingero.errors import AuthError, ConfigError, Unavailable
-from ingero.files import replace_file
+from ingero.errors import AuthError, Unavailable
 from ingero.storage.caller import home
 from ingero.transport.fanout.ask import NodeReply, Question, decode_time, peer_fingerprint
 from ingero.transport.fanout.failures import NOT_DECODABLE
@@ -85,7 +82,7 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
         if not click.confirm("Is that what the node printed?"):
             raise AuthError("nothing was trusted")
     path = find_config() or home() / ".config" / "ingero" / "ingero.yaml"
-    _remember(path, node, seen)
+    remember_trusted(path, node, seen)
     print(f"trusted {node}: {seen}\nsaved in {path}")
 
 
@@ -96,12 +93,12 @@ def check(as_json: bool, **fanout: object) -> int:
     """Ask every node for the time. Who answers, under which name, how far its clock is off."""
     options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
-    course = ask_nodes(options, (Question("/api/v1/time"), replies.append))
-    rows = [_checked(reply, course, options.skew_threshold_ms) for reply in replies]
+    result = ask_nodes(options, (Question("/api/v1/time"), replies.append))
+    rows = [_checked(reply, result, options.skew_threshold_ms) for reply in replies]
     rows += [
         (node, None, "waiting", None, None, None)
         for node in options.nodes
-        if node not in course.heard
+        if node not in result.answered
     ]
     good = sum(row[2] == "ok" for row in rows)
     if as_json:
@@ -115,10 +112,12 @@ def check(as_json: bool, **fanout: object) -> int:
             )
         )
         print(f"\n  {good} of {len(rows)} node(s) answer", file=sys.stderr)
-    return INTERRUPTED_STATUS if course.interrupted else int(good < len(rows))
+    return INTERRUPTED_STATUS if result.interrupted else int(good < len(rows))
 
 
-def _checked(reply: NodeReply, course: Course, skew_threshold_ms: float) -> tuple[object, ...]:
+def _checked(
+    reply: NodeReply, result: FanoutResult, skew_threshold_ms: float
+) -> tuple[object, ...]:
     if reply.failure is not None:
         return reply.address, None, "silent", None, None, reply.failure
     try:
@@ -126,7 +125,7 @@ def _checked(reply: NodeReply, course: Course, skew_threshold_ms: float) -> tupl
     except NOT_DECODABLE:
         hint = "something answers there, but it is no node; is that the port of `ingero dashboard`?"
         return reply.address, None, "no node", None, None, hint
-    offset = course.offsets.get(reply.name)
+    offset = result.offsets.get(reply.name)
     if offset is None:
         return (
             reply.address,
@@ -148,76 +147,3 @@ def clock_problem(offset: ClockOffset, threshold_ms: float) -> str | None:
     if abs(offset.offset_ms) > threshold_ms:
         return "its clock differs from ours; is NTP or PTP running on both?"
     return None
-
-
-def _remember(path: Path, node: str, fingerprint: str) -> None:
-    """Write one line into ingero.yaml and leave everything else in it as it is, comments included."""
-    text = path.read_text() if path.exists() else ""
-    changed = add_trusted(text, node, fingerprint)
-    from ingero.config.ingero import IngeroConfig
-
-    load_text(
-        IngeroConfig, changed, str(path)
-    )  # never replace a good file by one that does not load
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, changed.encode())
-
-
-def add_trusted(text: str, node: str, fingerprint: str) -> str:
-    """`text` of an ingero.yaml with `fleet.trusted[node]` set, or ConfigError where that needs a person."""
-    before = yaml.safe_load(text)
-    changed = _with_trusted(text, json.dumps(node), json.dumps(fingerprint), node)
-    wanted = dict(before or {}) if isinstance(before or {}, dict) else {}
-    fleet = dict(wanted.get("fleet") or {})
-    wanted["fleet"] = fleet | {"trusted": dict(fleet.get("trusted") or {}) | {node: fingerprint}}
-    try:
-        after = yaml.safe_load(changed)
-    except yaml.YAMLError:
-        after = None
-    if after != wanted:
-        raise ConfigError(
-            f'ingero.yaml is written in a way we cannot extend; under fleet.trusted, add "{node}": "{fingerprint}"'
-        )
-    return changed
-
-
-def _with_trusted(text: str, key: str, value: str, node: str) -> str:
-    """Only the place where something is added changes; every other character stays."""
-    fleet = _child(yaml.compose(text, Loader=yaml.SafeLoader), "fleet")
-    if fleet is None:
-        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}fleet:\n  trusted:\n    {key}: {value}\n"
-    if not isinstance(fleet, yaml.MappingNode):
-        return _insert(
-            text, fleet.start_mark.index, fleet.end_mark.index, f"\n  trusted:\n    {key}: {value}"
-        )
-    trusted = _child(fleet, "trusted")
-    if not isinstance(trusted, yaml.MappingNode):
-        if trusted is not None:
-            indent = " " * (fleet.value[0][0].start_mark.column + 2)
-            return _insert(
-                text, trusted.start_mark.index, trusted.end_mark.index, f"\n{indent}{key}: {value}"
-            )
-        return _before(text, fleet, f"trusted:\n{{indent}}  {key}: {value}")
-    known = next((held for name, held in trusted.value if name.value == node), None)
-    if known is not None:
-        return _insert(text, known.start_mark.index, known.end_mark.index, value)
-    return _before(text, trusted, f"{key}: {value}")
-
-
-def _before(text: str, block: yaml.MappingNode, line: str) -> str:
-    """A line ahead of a block's first key, indented like it."""
-    if block.flow_style or not block.value:
-        return text  # in braces: a person has to do it
-    first = block.value[0][0].start_mark
-    indent = " " * first.column
-    return _insert(text, first.index, first.index, line.replace("{indent}", indent) + "\n" + indent)
-
-
-def _insert(text: str, begin: int, end: int, addition: str) -> str:
-    return text[:begin] + addition + text[end:]
-
-
-def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    return next((value for name, value in node.value if name.value == key), None)

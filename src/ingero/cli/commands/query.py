@@ -96,7 +96,7 @@ def command(
             'asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"'
         )
     if options is not None and sql is not None:
-        from ingero.cli.fanout.ask import ask_rows
+        from ingero.cli.commands.query_nodes import ask_rows
 
         return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
     file = trace_database(db)
