@@ -8,6 +8,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from ingero.children.process import (
     stop_children,
     wait_for_line,
 )
+from ingero.contract.api_paths import FLEET_DEBUG_SCORES
 from ingero.errors import Unavailable
 from ingero.sim.node import write_control
 
@@ -118,7 +120,8 @@ class DemoCluster:
 
     def status(self, cluster: str = CLUSTER) -> ClusterStatus | None:
         """What Fleet says; None while it does not answer."""
-        url = f"http://{self.addresses['admin']}/debug/scores?cluster_id={cluster}"
+        query = urllib.parse.urlencode({"cluster_id": cluster})
+        url = f"http://{self.addresses['admin']}{FLEET_DEBUG_SCORES}?{query}"
         try:
             with urllib.request.urlopen(url, timeout=2) as reply:
                 return _status(json.load(reply))

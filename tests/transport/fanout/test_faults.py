@@ -15,7 +15,7 @@ from tests.support.tls_files import Authority
 from tests.support.waiting import PATIENCE_S, until_async
 from tests.transport.fanout.test_ask import SQL, _target, ask, node
 
-from ingero.cli.fanout.ask import ask_rows
+from ingero.cli.commands.query_nodes import ask_rows
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate

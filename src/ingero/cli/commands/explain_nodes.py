@@ -6,6 +6,7 @@ from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.fanout.report import report_problems, require_an_answer
 from ingero.cli.show.table import print_json, printable, severity_tag
+from ingero.contract.api_paths import NODE_CHAINS
 from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.core.rowmerge import RowMerge
@@ -32,7 +33,7 @@ def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
                     f"node {reply.name}: only its newest chains are here; narrow it with --since"
                 )
 
-    path = f"/api/v1/chains?since={since}" if since else "/api/v1/chains"
+    path = f"{NODE_CHAINS}?since={since}" if since else NODE_CHAINS
     result = ask_nodes(options, (Question(path), take))
     require_an_answer(merge, result)
     chains.sort(key=lambda chain: severity_order(chain.severity))

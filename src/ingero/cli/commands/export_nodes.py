@@ -11,6 +11,7 @@ import msgspec
 from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.fanout.report import report_problems, require_an_answer, some_of
+from ingero.contract.api_paths import NODE_CHAINS, NODE_QUERY
 from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.contract.timeline.perfetto import as_columns
@@ -68,10 +69,8 @@ class NodesTimeline:
         self._cut: list[str] = []
         self._chains: list[tuple[ChainRow, int]] = []
         since_ns = time.time_ns() - int(since_s * 1e9)
-        events = Question(
-            "/api/v1/query", {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit}
-        )
-        chains = Question(f"/api/v1/chains?since={since_s:.3f}s")
+        events = Question(NODE_QUERY, {"sql": _SQL.format(since=max(0, since_ns)), "limit": limit})
+        chains = Question(f"{NODE_CHAINS}?since={since_s:.3f}s")
         self.result = ask_nodes(options, (events, self._take_rows), (chains, self._take_chains))
         require_an_answer(self.merge, self.result)
         if self.result.interrupted and not self.merge.answered:

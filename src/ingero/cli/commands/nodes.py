@@ -12,6 +12,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.show.table import print_json, render_table
 from ingero.config.edit import remember_trusted
 from ingero.config.ingero import find_config, load_ingero
+from ingero.contract.api_paths import NODE_TIME
 from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, Unavailable
 from ingero.storage.caller import home
@@ -93,7 +94,7 @@ def check(as_json: bool, **fanout: object) -> int:
     """Ask every node for the time. Who answers, under which name, how far its clock is off."""
     options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
-    result = ask_nodes(options, (Question("/api/v1/time"), replies.append))
+    result = ask_nodes(options, (Question(NODE_TIME), replies.append))
     rows = [_checked(reply, result, options.skew_threshold_ms) for reply in replies]
     rows += [
         (node, None, "waiting", None, None, None)

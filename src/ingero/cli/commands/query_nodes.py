@@ -8,6 +8,7 @@ from ingero.cli.fanout.ask import ask_nodes
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.cli.fanout.report import report_problems, require_an_answer, some_of
 from ingero.cli.show.rows import RowPrinter
+from ingero.contract.api_paths import NODE_QUERY
 from ingero.contract.node_api import QueryReply
 from ingero.core.rowmerge import RowMerge
 from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
@@ -32,7 +33,7 @@ def ask_rows(options: FanoutOptions, sql: str, limit: int, form: str) -> int:
         if decoded.truncated:
             truncated.append(reply.name)
 
-    result = ask_nodes(options, (Question("/api/v1/query", {"sql": sql, "limit": limit}), take))
+    result = ask_nodes(options, (Question(NODE_QUERY, {"sql": sql, "limit": limit}), take))
     require_an_answer(merge, result)
     printer.end()
     if form == "table":

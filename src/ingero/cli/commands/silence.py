@@ -13,10 +13,9 @@ from ingero.cli.fleet_http import fleet_json
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.cli.show.verdicts import ago
+from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import ConfigError
-
-PATH = "/api/v1/silences"
 
 
 @click.command()
@@ -57,13 +56,15 @@ def command(
       ingero silence lift gpu-node-17
     """
     if target == "list":
-        answer = fleet_json(fleet, PATH, ca_cert)
+        answer = fleet_json(fleet, FLEET_SILENCES, ca_cert)
         print_json(answer) if as_json else _show(answer["silences"])
         return 0
     if target == "lift":
         if not lifted:
             raise click.UsageError("say whose silence ends: `ingero silence lift NODE|JOB`")
-        answer = _post(fleet, f"{PATH}/lift", ca_cert, LiftRequest(target=lifted, cluster=cluster))
+        answer = _post(
+            fleet, FLEET_SILENCES_LIFT, ca_cert, LiftRequest(target=lifted, cluster=cluster)
+        )
         if as_json:
             print_json(answer)
         elif answer["lifted"]:
@@ -79,7 +80,7 @@ def command(
             'say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`'
         )
     asked = SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster)
-    answer = _post(fleet, PATH, ca_cert, asked)
+    answer = _post(fleet, FLEET_SILENCES, ca_cert, asked)
     print_json(answer) if as_json else _show([answer])
     return 0
 

@@ -11,6 +11,7 @@ from ingero.cli.fleet_http import fleet_json
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.status import is_slow, print_clusters
 from ingero.cli.show.table import print_json
+from ingero.contract.api_paths import FLEET_STATUS
 from ingero.errors import Unavailable
 
 DEFAULT_FLEET = "http://127.0.0.1:8080"
@@ -52,7 +53,7 @@ def command(
       ingero status --json | jq '.clusters[].nodes[] | select(.straggler)'
     """
     while True:
-        answer = fleet_json(fleet, "/api/v1/status", ca_cert)
+        answer = fleet_json(fleet, FLEET_STATUS, ca_cert)
         clusters = answer["clusters"] if cluster is None else _only(cluster, answer["clusters"])
         if as_json:
             print_json({"clusters": clusters})
