@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ingero.config.rates import RateTable
+from ingero.contract import api_paths
 from ingero.contract.exposition import CONTENT_TYPE
 from ingero.echo.access import Access, Key, RateLimit
 from ingero.echo.audit import AuditTrail, Entry
@@ -44,8 +45,8 @@ from ingero.transport.tools.tool import ToolRefused
 DRAIN_RETRY_S: Final = 5
 VERSIONS_RATE: Final = (30.0, 100)
 COMPRESS_FROM_BYTES: Final = 1024
-MCP_PATHS: Final = ("/", "/mcp")
-_OPEN: Final = ("/api/versions", "/api/v1")
+MCP_PATHS: Final = ("/", api_paths.MCP)
+_OPEN: Final = (api_paths.ECHO_VERSIONS, api_paths.ECHO_RETIRED.partition("/{")[0])
 _CALLER: Final = "ingero.caller"
 
 
@@ -75,15 +76,15 @@ class QuestionApi:
         """The whole listener."""
         ask = tool_endpoint(TOOLS, lambda request, _: self._asker(request))
         routes = [
-            Route("/api/versions", _versions),
-            Route("/api/v1/{path:path}", _gone, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
-            Route("/api/v2/tools/list", self._list),
-            Route("/api/v2/tools/{name}", ask, methods=["POST"]),
-            Route("/api/v2/sql", _named(ask, PREFIX + "run_analysis"), methods=["POST"]),
-            Route("/api/v2/openapi.json", self._openapi),
-            Route("/api/v2/health", self._health),
-            Route("/api/v2/whoami", self._whoami),
-            Route("/metrics", self._metrics),
+            Route(api_paths.ECHO_VERSIONS, _versions),
+            Route(api_paths.ECHO_RETIRED, _gone, methods=["GET", "POST", "PUT", "PATCH", "DELETE"]),
+            Route(api_paths.ECHO_TOOLS_LIST, self._list),
+            Route(api_paths.ECHO_TOOL, ask, methods=["POST"]),
+            Route(api_paths.ECHO_SQL, _named(ask, PREFIX + "run_analysis"), methods=["POST"]),
+            Route(api_paths.ECHO_OPENAPI, self._openapi),
+            Route(api_paths.ECHO_HEALTH, self._health),
+            Route(api_paths.ECHO_WHOAMI, self._whoami),
+            Route(api_paths.PROMETHEUS, self._metrics),
         ]
         inner = Starlette(
             routes=routes,
@@ -276,7 +277,9 @@ async def _versions(_: Request) -> Response:
 
 
 async def _gone(request: Request) -> Response:
-    raise HTTPException(410, "version 1 is gone; use /api/v2, described at /api/v2/openapi.json")
+    raise HTTPException(
+        410, f"version 1 is gone; use {api_paths.ECHO_ROOT}, described at {api_paths.ECHO_OPENAPI}"
+    )
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

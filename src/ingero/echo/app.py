@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from ingero.config.echo import EchoConfig, certificate_beside
 from ingero.config.rates import load_rates
+from ingero.contract.api_paths import HEALTHZ, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES, PROMETHEUS
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.echo.access import Access, Key, read_keys
@@ -111,7 +112,7 @@ class EchoService:
         """OTLP last: once a request is taken, everything about it can be seen."""
         tls = self._tls()
         context = self._context = server_context(tls) if tls else None
-        health = [Route("/healthz", self._health), Route("/metrics", self._metrics)]
+        health = [Route(HEALTHZ, self._health), Route(PROMETHEUS, self._metrics)]
         self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
         await self.questions.start()
@@ -158,9 +159,9 @@ class EchoService:
 
         return Starlette(
             routes=[
-                Route("/v1/metrics", endpoint(MetricsRequest), methods=["POST"]),
-                Route("/v1/traces", endpoint(TracesRequest), methods=["POST"]),
-                Route("/v1/logs", endpoint(LogsRequest), methods=["POST"]),
+                Route(OTLP_METRICS, endpoint(MetricsRequest), methods=["POST"]),
+                Route(OTLP_TRACES, endpoint(TracesRequest), methods=["POST"]),
+                Route(OTLP_LOGS, endpoint(LogsRequest), methods=["POST"]),
             ]
         )
 

@@ -4,6 +4,7 @@ import functools
 from importlib.metadata import version
 from typing import Any, Final
 
+from ingero.contract import api_paths
 from ingero.echo.tools.asker import PREFIX
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.transport.tools.http import REFUSAL_RESPONSE, enveloped, openapi
@@ -40,23 +41,23 @@ _VERSIONS: Final = {
 def described() -> dict[str, Any]:
     """Made once; the tools and their types are fixed."""
     extra = {
-        "/api/versions": {
+        api_paths.ECHO_VERSIONS: {
             "get": {
                 **_get("versions", "Versions of this API", _json(_VERSIONS), _OPEN),
                 "security": [],
             }
         },
-        "/api/v2/tools/list": {
+        api_paths.ECHO_TOOLS_LIST: {
             "get": _get("list_tools", "Every tool with its schemas", _json(enveloped(_OBJECT)))
         },
-        "/api/v2/openapi.json": {"get": _get("openapi", "This document", _json(_OBJECT))},
-        "/api/v2/health": {
+        api_paths.ECHO_OPENAPI: {"get": _get("openapi", "This document", _json(_OBJECT))},
+        api_paths.ECHO_HEALTH: {
             "get": _get("health", "State and version of the service", _json(enveloped(_OBJECT)))
         },
-        "/api/v2/whoami": {
+        api_paths.ECHO_WHOAMI: {
             "get": _get("whoami", "What this token may see", _json(enveloped(_OBJECT)))
         },
-        "/metrics": {
+        api_paths.PROMETHEUS: {
             "get": _get(
                 "metrics",
                 "Echo's own metrics",
@@ -65,9 +66,9 @@ def described() -> dict[str, Any]:
             )
         },
     }
-    document = openapi("Ingero Echo", version("ingero"), "/api/v2", TOOLS, extra)
-    analysis = document["paths"][f"/api/v2/tools/{PREFIX}run_analysis"]["post"]
-    document["paths"]["/api/v2/sql"] = {
+    document = openapi("Ingero Echo", version("ingero"), api_paths.ECHO_ROOT, TOOLS, extra)
+    analysis = document["paths"][api_paths.ECHO_TOOL.format(name=f"{PREFIX}run_analysis")]["post"]
+    document["paths"][api_paths.ECHO_SQL] = {
         "post": {**analysis, "operationId": "sql", "summary": "One read-only SELECT"}
     }
     return document

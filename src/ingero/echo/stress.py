@@ -13,7 +13,7 @@ import aiohttp
 import grpc
 
 from ingero.contract import names
-from ingero.contract.api_paths import OTLP_METRICS
+from ingero.contract.api_paths import ECHO_SQL, OTLP_METRICS
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import ConfigError, Unavailable
@@ -235,7 +235,7 @@ async def count_found(
         headers=headers, connector=aiohttp.TCPConnector(ssl=context)
     ) as session:
         while True:
-            async with session.post(url.rstrip("/") + "/api/v2/sql", json={"sql": sql}) as reply:
+            async with session.post(url.rstrip("/") + ECHO_SQL, json={"sql": sql}) as reply:
                 if reply.status != 200:
                     raise Unavailable(
                         f"{url} cannot count: HTTP {reply.status} {(await reply.text())[:300]}"

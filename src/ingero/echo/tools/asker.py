@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta
 
 from ingero.config.rates import RateTable
+from ingero.contract.api_paths import ECHO_WHOAMI
 from ingero.core.units import parse_duration_s
 from ingero.echo.access import Key
 from ingero.echo.audit import Entry
@@ -102,7 +103,7 @@ class Asker:
             if not self.key.may_see(wanted):
                 raise ToolRefused(
                     "tenant_scoped_bearer_refused",
-                    f"this token may not see cluster {wanted!r}; /api/v2/whoami lists what it may see",
+                    f"this token may not see cluster {wanted!r}; {ECHO_WHOAMI} lists what it may see",
                     status=403,
                 )
             return wanted
