@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_merge import database
+from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S
 
 from ingero.storage.trace.database import TraceDb

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.echo.test_sql_guard import REFUSED
 from tests.support.echo_service import TOKEN, Reply, RunningEcho
+from tests.support.hostile_sql import REFUSED
 from tests.support.questions_data import score
 from tests.support.waiting import PATIENCE_S
 

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.support.hostile_sql import ENDLESS
 from tests.support.waiting import PATIENCE_S
 
 from ingero.errors import IngeroError, MalformedInput, TooLarge, Unavailable
@@ -140,9 +141,6 @@ def test_truncation_is_told(trace: Path) -> None:
     assert run_query(trace, numbers.format(20_000), QueryLimits(max_rows=10**9)).truncated, (
         "10,000 is the most"
     )
-
-
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
 def test_an_endless_statement_ends(trace: Path) -> None:

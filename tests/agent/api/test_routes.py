@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.storage.merge.test_merge import database
-from tests.storage.test_sqlite_guard import ENDLESS
+from tests.support.hostile_sql import ENDLESS
 from tests.support.shared_data import shared
+from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.agent.api.routes import NodeApi, NodeGuard

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.storage.merge.test_merge import changed, database
 from tests.support.shared_data import shared
+from tests.support.trace_databases import changed, database
 from tests.support.waiting import PATIENCE_S
 
 from ingero.cli.commands.export import command

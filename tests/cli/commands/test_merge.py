@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_merge import database
+from tests.support.trace_databases import database
 
 from ingero.cli.dispatch import run
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_merge import changed, database, rows
+from tests.support.trace_databases import changed, database, rows
 
 from ingero.errors import ForeignFile, StoreError
 from ingero.storage.merge import source as merge_source

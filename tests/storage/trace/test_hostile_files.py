@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_merge import database
+from tests.support.trace_databases import database
 
 from ingero.cli.dispatch import run
 from ingero.errors import ForeignFile

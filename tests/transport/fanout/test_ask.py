@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from tests.storage.merge.test_merge import database
 from tests.support.fault_proxy import FaultProxy
 from tests.support.tls_files import Authority
+from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard

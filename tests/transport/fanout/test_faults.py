@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.storage.merge.test_merge import database
 from tests.support.fault_proxy import FaultProxy
 from tests.support.tls_files import Authority
+from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S, until_async
 from tests.transport.fanout.test_ask import SQL, _target, ask, node
 

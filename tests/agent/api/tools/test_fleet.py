@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.storage.merge.test_merge import database, rows
 from tests.support.asking import CHAIN, START_NS, ask
+from tests.support.trace_databases import database, rows
 from tests.transport.fanout.test_ask import node
 
 from ingero.agent.api.tools.context import AgentContext
