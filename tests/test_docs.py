@@ -15,6 +15,7 @@ from ingero.cli.commands.services import echo as echo_server
 from ingero.cli.commands.services import echo_stress, straggler_sink
 from ingero.cli.commands.services import fleet as fleet_server
 from ingero.contract import api_paths
+from ingero.core.setting import key_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
@@ -50,9 +51,7 @@ def test_every_setting_is_documented() -> None:
     for info in pkgutil.iter_modules(ingero.config.__path__, "ingero.config."):
         for name, value in vars(importlib.import_module(info.name)).items():
             if dataclasses.is_dataclass(value) and name.endswith("Config"):
-                keys = [
-                    field.metadata.get("key") or field.name for field in dataclasses.fields(value)
-                ]
+                keys = [key_of(field) for field in dataclasses.fields(value)]
                 missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text]
     assert missing == []
 

@@ -58,7 +58,7 @@ def test_effective_configuration_loads_again() -> None:
         ),
         (
             "processors:\n  ingero:\n    push_interval: 500ms",
-            "interval: 0.5s is out of range; allowed: 1s to 3600s",
+            "interval: 500ms is out of range; allowed: 1s to 1h",
         ),
         (
             "processors:\n  ingero:\n    ttl_multiplier: 1",

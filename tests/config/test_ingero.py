@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.commands.node.fleet_push import apply_flags, command
+from ingero.cli.commands.node.fleet_push import command
 from ingero.config.ingero import IngeroConfig, find_config, load_ingero, trace_database
 from ingero.config.loader import load_text
+from ingero.config.merge import merged
 from ingero.errors import ConfigError
 from ingero.transport.endpoint import Protocol
 
@@ -56,7 +57,7 @@ def test_example_file_is_valid() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("fleet:\n  push_interval: 500ms", r"x:2: fleet.push_interval: .* 1s to 3600s"),
+        ("fleet:\n  push_interval: 500ms", r"x:2: fleet.push_interval: .* 1s to 1h"),
         ("fleet:\n  push_interval: 2s\n  timeout: 3s", "timeout"),
         ("fleet:\n  endpiont: a", r"x:2: fleet.endpiont: unknown key; did you mean endpoint"),
         ("fleeet: {}", "did you mean fleet"),
@@ -85,14 +86,15 @@ def flags(**given: object) -> dict[str, object]:
     return {parameter.name: None for parameter in command.params if parameter.name} | given
 
 
-def test_flags_win_only_when_given() -> None:
-    config = load_text(
-        IngeroConfig, "fleet: {cluster_id: file, push_interval: 7s, insecure: true}", "x"
-    )
-    same = apply_flags(config, flags())
-    assert same == config
-    changed = apply_flags(
-        config,
+def test_flags_win_only_when_given(tmp_path: Path) -> None:
+    file = tmp_path / "ingero.yaml"
+    file.write_text("fleet: {cluster_id: file, push_interval: 7s, insecure: true}")
+    same = merged(IngeroConfig, file, {}, flags())
+    assert same == load_ingero(file)
+    changed = merged(
+        IngeroConfig,
+        file,
+        {},
         flags(
             fleet_cluster_id="flag",
             fleet_protocol="grpc",
@@ -115,14 +117,14 @@ def test_flags_win_only_when_given() -> None:
     [
         ({"fleet_push_interval": 0.5}, "--fleet-push-interval"),
         ({"fleet_timeout": 9.0}, "timeout"),
-        ({"fleet_node_rank": 3, "fleet_world_size": 2}, "node_rank"),
+        ({"fleet_node_rank": 3, "fleet_world_size": 2}, "--fleet-node-rank: 3 must"),
         ({"fleet_insecure": True, "fleet_tls_ca": Path("/x")}, "insecure"),
         ({"confirmations": 0}, "confirmations"),
     ],
 )
 def test_flags_are_checked_like_the_file(given: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        apply_flags(IngeroConfig(), flags(**given))
+        merged(IngeroConfig, None, {}, flags(**given))
 
 
 def test_every_published_flag_exists() -> None:

@@ -8,9 +8,9 @@ import pytest
 from ingero.config.loader import (
     load_file,
     load_text,
-    setting,
     to_mapping,
 )
+from ingero.core.setting import setting
 from ingero.errors import ConfigError
 
 
@@ -57,7 +57,7 @@ def test_nothing_means_defaults() -> None:
             "f:1: zzz: unknown key; allowed: enabled, inner, limit, mode, push_interval, where",
         ),
         ("inner:\n  k: 9", "f:2: inner.k: 9 is out of range; allowed: 1 to 4"),
-        ("push_interval: 0.5", "f:1: push_interval: 0.5s is out of range; allowed: at least 1s"),
+        ("push_interval: 0.5", "f:1: push_interval: 500ms is out of range; allowed: 1s or more"),
         (
             "push_interval: soon",
             "f:1: push_interval: 'soon' is not a duration such as 500ms, 10s or 1h30m",

@@ -9,7 +9,7 @@ import trustme
 from tests.fleet.test_receive import PB, post
 from tests.support.pushes import ANY_PORT, protobuf, running
 
-from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
+from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.fleet.app import FleetService

@@ -6,7 +6,7 @@ import pytest
 from tests.fleet.test_receive import JSON, PB, post
 from tests.support.pushes import as_json, health, protobuf, running
 
-from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
+from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.core.health.modes import PushOutcome

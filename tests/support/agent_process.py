@@ -18,12 +18,12 @@ from tests.support.waiting import PATIENCE_S
 from ingero.agent.push.app import Agent, AgentOptions
 from ingero.cli.show.logs import set_up_logging
 from ingero.config.ingero import (
-    FleetBlockConfig,
     HealthConfig,
     IngeroConfig,
     PersistenceConfig,
     RemediateConfig,
 )
+from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 

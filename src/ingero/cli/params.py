@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from ingero.config.loader import LOG_LEVELS
+from ingero.config.values import LOG_LEVELS
 from ingero.core.units import parse_duration_s, parse_size_bytes
 
 Decorator: TypeAlias = Callable[[Any], Any]  # click's own are untyped

@@ -6,52 +6,59 @@ except that a missing section means its defaults.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from ingero.config.loader import check_address, setting
+from ingero.config.fleet_exporters import (
+    EXPORTERS,
+    ExporterConfig,
+    PrometheusExporterConfig,
+    exporter_kind,
+)
+from ingero.config.fleet_listeners import ACCESS_HELP, ListenerConfig, ListenerTlsConfig
+from ingero.config.values import check_address
 from ingero.core.health.threshold import ThresholdPolicy
+from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
 from ingero.transport.listen import EVERYWHERE, parse_address
-from ingero.transport.tls import ServerTls, is_loopback
+from ingero.transport.tls import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerTlsConfig:
-    """Certificate of a listener; `client_ca_file` asks every client for one, too."""
-
-    cert_file: Path
-    key_file: Path
-    client_ca_file: Path | None = None
-
-    def files(self) -> ServerTls:
-        """As the transport takes it."""
-        return ServerTls(cert=self.cert_file, key=self.key_file, client_ca=self.client_ca_file)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ListenerConfig:
-    endpoint: str
-    tls: ListenerTlsConfig | None = None
-    token_file: Path | None = None
-
-    def __post_init__(self) -> None:
-        check_address("endpoint", self.endpoint)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcReceiverConfig(_ListenerConfig):
+class GrpcReceiverConfig(ListenerConfig):
     """OTLP over gRPC."""
 
-    endpoint: str = "127.0.0.1:4317"
+    endpoint: str = setting(
+        "127.0.0.1:4317",
+        flag="--grpc",
+        metavar="[HOST:]PORT",
+        help="Address for OTLP over gRPC; `off` as the flag's value, or a file without this "
+        "section, disables it.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpReceiverConfig(_ListenerConfig):
+class HttpReceiverConfig(ListenerConfig):
     """OTLP over HTTP."""
 
-    endpoint: str = "127.0.0.1:4318"
-    max_body_bytes: int = setting(4 << 20, size=True, range=(1024, 64 << 20))
-    max_requests_per_s: int = setting(0, range=(0, None))
+    endpoint: str = setting(
+        "127.0.0.1:4318",
+        flag="--http",
+        metavar="[HOST:]PORT",
+        help="Address for OTLP over HTTP; `off` as the flag's value, or a file without this "
+        "section, disables it.",
+    )
+    max_body_bytes: int = setting(
+        4 << 20,
+        size=True,
+        range=(1024, 64 << 20),
+        help="Largest body of a request; larger ones get status 413. Decompressed, the limit is "
+        "32 MiB.",
+    )
+    max_requests_per_s: int = setting(
+        0,
+        range=(0, None),
+        help="Requests per second beyond which clients get status 429 with Retry-After; 0 means "
+        "no limit.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,30 +83,60 @@ class ReceiversConfig:
 class ThresholdConfig:
     """How far below its peers a node must be; see the worked numbers in docs/configuration.md."""
 
-    k: float = setting(2.0, range=(1.0, 4.0))
-    ema_alpha: float = setting(0.2, range=(0.000001, 1.0))
-    min: float = setting(0.10, range=(0.10, 0.98))
-    max: float = setting(0.90, range=(0.11, 0.99))
-    min_gap: float = setting(0.02, range=(0.0, 0.49))
+    k: float = same_setting(ThresholdPolicy, "k")
+    ema_alpha: float = same_setting(ThresholdPolicy, "ema_alpha")
+    min: float = same_setting(ThresholdPolicy, "min")
+    max: float = same_setting(ThresholdPolicy, "max")
+    min_gap: float = same_setting(ThresholdPolicy, "min_gap")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    statistical_min: int = setting(5, range=(1, None))
-    coverage_fraction: float = setting(0.80, range=(0.0, 1.0))
-    expected_nodes: int = setting(0, range=(0, None))
+    statistical_min: int = same_setting(ThresholdPolicy, "statistical_min")
+    coverage_fraction: float = same_setting(ThresholdPolicy, "coverage_fraction")
+    expected_nodes: int = setting(
+        0,
+        range=(0, None),
+        help="Nodes that the cluster should have; 0 counts those that pushed lately.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictConfig:
     """Verdicts by own time; the files price them."""
 
-    enabled: bool = True
-    rates_file: Path | None = None
-    providers_file: Path | None = None
-    record_inputs: Path | None = None
-    record_max_bytes: int = setting(256 << 20, size=True, range=(1 << 20, None))
-    silences_file: Path | None = None
+    enabled: bool = setting(
+        True,
+        help="Compute verdicts from own times and collectives; they are part of replies, logs "
+        "and metrics.",
+    )
+    rates_file: Path | None = setting(
+        None,
+        help="File with your prices per GPU hour, added to the shipped ones; `ingero rates check` "
+        "validates it.",
+    )
+    providers_file: Path | None = setting(
+        None,
+        help="File that names the provider of each node: `addresses` (network: provider) and "
+        "`labels` (`key=value`: provider).",
+    )
+    record_inputs: Path | None = setting(
+        None,
+        flag="--record-inputs",
+        metavar="FOLDER",
+        help="Folder to record the inputs of verdicts in, for `ingero replay`.",
+    )
+    record_max_bytes: int = setting(
+        256 << 20,
+        size=True,
+        range=(1 << 20, None),
+        help="Size limit of that folder; the oldest of its eight files is deleted first.",
+    )
+    silences_file: Path | None = setting(
+        None,
+        flag="--silences",
+        help="File that keeps silences over a restart; without it they end with the process.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +146,18 @@ class IngeroProcessorConfig:
     threshold: ThresholdConfig = setting(ThresholdConfig())
     quorum: QuorumConfig = setting(QuorumConfig())
     verdict: VerdictConfig = setting(VerdictConfig())
-    push_interval: float = setting(10.0, duration=True, range=(1.0, 3600.0))
-    ttl_multiplier: int = setting(5, range=(2, 1000))
-    max_expected_nodes: int = setting(10_000, range=(1, 1_000_000))
-    max_clusters: int = setting(1024, range=(1, 100_000))
+    push_interval: float = same_setting(ThresholdPolicy, "push_interval_s")
+    ttl_multiplier: int = same_setting(ThresholdPolicy, "ttl_multiplier")
+    max_expected_nodes: int = setting(
+        10_000,
+        range=(1, 1_000_000),
+        help="Nodes that one cluster may have; more are refused and counted.",
+    )
+    max_clusters: int = setting(
+        1024,
+        range=(1, 100_000),
+        help="Clusters that this Fleet may have; more are refused and counted.",
+    )
 
     def __post_init__(self) -> None:
         try:
@@ -151,10 +196,20 @@ class ProcessorsConfig:
 class ThresholdExtensionConfig:
     """The threshold by GET for agents, and the state of everything for people on this machine."""
 
-    agent_endpoint: str = "127.0.0.1:8080"
-    admin_endpoint: str = "127.0.0.1:8081"
+    agent_endpoint: str = setting(
+        "127.0.0.1:8080",
+        flag="--agent",
+        metavar="[HOST:]PORT",
+        help="Address at which agents can poll their threshold with GET.",
+    )
+    admin_endpoint: str = setting(
+        "127.0.0.1:8081",
+        flag="--admin",
+        metavar="[HOST:]PORT",
+        help="Address that shows the state of every node; loopback only.",
+    )
     tls: ListenerTlsConfig | None = None
-    token_file: Path | None = None
+    token_file: Path | None = setting(None, help=ACCESS_HELP)
 
     def __post_init__(self) -> None:
         check_address("agent_endpoint", self.agent_endpoint)
@@ -167,10 +222,15 @@ class ThresholdExtensionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZpagesConfig(_ListenerConfig):
+class ZpagesConfig(ListenerConfig):
     """Health, readiness and a plain status page."""
 
-    endpoint: str = "127.0.0.1:55679"
+    endpoint: str = setting(
+        "127.0.0.1:55679",
+        flag="--health",
+        metavar="[HOST:]PORT",
+        help="Address of health, readiness and a status page; always served.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,75 +240,16 @@ class ExtensionsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PrometheusExporterConfig(_ListenerConfig):
-    """What was received, for a Prometheus server to scrape."""
-
-    endpoint: str = "127.0.0.1:9090"
-    max_series: int = setting(200_000, range=(1, 10_000_000))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTlsConfig:
-    """How a forwarding exporter proves itself and whom it trusts; `insecure` sends in plain text."""
-
-    insecure: bool = False
-    ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendingQueueConfig:
-    queue_size: int = setting(10_000, range=(1, 1_000_000))
-    max_bytes: int = setting(32 << 20, size=True, range=(1 << 16, 4 << 30))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryConfig:
-    initial_interval: float = setting(1.0, duration=True, range=(0.01, 60.0))
-    max_interval: float = setting(30.0, duration=True, range=(0.01, 300.0))
-    max_elapsed_time: float = setting(300.0, duration=True, range=(0.0, 86400.0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardExporterConfig:
-    """Where everything received is sent on, over gRPC (`otlp`) or HTTP (`otlphttp`)."""
-
-    endpoint: str
-    tls: ClientTlsConfig = setting(ClientTlsConfig())
-    token_file: Path | None = None
-    compression: str = setting("gzip", choices=("gzip", "none"))
-    timeout: float = setting(10.0, duration=True, range=(0.1, 300.0))
-    sending_queue: SendingQueueConfig = setting(SendingQueueConfig())
-    retry_on_failure: RetryConfig = setting(RetryConfig())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebugExporterConfig:
-    """One log line per batch: what arrived, never its content."""
-
-    verbosity: str = setting("basic", choices=("basic", "normal", "detailed"))
-
-
-ExporterConfig = PrometheusExporterConfig | ForwardExporterConfig | DebugExporterConfig
-EXPORTERS: Final = {
-    "prometheus": PrometheusExporterConfig,
-    "otlp": ForwardExporterConfig,
-    "otlphttp": ForwardExporterConfig,
-    "debug": DebugExporterConfig,
-}
-
-
-def exporter_kind(name: str) -> str:
-    """`otlp/backup` is an `otlp`."""
-    return name.partition("/")[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
-    receivers: tuple[str, ...] = setting(("otlp",), choices=("otlp",))
-    processors: tuple[str, ...] = setting((), choices=("ingero",))
-    exporters: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = setting(
+        ("otlp",), choices=("otlp",), help="Receivers that feed this pipeline."
+    )
+    processors: tuple[str, ...] = setting(
+        (), choices=("ingero",), help="Processors of this pipeline; metrics need `ingero`."
+    )
+    exporters: tuple[str, ...] = setting(
+        (), help="Exporters, by the names they have in the section `exporters`."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +273,14 @@ class PipelinesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryMetricsConfig:
-    address: str = "127.0.0.1:8888"
+    address: str = setting(
+        "127.0.0.1:8888",
+        flag="--metrics",
+        metavar="[HOST:]PORT",
+        help="Address of Fleet's own metrics.",
+    )
     tls: ListenerTlsConfig | None = None
-    token_file: Path | None = None
+    token_file: Path | None = setting(None, help=ACCESS_HELP)
 
     def __post_init__(self) -> None:
         check_address("address", self.address)
@@ -288,7 +294,9 @@ class TelemetryConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     extensions: tuple[str, ...] = setting(
-        ("ingero_threshold",), choices=("ingero_threshold", "zpages")
+        ("ingero_threshold",),
+        choices=("ingero_threshold", "zpages"),
+        help="Extensions to start: `ingero_threshold` serves threshold and diagnostics.",
     )
     pipelines: PipelinesConfig = setting(PipelinesConfig())
     telemetry: TelemetryConfig = setting(TelemetryConfig())
@@ -346,7 +354,7 @@ class FleetConfig:
         """Every address this configuration opens."""
         protocols, extensions, found = self.receivers.otlp.protocols, self.extensions, []
         for name in ("grpc", "http"):
-            receiver: _ListenerConfig | None = getattr(protocols, name)
+            receiver: ListenerConfig | None = getattr(protocols, name)
             if receiver is not None:
                 key = f"receivers.otlp.protocols.{name}.endpoint"
                 found.append(

@@ -1,23 +1,26 @@
 """`ingero.yaml`: the settings of a node and of the command line, one file for all commands."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from ingero.config.loader import LOG_LEVELS, load_file, setting
+from ingero.config.ingero_fleet import FleetBlockConfig
+from ingero.config.merge import merged
+from ingero.config.values import LOG_LEVELS
 from ingero.contract.push.decode import problem_with_id
-from ingero.contract.types import DetectionMode
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.classifier import ClassifierPolicy
 from ingero.core.health.lifecycle import LifecyclePolicy
 from ingero.core.health.score import ScorePolicy, Weights
+from ingero.core.setting import same_setting, setting
 from ingero.errors import ConfigError
 from ingero.storage.caller import home
 from ingero.storage.trace.path import PATH_VARIABLE, default_path
-from ingero.transport.endpoint import Protocol
 from ingero.transport.private_files import check_private_file
 
 CONFIG_VARIABLE = "INGERO_CONFIG"
@@ -28,84 +31,49 @@ PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
 class AgentConfig:
     """The `agent` block."""
 
-    node: str | None = None
-    log_level: str = setting("info", choices=LOG_LEVELS)
-    max_overhead_percent: float = setting(1.0, range=(0.1, 100.0))
+    node: str | None = setting(
+        None,
+        computed="host name",
+        help="Name of this node in everything it records and pushes; without a colon.",
+    )
+    log_level: str = setting(
+        "info",
+        choices=LOG_LEVELS,
+        flag="--log-level",
+        help="Lowest level of the messages that are logged to standard error.",
+    )
+    max_overhead_percent: float = setting(
+        1.0,
+        range=(0.1, 100.0),
+        help="Share of a core that the probes of `ingero trace` may cost a traced process, "
+        "not counting time in which it waits for the GPU.",
+    )
 
     def __post_init__(self) -> None:
         if self.node is not None and (problem_with_id(self.node) or ":" in self.node):
             raise ConfigError(
-                f"node {self.node!r} must be 1 to 253 printable characters without a colon"
+                f"node: {self.node!r} must be 1 to 253 printable characters without a colon"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetTlsConfig:
-    """Files for the connection to Fleet. A certificate and its key come together; an authority may stand alone."""
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetBlockConfig:
-    """The `fleet` block: where to push, as whom, and which nodes a fan-out asks."""
-
-    endpoint: str | None = None
-    cluster_id: str | None = None
-    node_id: str | None = None
-    job_id: str | None = None
-    role: str | None = None
-    workload_type: str = "unknown"
-    protocol: Protocol | None = None
-    push_interval_s: float = setting(5.0, key="push_interval", duration=True, range=(1.0, 3600.0))
-    timeout_s: float = setting(2.0, key="timeout", duration=True, range=(0.1, 300.0))
-    threshold_url: str | None = None
-    poll_interval_s: float = setting(10.0, key="poll_interval", duration=True, range=(1.0, 3600.0))
-    insecure: bool = False
-    failure_threshold: int = setting(3, range=(1, 1000))
-    cached_max_age_s: float = setting(
-        300.0, key="cached_max_age", duration=True, range=(1.0, 86400.0)
-    )
-    token_file: Path | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    tls: FleetTlsConfig = field(default_factory=FleetTlsConfig)
-    world_size: int = setting(0, range=(0, 10_000_000))
-    node_rank: int = setting(0, range=(0, 10_000_000))
-    detection_mode: DetectionMode = DetectionMode.NONE
-    nodes: tuple[str, ...] = ()
-    ca_cert: Path | None = None
-    client_cert: Path | None = None
-    client_key: Path | None = None
-    trusted: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.timeout_s > self.push_interval_s:
-            raise ConfigError(
-                f"timeout {self.timeout_s:g}s is longer than push_interval {self.push_interval_s:g}s; "
-                "a push must end before the next"
-            )
-        if self.world_size and self.node_rank >= self.world_size:
-            raise ConfigError(
-                f"node_rank {self.node_rank} must be below world_size {self.world_size}"
-            )
-        if self.insecure and (self.tls.ca or self.tls.cert or self.tls.key):
-            raise ConfigError("insecure and tls exclude each other; remove one")
-        for name in ("cluster_id", "node_id", "job_id", "role", "workload_type"):
-            value = getattr(self, name)
-            if value is not None and problem_with_id(value):
-                raise ConfigError(
-                    f"{name} {value!r} must be 1 to 253 printable characters without spaces around them"
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistenceConfig:
     """Where the baseline survives a restart, and how old it may be."""
 
-    path: Path | None = None
-    stale_age_s: float = setting(600.0, key="stale_age", duration=True, range=(0.0, 86400.0))
+    path: Path | None = setting(
+        None,
+        flag="--fleet-persist-path",
+        computed="`/var/lib/ingero/health-baseline.json` for root, else under `~/.local/state`",
+        help="File that keeps the baseline over a restart; an empty flag keeps none.",
+    )
+    stale_age_s: float = setting(
+        600.0,
+        key="stale_age",
+        duration=True,
+        range=(0.0, 86400.0),
+        flag="--fleet-persist-stale-age",
+        help="Age beyond which a saved baseline is not used.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +81,8 @@ class HealthConfig:
     """The `health` block: how signals become a score, and a score a straggler."""
 
     weights: Weights = field(default_factory=Weights)
-    degradation_zone: float = 0.35
-    penalty_floor: float = 0.25
+    degradation_zone: float = same_setting(ScorePolicy, "degradation_zone")
+    penalty_floor: float = same_setting(ScorePolicy, "penalty_floor")
     baseline: BaselinePolicy = field(default_factory=BaselinePolicy)
     state: LifecyclePolicy = field(default_factory=LifecyclePolicy)
     classifier: ClassifierPolicy = field(default_factory=ClassifierPolicy)
@@ -145,39 +113,92 @@ class CollectivesFrom(StrEnum):
 class SignalsConfig:
     """The `signals` block: how the trace database is read."""
 
-    window_s: float = setting(60.0, key="window", duration=True, range=(5.0, 3600.0))
-    num_gpus: int = setting(0, range=(0, 1024))
-    collectives: CollectivesFrom = CollectivesFrom.AUTO
+    window_s: float = setting(
+        60.0,
+        key="window",
+        duration=True,
+        range=(5.0, 3600.0),
+        flag="--signal-window",
+        help="Span of the trace database that one evaluation reads.",
+    )
+    num_gpus: int = setting(
+        0,
+        range=(0, 1024),
+        computed="number that the driver reports",
+        flag="--signal-num-gpus",
+        help="Number of GPUs that the compute signal is divided by.",
+    )
+    collectives: CollectivesFrom = setting(
+        CollectivesFrom.AUTO,
+        flag="--collectives",
+        help="Source of this node's collectives: rings of the NCCL plugin, records of the probes "
+        "in the trace database (db), both (auto) or none (off).",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediateConfig:
     """The `remediate` block: the Unix socket that says who is slow."""
 
-    enabled: bool = False
-    socket: Path | None = None
-    gid: int = setting(65532, range=(-1, 2**31 - 1))
+    enabled: bool = setting(
+        False,
+        flag="--remediate",
+        help="Open the remediation socket, a Unix socket that reports stragglers.",
+    )
+    socket: Path | None = setting(
+        None,
+        flag="--remediate-socket",
+        computed="`ingero-remediate.sock` in the run directory",
+        help="Path of the remediation socket, in a directory that only its owner can write to.",
+    )
+    gid: int = setting(
+        65532,
+        range=(-1, 2**31 - 1),
+        flag="--remediate-gid",
+        help="Numeric group that may read the remediation socket; -1 is the owner alone.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
     """The `otlp` block: where spans of episodes go."""
 
-    enabled: bool = False
-    endpoint: str | None = None
-    insecure: bool | None = None  # None: plain text on this machine, TLS to any other
+    enabled: bool = setting(False, flag="--otlp-enabled", help="Send one span for each episode.")
+    endpoint: str | None = setting(
+        None,
+        flag="--otlp-endpoint",
+        metavar="HOST:PORT|URL",
+        help="Address that spans are sent to, over HTTP with protobuf.",
+    )
+    insecure: bool | None = setting(
+        None,
+        flag="--otlp-insecure/--no-otlp-insecure",
+        computed="plain text on this machine, TLS elsewhere",
+        help="Allow spans in plain text to another machine.",
+    )
 
     def __post_init__(self) -> None:
         if self.enabled and not self.endpoint:
-            raise ConfigError("enabled needs an endpoint, for example 127.0.0.1:4318")
+            raise ConfigError("enabled: an endpoint is needed, for example 127.0.0.1:4318")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """The `store` block: the trace database."""
 
-    path: Path | None = None
-    max_db_size: int = setting(10 << 30, size=True, range=(0, None))
+    path: Path | None = setting(
+        None,
+        flag="--signal-db-path",
+        env=PATH_VARIABLE,
+        computed="`~/.ingero/ingero.db`",
+        help="Path of the trace database.",
+    )
+    max_db_size: int = setting(
+        10 << 30,
+        size=True,
+        range=(0, None),
+        help="Size above which the oldest rows are deleted; 0 means no limit.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,10 +232,12 @@ def find_config() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def load_ingero(path: Path | None = None) -> IngeroConfig:
-    """The file at `path`, or the one `find_config` finds; defaults when there is none. Raises ConfigError."""
-    found = path or find_config()
-    return IngeroConfig() if found is None else load_file(IngeroConfig, found)
+def load_ingero(path: Path | None = None, flags: Mapping[str, Any] | None = None) -> IngeroConfig:
+    """Return the settings of `path`, or of the file `find_config` finds, with variables and flags.
+
+    Defaults apply where there is no file. Raises ConfigError.
+    """
+    return merged(IngeroConfig, path or find_config(), os.environ, flags or {})
 
 
 class _PagerDuty(msgspec.Struct):
@@ -246,9 +269,9 @@ def pagerduty_key() -> str | None:
 
 
 def trace_database(given: Path | None = None, config: IngeroConfig | None = None) -> Path:
-    """The trace database every command means: the one given, else $INGERO_DB, `store.path`, `~/.ingero/ingero.db`."""
+    """Return the trace database of every command: `given`, $INGERO_DB, `store.path`, the default."""
     if given is not None:
         return given
-    if os.environ.get(PATH_VARIABLE):
+    if config is None and os.environ.get(PATH_VARIABLE):
         return default_path()
     return (config or load_ingero()).store.path or default_path()

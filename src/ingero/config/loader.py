@@ -1,15 +1,13 @@
-"""YAML to frozen dataclasses: a wrong key, type or value is an error that names file, line, key and what is allowed.
+"""YAML files become frozen dataclasses; errors name file, line, key and what is allowed.
 
-A field may carry metadata: ``key`` (its name in the file), ``range`` (inclusive low and high, None is open),
-``choices``, ``duration`` (`10s`, `1h30m`, seconds), ``size`` (`10g`, bytes) and ``components`` (a mapping whose keys
-are a type or `type/name`, each with its own settings). Core policies annotate themselves the same way, so a range is
-written once, beside the number it limits. A complaint of a dataclass that begins with `field: ` is put on that line.
+What a field accepts is declared by `ingero.core.setting.setting`. Values that come from flags and
+environment variables are laid over the file before a dataclass checks how its fields fit together,
+so that a flag can complete a file. An error of a dataclass that begins with `field: ` is reported
+on the line of that field, or with the name of its flag.
 """
 
 import dataclasses
 import difflib
-import re
-import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
@@ -18,42 +16,25 @@ from typing import Any, TypeVar
 
 import yaml
 
-from ingero.core.units import parse_duration_s, parse_size_bytes
+from ingero.config.values import parse_value, required_type
+from ingero.core.setting import Setting, declared, key_of
 from ingero.errors import ConfigError
-from ingero.storage.caller import home
-from ingero.transport.listen import parse_address
 
 T = TypeVar("T")
 MAX_CONFIG_BYTES = 1 << 20
-LOG_LEVELS = ("debug", "info", "warning", "error")
+_PLAIN = Setting()
 
 
-def setting(
-    default: Any,
-    *,
-    key: str | None = None,
-    range: tuple[float | None, float | None] | None = None,
-    choices: tuple[str, ...] | None = None,
-    duration: bool = False,
-    size: bool = False,
-    components: Mapping[str, type] | None = None,
-) -> Any:
-    """A dataclass field that the loader checks."""
-    limits = {
-        "range": range,
-        "choices": choices,
-        "duration": duration,
-        "size": size,
-        "components": components,
-    }
-    metadata = {"key": key, **limits}
-    if isinstance(default, list | dict) or dataclasses.is_dataclass(default):
-        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Given:
+    """A value that wins over the file's, and the flag or variable it came from."""
+
+    value: Any
+    source: str
 
 
-def load_file(cls: type[T], path: Path) -> T:
-    """Read one configuration file."""
+def load_file(cls: type[T], path: Path, given: Mapping[str, Given] | None = None) -> T:
+    """Read one configuration file, with `given` values (by key, `fleet.timeout`) laid over it."""
     try:
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(
@@ -64,22 +45,21 @@ def load_file(cls: type[T], path: Path) -> T:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
-    return load_text(cls, text, str(path))
+    return load_text(cls, text, str(path), given)
 
 
-def load_text(cls: type[T], text: str, source: str) -> T:
-    """Build `cls` from YAML text; `source` is named in errors."""
+def load_text(cls: type[T], text: str, source: str, given: Mapping[str, Given] | None = None) -> T:
+    """Build `cls` from YAML text, with `given` laid over it; `source` is named in errors."""
+    loader = yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
     try:
-        root = yaml.compose(
-            text, Loader=yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader
-        )
-        return cls() if root is None else typing.cast(T, _Reader(source).value(root, cls, "", {}))
+        root = yaml.compose(text, Loader=loader)
+        return typing.cast(T, _Reader(source, given or {}).value(root, cls, "", _PLAIN))
     except (yaml.YAMLError, RecursionError) as error:
         raise yaml_complaint(source, error) from None
 
 
 def yaml_complaint(source: str, error: Exception) -> ConfigError:
-    """What is wrong with text that is not YAML, in one line, with its place where that is known."""
+    """Return one line about text that is not YAML, with the line number where that is known."""
     if isinstance(error, RecursionError):
         return ConfigError(f"{source}: nested too deeply")
     mark = getattr(error, "problem_mark", None)
@@ -88,20 +68,11 @@ def yaml_complaint(source: str, error: Exception) -> ConfigError:
     return ConfigError(f"{where}: not valid YAML: {problem}")
 
 
-def check_address(key: str, address: str) -> None:
-    """Raises ConfigError that names the setting."""
-    try:
-        parse_address(address)
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from None
-
-
 def to_mapping(config: Any) -> dict[str, Any]:
-    """The effective configuration as the file would say it, for `--print-config`."""
+    """Return the effective configuration as a file would state it, for `--print-config`."""
     result: dict[str, Any] = {}
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        name = field.metadata.get("key") or field.name
+        value, name = getattr(config, field.name), key_of(field)
         if dataclasses.is_dataclass(value):
             result[name] = to_mapping(value)
         elif isinstance(value, Mapping):
@@ -112,7 +83,7 @@ def to_mapping(config: Any) -> dict[str, Any]:
             result[name] = [
                 to_mapping(item) if dataclasses.is_dataclass(item) else item for item in value
             ]
-        elif field.metadata.get("duration") and value is not None:
+        elif declared(field).duration and value is not None:
             result[name] = f"{value:.12g}s"
         elif isinstance(value, Enum | Path):
             result[name] = str(value)
@@ -121,78 +92,125 @@ def to_mapping(config: Any) -> dict[str, Any]:
     return result
 
 
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field; None where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return None if field.default is dataclasses.MISSING else field.default
+
+
 class _Reader:
-    """Walks YAML nodes along type hints, so that every complaint knows its line."""
+    """Walks YAML nodes along type hints, so that every error has its line.
 
-    def __init__(self, source: str) -> None:
+    A node is None where the file does not have the section and a value below it is given.
+    """
+
+    def __init__(self, source: str, given: Mapping[str, Given]) -> None:
         self.source = source
+        self.given = given
 
-    def fail(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
-        where = f"{self.source}:{node.start_mark.line + 1}"
-        return ConfigError(f"{where}: {key}: {problem}" if key else f"{where}: {problem}")
+    def fail(self, node: yaml.Node | None, key: str, problem: str) -> ConfigError:
+        where = f"{self.source}:{node.start_mark.line + 1}" if node is not None else ""
+        return ConfigError(": ".join(part for part in (where, key, problem) if part))
 
-    def value(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
-        origin = typing.get_origin(hint)
-        if origin in (typing.Union, types.UnionType):
-            arms = [arm for arm in typing.get_args(hint) if arm is not type(None)]
-            if (
-                isinstance(node, yaml.ScalarNode)
-                and node.tag.endswith(":null")
-                and not dataclasses.is_dataclass(arms[0])
-            ):
-                return None
-            return self.value(node, arms[0], key, metadata)
-        if hint is object:  # a block that is somebody else's: taken as it is
-            return _plain(node)
-        if dataclasses.is_dataclass(hint):
-            return self.dataclass(node, typing.cast(type, hint), key)
-        if origin in (list, tuple):
-            return self.sequence(node, hint, key, metadata)
+    def value(
+        self, node: yaml.Node | None, hint: Any, key: str, setting: Setting, default: Any = None
+    ) -> Any:
+        inner = required_type(hint)
+        is_null = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
+        if inner is not hint and is_null and not dataclasses.is_dataclass(inner):
+            return None
+        origin = typing.get_origin(inner)
+        if dataclasses.is_dataclass(inner):
+            return self.section(node, typing.cast(type, inner), key, default)
         if origin in (dict, Mapping):
-            return self.mapping(node, typing.get_args(hint)[1], key, metadata.get("components"))
-        return self.scalar(node, hint, key, metadata)
+            hint_of_items = typing.get_args(inner)[1]
+            return self.mapping(node, hint_of_items, key, setting.components, default)
+        assert node is not None
+        if inner is object:  # a block of another program is kept as it is
+            return _plain(node)
+        if origin in (list, tuple):
+            return self.sequence(node, inner, key, setting)
+        return self.scalar(node, inner, key, setting)
 
-    def dataclass(self, node: yaml.Node, cls: type, key: str) -> Any:
+    def section(self, node: yaml.Node | None, cls: type, key: str, default: Any) -> Any:
         hints = typing.get_type_hints(cls)
-        fields = {
-            field.metadata.get("key") or field.name: field for field in dataclasses.fields(cls)
-        }
-        values = {}
+        fields = {key_of(field): field for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        if node is None and default is not None:
+            values = {name: getattr(default, name) for name in hints}
         for name, name_node, child in self.pairs(node, key):
             path = f"{key}.{name}" if key else name
             if name not in fields:
                 close = difflib.get_close_matches(name, fields, n=1)
-                hint = (
-                    f"did you mean {close[0]}?"
-                    if close
-                    else f"allowed: {', '.join(sorted(fields))}"
-                )
+                allowed = f"allowed: {', '.join(sorted(fields))}"
+                hint = f"did you mean {close[0]}?" if close else allowed
                 raise self.fail(name_node, path, f"unknown key; {hint}")
             field = fields[name]
-            values[field.name] = self.value(child, hints[field.name], path, field.metadata)
+            values[field.name] = self.value(child, hints[field.name], path, declared(field))
+        in_file = {name for name, *_ in self.pairs(node, key)}
+        for name, field in fields.items():
+            path = f"{key}.{name}" if key else name
+            if path in self.given:
+                values[field.name] = self.taken(path, hints[field.name], declared(field))
+            elif name not in in_file and self.is_given_below(path):
+                base = values.get(field.name, default_of(field))
+                hint = hints[field.name]
+                values[field.name] = self.value(None, hint, path, declared(field), base)
+        return self.built(cls, values, node, key)
+
+    def built(self, cls: type, values: dict[str, Any], node: yaml.Node | None, key: str) -> Any:
         try:
             return cls(**values)
         except (ConfigError, ValueError) as error:
             raise self.complaint(node, key, str(error)) from None
         except TypeError:
-            required = [
-                name for name, f in fields.items() if _is_required(f) and f.name not in values
+            missing = [
+                key_of(field)
+                for field in dataclasses.fields(cls)
+                if field.default is field.default_factory is dataclasses.MISSING
+                and field.name not in values
             ]
-            raise self.fail(node, key, f"missing: {', '.join(required)}") from None
+            raise self.fail(node, key, f"missing: {', '.join(missing)}") from None
 
-    def complaint(self, node: yaml.Node, key: str, problem: str) -> ConfigError:
-        """What a dataclass said about its values, on the line of the field it named first."""
+    def taken(self, path: str, hint: Any, setting: Setting) -> Any:
+        """Return a value that a flag or variable gave, by the same rules as the file's."""
+        value, source = self.given[path].value, self.given[path].source
+        if isinstance(value, str):
+            try:
+                value = parse_value(value, required_type(hint), setting)
+            except ValueError as error:
+                raise ConfigError(f"{source}: {error}") from None
+        problem = setting.problem(value) if value is not None else None
+        if problem is not None:
+            raise ConfigError(f"{source}: {problem}")
+        return value
+
+    def is_given_below(self, path: str) -> bool:
+        return any(other.startswith(f"{path}.") for other in self.given)
+
+    def complaint(self, node: yaml.Node | None, key: str, problem: str) -> ConfigError:
+        """Put what a dataclass refused on the flag or line of the field it names first."""
         path, separator, rest = problem.partition(": ")
-        found: yaml.Node | None = node
+        full = f"{key}.{path}" if key else path
+        if separator and full in self.given:
+            return ConfigError(f"{self.given[full].source}: {rest}")
+        found = node
         for name in path.split(".") if separator else ():
             children = found.value if isinstance(found, yaml.MappingNode) else ()
             found = next((child for name_node, child in children if name_node.value == name), None)
-        if not separator or found is None:
-            return self.fail(node, key, problem)
-        return self.fail(found, f"{key}.{path}" if key else path, rest)
+        if separator and found is not None:
+            return self.fail(found, full, rest)
+        flags = [
+            each.source
+            for other, each in self.given.items()
+            if other in problem or (key and other.startswith(f"{key}."))
+        ]
+        where = node if key or not self.given else None  # line 1 would blame the file
+        return self.fail(where, key, f"{problem} (with {', '.join(flags)})" if flags else problem)
 
-    def pairs(self, node: yaml.Node, key: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
+    def pairs(self, node: yaml.Node | None, key: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
+        if node is None or (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
             return []  # `otlp:` with nothing below it means its defaults
         if not isinstance(node, yaml.MappingNode):
             raise self.fail(node, key, "must be a mapping of keys to values")
@@ -206,41 +224,47 @@ class _Reader:
             result.append((name, name_node, child))
         return result
 
-    def sequence(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
+    def sequence(self, node: yaml.Node, hint: Any, key: str, setting: Setting) -> Any:
         if not isinstance(node, yaml.SequenceNode):
             raise self.fail(node, key, "must be a list")
         item = typing.get_args(hint)[0]
         values = [
-            self.value(child, item, f"{key}[{i}]", metadata) for i, child in enumerate(node.value)
+            self.value(child, item, f"{key}[{i}]", setting) for i, child in enumerate(node.value)
         ]
         return tuple(values) if typing.get_origin(hint) is tuple else values
 
     def mapping(
-        self, node: yaml.Node, hint: Any, key: str, components: Mapping[str, type] | None = None
+        self,
+        node: yaml.Node | None,
+        hint: Any,
+        key: str,
+        components: Mapping[str, type] | None,
+        default: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        values = {}
-        for name, name_node, child in self.pairs(node, key):
+        values = dict(default or {}) if node is None else {}
+        nodes = {name: (name_node, child) for name, name_node, child in self.pairs(node, key)}
+        below = [path[len(key) + 1 :] for path in self.given if path.startswith(f"{key}.")]
+        for name in dict.fromkeys([*nodes, *(path.partition(".")[0] for path in below)]):
+            name_node, child = nodes.get(name, (None, None))
             if components is not None:
                 kind, slash, suffix = name.partition("/")
                 if kind not in components or (slash and not suffix.strip()):
-                    allowed = ", ".join(sorted(components))
-                    raise self.fail(
-                        name_node,
-                        f"{key}.{name}",
-                        f"unknown; allowed: {allowed}, each also as TYPE/NAME",
-                    )
+                    allowed = f"{', '.join(sorted(components))}, each also as TYPE/NAME"
+                    raise self.fail(name_node, f"{key}.{name}", f"unknown; allowed: {allowed}")
                 hint = components[kind]
-            values[name] = self.value(child, hint, f"{key}.{name}", {})
+            values[name] = self.value(child, hint, f"{key}.{name}", _PLAIN, values.get(name))
         return values
 
-    def scalar(self, node: yaml.Node, hint: Any, key: str, metadata: Mapping[str, Any]) -> Any:
+    def scalar(self, node: yaml.Node, hint: Any, key: str, setting: Setting) -> Any:
         if not isinstance(node, yaml.ScalarNode):
             raise self.fail(node, key, "must be a single value, not a list or mapping")
         try:
-            value = _parse_scalar(node, hint, metadata)
+            value = parse_value(node.value, hint, setting)
         except ValueError as error:
             raise self.fail(node, key, str(error)) from None
-        check_limits(value, metadata, lambda problem: self.fail(node, key, problem))
+        problem = setting.problem(value)
+        if problem is not None:
+            raise self.fail(node, key, problem)
         return value
 
 
@@ -250,60 +274,3 @@ def _plain(node: yaml.Node) -> object:
     if isinstance(node, yaml.SequenceNode):
         return [_plain(child) for child in node.value]
     return node.value
-
-
-def _parse_scalar(node: yaml.ScalarNode, hint: Any, metadata: Mapping[str, Any]) -> Any:
-    text = node.value
-    if metadata.get("duration"):
-        return parse_duration_s(text)
-    if metadata.get("size"):
-        return parse_size_bytes(text)
-    if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(f"must be true or false, not {text!r}")
-        return text.lower() == "true"
-    if hint in (int, float):
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text) or (
-            hint is int and not text.lstrip("+-").isdigit()
-        ):
-            raise ValueError(
-                f"must be {'a whole number' if hint is int else 'a number'}, not {text!r}"
-            )
-        return hint(text)
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        if text not in [member.value for member in hint]:
-            raise ValueError(
-                f"must be one of {', '.join(str(m.value) for m in hint)}, not {text!r}"
-            )
-        return hint(text)
-    if hint is Path:
-        return home() / text[2:] if text.startswith("~/") else Path(text).expanduser()
-    return text
-
-
-def check_limits(
-    value: Any, metadata: Mapping[str, Any], fail: typing.Callable[[str], ConfigError]
-) -> None:
-    """Raise what `fail` makes of the complaint when a value is outside its field's choices or range."""
-    if (choices := metadata.get("choices")) and value not in choices:
-        raise fail(f"must be one of {', '.join(choices)}, not {value!r}")
-    if limits := metadata.get("range"):
-        low, high = limits
-        if (low is not None and value < low) or (high is not None and value > high):
-            unit = "s" if metadata.get("duration") else ""
-            least, most = (
-                f"{low:g}{unit}" if low is not None else "",
-                f"{high:g}{unit}" if high is not None else "",
-            )
-            allowed = (
-                f"{least} to {most}"
-                if least and most
-                else f"at least {least}"
-                if least
-                else f"at most {most}"
-            )
-            raise fail(f"{value:g}{unit} is out of range; allowed: {allowed}")
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

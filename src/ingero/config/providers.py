@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingero.config.loader import load_file, setting
+from ingero.config.loader import load_file
 from ingero.config.rates import canonical_provider
+from ingero.core.setting import setting
 from ingero.errors import ConfigError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -44,9 +44,9 @@ def parse_size_bytes(text: str) -> int:
     return int(float(match[1]) * _SIZE_UNITS[match[2].lower()])
 
 
-def format_size(size_bytes: float) -> str:
+def format_size(size_bytes: int) -> str:
     """Return a size in the largest unit that divides it: `4g`, `256m`, `1000`."""
     for unit in ("t", "g", "m", "k"):
         if size_bytes and size_bytes % _SIZE_UNITS[unit] == 0:
-            return f"{size_bytes / _SIZE_UNITS[unit]:.12g}{unit}"
-    return f"{size_bytes:.0f}"
+            return f"{size_bytes // _SIZE_UNITS[unit]}{unit}"
+    return str(size_bytes)

@@ -13,16 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from ingero.config.fleet import (
+from ingero.config.fleet import FleetConfig, Listener
+from ingero.config.fleet_exporters import (
     DebugExporterConfig,
     ExporterConfig,
-    FleetConfig,
     ForwardExporterConfig,
-    Listener,
-    ListenerTlsConfig,
     PrometheusExporterConfig,
     exporter_kind,
 )
+from ingero.config.fleet_listeners import ListenerTlsConfig
 from ingero.config.providers import load_providers
 from ingero.config.rates import encode_rates, load_rates
 from ingero.contract.exposition import Family, render

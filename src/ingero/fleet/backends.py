@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 import grpc
 
-from ingero.config.fleet import ClientTlsConfig, ForwardExporterConfig
+from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.api_paths import OTLP_LOGS, OTLP_METRICS, OTLP_TRACES
 from ingero.contract.names import PROTOBUF_TYPE
 from ingero.contract.otlp.body import Encoding, decode_response

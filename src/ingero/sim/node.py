@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from ingero.agent.push.app import Agent, AgentOptions
-from ingero.config.ingero import FleetBlockConfig, HealthConfig, IngeroConfig
+from ingero.config.ingero import HealthConfig, IngeroConfig
+from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.core.health.baseline import BaselinePolicy
 from ingero.core.health.observation import Observation
 from ingero.files import replace_file

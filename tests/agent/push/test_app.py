@@ -18,8 +18,9 @@ from tests.support.waiting import PATIENCE_S, until_async
 from yarl import URL
 
 from ingero.agent.push.app import Agent, AgentOptions, default_baseline
-from ingero.cli.commands.node.fleet_push import apply_flags, command
+from ingero.cli.commands.node.fleet_push import command
 from ingero.config.ingero import IngeroConfig
+from ingero.config.merge import merged
 from ingero.contract.exposition import metric_name
 from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, TracesRequest
@@ -39,8 +40,10 @@ def agent(
     endpoint: str, node: str = "n1", *, options: AgentOptions | None = None, **flags: Any
 ) -> Agent:
     nothing = {parameter.name: None for parameter in command.params if parameter.name}
-    config = apply_flags(
-        IngeroConfig(),
+    config = merged(
+        IngeroConfig,
+        None,
+        {},
         nothing | QUICK | {"fleet_endpoint": endpoint, "fleet_node_id": node} | flags,
     )
     return Agent(config, options or AgentOptions(stub=True, persist=False))
@@ -261,7 +264,7 @@ async def test_a_span_per_episode_is_exported(
         ({"fleet_cluster_id": None}, "--fleet-cluster-id"),
         ({"fleet_endpoint": "ftp://x"}, "http"),
         ({"otlp_endpoint": "://x"}, "endpoint"),
-        ({"fleet_node_id": "a\nb"}, "node_id"),
+        ({"fleet_node_id": "a\nb"}, "--fleet-node-id"),
     ],
 )
 def test_wrong_settings_stop_the_start(flags: dict[str, Any], complaint: str) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ingero.cli.params import Decorator, Duration, stacked
-from ingero.config.ingero import FleetBlockConfig, load_ingero
+from ingero.config.ingero import load_ingero
+from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.bearer import token_from
 from ingero.transport.fanout.nodes import (

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from ingero.core.health.score import SIGNAL_NAMES, Signals
+from ingero.core.setting import check_settings, setting
 from ingero.errors import ConfigError
 
 _ZERO = Signals(0.0, 0.0, 0.0, 0.0)
@@ -17,25 +18,40 @@ _ALPHA_TOLERANCE = 1e-9
 class BaselinePolicy:
     """How fast the averages follow, and when a node counts as warm or as worn down."""
 
-    fast_alpha: float = 0.1
-    floor_alpha: float = 0.001
-    warning_ratio: float = 0.5
-    warmup_samples: int = 30
-    floor_warmth_min: float = 0.01
+    fast_alpha: float = setting(
+        0.1, above=0.0, below=1.0, help="Share of the newest sample in the fast average."
+    )
+    floor_alpha: float = setting(
+        0.001,
+        above=0.0,
+        below=1.0,
+        help="Share of the newest sample in the long-term average; must be below `fast_alpha`.",
+    )
+    warning_ratio: float = setting(
+        0.5,
+        above=0.0,
+        range=(None, 1.0),
+        help="Ratio of the fast to the long-term average below which a node is degraded.",
+    )
+    warmup_samples: int = setting(
+        30,
+        range=(0, None),
+        flag="--warmup-samples",
+        help="Samples with work in them before a node is active.",
+    )
+    floor_warmth_min: float = setting(
+        0.01,
+        range=(0.0, None),
+        below=1.0,
+        help="Least value of the long-term average that `warning_ratio` is applied to.",
+    )
 
     def __post_init__(self) -> None:
-        _check("fast_alpha", 0.0 < self.fast_alpha < 1.0, "above 0 and below 1")
-        _check(
-            "floor_alpha", 0.0 < self.floor_alpha < self.fast_alpha, "above 0 and below fast_alpha"
-        )
-        _check("warning_ratio", 0.0 < self.warning_ratio <= 1.0, "above 0, at most 1")
-        _check("warmup_samples", self.warmup_samples >= 0, "0 or more")
-        _check("floor_warmth_min", 0.0 <= self.floor_warmth_min < 1.0, "0 to below 1")
-
-
-def _check(key: str, is_valid: bool, allowed: str) -> None:
-    if not is_valid:
-        raise ConfigError(f"{key} is out of range; allowed: {allowed}")
+        check_settings(self)
+        if not self.floor_alpha < self.fast_alpha:
+            raise ConfigError(
+                f"floor_alpha: {self.floor_alpha:g} must be below fast_alpha {self.fast_alpha:g}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

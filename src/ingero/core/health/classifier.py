@@ -5,7 +5,7 @@ import uuid
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ingero.errors import ConfigError
+from ingero.core.setting import check_settings, setting
 
 EPSILON = 1e-9  # 0.80 + 0.02 is not exactly 0.82
 RECOVERY_DWELL = 6  # evaluations in a row at or above the line recover, even where line + hysteresis is out of reach
@@ -16,14 +16,22 @@ _EPISODES = uuid.UUID("5b0d4f0e-7c0f-5d7e-9a43-1d4c2f6f3a10")  # namespace of ep
 class ClassifierPolicy:
     """How far above the line a straggler must come, and how often a node must be below it to become one."""
 
-    hysteresis: float = 0.02
-    confirmations: int = 3
+    hysteresis: float = setting(
+        0.02,
+        range=(0.0, None),
+        below=0.5,
+        flag="--fleet-classifier-hysteresis",
+        help="Margin above the threshold at which a straggler recovers at once.",
+    )
+    confirmations: int = setting(
+        3,
+        range=(1, 1000),
+        flag="--confirmations",
+        help="Evaluations in a row below the threshold before a node is a straggler.",
+    )
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.hysteresis < 0.5:
-            raise ConfigError("hysteresis is out of range; allowed: 0 to below 0.5")
-        if not 1 <= self.confirmations <= 1000:
-            raise ConfigError("confirmations is out of range; allowed: 1 to 1000")
+        check_settings(self)
 
 
 class Closing(StrEnum):

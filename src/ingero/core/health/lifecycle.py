@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ingero.contract.types import NodeState
-from ingero.errors import ConfigError
+from ingero.core.setting import check_settings, setting
 
 FUTURE_TOLERANCE_S = 60.0  # a sample stamped further ahead is a failed read
 
@@ -12,18 +12,26 @@ FUTURE_TOLERANCE_S = 60.0  # a sample stamped further ahead is a failed read
 class LifecyclePolicy:
     """How many samples make a node active, idle or stale."""
 
-    idle_intervals: int = 3
-    warmup_samples: int = 30
-    stale_read_failures: int = 3
-    recent_window: int = 0  # samples kept for `recent_launches`; 0 means four times idle_intervals
+    idle_intervals: int = setting(
+        3, range=(1, 1 << 20), help="Observations in a row without work before a node is idle."
+    )
+    warmup_samples: int = setting(
+        30,
+        range=(0, None),
+        help="Replaced by `warmup_samples` of the block `baseline`; a value here has no effect.",
+    )
+    stale_read_failures: int = setting(
+        3, range=(1, None), help="Failed reads in a row before a node is stale."
+    )
+    recent_window: int = setting(
+        0,
+        range=(0, None),
+        computed="4 × `idle_intervals`",
+        help="Observations that are kept for diagnostics.",
+    )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.idle_intervals <= 1 << 20:
-            raise ConfigError("idle_intervals is out of range; allowed: 1 to 1048576")
-        if self.warmup_samples < 0 or self.recent_window < 0:
-            raise ConfigError("warmup_samples and recent_window must be 0 or more")
-        if self.stale_read_failures < 1:
-            raise ConfigError("stale_read_failures must be 1 or more")
+        check_settings(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

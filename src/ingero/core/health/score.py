@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
+from ingero.core.setting import check_settings, setting
 from ingero.errors import ConfigError
 
 SIGNAL_NAMES = ("throughput", "compute", "memory", "cpu")
@@ -31,15 +32,14 @@ NO_SIGNALS = Signals()
 class Weights:
     """What each signal contributes to the score; they sum to one."""
 
-    throughput: float = 0.40
-    compute: float = 0.25
-    memory: float = 0.20
-    cpu: float = 0.15
+    throughput: float = setting(0.40, above=0.0, help="Weight of the throughput signal.")
+    compute: float = setting(0.25, above=0.0, help="Weight of the compute signal.")
+    memory: float = setting(0.20, above=0.0, help="Weight of the memory signal.")
+    cpu: float = setting(0.15, above=0.0, help="Weight of the CPU signal; all four sum to 1.")
 
     def __post_init__(self) -> None:
+        check_settings(self)
         values = [getattr(self, field.name) for field in fields(self)]
-        if not all(value > 0 for value in values):
-            raise ConfigError("weights: every weight must be above 0")
         if not abs(sum(values) - 1.0) <= 1e-6:
             raise ConfigError(
                 f"weights: the four weights sum to {sum(values):g}; they must sum to 1"
@@ -51,13 +51,23 @@ class ScorePolicy:
     """Weights, and the zone in which the lowest signal drags the whole score down to half."""
 
     weights: Weights = Weights()
-    degradation_zone: float = 0.35  # the lowest signal at or above this: no penalty
-    penalty_floor: float = 0.25  # at or below this: half the score
+    degradation_zone: float = setting(
+        0.35,
+        range=(0.0, 1.0),
+        help="Value of the lowest signal below which it starts to reduce the score.",
+    )
+    penalty_floor: float = setting(
+        0.25,
+        range=(0.0, 1.0),
+        help="Value of the lowest signal at which the score is halved; below `degradation_zone`.",
+    )
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.penalty_floor < self.degradation_zone <= 1.0:
+        check_settings(self)
+        if not self.penalty_floor < self.degradation_zone:
             raise ConfigError(
-                "penalty_floor must be 0 or more and below degradation_zone, which must be at most 1"
+                f"penalty_floor: {self.penalty_floor:g} must be below "
+                f"degradation_zone {self.degradation_zone:g}"
             )
 
 

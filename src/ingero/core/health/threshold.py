@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ingero.core.robust import MAD_TO_SIGMA, Column, median_and_mad
+from ingero.core.setting import check_settings, setting
 from ingero.errors import ConfigError
 
 SERVED_MAX = 0.99  # agents refuse anything above
@@ -30,56 +31,67 @@ PANIC_MAX_S = 300.0  # then the new level is the normal one
 class ThresholdPolicy:
     """How a cluster's threshold is made; out-of-range values raise ConfigError naming the key."""
 
-    k: float = 2.0
-    ema_alpha: float = 0.2
-    min: float = 0.10
-    max: float = 0.90
-    min_gap: float = 0.02
-    statistical_min: int = 5
-    coverage_fraction: float = 0.80
-    push_interval_s: float = 10.0
-    ttl_multiplier: int = 5
+    k: float = setting(
+        2.0,
+        range=(1.0, 4.0),
+        help="Robust standard deviations below the median at which a node counts as slow.",
+    )
+    ema_alpha: float = setting(
+        0.2,
+        above=0.0,
+        range=(None, 1.0),
+        help="Share of the newest raw value in the smoothed threshold, once per push interval.",
+    )
+    min: float = setting(
+        0.10,
+        range=(SERVED_MIN, None),
+        below=SERVED_MAX,
+        help="Lower limit of the raw value and of the threshold that agents receive.",
+    )
+    max: float = setting(
+        0.90,
+        above=SERVED_MIN,
+        range=(None, SERVED_MAX),
+        help="Upper limit of the raw value; must be above `min`.",
+    )
+    min_gap: float = setting(
+        0.02,
+        range=(0.0, None),
+        below=0.5,
+        help="Least distance of the threshold below the lowest median of the last 30 s.",
+    )
+    statistical_min: int = setting(
+        5, range=(1, None), help="Active nodes that are needed for a quorum."
+    )
+    coverage_fraction: float = setting(
+        0.80,
+        range=(0.0, 1.0),
+        help="Share of the expected nodes below which `coverage_low` is 1; blocks nothing.",
+    )
+    push_interval_s: float = setting(
+        10.0,
+        key="push_interval",
+        duration=True,
+        range=(1.0, 3600.0),
+        help="Interval at which agents are expected to push.",
+    )
+    ttl_multiplier: int = setting(
+        5,
+        range=(2, 1000),
+        help="Push intervals without a push after which a node leaves the statistics.",
+    )
 
     def __post_init__(self) -> None:
-        _check("k", self.k, 1.0 <= self.k <= 4.0, "1 to 4")
-        _check("ema_alpha", self.ema_alpha, 0.0 < self.ema_alpha <= 1.0, "above 0, at most 1")
-        _check(
-            "min",
-            self.min,
-            SERVED_MIN <= self.min < SERVED_MAX,
-            "0.10 to below 0.99 (agents refuse less)",
-        )
-        _check(
-            "max",
-            self.max,
-            self.min < self.max <= SERVED_MAX,
-            "above min, at most 0.99 (agents refuse more)",
-        )
-        _check("min_gap", self.min_gap, 0.0 <= self.min_gap < 0.5, "0 to below 0.5")
-        _check("statistical_min", self.statistical_min, self.statistical_min >= 1, "1 or more")
-        _check(
-            "coverage_fraction",
-            self.coverage_fraction,
-            0.0 <= self.coverage_fraction <= 1.0,
-            "0 to 1",
-        )
-        _check(
-            "push_interval",
-            self.push_interval_s,
-            1.0 <= self.push_interval_s < float("inf"),
-            "1 s or more",
-        )
-        _check("ttl_multiplier", self.ttl_multiplier, self.ttl_multiplier >= 2, "2 or more")
+        check_settings(self)
+        if not self.min < self.max:
+            raise ConfigError(
+                f"max: {self.max:g} is out of range; allowed: above min, at most {SERVED_MAX}"
+            )
 
     @property
     def ttl_s(self) -> float:
         """Silence after which a node leaves its cluster."""
         return self.push_interval_s * self.ttl_multiplier
-
-
-def _check(key: str, value: float, is_valid: bool, allowed: str) -> None:
-    if not is_valid:  # also catches NaN, whose comparisons are all false
-        raise ConfigError(f"{key}: {value} is out of range; allowed: {allowed}")
 
 
 class PanicReason(StrEnum):

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from ingero.cli.commands.services.echo import effective_config
 from ingero.cli.commands.services.echo_ask import to_text
+from ingero.config.echo import EchoConfig
+from ingero.config.merge import merged
 from ingero.errors import ConfigError
+
+
+def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> EchoConfig:
+    return merged(EchoConfig, path, {}, flags)
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
@@ -28,15 +33,18 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     [
         ({}, "Echo needs TLS"),
         ({"insecure_no_tls": True, "create_certificate": True}, "contradicts a certificate"),
-        ({"tls_cert": "a.pem"}, "come together"),
+        ({"tls_cert": "a.pem"}, "belong together"),
         (
             {"insecure_no_tls": True, "retention": "yesterday"},
-            "retention: 'yesterday' is not a duration",
+            "--retention: 'yesterday' is not a duration",
         ),
-        ({"insecure_no_tls": True, "store_memory": "10m"}, "store_memory: .* out of range"),
+        (
+            {"insecure_no_tls": True, "store_memory": "10m"},
+            "--store-memory: 10m is out of range; allowed: 1g or more",
+        ),
         (
             {"insecure_no_tls": True, "otlp_addr": "nowhere"},
-            "^otlp_addr: 'nowhere' is not an address",
+            "^--otlp-addr: 'nowhere' is not an address",
         ),
     ],
 )

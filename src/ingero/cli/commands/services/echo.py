@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,13 @@ import click
 
 from ingero.cli.commands.services.echo_ask import ask, mcp
 from ingero.cli.dispatch import run_click
-from ingero.cli.params import AS_JSON, log_level_option, stacked
+from ingero.cli.params import AS_JSON, log_level_option
+from ingero.cli.settings import option_of, options_of
 from ingero.config.echo import DEFAULT_DATABASE, EchoConfig
-from ingero.config.loader import load_file, load_text, to_mapping
+from ingero.config.merge import merged
 from ingero.errors import ConfigError
 
-DB_PATH = click.option(
-    "--db-path",
-    type=click.Path(path_type=Path),
-    default=DEFAULT_DATABASE,
-    show_default=True,
-    help="Database file.",
-)
+DB_PATH = option_of(EchoConfig, "db_path", "--db-path", default=DEFAULT_DATABASE)
 SERVE_EPILOG = """\b
 Examples:
   ingero-echo serve --create-certificate                 loopback, certificate and token made and kept
@@ -40,72 +34,6 @@ def echo() -> None:
     """Keep what happened in the cluster, durably, and answer questions about it."""
 
 
-_serve_options = stacked(
-    click.option(
-        "--otlp-addr", metavar="HOST:PORT", help="OTLP over gRPC.  [default: 127.0.0.1:4317]"
-    ),
-    click.option(
-        "--otlp-http-addr", metavar="HOST:PORT", help="OTLP over HTTP.  [default: 127.0.0.1:4318]"
-    ),
-    click.option(
-        "--mcp-addr", metavar="HOST:PORT", help="HTTP API and MCP.  [default: 127.0.0.1:8081]"
-    ),
-    click.option(
-        "--health-addr", metavar="HOST:PORT", help="Health page.  [default: 127.0.0.1:8080]"
-    ),
-    click.option("--db-path", metavar="FILE", help="Database file.  [default: ~/.ingero/echo.db]"),
-    click.option("--auth-token-file", metavar="FILE", help="Bearer token for senders and readers."),
-    click.option("--bearer-acl-file", metavar="FILE", help="Several bearers with cluster scopes."),
-    click.option(
-        "--rotation-grace", metavar="DURATION", help="Old bearers stay good for it.  [default: 5m]"
-    ),
-    click.option(
-        "--bearer-rate", metavar="N", help="Questions per second of one bearer.  [default: 20]"
-    ),
-    click.option(
-        "--bearer-burst", metavar="N", help="Questions at once of one bearer.  [default: 40]"
-    ),
-    click.option("--gpu-rates-file", metavar="FILE", help="Your own prices per GPU hour."),
-    click.option("--tls-cert", metavar="FILE", help="Certificate (PEM)."),
-    click.option("--tls-key", metavar="FILE", help="Its key, readable by its owner only."),
-    click.option(
-        "--client-ca", metavar="FILE", help="Ask every client for a certificate of this authority."
-    ),
-    click.option(
-        "--create-certificate",
-        is_flag=True,
-        default=None,
-        help="Make a certificate once and keep it.",
-    ),
-    click.option(
-        "--insecure-no-tls", is_flag=True, default=None, help="Tokens and data travel in the clear."
-    ),
-    click.option(
-        "--trust-proxy-headers", is_flag=True, default=None, help="Believe X-Forwarded-For."
-    ),
-    click.option(
-        "--retention", metavar="DURATION", help="How long events are kept.  [default: 7d]"
-    ),
-    click.option(
-        "--rollup-retention", metavar="DURATION", help="How long minutes are kept.  [default: 90d]"
-    ),
-    click.option(
-        "--max-database-size",
-        metavar="SIZE",
-        help="Oldest go beyond it.  [default: 80 % of the volume]",
-    ),
-    click.option(
-        "--max-backlog-size", metavar="SIZE", help="Refuse beyond this backlog.  [default: 2g]"
-    ),
-    click.option(
-        "--store-memory", metavar="SIZE", help="Address space of the store process.  [default: 4g]"
-    ),
-    click.option(
-        "--store-threads", metavar="N", help="Threads of one query.  [default: half the cores]"
-    ),
-)
-
-
 @echo.command("serve", epilog=SERVE_EPILOG)
 @click.option(
     "--config",
@@ -116,13 +44,13 @@ _serve_options = stacked(
 @click.option("--auth-token", hidden=True, default=None)
 @log_level_option()
 @AS_JSON
-@_serve_options
+@options_of(EchoConfig)
 def serve_command(
     path: Path | None,
     auth_token: str | None,
     log_level: str,
     as_json: bool,
-    **flags: str | bool | None,
+    **flags: Any,
 ) -> int:
     """Receive OTLP, keep it, answer questions. SIGTERM drains, SIGHUP reads tokens
     and certificates again."""
@@ -130,34 +58,7 @@ def serve_command(
         raise ConfigError(
             "a token on the command line is visible to everybody; use --auth-token-file or INGERO_ECHO_TOKEN"
         )
-    return _serve(effective_config(path, flags), as_json, log_level)
-
-
-def effective_config(path: Path | None, flags: dict[str, str | bool | None]) -> EchoConfig:
-    """The file with flags on top, checked by the same rules."""
-    given = {name: value for name, value in flags.items() if value is not None}
-    mapping: dict[str, Any] = {}
-    if path is not None and given:
-        kept = load_file(_Unchecked, path)
-        mapping = {
-            name: value for name, value in to_mapping(kept).items() if value != _DEFAULTS.get(name)
-        }
-    elif path is not None:
-        return load_file(EchoConfig, path)
-    try:
-        return load_text(EchoConfig, json.dumps({**mapping, **given}), "command line")
-    except ConfigError as error:
-        raise ConfigError(str(error).removeprefix("command line:1: ")) from None
-
-
-class _Unchecked(EchoConfig):
-    """The same settings before flags complete them."""
-
-    def __post_init__(self) -> None:
-        return
-
-
-_DEFAULTS = {field.name: field.default for field in fields(EchoConfig)}
+    return _serve(merged(EchoConfig, path, os.environ, flags), as_json, log_level)
 
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:

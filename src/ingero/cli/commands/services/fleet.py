@@ -1,6 +1,7 @@
-"""`ingero-fleet`: the service that compares peers and sends the threshold back."""
+"""`ingero-fleet`: the service that compares nodes and replies with the threshold."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,35 +9,20 @@ from typing import Any
 import click
 
 from ingero.cli.dispatch import run_click
-from ingero.cli.params import log_level_option, stacked
+from ingero.cli.params import log_level_option
+from ingero.cli.settings import options_of
 from ingero.config.fleet import FleetConfig
-from ingero.config.loader import load_file, load_text, to_mapping
-from ingero.errors import ConfigError
+from ingero.config.loader import load_file, to_mapping
+from ingero.config.merge import entries_of, merged
 
-ENDPOINTS = {
-    "grpc": "receivers.otlp.protocols.grpc.endpoint",
-    "http": "receivers.otlp.protocols.http.endpoint",
-    "agent": "extensions.ingero_threshold.agent_endpoint",
-    "admin": "extensions.ingero_threshold.admin_endpoint",
-    "health": "extensions.zpages.endpoint",
-    "metrics": "service.telemetry.metrics.address",
-    "prometheus": "exporters.prometheus.endpoint",
-}
+DEFAULT_HOST = "127.0.0.1:0"
 EPILOG = """\b
 Examples:
   ingero-fleet                                     loopback, default ports
-  ingero-fleet --config fleet-config.yaml          as the file says
-  ingero-fleet --config fleet-config.yaml --check  is the file right?
+  ingero-fleet --config fleet-config.yaml          with a configuration file
+  ingero-fleet --config fleet-config.yaml --check  validate that file
   ingero-fleet --http 0.0.0.0:14318 --grpc off     other ports, no gRPC
 """
-
-
-_endpoint_options = stacked(
-    *(
-        click.option(f"--{name}", metavar="[HOST:]PORT", help=f"Instead of {key}.")
-        for name, key in ENDPOINTS.items()
-    )
-)
 
 
 @click.command("ingero-fleet", epilog=EPILOG)
@@ -49,32 +35,21 @@ _endpoint_options = stacked(
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
 @log_level_option()
-@click.option(
-    "--record-inputs", type=click.Path(path_type=Path), help="Keep inputs for `ingero replay`."
-)
-@click.option(
-    "--silences", type=click.Path(path_type=Path), help="Keep silences in this file over restarts."
-)
-@_endpoint_options
+@options_of(FleetConfig)
 def fleet(
     path: Path | None,
     check: bool,
     print_config: bool,
     as_json: bool,
     log_level: str,
-    record_inputs: Path | None,
-    silences: Path | None,
-    **endpoints: str | None,
+    **flags: Any,
 ) -> int:
-    """Compare the nodes of each cluster and answer every push with the line between healthy and slow.
+    """Compare the nodes of each cluster and reply to every push with the cluster's threshold.
 
-    Agents push OTLP to :4317 (gRPC) or :4318 (HTTP). Without --config everything listens on loopback.
+    Agents push OTLP to port 4317 (gRPC) or 4318 (HTTP). Without --config everything listens on
+    loopback. An address without a host keeps the host of the configuration file.
     """
-    config = load_file(FleetConfig, path) if path is not None else FleetConfig()
-    addresses = {name: value for name, value in endpoints.items() if value is not None}
-    config = _override(
-        config, addresses, {"record_inputs": record_inputs, "silences_file": silences}
-    )
+    config = effective_config(path, flags)
     if print_config:
         _print_config(config, as_json)
         return 0
@@ -90,29 +65,30 @@ def fleet(
     return _serve(config, as_json, log_level)
 
 
-def _override(
-    config: FleetConfig, addresses: dict[str, str], files: dict[str, Path | None]
-) -> FleetConfig:
-    """The same configuration with what flags change in it, checked by the same rules once all of them are in."""
-    mapping = to_mapping(config)
-    for name, value in addresses.items():
-        *sections, field = ENDPOINTS[name].split(".")
+def effective_config(path: Path | None, flags: dict[str, Any]) -> FleetConfig:
+    """Return the file's settings with flags laid over them. Raises ConfigError.
+
+    A flag with only a port keeps the host of the file; `off` disables a receiver.
+    """
+    file = to_mapping(load_file(FleetConfig, path) if path is not None else FleetConfig())
+    without = {}
+    for entry in entries_of(FleetConfig):
+        name = entry.setting.parameter or ""
+        value = flags.get(name)
         if value == "off" and name in ("grpc", "http"):
-            mapping["receivers"]["otlp"]["protocols"].pop(name, None)
-            continue
-        node: dict[str, Any] = mapping
-        for section in sections:
-            node = node.setdefault(section, {})
-        host = str(node.get(field) or "127.0.0.1:0").rpartition(":")[0]
-        node[field] = value if ":" in value else f"{host}:{value}"
-    for key, file in files.items():
-        if file is not None:
-            mapping["processors"]["ingero"]["verdict"][key] = str(file)
-    try:
-        return load_text(FleetConfig, json.dumps(mapping), "")
-    except ConfigError as error:
-        given = " ".join(f"--{name} {value}" for name, value in addresses.items())
-        raise ConfigError(f"{given}: {str(error).split(': ', 1)[-1]}") from None
+            without[entry.key.removesuffix(".endpoint")] = f"--{name}"
+            flags[name] = None
+        elif isinstance(value, str) and ":" not in value:
+            host = str(_at(file, entry.key) or DEFAULT_HOST).rpartition(":")[0]
+            flags[name] = f"{host}:{value}"
+    return merged(FleetConfig, path, os.environ, flags, without)
+
+
+def _at(mapping: Any, key: str) -> Any:
+    """Return what a configuration file has at a dotted key; None where it has nothing."""
+    for name in key.split("."):
+        mapping = mapping.get(name) if isinstance(mapping, dict) else None
+    return mapping
 
 
 def _print_config(config: FleetConfig, as_json: bool) -> None:
@@ -134,7 +110,7 @@ def _serve(config: FleetConfig, as_json: bool, log_level: str) -> int:
 
 
 def main() -> int:
-    """Console script."""
+    """Run the console script."""
     return run_click(fleet, sys.argv[1:], "ingero-fleet")
 
 
