@@ -8,13 +8,36 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from ingero.contract.api_paths import (
+    FLEET_DEBUG_CLUSTERS,
+    FLEET_DEBUG_SCORES,
+    FLEET_DEBUG_SERVICEZ,
+    FLEET_STATUS,
+    FLEET_THRESHOLD,
+    HEALTHZ,
+    OTLP_LOGS,
+    OTLP_METRICS,
+    OTLP_TRACES,
+    PROMETHEUS,
+    READYZ,
+)
 from ingero.contract.exposition import CONTENT_TYPE
+from ingero.contract.fleet_api import (
+    ClusterList,
+    ClusterScores,
+    ClusterStatus,
+    ClusterSummary,
+    NodeStatus,
+    RankCounts,
+    Status,
+)
 from ingero.contract.names import CLUSTER_QUERY, DEFAULT_CLUSTER
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
 from ingero.contract.threshold import encode_answer
@@ -41,9 +64,9 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
 
     return Starlette(
         routes=[
-            Route("/v1/metrics", endpoint(MetricsRequest), methods=["POST"]),
-            Route("/v1/traces", endpoint(TracesRequest), methods=["POST"]),
-            Route("/v1/logs", endpoint(LogsRequest), methods=["POST"]),
+            Route(OTLP_METRICS, endpoint(MetricsRequest), methods=["POST"]),
+            Route(OTLP_TRACES, endpoint(TracesRequest), methods=["POST"]),
+            Route(OTLP_LOGS, endpoint(LogsRequest), methods=["POST"]),
         ]
     )
 
@@ -60,20 +83,20 @@ def threshold_app(
     async def status(request: Request) -> Response:
         now_s = time.monotonic()
         clusters = [
-            {
-                **_cluster(name, cluster),
-                "nodes": await _nodes(cluster, now_s, processor.policy.ttl_s, verdicts.silences),
-                "ranks": verdicts.rank_counts(name),
-                "verdicts": verdicts.recent_verdicts(name),
-            }
+            ClusterStatus(
+                **_summary(name, cluster),
+                nodes=await _nodes(cluster, now_s, processor.policy.ttl_s, verdicts.silences),
+                ranks=RankCounts(**verdicts.rank_counts(name)),
+                verdicts=verdicts.recent_verdicts(name),
+            )
             for name, cluster in sorted(processor.clusters.items())
         ]
-        return json_response({"clusters": clusters})
+        return json_response(Status(clusters))
 
     return Starlette(
         routes=[
-            Route("/api/v1/threshold", require_token(token, threshold)),
-            Route("/api/v1/status", require_token(token, status)),
+            Route(FLEET_THRESHOLD, require_token(token, threshold)),
+            Route(FLEET_STATUS, require_token(token, status)),
             *silence_routes(verdicts.silences, token),
         ],
         exception_handlers={HTTPException: http_error},
@@ -84,9 +107,8 @@ def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
     """The state of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
-        return json_response(
-            {"clusters": [_cluster(name, c) for name, c in sorted(processor.clusters.items())]}
-        )
+        found = sorted(processor.clusters.items())
+        return json_response(ClusterList([ClusterSummary(**_summary(*each)) for each in found]))
 
     async def scores(request: Request) -> Response:
         name = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -94,25 +116,24 @@ def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
         if cluster is None:
             known = ", ".join(sorted(processor.clusters)[:20]) or "none has pushed yet"
             return error_response(f"no cluster {name!r}; known: {known}", HTTPStatus.NOT_FOUND)
-        rows = await _nodes(cluster, time.monotonic(), processor.policy.ttl_s)
-        return json_response(
-            {
-                **_cluster(name, cluster),
-                "nodes": rows,
-                "truncated": len(cluster.roster.rows) > MAX_LISTED_NODES,
-            }
+        scores = ClusterScores(
+            **_summary(name, cluster),
+            nodes=await _nodes(cluster, time.monotonic(), processor.policy.ttl_s),
+            truncated=len(cluster.roster.rows) > MAX_LISTED_NODES,
         )
+        return json_response(scores)
 
     return Starlette(
         routes=[
-            Route("/debug/clusters", require_token(token, clusters)),
-            Route("/debug/scores", require_token(token, scores)),
+            Route(FLEET_DEBUG_CLUSTERS, require_token(token, clusters)),
+            Route(FLEET_DEBUG_SCORES, require_token(token, scores)),
         ],
         exception_handlers={HTTPException: http_error},
     )
 
 
-def _cluster(name: str, cluster: Cluster) -> dict[str, Any]:
+def _summary(name: str, cluster: Cluster) -> dict[str, Any]:
+    """The fields of a ClusterSummary, which three answers share."""
     state = cluster.threshold
     return {
         "cluster_id": name,
@@ -137,42 +158,48 @@ async def _nodes(
     rows = []
     for number, node in enumerate(sorted(cluster.roster.rows)[:MAX_LISTED_NODES], 1):
         if node in cluster.roster.rows:  # nobody forgot it during a pause
-            row = _node(cluster, cluster.roster.row(node, now_s), ttl_s)
-            if silences is not None:
-                row["silenced"] = silences.about(cluster.name, node, row["job_id"], time.time())
-            rows.append(msgspec.Raw(_encode(row)))
+            row = cluster.roster.row(node, now_s)
+            silenced = (
+                UNSET
+                if silences is None
+                else silences.about(cluster.name, node, row.report.job, time.time())
+            )
+            rows.append(msgspec.Raw(_encode(_node(cluster, row, ttl_s, silenced))))
         if number % _SLICE == 0:
             await asyncio.sleep(0)
     return rows
 
 
-def _node(cluster: Cluster, row: NodeRow, ttl_s: float) -> dict[str, Any]:
+def _node(
+    cluster: Cluster, row: NodeRow, ttl_s: float, silenced: str | msgspec.UnsetType
+) -> NodeStatus:
     report = row.report
-    silent = row.age_s > ttl_s
-    counts = row.state == "active" and not silent and row.score is not None
-    return {
-        "node_id": row.node,
-        "score": row.score,
-        "state": "silent" if silent else row.state,
-        "below_threshold": bool(
-            counts and row.score is not None and row.score < cluster.served.value
+    is_silent = row.age_s > ttl_s
+    is_compared = row.state == "active" and not is_silent and row.score is not None
+    return NodeStatus(
+        node_id=row.node,
+        score=row.score,
+        state="silent" if is_silent else row.state,
+        below_threshold=bool(
+            is_compared and row.score is not None and row.score < cluster.served.value
         ),
-        "straggler": row.straggling,
-        "straggler_for_s": row.straggling_for_s,
-        "mode": report.mode,
-        "workload_type": report.workload,
-        "last_push_s_ago": round(row.age_s, 3),
-        "known_for_s": round(row.known_for_s, 3),
-        "pushes": row.pushes,
-        "sent_unix_ns": report.sent_ns,
-        "degraded": report.degraded,
-        "job_id": report.job,
-        "rank": report.rank,
-        "world_size": report.world_size,
-        "provider": report.provider,
-        "gpu_model": report.gpu_model,
-        "gpu_count": report.gpu_count,
-    }
+        straggler=row.straggling,
+        straggler_for_s=row.straggling_for_s,
+        mode=report.mode,
+        workload_type=report.workload,
+        last_push_s_ago=round(row.age_s, 3),
+        known_for_s=round(row.known_for_s, 3),
+        pushes=row.pushes,
+        sent_unix_ns=report.sent_ns,
+        degraded=report.degraded,
+        job_id=report.job,
+        rank=report.rank,
+        world_size=report.world_size,
+        provider=report.provider,
+        gpu_model=report.gpu_model,
+        gpu_count=report.gpu_count,
+        silenced=silenced,
+    )
 
 
 def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: ListenerToken) -> Starlette:
@@ -193,10 +220,10 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: Listener
 
     return Starlette(
         routes=[
-            Route("/healthz", health),
-            Route("/readyz", ready),
+            Route(HEALTHZ, health),
+            Route(READYZ, ready),
             Route("/", require_token(token, status)),
-            Route("/debug/servicez", require_token(token, status)),
+            Route(FLEET_DEBUG_SERVICEZ, require_token(token, status)),
         ]
     )
 
@@ -238,4 +265,4 @@ def metrics_app(render: Callable[[], Awaitable[bytes]], token: ListenerToken) ->
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/metrics", require_token(token, metrics))])
+    return Starlette(routes=[Route(PROMETHEUS, require_token(token, metrics))])

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
+from ingero.contract.fleet_api import LiftedSilences, SilenceList
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError, TooLarge
 from ingero.fleet.silences import Silences
@@ -25,7 +27,7 @@ def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
     """What `ingero silence` talks to."""
 
     async def listed(request: Request) -> Response:
-        return json_response({"silences": silences.active(time.time())})
+        return json_response(SilenceList(silences.active(time.time())))
 
     async def begin(request: Request) -> Response:
         asked = await _asked(request, token, SilenceRequest)
@@ -41,14 +43,14 @@ def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
         if isinstance(asked, Response):
             return asked
         try:
-            return json_response({"lifted": silences.lift(asked)})
+            return json_response(LiftedSilences(silences.lift(asked)))
         except StoreError as error:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     return [
-        Route("/api/v1/silences", require_token(token, listed), methods=["GET"]),
-        Route("/api/v1/silences", require_token(token, begin), methods=["POST"]),
-        Route("/api/v1/silences/lift", require_token(token, lift), methods=["POST"]),
+        Route(FLEET_SILENCES, require_token(token, listed), methods=["GET"]),
+        Route(FLEET_SILENCES, require_token(token, begin), methods=["POST"]),
+        Route(FLEET_SILENCES_LIFT, require_token(token, lift), methods=["POST"]),
     ]
 
 

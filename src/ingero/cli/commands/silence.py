@@ -3,19 +3,22 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 import msgspec
 
 from ingero.cli.commands.status import DEFAULT_FLEET
-from ingero.cli.fleet_http import fleet_json
+from ingero.cli.fleet_options import fleet_client
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.cli.show.verdicts import ago
 from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
-from ingero.contract.silence import LiftRequest, SilenceRequest
+from ingero.contract.fleet_api import LiftedSilences, SilenceList
+from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
 from ingero.errors import ConfigError
+
+Request = TypeVar("Request", SilenceRequest, LiftRequest)
 
 
 @click.command()
@@ -55,58 +58,57 @@ def command(
       ingero silence list
       ingero silence lift gpu-node-17
     """
+    client = fleet_client(fleet, ca_cert)
     if target == "list":
-        answer = fleet_json(fleet, FLEET_SILENCES, ca_cert)
-        print_json(answer) if as_json else _show(answer["silences"])
+        listed = client.get(FLEET_SILENCES, SilenceList)
+        print_json(msgspec.to_builtins(listed)) if as_json else _show(listed.silences)
         return 0
     if target == "lift":
         if not lifted:
             raise click.UsageError("say whose silence ends: `ingero silence lift NODE|JOB`")
-        answer = _post(
-            fleet, FLEET_SILENCES_LIFT, ca_cert, LiftRequest(target=lifted, cluster=cluster)
-        )
+        asked = _checked(LiftRequest(target=lifted, cluster=cluster))
+        ended = client.post(FLEET_SILENCES_LIFT, asked, LiftedSilences)
         if as_json:
-            print_json(answer)
-        elif answer["lifted"]:
+            print_json(msgspec.to_builtins(ended))
+        elif ended.lifted:
             print(f"{printable(lifted)} is no longer silenced")
         else:
             print(
                 f"{printable(lifted)} was not silenced; `ingero silence list` shows who is",
                 file=sys.stderr,
             )
-        return 0 if answer["lifted"] else 1
+        return 0 if ended.lifted else 1
     if lifted or not how_long or not why:
         raise click.UsageError(
             'say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`'
         )
-    asked = SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster)
-    answer = _post(fleet, FLEET_SILENCES, ca_cert, asked)
-    print_json(answer) if as_json else _show([answer])
+    request = _checked(SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster))
+    silence = client.post(FLEET_SILENCES, request, Silence)
+    print_json(msgspec.to_builtins(silence)) if as_json else _show([silence])
     return 0
 
 
-def _post(fleet: str, path: str, ca_cert: Path | None, asked: SilenceRequest | LiftRequest) -> Any:
-    body = msgspec.json.encode(asked)
+def _checked(request: Request) -> Request:
+    """Apply the limits that Fleet applies, so that their names appear in the error."""
     try:
-        msgspec.json.decode(body, type=type(asked))
+        return msgspec.convert(msgspec.to_builtins(request), type(request))
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"{error}; a silence lasts at most 30 days, names are short and printable"
         ) from None
-    return fleet_json(fleet, path, ca_cert, body)
 
 
-def _show(silences: list[dict[str, Any]]) -> None:
+def _show(silences: list[Silence]) -> None:
     if not silences:
         print("nothing is silenced")
         return
     rows = [
         (
-            s["target"],
-            s.get("cluster") or "all",
-            f"{ago(max(s['until'] - time.time(), 0.0))} left",
-            s["why"],
+            silence.target,
+            silence.cluster or "all",
+            f"{ago(max(silence.until - time.time(), 0.0))} left",
+            silence.why,
         )
-        for s in silences
+        for silence in silences
     ]
     print(render_table(("node or job", "cluster", "ends", "why"), rows))

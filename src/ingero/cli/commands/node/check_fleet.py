@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from ingero.agent.checks import Check
-from ingero.cli.fleet_http import authorization, open_connection
+from ingero.cli.fleet_options import fleet_client
 from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.names import (
     CLUSTER_QUERY,
@@ -18,6 +18,7 @@ from ingero.contract.names import (
     QUORUM_HEADER,
     THRESHOLD_HEADER,
 )
+from ingero.transport.bearer import authorization
 from ingero.transport.connect import failure_text
 
 OTLP_HTTP_PORT = 4318
@@ -26,9 +27,10 @@ MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 
 def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
     """Try an empty push, which changes nothing in Fleet, and read the reply."""
-    headers = {"Content-Type": PROTOBUF_TYPE} | authorization()
+    client = fleet_client(url, ca_cert)
+    headers = {"Content-Type": PROTOBUF_TYPE} | authorization(client.token)
     path = f"{OTLP_METRICS}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"
-    connection = open_connection(url, ca_cert, OTLP_HTTP_PORT)
+    connection = client.connection(OTLP_HTTP_PORT)
     try:
         connection.connect()
     except ssl.SSLCertVerificationError as error:

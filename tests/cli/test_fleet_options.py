@@ -1,6 +1,7 @@
 """Commands that ask a Fleet with mutual TLS and a token."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,15 @@ from tests.support.pushes import ANY_PORT, running
 from ingero.cli.commands.node.check_fleet import check_fleet
 from ingero.cli.commands.services.echo_ask import connect
 from ingero.cli.dispatch import run
-from ingero.cli.fleet_http import fleet_json, open_connection
+from ingero.cli.fleet_options import fleet_client
+from ingero.contract.api_paths import FLEET_STATUS
+from ingero.contract.fleet_api import NodeStatus, Status
 from ingero.errors import AuthError, ConfigError, Unavailable
+
+
+def ask(url: str) -> Status[NodeStatus]:
+    """Ask with time enough for a loaded machine."""
+    return replace(fleet_client(url, None), timeout_s=60.0).get(FLEET_STATUS, Status[NodeStatus])
 
 
 @pytest.fixture
@@ -44,7 +52,6 @@ async def test_they_show_what_the_agent_shows(
     material, config = secured.pop("material"), tmp_path / "ingero.yaml"
     monkeypatch.setenv("INGERO_CONFIG", str(config))
     monkeypatch.delenv("INGERO_FLEET_TOKEN", raising=False)
-    monkeypatch.setattr("ingero.cli.fleet_http.TIMEOUT_S", 60.0)
     changes = {
         "receivers": {"otlp": {"protocols": {"http": {"endpoint": ANY_PORT, **secured}}}},
         "extensions": {"ingero_threshold": secured},
@@ -52,20 +59,17 @@ async def test_they_show_what_the_agent_shows(
     async with running(**changes) as fleet:
         api, otlp = f"https://{fleet.addresses['threshold']}", f"https://{fleet.addresses['http']}"
 
-        def ask(url: str = api) -> Any:
-            return fleet_json(url, "/api/v1/status", None)
-
         config.write_text(f"fleet:\n  tls: {{ca: {material['ca']}}}\n")
         with pytest.raises(
             Unavailable, match=r"fleet\.tls in ingero\.yaml|hung up|does not answer"
         ):
-            await asyncio.to_thread(ask)
+            await asyncio.to_thread(ask, api)
         files = ", ".join(f"{key}: {path}" for key, path in material.items())
         config.write_text(f"fleet:\n  tls: {{{files}}}\n")
         with pytest.raises(AuthError, match="wants a token"):
-            await asyncio.to_thread(ask)
+            await asyncio.to_thread(ask, api)
         config.write_text(f"fleet:\n  tls: {{{files}}}\n  token_file: {secured['token_file']}\n")
-        assert await asyncio.to_thread(ask) == {"clusters": []}
+        assert await asyncio.to_thread(ask, api) == Status([])
         checks = await asyncio.to_thread(check_fleet, otlp, "default", None)
         assert [(check.name, check.passed) for check in checks][:3] == [
             ("reach", True),
@@ -88,29 +92,28 @@ def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
     with pytest.raises(
         ConfigError, match=r"plain text; use https://, or allow it with fleet\.insecure"
     ):
-        open_connection("http://fleet.example:8080", None)
+        fleet_client("http://fleet.example:8080", None).connection()
     with pytest.raises(ConfigError, match="allow it with --insecure"):
         connect("http://echo.example:8081", None, None, tmp_path / "none.db")
-    open_connection("http://127.0.0.1:8080", None)
+    fleet_client("http://127.0.0.1:8080", None).connection()
     config.write_text("fleet:\n  insecure: true\n")
-    open_connection("http://fleet.example:8080", None)
+    fleet_client("http://fleet.example:8080", None).connection()
     connect("http://echo.example:8081", None, None, tmp_path / "none.db", insecure=True)
     monkeypatch.delenv("INGERO_FLEET_TOKEN")
     config.write_text("")
-    open_connection("http://fleet.example:8080", None)
+    fleet_client("http://fleet.example:8080", None).connection()
 
 
 async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mistakes of the first hour; what a port that speaks no HTTP sends is never shown."""
-    monkeypatch.setattr("ingero.cli.fleet_http.TIMEOUT_S", 60.0)
     async with running() as fleet:
         api, otlp, grpc = (fleet.addresses[name] for name in ("threshold", "http", "grpc"))
 
         async def refused(url: str) -> str:
             with pytest.raises(Unavailable) as caught:
-                await asyncio.to_thread(fleet_json, url, "/api/v1/status", None)
+                await asyncio.to_thread(ask, url)
             return str(caught.value)
 
         assert (await refused(f"http://{otlp}")).endswith(

@@ -1,0 +1,27 @@
+"""The Fleet that a command asks, with the certificates and the token that `ingero fleet-push` uses."""
+
+import os
+from pathlib import Path
+
+from ingero.config.ingero import load_ingero
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
+from ingero.transport.bearer import token_from
+from ingero.transport.fleet_client import FleetClient
+from ingero.transport.tls import ClientTls
+
+
+def fleet_client(url: str, ca_cert: Path | None) -> FleetClient:
+    """Build a client from `fleet.tls`, `fleet.insecure` and `fleet.token_file` of ingero.yaml.
+
+    The environment variable wins over the token file, and `ca_cert` over `fleet.tls.ca`.
+    """
+    fleet = load_ingero().fleet
+    token = os.environ.get(FLEET_TOKEN_VARIABLE) or token_from(
+        fleet.token_file, FLEET_TOKEN_VARIABLE
+    )
+    return FleetClient(
+        url=url,
+        tls=ClientTls(ca=ca_cert or fleet.tls.ca, cert=fleet.tls.cert, key=fleet.tls.key),
+        token=token,
+        may_send_plaintext=fleet.insecure,
+    )

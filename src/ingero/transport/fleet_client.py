@@ -1,0 +1,112 @@
+"""A client of Fleet's HTTP API for commands: one connection per request, errors that name the next step."""
+
+import http.client
+import ssl
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import msgspec
+
+from ingero.contract.names import FLEET_TOKEN_VARIABLE
+from ingero.contract.node_api import ErrorReply
+from ingero.errors import AuthError, TooLarge, Unavailable
+from ingero.transport.bearer import authorization
+from ingero.transport.bounded import read_response_body
+from ingero.transport.connect import connection_to, failure_text
+from ingero.transport.endpoint import refuse_plaintext
+from ingero.transport.tls import ClientTls
+
+TIMEOUT_S: Final = 5.0
+MAX_REPLY_BYTES: Final = 32 << 20
+DEFAULT_PORT: Final = 8080
+_WHICH_ADDRESS: Final = "is it the address of its threshold API (port 8080)?"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetClient:
+    """The address of a Fleet and the certificates and token for it.
+
+    A token goes to another machine without TLS only where `may_send_plaintext` allows it.
+    """
+
+    url: str
+    tls: ClientTls = ClientTls()
+    token: str | None = None
+    may_send_plaintext: bool = False
+    timeout_s: float = TIMEOUT_S
+
+    def connection(self, port: int = DEFAULT_PORT) -> http.client.HTTPConnection:
+        """Return a connection that is not yet open; the port is for a URL without one."""
+        if self.url.startswith("http://") and self.token and not self.may_send_plaintext:
+            refuse_plaintext(self.url, "fleet.insecure of ingero.yaml")
+        return connection_to(
+            self.url,
+            self.tls,
+            http_port=port,
+            https_port=port,
+            timeout_s=self.timeout_s,
+            example=f"http://host:{port} or https://host:{port}",
+        )
+
+    def get(self, path: str, kind: type[T]) -> T:
+        """Return what Fleet answers, decoded as `kind`."""
+        return self._ask("GET", path, None, kind)
+
+    def post(self, path: str, request: msgspec.Struct, kind: type[T]) -> T:
+        """Send a request and return the answer, decoded as `kind`."""
+        return self._ask("POST", path, msgspec.json.encode(request), kind)
+
+    def _ask(self, method: str, path: str, body: bytes | None, kind: type[T]) -> T:
+        """Redirects are refused, because they would carry the token to another server."""
+        connection, headers = self.connection(), authorization(self.token)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            connection.request(method, path, body, headers)
+            reply = connection.getresponse()
+            data = read_response_body(reply, MAX_REPLY_BYTES)
+        except ssl.SSLCertVerificationError as error:
+            raise AuthError(
+                f"{self.url}: its certificate is not trusted: {error.verify_message}; "
+                "give its authority with --ca-cert"
+            ) from None
+        except TooLarge as error:
+            raise TooLarge(f"{self.url}: {error}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(
+                f"Fleet does not answer at {self.url}: "
+                f"{failure_text(self.url, error, _advice(error))}"
+            ) from None
+        finally:
+            connection.close()
+        return self._decode(reply.status, data, kind)
+
+    def _decode(self, status: int, data: bytes, kind: type[T]) -> T:
+        if status == HTTPStatus.UNAUTHORIZED:
+            raise AuthError(
+                f"Fleet at {self.url} wants a token; "
+                f"set ${FLEET_TOKEN_VARIABLE} or fleet.token_file of ingero.yaml"
+            )
+        if status != HTTPStatus.OK:
+            hint = f"; {_WHICH_ADDRESS}" if status == HTTPStatus.NOT_FOUND else ""
+            raise Unavailable(f"Fleet at {self.url} answered {status}: {_reason(data)}{hint}")
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Unavailable(f"{self.url} answered, but not like Fleet; {_WHICH_ADDRESS}") from None
+
+
+def _reason(body: bytes) -> str:
+    """Return Fleet's reason, or the beginning of what another server answered."""
+    try:
+        return msgspec.json.decode(body, type=ErrorReply).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body[:200].decode(errors="replace").strip()
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "if it asks for client certificates, name ours under fleet.tls in ingero.yaml"
+    return "is `ingero-fleet` or `ingero up` running there? --fleet names another address"
