@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.fleet.test_receive import PB, post
+from tests.support.pieces import replying_in_pieces
 from tests.support.pushes import ANY_PORT, protobuf, running
 
 from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
@@ -67,34 +68,14 @@ async def test_exporter_takes_up_a_new_certificate(
 
 
 async def rejected_by_backend(*pieces: bytes) -> int:
-    """Send one batch to a backend whose 200 reply arrives in these pieces; return the rejected count."""
-    size, done = sum(map(len, pieces)), asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\nConnection: close\r\n\r\n"
+    """Send one batch to a backend whose reply arrives in these pieces; return the rejected count."""
+    async with replying_in_pieces(*pieces) as address:
+        config = ForwardExporterConfig(endpoint=address, tls=ClientTlsConfig(insecure=True))
+        backend = HttpBackend(config)
         try:
-            for piece in (head.encode(), *pieces):
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0.05)  # so that the client sees each piece alone
-        except ConnectionError:
-            pass  # the client has read enough
+            return await backend.send(MetricsRequest, b"")
         finally:
-            writer.close()
-            done.set()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    config = ForwardExporterConfig(endpoint=f"{host}:{port}", tls=ClientTlsConfig(insecure=True))
-    backend = HttpBackend(config)
-    try:
-        return await backend.send(MetricsRequest, b"")
-    finally:
-        await backend.close()
-        server.close()
-        async with asyncio.timeout(5):
-            await done.wait()
+            await backend.close()
 
 
 @pytest.mark.parametrize("split", [1, 3, 20])

@@ -32,7 +32,7 @@ class FleetClient:
     """
 
     url: str
-    tls: ClientTls = ClientTls()
+    tls: ClientTls
     token: str | None = None
     may_send_plaintext: bool = False
     timeout_s: float = TIMEOUT_S
@@ -95,7 +95,9 @@ class FleetClient:
         try:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise Unavailable(f"{self.url} answered, but not like Fleet; {_WHICH_ADDRESS}") from None
+            raise Unavailable(
+                f"{self.url} answered, but not like Fleet; {_WHICH_ADDRESS}"
+            ) from None
 
 
 def _reason(body: bytes) -> str:

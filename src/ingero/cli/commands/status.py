@@ -3,15 +3,16 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
+import msgspec
 
-from ingero.cli.fleet_http import fleet_json
+from ingero.cli.fleet_options import fleet_client
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.status import is_slow, print_clusters
 from ingero.cli.show.table import print_json
 from ingero.contract.api_paths import FLEET_STATUS
+from ingero.contract.fleet_api import ClusterStatus, NodeStatus, Status
 from ingero.errors import Unavailable
 
 DEFAULT_FLEET = "http://127.0.0.1:8080"
@@ -53,10 +54,10 @@ def command(
       ingero status --json | jq '.clusters[].nodes[] | select(.straggler)'
     """
     while True:
-        answer = fleet_json(fleet, FLEET_STATUS, ca_cert)
-        clusters = answer["clusters"] if cluster is None else _only(cluster, answer["clusters"])
+        found = fleet_client(fleet, ca_cert).get(FLEET_STATUS, Status[NodeStatus]).clusters
+        clusters = found if cluster is None else _only(cluster, found)
         if as_json:
-            print_json({"clusters": clusters})
+            print_json(msgspec.to_builtins(Status(clusters)))
         else:
             if watch and sys.stdout.isatty():
                 print("\x1b[H\x1b[2J", end="")
@@ -74,10 +75,10 @@ def command(
             return 0
 
 
-def _only(name: str, clusters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _only(name: str, clusters: list[ClusterStatus[NodeStatus]]) -> list[ClusterStatus[NodeStatus]]:
     """A cluster nobody pushes for is an error: a typo must not read as "nobody is slow"."""
-    chosen = [cluster for cluster in clusters if cluster["cluster_id"] == name]
+    chosen = [cluster for cluster in clusters if cluster.cluster_id == name]
     if not chosen:
-        known = ", ".join(cluster["cluster_id"] for cluster in clusters) or "none yet"
+        known = ", ".join(cluster.cluster_id for cluster in clusters) or "none yet"
         raise Unavailable(f"no cluster {name!r} has pushed; there are: {known}")
     return chosen

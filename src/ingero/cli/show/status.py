@@ -1,77 +1,75 @@
 """`ingero status` on a screen: one block per cluster, with its verdicts and its slow nodes."""
 
 import time
-from typing import Any
+from collections.abc import Sequence
 
 from ingero.cli.show.table import coloured, printable, render_table
 from ingero.cli.show.verdicts import ago, verdict_table
+from ingero.contract.fleet_api import ClusterStatus, NodeStatus
+from ingero.contract.verdict import VerdictState
 
 
-def print_clusters(clusters: list[dict[str, Any]], show_all: bool) -> None:
+def print_clusters(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -> None:
     """Print every cluster: headline, verdicts, and the slow nodes or, with `show_all`, all nodes."""
     for cluster in clusters:
         print(_headline(cluster))
         nodes = sorted(
-            cluster["nodes"],
-            key=lambda node: (not node["straggler"], node["score"] or 0.0, node["node_id"]),
+            cluster.nodes, key=lambda node: (not node.straggler, node.score or 0.0, node.node_id)
         )
-        slow = [node for node in nodes if node["straggler"]]
-        shown = nodes if show_all else slow or [node for node in nodes if node["state"] == "silent"]
-        verdicts = cluster.get("verdicts", [])
-        if verdicts:
-            print(verdict_table(verdicts, time.time()))
+        slow = [node for node in nodes if node.straggler]
+        shown = nodes if show_all else slow or [node for node in nodes if node.state == "silent"]
+        if cluster.verdicts:
+            print(verdict_table(cluster.verdicts, time.time()))
         if shown:
-            print(_table(shown, cluster["threshold"]))
+            print(_table(shown, cluster.threshold))
         if not is_slow(cluster):
-            compared = cluster["quorum_met"] or cluster.get("ranks", {}).get("judged")
             print(
                 coloured("nobody is slow", "32")
-                if compared
+                if cluster.quorum_met or cluster.ranks.judged
                 else coloured("not sure: nothing to compare yet", "33")
             )
         print()
 
 
-def is_slow(cluster: dict[str, Any]) -> bool:
+def is_slow(cluster: ClusterStatus[NodeStatus]) -> bool:
     """Whether a node or rank of this cluster is slow and nobody has silenced it."""
-    named = any(
-        v["state"] == "straggler" and not v.get("silenced") for v in cluster.get("verdicts", [])
-    )
-    return named or any(node["straggler"] and not node.get("silenced") for node in cluster["nodes"])
+    return any(
+        verdict.state is VerdictState.STRAGGLER and not verdict.silenced
+        for verdict in cluster.verdicts
+    ) or any(node.straggler and not node.silenced for node in cluster.nodes)
 
 
-def _headline(cluster: dict[str, Any]) -> str:
+def _headline(cluster: ClusterStatus[NodeStatus]) -> str:
     counts = ", ".join(
-        f"{count} {state}" for state, count in cluster["nodes_by_state"].items() if count
+        f"{count} {state}" for state, count in cluster.nodes_by_state.items() if count
     )
-    ranks = cluster.get("ranks", {"judged": 0, "learning": 0})
-    if ranks["judged"] or ranks["learning"]:
-        counts += f"; {ranks['judged']} ranks judged"
-    threshold = (
-        f"threshold {cluster['threshold']:.3f}" if cluster["threshold"] else "no threshold yet"
-    )
-    notes = [] if cluster["quorum_met"] else ["too few active nodes for a quorum"]
-    if cluster["coverage_low"]:
-        notes.append(f"only {cluster['coverage']:.0%} of the expected nodes are heard")
-    if ranks["learning"]:
-        notes.append(f"still learning what is normal for {ranks['learning']} ranks")
-    if cluster["panic"]:
-        notes.append(f"panic: {cluster['panic']}")
+    ranks = cluster.ranks
+    if ranks.judged or ranks.learning:
+        counts += f"; {ranks.judged} ranks judged"
+    threshold = f"threshold {cluster.threshold:.3f}" if cluster.threshold else "no threshold yet"
+    notes = [] if cluster.quorum_met else ["too few active nodes for a quorum"]
+    if cluster.coverage_low:
+        notes.append(f"only {cluster.coverage:.0%} of the expected nodes are heard")
+    if ranks.learning:
+        notes.append(f"still learning what is normal for {ranks.learning} ranks")
+    if cluster.panic:
+        notes.append(f"panic: {cluster.panic}")
     tail = coloured(f"  [{'; '.join(notes)}]", "33") if notes else ""
-    return f"{coloured(printable(cluster['cluster_id']), '1')}: {counts or 'no nodes'}; {threshold}{tail}"
+    name = coloured(printable(cluster.cluster_id), "1")
+    return f"{name}: {counts or 'no nodes'}; {threshold}{tail}"
 
 
-def _table(nodes: list[dict[str, Any]], threshold: float | None) -> str:
+def _table(nodes: Sequence[NodeStatus], threshold: float | None) -> str:
     rows = [
         (
-            node["node_id"],
-            "SLOW" if node["straggler"] else node["state"],
-            "–" if node["score"] is None else f"{node['score']:.3f}",
+            node.node_id,
+            "SLOW" if node.straggler else node.state,
+            "–" if node.score is None else f"{node.score:.3f}",
             "–" if not threshold else f"{threshold:.3f}",
-            "" if node["straggler_for_s"] is None else ago(node["straggler_for_s"]),
-            node["mode"] or "–",
-            f"{node['last_push_s_ago']:.0f} s ago",
-            f"silenced {node['silenced']}" if node.get("silenced") else "",
+            "" if node.straggler_for_s is None else ago(node.straggler_for_s),
+            node.mode or "–",
+            f"{node.last_push_s_ago:.0f} s ago",
+            f"silenced {node.silenced}" if node.silenced else "",
         )
         for node in nodes
     ]

@@ -1,19 +1,28 @@
-"""Verdicts on a screen: who, why, by how much, since when, at what price, and what to do."""
+"""The table of verdicts: node, cause, excess, age, price, and what to do next."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ingero.cli.show.table import printable, render_table
+from ingero.contract.verdict import Verdict, VerdictState
 
-_ORDER = ("straggler", "fleet_event", "not_sure", "suspect", "recovering", "resolved")
-_SAID = {"straggler": "SLOW", "fleet_event": "ALL SLOW", "not_sure": "not sure"}
+_ORDER = (
+    VerdictState.STRAGGLER,
+    VerdictState.FLEET_EVENT,
+    VerdictState.NOT_SURE,
+    VerdictState.SUSPECT,
+    VerdictState.RECOVERING,
+    VerdictState.RESOLVED,
+)
+_WORDS = {
+    VerdictState.STRAGGLER: "SLOW",
+    VerdictState.FLEET_EVENT: "ALL SLOW",
+    VerdictState.NOT_SURE: "not sure",
+}
 
 
-def verdict_table(verdicts: Sequence[dict[str, Any]], now_s: float) -> str:
-    """One row per verdict, worst first; below, the evidence and the next step of those that matter."""
-    ordered = sorted(
-        verdicts, key=lambda v: (_ORDER.index(v["state"]), v.get("node", ""), v.get("rank") or 0)
-    )
+def verdict_table(verdicts: Sequence[Verdict], now_s: float) -> str:
+    """Return one row per verdict, worst first, then evidence and next step of those that matter."""
+    ordered = sorted(verdicts, key=lambda v: (_ORDER.index(v.state), v.node, v.rank or 0))
     table = render_table(
         ("node", "rank", "state", "class", "excess", "since", "cost at most", "episode", ""),
         [_row(verdict, now_s) for verdict in ordered],
@@ -21,41 +30,40 @@ def verdict_table(verdicts: Sequence[dict[str, Any]], now_s: float) -> str:
     return "\n".join([table, *(line for verdict in ordered for line in _why(verdict))])
 
 
-def _row(verdict: dict[str, Any], now_s: float) -> tuple[str, ...]:
-    rank, price = verdict.get("rank"), verdict.get("usd_per_hour")
+def _row(verdict: Verdict, now_s: float) -> tuple[str, ...]:
+    price = verdict.usd_per_hour
     return (
-        verdict.get("node") or "all",
-        "" if rank is None else str(rank),
-        _SAID.get(verdict["state"], verdict["state"]),
-        verdict.get("class", "unknown"),
+        verdict.node or "all",
+        "" if verdict.rank is None else str(verdict.rank),
+        _WORDS.get(verdict.state, verdict.state),
+        verdict.cause,
         excess_text(verdict),
-        f"{ago(max(now_s - verdict['since'], 0.0))}",
+        ago(max(now_s - verdict.since, 0.0)),
         "" if price is None else f"${price:,.2f}/h",
-        verdict["episode"],
-        f"silenced {verdict['silenced']}" if verdict.get("silenced") else "",
+        verdict.episode,
+        f"silenced {verdict.silenced}" if verdict.silenced else "",
     )
 
 
-def excess_text(verdict: dict[str, Any]) -> str:
-    """`+5.1 % ±0.4 %`, with the period of stalls."""
-    excess, error, period = (verdict.get(key) for key in ("excess", "error", "period"))
-    if excess is None:
+def excess_text(verdict: Verdict) -> str:
+    """Return `+5.1 % ±0.4 %`, with the period of stalls."""
+    if verdict.excess is None:
         return ""
-    text = f"{excess:+.1%}" + (f" ±{error:.1%}" if error is not None else "")
-    return f"{text} every {period} steps" if period else text
+    error = f" ±{verdict.error:.1%}" if verdict.error is not None else ""
+    period = f" every {verdict.period} steps" if verdict.period else ""
+    return f"{verdict.excess:+.1%}{error}{period}"
 
 
-def _why(verdict: dict[str, Any]) -> list[str]:
-    if verdict["state"] in ("resolved", "recovering", "suspect"):
+def _why(verdict: Verdict) -> list[str]:
+    if verdict.state in (VerdictState.RESOLVED, VerdictState.RECOVERING, VerdictState.SUSPECT):
         return []
-    rank = verdict.get("rank")
-    who = f"rank {rank}" if rank is not None else verdict.get("node") or "all"
-    lines = [f"  {who}: {printable(verdict['evidence'])}"] if verdict.get("evidence") else []
-    return lines + ([f"    next: {printable(verdict['next'])}"] if verdict.get("next") else [])
+    who = f"rank {verdict.rank}" if verdict.rank is not None else verdict.node or "all"
+    lines = [f"  {who}: {printable(verdict.evidence)}"] if verdict.evidence else []
+    return lines + ([f"    next: {printable(verdict.next_step)}"] if verdict.next_step else [])
 
 
 def ago(seconds: float) -> str:
-    """A duration as people say it."""
+    """Return a duration with one unit: `12 s`, `5 min`, `2.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
