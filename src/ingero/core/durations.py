@@ -1,8 +1,8 @@
-"""Durations as text: short for tables, exact for the sentences of a causal chain."""
+"""Durations as text: short in tables, exact in causal chains."""
 
 
 def human_duration(duration_ns: int) -> str:
-    """Two or three digits and a unit: `0`, `999ns`, `1.5us`, `10us`, `9.9ms`, `456ms`, `1m30s`."""
+    """Return two or three digits and a unit: `0`, `999ns`, `1.5us`, `456ms`, `1m30s`."""
     if duration_ns == 0:
         return "0"
     if duration_ns < 1_000:
@@ -24,7 +24,7 @@ def _short(value: float, unit: str) -> str:
 
 
 def exact_duration(duration_ns: int) -> str:
-    """Every digit in the largest fitting unit: `25.799899ms`, `16.7µs`, `6.273s`, `1m30.5s`."""
+    """Return every digit in the largest fitting unit: `25.799899ms`, `16.7µs`, `1m30.5s`."""
     if duration_ns < 1_000:
         return f"{duration_ns}ns"
     if duration_ns < 1_000_000:
@@ -43,5 +43,5 @@ def _digits(value: int, unit: int) -> str:
 
 
 def rounded_to(duration_ns: int, unit_ns: int) -> int:
-    """To the nearest multiple of a unit, for texts that need no more digits."""
+    """Round to the nearest multiple of a unit, for texts that need no more digits."""
     return (duration_ns + unit_ns // 2) // unit_ns * unit_ns

@@ -1,4 +1,4 @@
-"""Robust statistics over numpy columns: values that stay the same while less than half of the data is wrong.
+"""Robust statistics over numpy columns, which outliers in less than half of the data do not move.
 
 The median, the median absolute deviation (MAD), and medians of groups of rows.
 """
@@ -15,7 +15,10 @@ Index = NDArray[np.intp]
 
 
 def median(values: ArrayLike) -> float:
-    """Return the middle value, or the mean of the two middle ones; raise ValueError without values."""
+    """Return the middle value, or the mean of the two middle ones.
+
+    Raise ValueError without values.
+    """
     column = np.asarray(values, dtype=np.float64)
     if column.size == 0:
         raise ValueError("cannot take the median of no values")
@@ -27,18 +30,21 @@ def median(values: ArrayLike) -> float:
 
 
 def median_and_mad(values: ArrayLike) -> tuple[float, float]:
-    """Return the median and the median absolute deviation from it, not scaled to a standard deviation."""
+    """Return the median and the unscaled median absolute deviation from it."""
     column = np.asarray(values, dtype=np.float64)
     centre = median(column)
     return centre, median(np.abs(column - centre))
 
 
 def nan_median(values: Column, axis: int) -> Column:
-    """Return the median of the finite values along an axis; NaN, without a warning, where there are none."""
-    lines = np.moveaxis(values, axis, 0)
-    some = np.isfinite(lines).any(axis=0)
-    result = np.full(lines.shape[1:], np.nan)
-    result[some] = np.nanmedian(lines[:, some], axis=0)
+    """Return the median of the finite values along an axis.
+
+    The result is NaN, without a warning, where there are none.
+    """
+    columns = np.moveaxis(values, axis, 0)
+    some = np.isfinite(columns).any(axis=0)
+    result = np.full(columns.shape[1:], np.nan)
+    result[some] = np.nanmedian(columns[:, some], axis=0)
     return result
 
 
@@ -47,8 +53,8 @@ def group_medians(
 ) -> Column:
     """Return the median of each group 0 … `size` - 1, NaN for a group without values.
 
-    A group with an even number of values takes the mean of the two middle ones, or the lower one where `is_lower`.
-    Integer values must not be negative.
+    A group with an even number of values takes the mean of the two middle ones, or the lower one
+    where `is_lower`. Integer values must not be negative.
     """
     counts = np.bincount(groups, minlength=size)
     ordered = _sorted_within(groups, values, size)
@@ -61,9 +67,10 @@ def group_medians(
 
 
 def peer_medians(groups: Index, values: Column) -> Column:
-    """Return for each row the median of the *other* rows of its group, NaN for a single row; `groups` is sorted.
+    """Return for each row the median of the *other* rows of its group, NaN for a single row.
 
-    Without its own value, a member of a group of three is compared with two peers, not one time in three with itself.
+    `groups` must be sorted. Without its own value, a member of a group of three is compared with
+    two peers, not one time in three with itself.
     """
     order = np.lexsort((values, groups))
     ordered = values[order]

@@ -1,4 +1,4 @@
-"""Rows of many nodes as one table: the first answer fixes the columns, each row knows its node."""
+"""Rows of many nodes as one table: the first answer fixes the columns, each row names its node."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ NODE_COLUMN = "node"
 
 @dataclass(slots=True)
 class RowMerge:
-    """Feeds answers one by one; keeps only the header and what went wrong."""
+    """The merged table, built answer by answer; it keeps only the header, counts and warnings."""
 
     header: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -21,19 +21,22 @@ class RowMerge:
     _columns: list[str] | None = None
 
     def fail(self, node: str, reason: str) -> None:
-        """A node gave no answer."""
+        """Record that a node gave no answer."""
         self.failed += 1
         self.warnings.append(f"node {node}: {reason}")
 
     def expect(self, columns: Sequence[str]) -> None:
-        """Fix the columns beforehand, where the caller reads them by position."""
+        """Fix the columns before the first answer, for callers that read them by position."""
         self._columns = list(columns)
         self.header = list(columns) if NODE_COLUMN in columns else [NODE_COLUMN, *columns]
 
     def add(
         self, node: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
     ) -> list[list[Any]]:
-        """Rows of one node in the shape of the merged table; none when its columns differ from the first answer's."""
+        """Return the rows of one node in the columns of the merged table.
+
+        None if its columns differ.
+        """
         if any(len(row) != len(columns) for row in rows):
             self.fail(
                 node,
@@ -49,7 +52,8 @@ class RowMerge:
         if list(columns) != self._columns:
             self.left_out += 1
             self.warnings.append(
-                f"node {node}: its columns ({', '.join(columns)}) differ from ({', '.join(self._columns)}); left out"
+                f"node {node}: its columns ({', '.join(columns)}) differ from"
+                f" ({', '.join(self._columns)}); left out"
             )
             return []
         self.rows += len(rows)
@@ -63,10 +67,10 @@ class RowMerge:
 
     @property
     def is_partial(self) -> bool:
-        """Rows of some node are missing."""
+        """Whether the rows of some node are missing."""
         return self.failed + self.left_out > 0
 
     @property
     def is_total_failure(self) -> bool:
-        """Nobody answered."""
+        """Whether no node answered."""
         return self.failed > 0 and self.answered == 0

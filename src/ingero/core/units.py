@@ -10,7 +10,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_duration_s(text: str) -> float:
-    """Return the seconds of `500ms`, `10s`, `1h30m`, `2d` or of a plain number; raise ValueError."""
+    """Return the seconds of `500ms`, `10s`, `1h30m` or of a plain number; raise ValueError."""
     try:
         seconds = float(text)
     except ValueError:

@@ -80,7 +80,7 @@ async def test_three_agents_over_three_protocols_reach_quorum_f033_f041() -> Non
         ]
         async with living(*agents):
             await until_async(lambda: all(mode(one) is DetectionMode.FLEET for one in agents))
-        assert {one.monitor.life.state for one in agents} == {NodeState.ACTIVE}
+        assert {one.monitor.lifecycle.state for one in agents} == {NodeState.ACTIVE}
         assert all(one.loop and one.loop.counters.pushes["ok"] for one in agents)
         assert sorted(fleet.processor.clusters) == ["train"]
 
@@ -222,7 +222,7 @@ async def test_a_restart_takes_up_the_saved_baseline(tmp_path: Path) -> None:
             fleet.url, fleet_persist_path=path, options=AgentOptions(stub=True, max_ticks=1)
         )
         await second.run(asyncio.Event())
-    assert second.monitor.life.state is NodeState.ACTIVE
+    assert second.monitor.lifecycle.state is NodeState.ACTIVE
     assert second.monitor.baseline.sample_count == first.monitor.baseline.sample_count + 1
 
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from ingero.core.health.baseline import (
     Baseline,
     BaselinePolicy,
+    baseline_signals,
     fold,
     hard_floor,
     is_degraded,
     is_warm,
     relative_signals,
     same_alphas,
-    usual,
 )
 from ingero.core.health.score import Signals
 from ingero.errors import ConfigError
@@ -41,21 +41,21 @@ def computes(*values: float) -> list[Signals]:
 def test_first_sample_is_already_meaningful_vector_20() -> None:
     baseline = after(*rates(100))
     assert baseline.fast.throughput == pytest.approx(10)
-    assert usual(baseline, POLICY).throughput == pytest.approx(100)
+    assert baseline_signals(baseline, POLICY).throughput == pytest.approx(100)
 
 
 def test_series_vectors_21_22_f051() -> None:
     two = after(*rates(100, 200))
     assert two.fast.throughput == pytest.approx(29)
-    assert usual(two, POLICY).throughput == pytest.approx(152.63157894736847)
-    assert usual(after(*rates(100, 200, 300)), POLICY).throughput == pytest.approx(
+    assert baseline_signals(two, POLICY).throughput == pytest.approx(152.63157894736847)
+    assert baseline_signals(after(*rates(100, 200, 300)), POLICY).throughput == pytest.approx(
         207.01107011070118
     )
 
 
 def test_slow_average_remembers_vector_23() -> None:
     baseline = after(*computes(*[0.9] * 100, *[0.5] * 30))
-    assert usual(baseline, POLICY).compute == pytest.approx(0.516956, abs=1e-6)
+    assert baseline_signals(baseline, POLICY).compute == pytest.approx(0.516956, abs=1e-6)
     assert hard_floor(baseline, POLICY).compute == pytest.approx(0.803022, abs=1e-6)
 
 
@@ -66,20 +66,20 @@ def test_degradation_vectors_24_25() -> None:
         baseline = fold(baseline, *computes(0.2), POLICY)
         if first is None and is_degraded(baseline, POLICY):
             first = sample
-            assert usual(baseline, POLICY).compute == pytest.approx(0.419667, abs=1e-6)
+            assert baseline_signals(baseline, POLICY).compute == pytest.approx(0.419667, abs=1e-6)
             assert hard_floor(baseline, POLICY).compute == pytest.approx(0.859742, abs=1e-6)
     assert first == 11
-    assert usual(baseline, POLICY).compute == pytest.approx(0.200019, abs=1e-6)
+    assert baseline_signals(baseline, POLICY).compute == pytest.approx(0.200019, abs=1e-6)
     assert hard_floor(baseline, POLICY).compute == pytest.approx(0.642972, abs=1e-6)
     assert is_degraded(baseline, POLICY)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf])
 def test_bug_missing_value_is_skipped_not_folded_as_zero_vector_26(missing: float | None) -> None:
-    """The reference took one step toward zero (89.99976); a value nobody measured must not move anything."""
+    """The reference took one step toward zero (89.99976); a missing value must not change it."""
     before = after(*rates(*[100] * 100))
     now = fold(before, Signals(missing, 0.9, 0.9, 0.9), POLICY)
-    assert usual(now, POLICY).throughput == pytest.approx(100)
+    assert baseline_signals(now, POLICY).throughput == pytest.approx(100)
     assert now.counts == (100, 101, 101, 101)
 
 
@@ -89,7 +89,7 @@ def test_ratio_of_an_empty_baseline_is_zero_vector_27() -> None:
     )
 
 
-def test_ratio_against_the_usual_rate_vector_28() -> None:
+def test_ratio_against_the_baseline_rate_vector_28() -> None:
     ratio = relative_signals(
         after(*rates(*[100] * 50)), Signals(50, 0.9, 0.9, 0.9), POLICY
     ).throughput
@@ -131,7 +131,7 @@ def test_averages_stay_finite_whatever_comes(values: list[float]) -> None:
     baseline = after(
         *[Signals(v, v, v, v) for v in values if not (math.isfinite(v) and abs(v) > 1e300)]
     )
-    for _, value in usual(baseline, POLICY).items():
+    for _, value in baseline_signals(baseline, POLICY).items():
         assert value is not None
         assert math.isfinite(value)
 

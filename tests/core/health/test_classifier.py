@@ -42,7 +42,7 @@ def flags(states: list[Classification]) -> str:
     ("scores", "threshold", "expected"),
     [
         pytest.param([0.62, 0.81, 0.82], 0.80, "SSH", id="67"),
-        pytest.param([0.80], 0.80, "H", id="67-at-the-line-is-healthy"),
+        pytest.param([0.80], 0.80, "H", id="67-at-the-threshold-is-healthy"),
         pytest.param(
             [0.75, 0.79, 0.81, 0.79, 0.81, 0.79, 0.83], 0.80, "SSSSSSH", id="67-oscillation"
         ),
@@ -61,32 +61,34 @@ def test_edges_are_reported_once_f032() -> None:
 
 
 def test_bug_hysteresis_trap_vector_71() -> None:
-    """Line 0.9214 + 0.02 is above the 0.94 this node can score: the reference never lets it recover."""
+    """0.9214 + 0.02 is above the 0.94 this node can score: the reference never lets it recover."""
     states = run([0.94, 0.90, *[0.94] * RECOVERY_DWELL], 0.9214, ONE)
     assert flags(states) == "HS" + "S" * (RECOVERY_DWELL - 1) + "H"
 
 
-def test_bug_one_tick_below_the_line_is_not_an_event() -> None:
+def test_bug_one_tick_below_the_threshold_is_not_an_event() -> None:
     assert flags(run([0.9, 0.5, 0.9, 0.5, 0.5, 0.9], 0.8, THREE)) == "HHHHHH"
     assert flags(run([0.5, 0.5, 0.5], 0.8, THREE)) == "HHS"
 
 
-def test_a_line_that_falls_with_the_whole_fleet_names_nobody() -> None:
-    """Each score is under the line it was pushed with, but the line has since fallen past the older ones."""
+def test_a_threshold_that_falls_with_all_nodes_raises_no_episode() -> None:
+    """Each score is below its own threshold, but the last threshold is below the older scores."""
     state = Classification()
-    for tick, (score, line) in enumerate(
+    for tick, (score, threshold) in enumerate(
         [(0.80, 0.83), (0.70, 0.73), (0.60, 0.63), (0.50, 0.53), (0.40, 0.43)]
     ):
-        state = classify(state, score, line, THREE, node="n", now_ns=tick)
+        state = classify(state, score, threshold, THREE, node="n", now_ns=tick)
         assert not state.is_straggler
-    for tick, line in enumerate((0.43, 0.43)):
-        state = classify(state, 0.40, line, THREE, node="n", now_ns=tick)
-    assert state.is_straggler  # the fleet stands still and this node does not keep up
+    for tick, threshold in enumerate((0.43, 0.43)):
+        state = classify(state, 0.40, threshold, THREE, node="n", now_ns=tick)
+    assert state.is_straggler  # the other nodes are stable and this one is slow
 
 
 @given(st.floats(0.5, 0.9), st.floats(0.0, 0.0199))
-def test_alternation_around_the_line_yields_few_transitions(line: float, swing: float) -> None:
-    states = run([line - swing, line + swing] * 50, line, ONE)
+def test_alternation_around_the_threshold_yields_few_transitions(
+    threshold: float, swing: float
+) -> None:
+    states = run([threshold - swing, threshold + swing] * 50, threshold, ONE)
     changes = sum(state.raised or state.closing is not None for state in states)
     assert changes <= 2
 
@@ -99,7 +101,7 @@ def test_not_a_number_changes_nothing() -> None:
 
 
 def test_bug_episode_id_is_stable_from_first_to_last_message() -> None:
-    """The reference drew a new id every tick, so that nothing identified the episode."""
+    """The reference used a new id in every tick, so nothing identified the episode."""
     states = run([0.5, 0.5, 0.5, 0.9], 0.8, ONE)
     assert {state.episode for state in states[:3]} == {states[3].closed}
     assert [state.sequence for state in states] == [1, 2, 3, 4]
@@ -114,7 +116,7 @@ def test_two_episodes_have_two_ids_and_a_replay_has_the_same() -> None:
 
 @pytest.mark.parametrize("reason", [Closing.LEFT_ACTIVE, Closing.MODE_LOST, Closing.SHUTDOWN])
 def test_bug_every_way_out_of_an_episode_closes_it(reason: Closing) -> None:
-    """The reference left consumers at 1 when the node went idle, lost its mode or stopped."""
+    """In the reference an episode stayed open when the node went idle, lost its mode or stopped."""
     open_episode = run([0.5], 0.8, ONE)[-1]
     closed = close(open_episode, reason)
     assert (closed.closing, closed.closed, closed.is_straggler) == (

@@ -1,4 +1,4 @@
-"""The life of a node: published sequences, and samples that must not count."""
+"""The lifecycle of a node: published sequences, and samples that must not count."""
 
 import pytest
 
@@ -7,12 +7,13 @@ from ingero.core.health.lifecycle import (
     Lifecycle,
     LifecyclePolicy,
     Reading,
-    follow,
     recent_launches,
+    update_lifecycle,
 )
 from ingero.errors import ConfigError
 
-A, C, I, S = NodeState.ACTIVE, NodeState.CALIBRATING, NodeState.IDLE, NodeState.STALE  # noqa: E741 - as in the table
+A, C, S = NodeState.ACTIVE, NodeState.CALIBRATING, NodeState.STALE
+I = NodeState.IDLE  # noqa: E741 - as in the published table
 F = None  # a failed read
 
 
@@ -22,7 +23,9 @@ def live(
     life = life or Lifecycle()
     lives = []
     for second, count in enumerate(launches):
-        life = follow(life, Reading(at_s=float(second), launches=count), float(second), policy)
+        life = update_lifecycle(
+            life, Reading(at_s=float(second), launches=count), float(second), policy
+        )
         lives.append(life)
     return lives
 
@@ -51,11 +54,11 @@ def test_published_sequences(
 
 def test_samples_from_the_future_are_failed_reads_vector_41() -> None:
     policy = LifecyclePolicy(warmup_samples=0, stale_read_failures=2)
-    life = follow(Lifecycle(), Reading(at_s=0.0, launches=10), 0.0, policy)
-    soon = follow(life, Reading(at_s=31.0, launches=10), 1.0, policy)
+    life = update_lifecycle(Lifecycle(), Reading(at_s=0.0, launches=10), 0.0, policy)
+    soon = update_lifecycle(life, Reading(at_s=31.0, launches=10), 1.0, policy)
     assert (soon.state, soon.failures) == (A, 0)
     for now in (1.0, 2.0):
-        life = follow(life, Reading(at_s=now + 3600, launches=10), now, policy)
+        life = update_lifecycle(life, Reading(at_s=now + 3600, launches=10), now, policy)
     assert life.state is S
 
 
@@ -77,7 +80,7 @@ def test_waking_up_says_so_once_so_that_the_old_baseline_is_dropped(
 
 
 def test_bug_idle_since_boot_never_becomes_active_on_a_zero_baseline() -> None:
-    """The reference counted samples without launches, became active and called itself a straggler."""
+    """The reference counted samples without launches, became active and raised an episode."""
     assert {life.state for life in live(LifecyclePolicy(warmup_samples=5), *[0] * 50)} == {C}
 
 

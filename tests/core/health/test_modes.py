@@ -1,4 +1,4 @@
-"""Modes: which threshold is trusted, by which way it came, and that no usable value is ignored."""
+"""Detection modes: which threshold is used, how it arrived, and that no usable value is ignored."""
 
 import pytest
 from hypothesis import given
@@ -79,7 +79,7 @@ def test_bug_no_hole_while_a_usable_value_exists(
 def test_bug_freshness_follows_the_push_interval_and_the_server_backoff(
     push_interval_s: float,
 ) -> None:
-    """Hard-wired 20 s made every agent with a longer interval flap between fleet and none."""
+    """A fixed 20 s made agents with a longer interval alternate between fleet and none."""
     policy = ModePolicy(push_interval_s=push_interval_s)
     cached = FleetThreshold(0.82, True, 0.0)
     for age_s, backoff_s in ((push_interval_s * 1.2, 0.0), (push_interval_s * 1.1 + 120.0, 120.0)):
@@ -96,25 +96,25 @@ def test_fail_open_chain_f017() -> None:
     assert chain == [FLEET, FLEET_CACHED, LOCAL_CACHED, LOCAL_CACHED, LOCAL_CACHED, LOCAL, LOCAL]
 
 
-def test_without_quorum_nobody_new_is_named() -> None:
+def test_without_quorum_no_new_episode_is_raised() -> None:
     assert not mode(0.82, 5, quorum=False).may_raise
     assert mode(0.82, 5).may_raise
 
 
-def test_local_line_is_in_score_space_and_below_the_own_usual_score() -> None:
+def test_the_local_limit_is_below_the_baseline_score_of_the_node() -> None:
     assert local_threshold(None, POLICY) == 0.85
     assert local_threshold(0.97, POLICY) == 0.85
     assert local_threshold(0.40, POLICY) == pytest.approx(0.36)
 
 
 def test_bug_a_poll_does_not_suspend_polling() -> None:
-    """The reference let a successful GET set the header flag, and then slept forever while pushes failed."""
+    """In the reference a GET set the header flag, and polling stopped while pushes failed."""
     polled = by_poll(Delivery(), FleetThreshold(0.88, True, 10.0), 10.0)
     assert should_poll(polled, 20.0, 15.0)
     assert polled.threshold == FleetThreshold(0.88, True, 10.0)
 
 
-def test_polling_rests_while_replies_carry_thresholds_and_resumes_when_they_age() -> None:
+def test_polling_pauses_while_replies_carry_thresholds_and_resumes_when_they_age() -> None:
     headed = by_header(Delivery(), FleetThreshold(0.88, True, 10.0), 10.0)
     assert not should_poll(headed, 20.0, 15.0)
     assert should_poll(headed, 26.0, 15.0)
@@ -128,7 +128,7 @@ def test_refused_header_keeps_the_old_value_and_counts_as_delivery() -> None:
 
 
 def test_bug_cold_start_answer_does_not_poison_a_good_value() -> None:
-    """The reference stored (0, false) over a good threshold, and nobody was a straggler any more."""
+    """The reference overwrote a valid threshold with (0, false), and no node was a straggler."""
     good = by_header(Delivery(), FleetThreshold(0.88, True, 10.0), 10.0)
     assert by_poll(good, None, 12.0).threshold == FleetThreshold(0.88, True, 10.0)
 

@@ -139,7 +139,7 @@ def test_dominant_signal_vector_69(raw: tuple[float, ...], expected: str) -> Non
 
 
 def test_bug_dominant_signal_compares_like_with_like() -> None:
-    """The reference held a ratio against a raw rate, so that throughput won nearly always."""
+    """The reference compared a ratio with a raw rate, so throughput nearly always won."""
     assert dominant_signal(Signals(4900, 0.2, 0.9, 0.9), Signals(5000, 0.9, 0.9, 0.9)) == "compute"
 
 

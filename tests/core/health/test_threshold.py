@@ -28,7 +28,7 @@ def run(
     start_s: float = 0.0,
     **policy: float,
 ):
-    """Tick once a second with the same scores; returns the last state."""
+    """Tick once a second with the same scores and return the last state."""
     for second in range(seconds):
         state = update_threshold(
             state, scores, len(scores), start_s + second, ThresholdPolicy(**policy)
@@ -98,7 +98,7 @@ def test_median_of_nothing_is_refused() -> None:
 
 
 @given(healthy=st.lists(st.floats(0.8, 1.0), min_size=5, max_size=5), k=st.floats(1.0, 4.0))
-def test_two_bad_nodes_of_five_move_the_line_by_a_bounded_amount_f003(
+def test_two_bad_nodes_of_five_move_the_threshold_by_a_bounded_amount_f003(
     healthy: list[float], k: float
 ) -> None:
     policy = ThresholdPolicy(k=k)
@@ -143,7 +143,7 @@ def test_healthy_three_node_set_is_served_about_0_88_f024() -> None:
     assert 0.85 <= state.served <= 0.90
 
 
-def test_ema_advances_once_per_push_interval_f043() -> None:
+def test_ema_moves_once_per_push_interval_f043() -> None:
     state = run(ClusterThreshold(), [0.80] * 5, 1)
     assert state.ema == pytest.approx(0.80)
     held = run(state, [0.90] * 5, 9, start_s=1)
@@ -157,7 +157,7 @@ def test_identical_scores_flag_nobody_v2d_vector_90() -> None:
     assert state.below == 0
 
 
-def test_a_perfect_fleet_is_served_a_line_agents_accept_vector_97() -> None:
+def test_a_perfect_fleet_is_served_a_threshold_agents_accept_vector_97() -> None:
     assert run(ClusterThreshold(), [1.0] * 8, 10).served == 0.90
     assert run(ClusterThreshold(), [1.0] * 8, 10, max=0.99).served == pytest.approx(0.98)
 
@@ -191,9 +191,9 @@ def test_ema_outlives_a_short_loss_of_quorum_and_not_a_long_one() -> None:
 
 def test_threshold_of_a_vanished_cluster_is_forgotten_after_the_ttl() -> None:
     state = run(ClusterThreshold(), [0.8] * 5, 5)
-    silent = update_threshold(state, [], 5, 30.0, POLICY)
-    assert (silent.served, silent.quorum_met, silent.stats) == (state.served, False, None)
-    assert update_threshold(silent, [], 5, 60.0, POLICY).served is None
+    empty = update_threshold(state, [], 5, 30.0, POLICY)
+    assert (empty.served, empty.quorum_met, empty.stats) == (state.served, False, None)
+    assert update_threshold(empty, [], 5, 60.0, POLICY).served is None
 
 
 def test_whole_fleet_falling_at_once_is_panic_and_flags_nobody_f047() -> None:
@@ -213,7 +213,7 @@ def test_half_bad_cluster_panics_and_clamps_v2e() -> None:
     assert half.panic is PanicReason.MEDIAN_FELL
 
 
-def test_majority_below_the_line_is_panic_even_when_the_median_falls_little() -> None:
+def test_majority_below_the_threshold_is_panic_even_when_the_median_falls_little() -> None:
     before = run(ClusterThreshold(), [0.90] * 8, 30)
     assert before.served == pytest.approx(0.88)
     assert run(before, [0.86] * 8, 1, start_s=30).panic is PanicReason.MAJORITY_BELOW
@@ -234,7 +234,7 @@ def test_after_five_minutes_the_new_level_is_adopted() -> None:
     assert (adopted.panic, adopted.ema, adopted.below) == (None, pytest.approx(0.5), 0)
 
 
-def test_no_quorum_while_a_majority_is_below_the_lowest_line() -> None:
+def test_no_quorum_while_a_majority_is_below_the_lowest_threshold() -> None:
     state = run(run(ClusterThreshold(), [0.95] * 8, 30), [0.05] * 8, 5, start_s=30)
     assert not state.quorum_met
     assert state.served == 0.10

@@ -1,4 +1,4 @@
-"""Throttle bits, edges and unusable memory: the published vectors."""
+"""Throttle bits and edges: the published vectors."""
 
 import pytest
 
@@ -11,8 +11,9 @@ OFF: frozenset[ThrottleReason] = frozenset()
 @pytest.mark.parametrize(
     ("mask", "reasons"),
     [
-        (0x0, set()), (0x1, set()), (0x2, {S}), (0x4, {P, S}), (0x8, {H}), (0x10, {S}), (0x20, {T, S}), (0x40, {T, H}),
-        (0x80, {P, H}), (0x100, {S}), (2**40, {H}), (0xC4, {P, T, S, H}),
+        (0x0, set()), (0x1, set()), (0x2, {S}), (0x4, {P, S}), (0x8, {H}), (0x10, {S}),
+        (0x20, {T, S}), (0x40, {T, H}), (0x80, {P, H}), (0x100, {S}),
+        (2**40, {H}), (0xC4, {P, T, S, H}),
     ],
 )  # fmt: skip
 def test_bits_vector_80(mask: int, reasons: set[ThrottleReason]) -> None:
@@ -20,7 +21,7 @@ def test_bits_vector_80(mask: int, reasons: set[ThrottleReason]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("looks", "counts"),
+    ("readings", "counts"),
     [
         ([OFF, {P}, {P}, {P, T}], {P: 1, T: 1}),
         ([OFF, {P}, OFF, {P}, OFF], {P: 2}),
@@ -28,23 +29,25 @@ def test_bits_vector_80(mask: int, reasons: set[ThrottleReason]) -> None:
     ],
 )
 def test_edges_vector_81(
-    looks: list[set[ThrottleReason]], counts: dict[ThrottleReason, int]
+    readings: list[set[ThrottleReason]], counts: dict[ThrottleReason, int]
 ) -> None:
     edges = ThrottleEdges()
-    for look in looks:
-        edges.look("gpu-0", frozenset(look))
+    for reading in readings:
+        edges.update("gpu-0", frozenset(reading))
     assert {reason: count for (_, reason), count in edges.counts.items()} == counts
 
 
 def test_the_last_state_is_not_shown_for_ever_when_readings_fail_must_50() -> None:
     edges, throttled = ThrottleEdges(), frozenset({P})
-    edges.look_at_all({"gpu-0": throttled, "gpu-1": throttled})
+    edges.update_all({"gpu-0": throttled, "gpu-1": throttled})
     for _ in range(2):
-        edges.look_at_all({"gpu-1": throttled})
-    assert edges.active == {"gpu-0": throttled, "gpu-1": throttled}, "two failures may pass"
-    edges.look_at_all({"gpu-0": throttled, "gpu-1": throttled})
+        edges.update_all({"gpu-1": throttled})
+    assert edges.active == {"gpu-0": throttled, "gpu-1": throttled}, (
+        "two missing readings are tolerated"
+    )
+    edges.update_all({"gpu-0": throttled, "gpu-1": throttled})
     for _ in range(3):
-        edges.look_at_all({"gpu-1": throttled})
+        edges.update_all({"gpu-1": throttled})
     assert edges.active == {"gpu-1": throttled}
-    edges.look_at_all({"gpu-0": throttled})
-    assert edges.counts == {}, "a GPU that is back is a state, not an edge"
+    edges.update_all({"gpu-0": throttled})
+    assert edges.counts == {}, "the first reading of a returning GPU is not an edge"

@@ -264,7 +264,7 @@ class Agent:
         )
         if loaded.baseline is not None:
             self.monitor.baseline = loaded.baseline
-            self.monitor.life = Lifecycle(state=NodeState.ACTIVE)
+            self.monitor.lifecycle = Lifecycle(state=NodeState.ACTIVE)
         if loaded.outcome is not LoadOutcome.MISSING:
             log.info(
                 "baseline_found",

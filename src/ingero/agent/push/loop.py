@@ -107,7 +107,7 @@ class PushLoop:
             return False
         self.counters.ticks += 1
         self.counters.evicted_cgroups = max(self.counters.evicted_cgroups, seen.evicted_cgroups)
-        self.throttle.look_at_all(seen.throttle)
+        self.throttle.update_all(seen.throttle)
         self.reporter.report_straggles(seen.straggles)
         self._classify()  # still open if the reply to the last push has not arrived yet
         now_s = time.monotonic()

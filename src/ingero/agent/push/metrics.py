@@ -141,7 +141,8 @@ def _state_families(loop: PushLoop, node: Labels) -> list[Family]:
         ((*node, ("mode", each.value)), float(each is mode)) for each in DetectionMode
     ]
     states: Samples = [
-        ((*node, ("state", each.value)), float(each is monitor.life.state)) for each in NodeState
+        ((*node, ("state", each.value)), float(each is monitor.lifecycle.state))
+        for each in NodeState
     ]
     is_degraded = last is not None and last.is_degraded
     flags = (
@@ -180,7 +181,7 @@ def _delivery_families(loop: PushLoop, node: Labels) -> list[Family]:
     ages: Samples = [
         ((*node, ("via", way)), round(now_s - at_s, 3)) for way, at_s in ways if at_s is not None
     ]
-    recent = recent_launches(loop.monitor.life, -math.inf)
+    recent = recent_launches(loop.monitor.lifecycle, -math.inf)
     return [
         gauge("ingero_agent_threshold_age_seconds", "Time since a threshold arrived", ages),
         gauge(

@@ -1,6 +1,6 @@
-"""What is usual for this node: two exponential moving averages per signal, fast and slow, corrected for a cold start.
+"""The baseline of a node: a fast and a slow exponential moving average of each signal.
 
-Stored values are the uncorrected ones, so that a saved baseline is plain numbers; reading applies the correction.
+The averages are stored as they are; the correction for a cold start is applied when they are read.
 """
 
 import math
@@ -16,7 +16,7 @@ _ALPHA_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselinePolicy:
-    """How fast the averages follow, and when a node counts as warm or as worn down."""
+    """How fast the averages move, and when a node counts as warm or degraded."""
 
     fast_alpha: float = setting(
         0.1, above=0.0, below=1.0, help="Share of the newest sample in the fast average."
@@ -56,7 +56,10 @@ class BaselinePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """Averages after `sample_count` samples; `counts` says how many of them held each signal (t, c, m, cpu)."""
+    """Averages after `sample_count` samples.
+
+    `counts` is the number of samples that held each signal, in the order of `SIGNAL_NAMES`.
+    """
 
     sample_count: int = 0
     fast: Signals = _ZERO
@@ -73,11 +76,16 @@ class Baseline:
         if self.sample_count < 0 or not all(
             0 <= count <= self.sample_count for count in self.counts
         ):
-            raise ValueError("sample counts do not fit together")
+            raise ValueError(
+                "a signal has more samples than the whole baseline, or a count is negative"
+            )
 
 
 def fold(baseline: Baseline, raw: Signals, policy: BaselinePolicy) -> Baseline:
-    """The baseline after one more sample. Signals that are missing or not finite leave their average alone."""
+    """Return the baseline after one more sample.
+
+    A missing or non-finite signal leaves its average unchanged.
+    """
     fast, floor, counts = {}, {}, []
     for (name, value), count in zip(raw.items(), baseline.counts, strict=True):
         is_present = value is not None and math.isfinite(value)
@@ -101,13 +109,13 @@ def _step(average: float, value: float | None, alpha: float) -> float:
     return average if value is None else alpha * max(value, 0.0) + (1.0 - alpha) * average
 
 
-def usual(baseline: Baseline, policy: BaselinePolicy) -> Signals:
-    """The fast averages, corrected; 0 for a signal that was never seen."""
+def baseline_signals(baseline: Baseline, policy: BaselinePolicy) -> Signals:
+    """Return the corrected fast averages; 0 for a signal that was never measured."""
     return _corrected(baseline.fast, baseline.counts, policy.fast_alpha)
 
 
 def hard_floor(baseline: Baseline, policy: BaselinePolicy) -> Signals:
-    """The slow averages, corrected."""
+    """Return the corrected slow averages."""
     return _corrected(baseline.floor, baseline.counts, policy.floor_alpha)
 
 
@@ -120,27 +128,28 @@ def _corrected(averages: Signals, counts: tuple[int, ...], alpha: float) -> Sign
 
 
 def relative_signals(baseline: Baseline, raw: Signals, policy: BaselinePolicy) -> Signals:
-    """What is scored: throughput as a share of the usual one, the rest as measured.
+    """Return the signals to score: throughput relative to its baseline, the others as measured.
 
-    Read it before folding the same sample: the other order pulls the ratio toward one.
+    Call this before `fold` with the same sample; otherwise the sample pulls its own ratio towards
+    one.
     """
     if raw.throughput is None:
         return raw
-    reference = usual(baseline, policy).throughput or 0.0
+    reference = baseline_signals(baseline, policy).throughput or 0.0
     rate = raw.throughput if math.isfinite(raw.throughput) else 0.0
     return Signals(rate / reference if reference > 0 else 0.0, raw.compute, raw.memory, raw.cpu)
 
 
 def is_warm(baseline: Baseline, policy: BaselinePolicy) -> bool:
-    """Enough samples to say what is usual."""
+    """Return whether the baseline has enough samples."""
     return baseline.sample_count >= policy.warmup_samples
 
 
 def is_degraded(baseline: Baseline, policy: BaselinePolicy) -> bool:
-    """Some signal has fallen far below its own long-term level."""
+    """Return whether a signal has fallen far below its own long-term average."""
     if not is_warm(baseline, policy):
         return False
-    fast, floor = usual(baseline, policy), hard_floor(baseline, policy)
+    fast, floor = baseline_signals(baseline, policy), hard_floor(baseline, policy)
     for name in SIGNAL_NAMES:
         level = getattr(floor, name)
         if (
@@ -153,7 +162,7 @@ def is_degraded(baseline: Baseline, policy: BaselinePolicy) -> bool:
 
 
 def same_alphas(fast_alpha: float, floor_alpha: float, policy: BaselinePolicy) -> bool:
-    """Whether averages made with these factors mean the same under `policy`."""
+    """Return whether averages computed with these factors can be used under `policy`."""
     return (
         abs(fast_alpha - policy.fast_alpha) < _ALPHA_TOLERANCE
         and abs(floor_alpha - policy.floor_alpha) < _ALPHA_TOLERANCE

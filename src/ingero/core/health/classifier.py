@@ -1,4 +1,4 @@
-"""Healthy or straggler: enter strictly below the line and confirmed, leave with hysteresis, one id per episode."""
+"""Healthy or straggler: entered after confirmation, left with hysteresis, one id per episode."""
 
 import math
 import uuid
@@ -8,13 +8,15 @@ from enum import StrEnum
 from ingero.core.setting import check_settings, setting
 
 EPSILON = 1e-9  # 0.80 + 0.02 is not exactly 0.82
-RECOVERY_DWELL = 6  # evaluations in a row at or above the line recover, even where line + hysteresis is out of reach
+# So many evaluations in a row at or above the threshold end an episode, even where
+# threshold + hysteresis is never reached.
+RECOVERY_DWELL = 6
 _EPISODES = uuid.UUID("5b0d4f0e-7c0f-5d7e-9a43-1d4c2f6f3a10")  # namespace of episode ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierPolicy:
-    """How far above the line a straggler must come, and how often a node must be below it to become one."""
+    """How many evaluations below the threshold make a straggler, and how far above it recovers."""
 
     hysteresis: float = setting(
         0.02,
@@ -38,24 +40,23 @@ class Closing(StrEnum):
     """Why an episode ended."""
 
     RECOVERED = "recovered"
-    LEFT_ACTIVE = (
-        "left_active"  # idle, stale or calibrating again: nobody can say whether it is still slow
-    )
+    LEFT_ACTIVE = "left_active"  # idle, stale or calibrating: whether it is still slow is unknown
     MODE_LOST = "mode_lost"  # no threshold left to compare with
     SHUTDOWN = "shutdown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """Where the node stands. `episode` is set exactly while it is a straggler; `sequence` counts its messages."""
+    """Whether the node is a straggler.
+
+    `episode` is set exactly while it is; `sequence` counts its messages.
+    """
 
     episode: str | None = None
     since_ns: int = 0
     sequence: int = 0
-    recent: tuple[
-        float, ...
-    ] = ()  # scores of evaluations in a row under the line, before an episode
-    above: int = 0  # evaluations in a row at or above the line, within an episode
+    recent: tuple[float, ...] = ()  # before an episode: scores in a row below the threshold
+    above: int = 0  # within an episode: evaluations in a row at or above the threshold
     raised: bool = False  # by this evaluation
     closing: Closing | None = None  # by this evaluation
     closed: str | None = None  # the episode it closed
@@ -75,7 +76,7 @@ def classify(
     now_ns: int,
     may_raise: bool = True,
 ) -> Classification:
-    """One evaluation. A score that is not a number changes nothing."""
+    """Return the classification after one evaluation; a score that is NaN changes nothing."""
     state = replace(before, raised=False, closing=None, closed=None)
     if math.isnan(score) or math.isnan(threshold):
         return state
@@ -83,7 +84,7 @@ def classify(
     if state.is_straggler:
         return _in_episode(state, score, threshold, policy, is_below)
     recent = (*state.recent, score)[-policy.confirmations :] if is_below and may_raise else ()
-    # The older scores must also be under the line as it is now: when a whole fleet falls, its line falls past them
+    # When all nodes slow down, the threshold falls below the older scores: check those as well.
     is_confirmed = len(recent) == policy.confirmations and max(recent) + EPSILON < threshold
     if not is_confirmed:
         return replace(state, recent=recent)
@@ -102,7 +103,7 @@ def _in_episode(
 
 
 def close(state: Classification, closing: Closing) -> Classification:
-    """End the open episode, if there is one, and forget unconfirmed evaluations."""
+    """End the open episode, if there is one, and discard unconfirmed evaluations."""
     if state.episode is None:
         return Classification()
     return Classification(
@@ -111,5 +112,5 @@ def close(state: Classification, closing: Closing) -> Classification:
 
 
 def episode_id(node: str, started_ns: int) -> str:
-    """The same for the same node and moment, so that a replay yields the same ids."""
+    """Return an id that depends only on node and time, so that a replay yields the same ids."""
     return str(uuid.uuid5(_EPISODES, f"{node}\n{started_ns}"))

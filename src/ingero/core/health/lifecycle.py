@@ -1,11 +1,11 @@
-"""The life of a node as its agent sees it: calibrating, active, idle, stale."""
+"""The lifecycle of a node as its agent sees it: calibrating, active, idle, stale."""
 
 from dataclasses import dataclass, replace
 
 from ingero.contract.types import NodeState
 from ingero.core.setting import check_settings, setting
 
-FUTURE_TOLERANCE_S = 60.0  # a sample stamped further ahead is a failed read
+FUTURE_TOLERANCE_S = 60.0  # a sample with a later timestamp is a failed read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class LifecyclePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One look at the node: when, and how many launches; `launches` None is a failed read."""
+    """Number of kernel launches at one time; `launches` is None after a failed read."""
 
     at_s: float
     launches: int | None
@@ -44,20 +44,23 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifecycle:
-    """Where a node stands. A node whose baseline was restored starts ACTIVE."""
+    """The lifecycle state of a node, with its counters.
+
+    A node with a restored baseline starts ACTIVE.
+    """
 
     state: NodeState = NodeState.CALIBRATING
     failures: int = 0
     zeros: int = 0
     samples: int = 0
-    woke: bool = (
-        False  # this reading ended an idle or stale time: the old baseline says nothing any more
-    )
+    woke: bool = False  # this reading ended an idle or stale period; the old baseline is void
     recent: tuple[tuple[float, int], ...] = ()
 
 
-def follow(life: Lifecycle, reading: Reading, now_s: float, policy: LifecyclePolicy) -> Lifecycle:
-    """The life after one more reading."""
+def update_lifecycle(
+    life: Lifecycle, reading: Reading, now_s: float, policy: LifecyclePolicy
+) -> Lifecycle:
+    """Return the lifecycle after one more reading."""
     life = replace(life, woke=False)
     if reading.launches is None or reading.at_s - now_s > FUTURE_TOLERANCE_S:
         return _after_failure(life, policy)
@@ -86,13 +89,19 @@ def _after_failure(life: Lifecycle, policy: LifecyclePolicy) -> Lifecycle:
 
 
 def _calibrate(life: Lifecycle, launches: int, policy: LifecyclePolicy) -> Lifecycle:
-    """Samples without launches do not count: a node idle since boot must not become active with a baseline of zero."""
+    """Count a calibration sample.
+
+    Samples without launches do not count: a node idle since boot must not become active with a zero
+    baseline.
+    """
     samples = life.samples + (launches > 0)
-    if not life.woke and samples >= policy.warmup_samples:  # a waking node is never active at once
+    if (
+        not life.woke and samples >= policy.warmup_samples
+    ):  # never active in the reading that wakes it
         return replace(life, state=NodeState.ACTIVE, samples=0, zeros=0)
     return replace(life, state=NodeState.CALIBRATING, samples=samples, zeros=0)
 
 
 def recent_launches(life: Lifecycle, since_s: float) -> int:
-    """Launches in the kept readings from `since_s` on."""
+    """Return the sum of launches in the kept readings since `since_s`."""
     return sum(launches for at_s, launches in life.recent if at_s >= since_s)

@@ -1,4 +1,4 @@
-"""What a node says about an episode: a line for the socket and an event for Fleet, always together, with one id."""
+"""Messages about an episode: a socket line and an event for Fleet, sent together with one id."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from ingero.core.health.modes import ModeDecision
 
 @dataclass(frozen=True, slots=True)
 class StragglerMessage:
-    """One message on both channels."""
+    """One message as sent to the socket and to Fleet."""
 
     line: StragglerState | StragglerResolved
     event: StragglerEvent
@@ -26,7 +26,7 @@ def straggler_message(
     dominant: str,
     now_ns: int,
 ) -> StragglerMessage:
-    """The node is below the line."""
+    """Return the message that the node is a straggler."""
     event = _event(now, decision, score, dominant, now_ns)
     line = StragglerState(
         node_id=identity.node,
@@ -52,7 +52,7 @@ def resolved_message(
     dominant: str,
     now_ns: int,
 ) -> StragglerMessage:
-    """The episode ended; why is said unless the node simply recovered."""
+    """Return the message that the episode ended; `reason` is empty when the node recovered."""
     event = _event(now, decision, score, dominant, now_ns)
     line = StragglerResolved(
         node_id=identity.node,

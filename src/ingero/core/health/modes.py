@@ -1,4 +1,4 @@
-"""Which threshold an agent trusts right now: Fleet's, a remembered one, or its own; and whether it may name itself."""
+"""The detection mode: which threshold an agent uses now, and whether it may raise a new episode."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -6,14 +6,15 @@ from enum import StrEnum
 from ingero.contract.types import DetectionMode
 from ingero.errors import ConfigError
 
-LOCAL_SHARE = (
-    0.9  # of the node's own usual score: a node that always scores 0.40 is not slow at 0.40
-)
+LOCAL_SHARE = 0.9  # of the baseline score: a node that always scores 0.40 is not slow at 0.40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModePolicy:
-    """Ages follow the push interval, so that a slow cadence never looks like a lost Fleet."""
+    """How old a threshold may be.
+
+    Ages scale with the push interval, so that a long one never looks like an outage.
+    """
 
     push_interval_s: float = 5.0
     cached_max_age_s: float = 300.0
@@ -28,22 +29,25 @@ class ModePolicy:
             raise ConfigError("local_baseline_factor must be above 0 and below 1")
 
     def fresh_max_age_s(self, backoff_s: float) -> float:
-        """A value may be two pushes old, plus the pause Fleet itself asked for."""
+        """Return the age up to which a threshold is fresh.
+
+        That is two push intervals plus the pause Fleet asked for.
+        """
         return 2.0 * self.push_interval_s + backoff_s
 
     def kept_max_age_s(self, backoff_s: float) -> float:
-        """How long a value that is no longer fresh is better than none."""
+        """Return the age up to which a threshold that is no longer fresh is still used."""
         return max(self.cached_max_age_s, 2.0 * self.fresh_max_age_s(backoff_s))
 
 
 class PushOutcome(StrEnum):
-    """What became of a push. An answer that blames the request or asks for patience is still an answer."""
+    """The outcome of a push. A refused or shed push was answered, so Fleet is reachable."""
 
     OK = "ok"
-    TRANSPORT = "transport"  # no answer: refused, reset, timed out
-    AUTH = "auth"  # 401, 403 or a certificate that does not fit
+    TRANSPORT = "transport"  # no answer: connection refused, reset or timed out
+    AUTH = "auth"  # 401, 403 or a certificate that was not accepted
     SERVER_ERROR = "server_error"
-    SHED = "shed"  # 429, or 503 with a time to come back
+    SHED = "shed"  # 429, or 503 with Retry-After
     REFUSED = "refused"  # any other 4xx, or a redirect, which is never followed
 
 
@@ -52,7 +56,7 @@ _FAILURES = {PushOutcome.TRANSPORT, PushOutcome.AUTH, PushOutcome.SERVER_ERROR}
 
 
 def count_failures(failures: int, outcome: PushOutcome) -> int:
-    """Failures in a row; shed and refused pushes neither add nor forgive."""
+    """Return the number of failures in a row; shed and refused pushes leave it unchanged."""
     if outcome is PushOutcome.OK:
         return 0
     return failures + 1 if outcome in _FAILURES else failures
@@ -60,7 +64,7 @@ def count_failures(failures: int, outcome: PushOutcome) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetThreshold:
-    """A threshold as Fleet delivered it; `at_s` is our monotonic clock."""
+    """A threshold received from Fleet at `at_s` of the monotonic clock."""
 
     value: float
     quorum_met: bool
@@ -69,10 +73,10 @@ class FleetThreshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The last good threshold, and by which way thresholds reach us, each with its own time.
+    """The last valid threshold, and when a threshold last arrived by reply header and by poll.
 
-    A poll never counts as header delivery: polling stops only while replies to pushes carry thresholds, and starts
-    again when they do not, or when there are no replies at all.
+    A poll never counts as delivery by header: the agent polls whenever replies to pushes carry no
+    threshold, or when there are no replies.
     """
 
     threshold: FleetThreshold | None = None
@@ -81,28 +85,34 @@ class Delivery:
 
 
 def by_header(delivery: Delivery, threshold: FleetThreshold | None, now_s: float) -> Delivery:
-    """After a reply that carried a threshold pair; `threshold` is None when its content was refused."""
+    """Record a reply with both threshold headers.
+
+    `threshold` is None when their content was rejected.
+    """
     return replace(delivery, threshold=threshold or delivery.threshold, header_at_s=now_s)
 
 
 def by_poll(delivery: Delivery, threshold: FleetThreshold | None, now_s: float) -> Delivery:
-    """After an answered poll; a cold-start answer (None) says Fleet is there and leaves the last good value alone."""
+    """Record an answered poll; after a cold start (None) the last valid threshold is kept."""
     return replace(delivery, threshold=threshold or delivery.threshold, poll_at_s=now_s)
 
 
 def without_header(delivery: Delivery) -> Delivery:
-    """After a reply without a threshold pair."""
+    """Record a reply without threshold headers."""
     return replace(delivery, header_at_s=None)
 
 
 def should_poll(delivery: Delivery, now_s: float, max_age_s: float) -> bool:
-    """Whether replies to pushes have stopped carrying thresholds."""
+    """Return whether replies to pushes no longer carry thresholds."""
     return delivery.header_at_s is None or not 0 <= now_s - delivery.header_at_s <= max_age_s
 
 
 @dataclass(frozen=True, slots=True)
 class ModeDecision:
-    """The mode, its threshold, and whether a new straggler may be named; without quorum only open episodes close."""
+    """The mode, its threshold, and whether a new episode may be raised.
+
+    Without quorum, open episodes can only close.
+    """
 
     mode: DetectionMode
     threshold: float | None = None
@@ -117,9 +127,12 @@ def decide_mode(
     now_s: float,
     policy: ModePolicy,
     backoff_s: float = 0.0,
-    usual_score: float | None = None,
+    baseline_score: float | None = None,
 ) -> ModeDecision:
-    """First match wins; there is no gap between fresh and kept, so a usable value is always used."""
+    """Return the first mode that applies.
+
+    Fresh and kept ages leave no gap, so a usable threshold is always used.
+    """
     age_s = now_s - cached.at_s if cached is not None else -1.0
     if cached is not None and 0 <= age_s <= policy.kept_max_age_s(backoff_s):
         if cached.quorum_met and age_s <= policy.fresh_max_age_s(backoff_s):
@@ -131,12 +144,12 @@ def decide_mode(
         return ModeDecision(DetectionMode.LOCAL_CACHED, cached.value, may_raise=True)
     if is_warm and (cached is not None or not reachable):
         return ModeDecision(
-            DetectionMode.LOCAL_BASELINE, local_threshold(usual_score, policy), may_raise=True
+            DetectionMode.LOCAL_BASELINE, local_threshold(baseline_score, policy), may_raise=True
         )
     return ModeDecision(DetectionMode.NONE)
 
 
-def local_threshold(usual_score: float | None, policy: ModePolicy) -> float:
-    """The line of a node on its own, in score space: the factor, or less for a node whose usual score is low."""
+def local_threshold(baseline_score: float | None, policy: ModePolicy) -> float:
+    """Return the limit for a node without Fleet: the factor, or less for a low baseline score."""
     factor = policy.local_baseline_factor
-    return factor if usual_score is None else min(factor, LOCAL_SHARE * usual_score)
+    return factor if baseline_score is None else min(factor, LOCAL_SHARE * baseline_score)

@@ -11,20 +11,23 @@ from ingero.core.health.throttle import ThrottleReason
 
 @dataclass(frozen=True, slots=True)
 class GpuInfo:
-    """What is built in."""
+    """The GPUs of a node."""
 
     model: str
     count: int
 
     @property
     def label(self) -> str:
-        """`8 x NVIDIA H100`; a single one without its number."""
+        """Return `8 x NVIDIA H100`, or the model alone for a single GPU."""
         return self.model if self.count == 1 else f"{self.count} x {self.model}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One look at the node. `launches` None means the look failed, and `problem` says why."""
+    """The signals of a node at one moment.
+
+    `launches` is None when the read failed; `problem` says why.
+    """
 
     at_s: float
     launches: int | None
@@ -34,5 +37,5 @@ class Observation:
     throttle: Mapping[str, frozenset[ThrottleReason]] = field(default_factory=dict)  # by GPU
     totals: tuple[CgroupTotals, ...] = ()
     totals_since_ns: int = 0
-    evicted_cgroups: int = 0  # so far: their totals were forgotten to stay within bounds
-    straggles: tuple[Straggle, ...] = ()  # processes that lost their CPU
+    evicted_cgroups: int = 0  # so far: cgroups whose totals were dropped to bound memory
+    straggles: tuple[Straggle, ...] = ()  # processes that other processes kept off the CPU

@@ -1,4 +1,4 @@
-"""The health score: four signals, their weights and the penalty for one that is nearly gone."""
+"""The health score: four signals, their weights, and the penalty for a very low signal."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SIGNAL_NAMES = ("throughput", "compute", "memory", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """One value per signal; None is a signal that was not measured, which is not zero."""
+    """One value per signal; None means not measured, which differs from zero."""
 
     throughput: float | None = None
     compute: float | None = None
@@ -20,7 +20,7 @@ class Signals:
     cpu: float | None = None
 
     def items(self) -> Iterator[tuple[str, float | None]]:
-        """Name and value in the fixed order of `SIGNAL_NAMES`."""
+        """Yield name and value in the order of `SIGNAL_NAMES`."""
         for name in SIGNAL_NAMES:
             yield name, getattr(self, name)
 
@@ -30,7 +30,7 @@ NO_SIGNALS = Signals()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What each signal contributes to the score; they sum to one."""
+    """The weight of each signal in the score; the four weights sum to one."""
 
     throughput: float = setting(0.40, above=0.0, help="Weight of the throughput signal.")
     compute: float = setting(0.25, above=0.0, help="Weight of the compute signal.")
@@ -48,7 +48,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePolicy:
-    """Weights, and the zone in which the lowest signal drags the whole score down to half."""
+    """Weights, and the zone in which the lowest signal reduces the score, down to half of it."""
 
     weights: Weights = Weights()
     degradation_zone: float = setting(
@@ -73,7 +73,10 @@ class ScorePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A score with the clamped signals it was made of; anomalies are (signal, "NaN" or "Inf")."""
+    """A score with the clamped signals it was computed from.
+
+    Anomalies are (signal, "NaN" or "Inf").
+    """
 
     value: float
     signals: Signals
@@ -81,7 +84,10 @@ class Score:
 
 
 def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
-    """Weighted sum times penalty, over the signals that were measured; None when none was."""
+    """Return the weighted sum of the measured signals times the penalty.
+
+    None if none was measured.
+    """
     clamped: dict[str, float] = {}
     anomalies = []
     for name, value in signals.items():
@@ -89,7 +95,7 @@ def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
             continue
         if not math.isfinite(value):
             anomalies.append((name, "NaN" if math.isnan(value) else "Inf"))
-            value = 0.0  # noqa: PLW2901 - a broken reading is visible as the worst one, and reported
+            value = 0.0  # noqa: PLW2901 - an invalid reading counts as the worst one
         clamped[name] = min(max(value, 0.0), 1.0)
     if not clamped:
         return None
@@ -99,24 +105,25 @@ def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
     return Score(value, Signals(**clamped), tuple(anomalies))
 
 
-def work_score(signals: Signals, usual: Signals, policy: ScorePolicy) -> float | None:
-    """The score this node would have if its host were no busier than usual: below the line, its own work is slower.
+def work_score(signals: Signals, baseline: Signals, policy: ScorePolicy) -> float | None:
+    """Return the score with at least as much free memory and CPU as in the baseline.
 
-    None where neither throughput nor compute was measured, and nothing tells how its work goes.
+    If that score is also too low, the node's own work is slower. None where neither throughput nor
+    compute was measured, because then nothing describes the node's own work.
     """
     if signals.throughput is None and signals.compute is None:
         return None
-    memory, cpu = _no_worse(signals.memory, usual.memory), _no_worse(signals.cpu, usual.cpu)
+    memory, cpu = _at_least(signals.memory, baseline.memory), _at_least(signals.cpu, baseline.cpu)
     score = compute_score(Signals(signals.throughput, signals.compute, memory, cpu), policy)
     return score.value if score is not None else None
 
 
-def _no_worse(value: float | None, usual: float | None) -> float | None:
-    return value if value is None or usual is None or not value < usual else usual
+def _at_least(value: float | None, lowest: float | None) -> float | None:
+    return value if value is None or lowest is None or not value < lowest else lowest
 
 
 def penalty(lowest: float, policy: ScorePolicy) -> float:
-    """1.0 above the degradation zone, 0.5 at the floor, a straight line between."""
+    """Return 1.0 from the degradation zone up, 0.5 at the floor, and a linear value between."""
     if lowest >= policy.degradation_zone:
         return 1.0
     if lowest <= policy.penalty_floor:
@@ -126,14 +133,17 @@ def penalty(lowest: float, policy: ScorePolicy) -> float:
     )
 
 
-def dominant_signal(raw: Signals, usual: Signals) -> str:
-    """The signal that lost the largest share of its usual value; `unknown` when none fell. Ties: fixed order.
+def dominant_signal(raw: Signals, baseline: Signals) -> str:
+    """Return the signal that lost the largest share of its baseline value.
 
-    Both sides are in the same unit: raw rate against raw rate, ratio against ratio.
+    `unknown` when none fell.
+
+    Values are compared in the same unit: a raw rate with a raw rate, a ratio with a ratio. Of equal
+    losses the first in the order of `SIGNAL_NAMES` is returned.
     """
     best, largest = "unknown", 0.0
     for name, value in raw.items():
-        reference = getattr(usual, name)
+        reference = getattr(baseline, name)
         if value is None or reference is None or not reference > 0 or not value < reference:
             continue
         drop = (reference - value) / reference

@@ -1,12 +1,12 @@
-"""A process that launches less than usual while others take its CPU, seen from inside its own node."""
+"""CPU starvation: processes that launch fewer kernels while others take their CPU."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-ALPHA: Final = 0.2  # of the newest launch rate in the baseline
+ALPHA: Final = 0.2  # weight of the newest launch rate in the baseline
 MIN_SAMPLES: Final = 3
-MIN_DROP: Final = 0.30  # of the usual launch rate
+MIN_DROP: Final = 0.30  # of the baseline launch rate
 MIN_SWITCHES_PER_S: Final = 5.0
 FORGET_AFTER: Final = 30  # checks in a row without work
 MAX_PROCESSES: Final = 1024
@@ -14,7 +14,7 @@ MAX_PROCESSES: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What one process did since the last check."""
+    """Launches and context switches of one process since the last check."""
 
     launches: int
     switches: int
@@ -22,7 +22,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Straggle:
-    """A process that lost its CPU; `sustained` from the second check on."""
+    """A starved process; `sustained` from the second check on."""
 
     pid: int
     drop_percent: float
@@ -40,7 +40,7 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class StraggleWatch:
-    """What is known after a check; `checked_s` is when it was."""
+    """The state after a check at `checked_s`."""
 
     checked_s: float | None = None
     processes: Mapping[int, _Process] | None = None
@@ -49,25 +49,28 @@ class StraggleWatch:
 def check_straggle(
     watch: StraggleWatch, activity: Mapping[int, Activity], now_s: float
 ) -> tuple[StraggleWatch, list[Straggle]]:
-    """One check over all processes. The first only arms, and so does one after the clock stepped back: without a span
-    of time there is no rate."""
-    known = dict(watch.processes or {})
+    """Check all processes and return the new state and those that are starved.
+
+    The first check only takes a starting point, as does one after the clock was set back: a rate
+    needs elapsed time.
+    """
+    processes = dict(watch.processes or {})
     elapsed_s = 0.0 if watch.checked_s is None else now_s - watch.checked_s
     found: list[Straggle] = []
-    for pid in sorted({*known, *(pid for pid, each in activity.items() if each.launches > 0)}):
-        process, seen = known.get(pid, _Process()), activity.get(pid, Activity(0, 0))
+    for pid in sorted({*processes, *(pid for pid, each in activity.items() if each.launches > 0)}):
+        process, seen = processes.get(pid, _Process()), activity.get(pid, Activity(0, 0))
         if elapsed_s <= 0:
-            known[pid] = _Process()
+            processes[pid] = _Process()
             continue
         process, straggle = _check(process, seen, elapsed_s, pid)
         if straggle is not None:
             found.append(straggle)
-        known[pid] = process
+        processes[pid] = process
         if process.idle_checks >= FORGET_AFTER:
-            del known[pid]
-    while len(known) > MAX_PROCESSES:
-        del known[max(known, key=lambda pid: known[pid].idle_checks)]
-    return StraggleWatch(now_s, known), found
+            del processes[pid]
+    while len(processes) > MAX_PROCESSES:
+        del processes[max(processes, key=lambda pid: processes[pid].idle_checks)]
+    return StraggleWatch(now_s, processes), found
 
 
 def _check(
@@ -75,9 +78,8 @@ def _check(
 ) -> tuple[_Process, Straggle | None]:
     rate, is_disturbed = seen.launches / elapsed_s, seen.switches / elapsed_s >= MIN_SWITCHES_PER_S
     if seen.launches == 0 and not is_disturbed:
-        return replace(
-            process, triggered=False, idle_checks=process.idle_checks + 1
-        ), None  # rest is not slowness
+        # A process without work is not slow.
+        return replace(process, triggered=False, idle_checks=process.idle_checks + 1), None
     if not is_disturbed:
         process = replace(process, triggered=False)
     is_young = process.samples < MIN_SAMPLES
@@ -92,6 +94,6 @@ def _check(
 
 
 def _fold(process: _Process, rate: float) -> _Process:
-    """One more sample; the first is the baseline."""
+    """Add a sample to the baseline; the first sample becomes the baseline."""
     baseline = rate if process.samples == 0 else ALPHA * rate + (1 - ALPHA) * process.baseline
     return replace(process, samples=process.samples + 1, baseline=baseline)

@@ -1,9 +1,9 @@
-"""The peer threshold of one cluster: the published formula, and what we add around it, each step by name.
+"""The threshold of one cluster: the published formula and the steps we add to it.
 
 raw      median - k · 1.4826 · MAD over the active nodes (``compute_threshold``)
-clamp    raw into [min, max]
-EMA      advanced every push interval, standing still in panic and without quorum
-served   min(EMA, lowest median of the last 30 s - min_gap), never outside [min, 0.99]
+clamp    raw limited to [min, max]
+EMA      updated every push interval, but not in panic and not without quorum
+served   min(EMA, lowest median of the last 30 s - min_gap), always within [min, 0.99]
 """
 
 from dataclasses import dataclass, replace
@@ -16,20 +16,21 @@ from ingero.core.robust import MAD_TO_SIGMA, Column, median_and_mad
 from ingero.core.setting import check_settings, setting
 from ingero.errors import ConfigError
 
-SERVED_MAX = 0.99  # agents refuse anything above
-SERVED_MIN = 0.10  # and anything below
-GAP_WINDOW_S = 30.0  # a fleet that falls together takes the line down with it for this long
-PANIC_SHARE = (
-    0.5  # more than this share of nodes below the line is a fleet event, not that many stragglers
-)
-PANIC_FALL = 0.30  # the median losing more than this share in one tick is one too
-PANIC_RECOVERED = 0.90  # of the median before the fall
-PANIC_MAX_S = 300.0  # then the new level is the normal one
+SERVED_MAX = 0.99  # agents reject higher values
+SERVED_MIN = 0.10  # and lower ones
+GAP_WINDOW_S = 30.0  # how long the lowest median of a cluster keeps the threshold down
+PANIC_SHARE = 0.5  # a larger share of nodes below the threshold is a panic, not many stragglers
+PANIC_FALL = 0.30  # so is a median that loses more than this share in one tick
+PANIC_RECOVERED = 0.90  # of the median before the panic
+PANIC_MAX_S = 300.0  # after this long the new level is accepted as normal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdPolicy:
-    """How a cluster's threshold is made; out-of-range values raise ConfigError naming the key."""
+    """How a cluster's threshold is computed.
+
+    An out-of-range value raises ConfigError with its key.
+    """
 
     k: float = setting(
         2.0,
@@ -90,12 +91,12 @@ class ThresholdPolicy:
 
     @property
     def ttl_s(self) -> float:
-        """Silence after which a node leaves its cluster."""
+        """How long after its last push a node still counts as active."""
         return self.push_interval_s * self.ttl_multiplier
 
 
 class PanicReason(StrEnum):
-    """Why a whole cluster, not one of its nodes, is the news."""
+    """Why a cluster is in panic."""
 
     MAJORITY_BELOW = "majority_below"
     MEDIAN_FELL = "median_fell"
@@ -103,7 +104,10 @@ class PanicReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The published formula on one set of scores; `value` is neither clamped nor smoothed."""
+    """The published formula applied to one set of scores.
+
+    `value` is neither clamped nor smoothed.
+    """
 
     value: float
     median: float
@@ -113,7 +117,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterThreshold:
-    """Everything `update_threshold` knows about one cluster. `served` is None until there was a score."""
+    """The state of `update_threshold` for one cluster. `served` is None before the first score."""
 
     stats: Threshold | None = None  # None while no node is active
     ema: float | None = None
@@ -123,45 +127,46 @@ class ClusterThreshold:
     quorum_seen_s: float = 0.0
     coverage: float = 0.0
     coverage_low: bool = False
-    below: int = 0  # active nodes under `served`
+    below: int = 0  # active nodes below `served`
     panic: PanicReason | None = None
     panic_since_s: float = 0.0
-    median_before: float = 0.0  # of the panic
-    low_medians: tuple[
-        tuple[float, float], ...
-    ] = ()  # (at_s, median): rising, the first is the lowest in the window
+    median_before: float = 0.0  # before the panic
+    low_medians: tuple[tuple[float, float], ...] = ()  # (at_s, median), lowest of the window first
 
 
 def compute_threshold(scores: ArrayLike, policy: ThresholdPolicy) -> Threshold:
-    """median - k · 1.4826 · MAD; raises ValueError without scores."""
+    """Return median - k · 1.4826 · MAD of the scores; raise ValueError without scores."""
     column = np.asarray(scores, dtype=np.float64)
     centre, mad = median_and_mad(column)
     return Threshold(centre - policy.k * MAD_TO_SIGMA * mad, centre, mad, column.size)
 
 
 def clamp_raw(value: float, policy: ThresholdPolicy) -> float:
-    """The raw threshold inside [min, max]."""
+    """Limit the raw threshold to [min, max]."""
     return min(max(value, policy.min), policy.max)
 
 
 def smooth(previous: float | None, value: float, alpha: float) -> float:
-    """One step of the exponential moving average; the first value seeds it."""
+    """Return the next value of the exponential moving average; the first value starts it."""
     return value if previous is None else previous + alpha * (value - previous)
 
 
 def update_threshold(
     state: ClusterThreshold, scores: ArrayLike, expected: int, now_s: float, policy: ThresholdPolicy
 ) -> ClusterThreshold:
-    """One tick (every second): `scores` are those of the active nodes, `expected` how many nodes there should be."""
+    """Return the state after one tick (every second).
+
+    `scores` are those of the active nodes; `expected` is the number of nodes there should be.
+    """
     column = np.asarray(scores, dtype=np.float64)
     coverage = column.size / expected if expected > 0 else 1.0
     state = replace(state, coverage=coverage, coverage_low=coverage < policy.coverage_fraction)
     if column.size == 0:
         return _without_scores(state, now_s, policy)
     stats = compute_threshold(column, policy)
-    state = _follow_panic(state, stats, column, now_s, policy)
-    state = _follow_quorum(state, stats, column, now_s, policy)
-    state = _follow_ema(state, stats, now_s, policy)
+    state = _update_panic(state, stats, column, now_s, policy)
+    state = _update_quorum(state, stats, column, now_s, policy)
+    state = _update_ema(state, stats, now_s, policy)
     low_medians = _lowest(state.low_medians, stats.median, now_s)
     smoothed = clamp_raw(stats.value, policy) if state.ema is None else state.ema
     served = min(max(min(smoothed, low_medians[0][1] - policy.min_gap), policy.min), SERVED_MAX)
@@ -177,10 +182,10 @@ def _without_scores(
     return replace(state, stats=None, quorum_met=False, below=0, panic=None)
 
 
-def _follow_quorum(
+def _update_quorum(
     state: ClusterThreshold, stats: Threshold, scores: Column, now_s: float, policy: ThresholdPolicy
 ) -> ClusterThreshold:
-    """Enough nodes to compare, and not a majority under the lowest line we could draw."""
+    """Quorum needs enough nodes, and not most of them below the lowest possible threshold."""
     enough = stats.nodes >= policy.statistical_min
     if enough and not _share_below(scores, policy.min) > PANIC_SHARE:
         return replace(state, quorum_met=True, quorum_seen_s=now_s)
@@ -188,7 +193,7 @@ def _follow_quorum(
     return replace(state, quorum_met=False, ema=None if expired else state.ema)
 
 
-def _follow_ema(
+def _update_ema(
     state: ClusterThreshold, stats: Threshold, now_s: float, policy: ThresholdPolicy
 ) -> ClusterThreshold:
     due = state.ema is None or now_s - state.ema_at_s >= policy.push_interval_s
@@ -198,7 +203,7 @@ def _follow_ema(
     return replace(state, ema=value, ema_at_s=now_s)
 
 
-def _follow_panic(
+def _update_panic(
     state: ClusterThreshold, stats: Threshold, scores: Column, now_s: float, policy: ThresholdPolicy
 ) -> ClusterThreshold:
     reason = _panic_reason(state, stats, scores, policy)
@@ -207,7 +212,7 @@ def _follow_panic(
             return state
         return replace(state, panic=reason, panic_since_s=now_s, median_before=state.stats.median)
     if now_s - state.panic_since_s >= PANIC_MAX_S:
-        return replace(state, panic=None, ema=None)  # the new level is adopted
+        return replace(state, panic=None, ema=None)  # the new level is accepted
     if reason is None and stats.median >= PANIC_RECOVERED * state.median_before:
         return replace(state, panic=None)
     return state
@@ -225,13 +230,13 @@ def _panic_reason(
     return None
 
 
-def _share_below(scores: Column, line: float) -> float:
-    return int(np.count_nonzero(scores < line)) / scores.size
+def _share_below(scores: Column, value: float) -> float:
+    return int(np.count_nonzero(scores < value)) / scores.size
 
 
 def _lowest(
     window: tuple[tuple[float, float], ...], value: float, now_s: float
 ) -> tuple[tuple[float, float], ...]:
-    """The window without what is too old or can never be the lowest again, plus the new value."""
+    """Add a median to the window and drop those too old or too high to become the lowest."""
     kept = tuple(entry for entry in window if now_s - entry[0] <= GAP_WINDOW_S and entry[1] < value)
     return (*kept, (now_s, value))

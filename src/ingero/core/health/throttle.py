@@ -1,4 +1,4 @@
-"""Why a GPU runs below its clocks: driver bits to four reasons, rising edges, and memory nobody can use."""
+"""Why a GPU is throttled: the driver's bit mask as reasons, and how often each began."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ IDLE_BIT = 0x1
 
 
 class ThrottleReason(StrEnum):
-    """The four reasons that are exported."""
+    """The reasons that are exported."""
 
     POWER = "power"
     THERMAL = "thermal"
@@ -28,11 +28,14 @@ _BITS = {
     0x100: (ThrottleReason.SW,),  # display clock
 }
 _KNOWN = sum(_BITS) | IDLE_BIT
-FORGET_AFTER = 3  # readings in a row that did not come
+FORGET_AFTER = 3  # missing readings in a row
 
 
 def decode_throttle(mask: int) -> frozenset[ThrottleReason]:
-    """The reasons in a driver's mask. Idle is none; a bit nobody knows is the hardware's."""
+    """Return the reasons in a driver's mask.
+
+    Idle is not a reason; an unknown bit counts as hardware.
+    """
     reasons = {reason for bit, found in _BITS.items() if mask & bit for reason in found}
     if mask & ~_KNOWN:
         reasons.add(ThrottleReason.HW)
@@ -41,16 +44,19 @@ def decode_throttle(mask: int) -> frozenset[ThrottleReason]:
 
 @dataclass(slots=True)
 class ThrottleEdges:
-    """Counts how often each reason began, per GPU; the first look at a GPU is a state, not an edge."""
+    """How often each reason began, per GPU. The first reading of a GPU only sets its state."""
 
     counts: Counter[tuple[str, ThrottleReason]] = field(default_factory=Counter)
     active: dict[str, frozenset[ThrottleReason]] = field(default_factory=dict)
     _missed: Counter[str] = field(default_factory=Counter)
 
-    def look_at_all(self, reasons: Mapping[str, frozenset[ThrottleReason]]) -> None:
-        """One reading of all GPUs. One that gave none for a while is not shown in its last state any more."""
+    def update_all(self, reasons: Mapping[str, frozenset[ThrottleReason]]) -> None:
+        """Take one reading of all GPUs.
+
+        Drop a GPU that has been missing for `FORGET_AFTER` readings.
+        """
         for gpu, found in reasons.items():
-            self.look(gpu, found)
+            self.update(gpu, found)
         self._missed = Counter(
             {gpu: self._missed[gpu] + 1 for gpu in self.active.keys() - reasons.keys()}
         )
@@ -58,8 +64,8 @@ class ThrottleEdges:
             if times >= FORGET_AFTER:
                 del self.active[gpu]
 
-    def look(self, gpu: str, reasons: frozenset[ThrottleReason]) -> None:
-        """One reading of one GPU."""
+    def update(self, gpu: str, reasons: frozenset[ThrottleReason]) -> None:
+        """Take one reading of one GPU."""
         before = self.active.get(gpu)
         if before is not None:
             for reason in reasons - before:
