@@ -11,7 +11,8 @@ from tests.support.trace_events import MS, events
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.recording.app import TraceView
 from ingero.agent.recording.recorder import TracedEvents
-from ingero.cli.commands.node.trace import Pids, node_name, trace_policy
+from ingero.cli.commands.node.trace import node_name, trace_policy
+from ingero.cli.commands.node.trace_options import Pids
 from ingero.cli.dispatch import run
 from ingero.cli.params import Size
 from ingero.cli.show.trace import event_lines, heartbeat_line, render_view
