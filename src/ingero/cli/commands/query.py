@@ -21,7 +21,8 @@ from ingero.storage.trace.query import EVENT_VIEW, EventFilter, find_events
 from ingero.storage.trace.reading import reading
 
 FANOUT_TIMEOUT_S, LOCAL_TIMEOUT_S = 5.0, 10.0
-LOCAL_ROWS = 10_000
+LOCAL_ROWS, NODE_ROWS = 10_000, 1_000
+DEFAULT_SINCE_S = 3600.0
 
 
 @click.command()
@@ -30,26 +31,28 @@ LOCAL_ROWS = 10_000
 @click.option(
     "--since",
     type=Duration(),
-    help="Without SQL: only the last 5m, 1h, 2d … [default: 1h; with --db: all].",
+    help="Without SQL: only events of this last period, such as 5m or 2d; "
+    "without it the last hour, or the whole file with --db.",
 )
-@click.option("--pid", type=int, help="Without SQL: only this process.")
+@click.option("--pid", type=int, help="Without SQL: only events of this process.")
 @click.option(
-    "--op", help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch."
+    "--op",
+    help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.",
 )
 @click.option(
     "--annotations",
     is_flag=True,
-    help="Without SQL: a column with what the job said about itself then.",
+    help="Without SQL: add a column with the annotations of the job at the time of each event.",
 )
 @click.option(
     "--include-rolled",
     is_flag=True,
-    help="Without SQL: also the files that a recording moved aside.",
+    help="Without SQL: also read the files that a recording moved aside.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(1, MAX_ROWS),
-    help=f"At most so many rows [default: {LOCAL_ROWS}, 1000 per node with --nodes; most: {MAX_ROWS}].",
+    help=f"Print at most this many rows; without it {LOCAL_ROWS:,}, or {NODE_ROWS:,} per node.",
 )
 @click.option(
     "--format",
@@ -57,24 +60,21 @@ LOCAL_ROWS = 10_000
     type=click.Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
+    help="Format of the printed rows.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
 def command(
-    sql: str | None,
-    db: Path | None,
-    since: float | None,
-    pid: int | None,
-    op: str | None,
-    annotations: bool,
-    include_rolled: bool,
-    limit: int | None,
-    form: str,
-    as_json: bool,
-    **fanout: Any,
+    sql: str | None, db: Path | None, limit: int | None, form: str, as_json: bool, **flags: Any
 ) -> int:
-    """Ask a trace database, or those of many nodes at once, with SQL or with filters. Nothing is ever changed.
+    """Query trace databases with SQL or with filters.
+
+    Without SQL, --since, --pid and --op select events, newest first. With --nodes, or when
+    ingero.yaml lists nodes, the same SQL runs on all nodes at once.
+
+    A database is opened read-only and only reading statements are accepted. A query that runs
+    longer than --timeout is stopped. docs/reference/trace-database.md describes tables and columns.
 
     \b
     Examples:
@@ -82,36 +82,32 @@ def command(
       ingero query --since 10m --op cudaStreamSync --limit 20
       ingero query --since 2d --pid 4711 --include-rolled --annotations
       ingero query -d cluster.db --json "SELECT node, count(*) AS n FROM events GROUP BY node"
-      ingero query --nodes gpu-node-01:8080,gpu-node-02:8080 "SELECT source, count(*) AS n FROM events GROUP BY source"
+      ingero query --nodes gpu-1:8080,gpu-2:8080 "SELECT source, count(*) AS n FROM events GROUP BY 1"
     """
-    if sql is not None and (pid is not None or op is not None or since is not None):
-        raise click.UsageError(
-            "--since, --pid and --op are filters of a query without SQL: write them into the SQL"
-        )
-    if sql is not None and (annotations or include_rolled):
-        raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
-    options = resolve_fanout(fanout, FANOUT_TIMEOUT_S, is_local=db is not None)
-    if options is not None and sql is None and fanout["nodes"] is not None:
+    form = "json" if as_json else form
+    _refuse_filters_with_sql(sql, flags)
+    options = resolve_fanout(flags, FANOUT_TIMEOUT_S, is_local=db is not None)
+    if options is not None and sql is None and flags["nodes"] is not None:
         raise click.UsageError(
             'asking several nodes needs SQL, for example "SELECT count(*) AS n FROM events"'
         )
     if options is not None and sql is not None:
         from ingero.cli.commands.query_nodes import ask_rows
 
-        return ask_rows(options, sql, limit or 1000, "json" if as_json else form)
-    file = trace_database(db)
+        return ask_rows(options, sql, limit or NODE_ROWS, form)
+    file, most = trace_database(db), limit or LOCAL_ROWS
     if sql is None:
-        seconds = since if since is not None else 3600.0 if db is None else None
-        since_ns = 0 if seconds is None else time.time_ns() - int(seconds * 1e9)
-        wanted = EventFilter(since_ns=since_ns, pid=pid, op=op, limit=(limit or LOCAL_ROWS) + 1)
-        files = [file, *(reversed(rolled_files(file)) if include_rolled else ())]
-        columns, rows, truncated = _by_filter(files, wanted, annotations)
+        seconds = flags["since"] if flags["since"] is not None else DEFAULT_SINCE_S
+        since_ns = time.time_ns() - int(seconds * 1e9)
+        if flags["since"] is None and db is not None:
+            since_ns = 0
+        wanted = EventFilter(since_ns=since_ns, pid=flags["pid"], op=flags["op"], limit=most + 1)
+        files = [file, *(reversed(rolled_files(file)) if flags["include_rolled"] else ())]
+        columns, rows, truncated = _by_filter(files, wanted, flags["annotations"])
     else:
-        result = run_query(
-            file, sql, QueryLimits(fanout["timeout"] or LOCAL_TIMEOUT_S, limit or LOCAL_ROWS)
-        )
+        result = run_query(file, sql, QueryLimits(flags["timeout"] or LOCAL_TIMEOUT_S, most))
         columns, rows, truncated = result.columns, result.rows, result.truncated
-    print_rows(columns, rows, "json" if as_json else form)
+    print_rows(columns, rows, form)
     if truncated:
         print(
             f"WARNING: there are more than {len(rows)} rows; ask for fewer or raise --limit",
@@ -120,10 +116,24 @@ def command(
     return 0
 
 
+def _refuse_filters_with_sql(sql: str | None, flags: dict[str, Any]) -> None:
+    if sql is None:
+        return
+    if any(flags[name] is not None for name in ("pid", "op", "since")):
+        raise click.UsageError(
+            "--since, --pid and --op are filters of a query without SQL: write them into the SQL"
+        )
+    if flags["annotations"] or flags["include_rolled"]:
+        raise click.UsageError("--annotations and --include-rolled go with filters, not with SQL")
+
+
 def _by_filter(
     files: Sequence[Path], wanted: EventFilter, annotations: bool
 ) -> tuple[list[str], Sequence[Sequence[object]], bool]:
-    """Newest first, over the newest file first; one row more than wanted says that there are more."""
+    """Read events newest first, from the newest file first; returns columns, rows and truncation.
+
+    The filter's limit is one row more than wanted, which shows whether there are more.
+    """
     rows: list[list[object]] = []
     for file in files:
         with reading(file) as connection:
