@@ -48,7 +48,6 @@ STILL_LONG = {  # became long when lines became 100 columns wide; each is split 
     "core/blame/records.py",
     "core/blame/hang.py",
     "core/blame/heatmap.py",
-    "fleet/metrics.py",
     "importers/steps.py",
     "bench/fleet_push.py",
 }

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from ingero.contract.api_paths import HEALTHZ, PROMETHEUS, READYZ
 from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
 from ingero.contract.straggler import MAX_LINE_BYTES, decode_envelope
 from ingero.errors import MalformedInput
@@ -198,5 +199,5 @@ def sink_app(sink: Sink) -> Starlette:
         )
 
     return Starlette(
-        routes=[Route("/metrics", metrics), Route("/healthz", healthz), Route("/readyz", readyz)]
+        routes=[Route(PROMETHEUS, metrics), Route(HEALTHZ, healthz), Route(READYZ, readyz)]
     )

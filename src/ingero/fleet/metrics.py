@@ -1,16 +1,14 @@
-"""Fleet's own metrics, computed when somebody asks; the same figures go out as OTLP."""
+"""Fleet's own metrics, computed when they are scraped; the same figures are exported over OTLP."""
 
 from collections.abc import Callable, Iterable
 
-from ingero.contract.exposition import Family, counter, gauge
+from ingero.contract.exposition import Family, by_label, counter, gauge, total
 from ingero.contract.names import CLUSTER_ID
 from ingero.contract.otlp import values as otlp
-from ingero.fleet.processor import Cluster, FleetProcessor
+from ingero.fleet.processor import Cluster, Counters, FleetProcessor
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import Put
 from ingero.storage.input_log import InputLog
-
-Figure = Callable[[Cluster], float | None]
 
 
 def _median(cluster: Cluster) -> float | None:
@@ -21,7 +19,7 @@ def _mad(cluster: Cluster) -> float | None:
     return cluster.threshold.stats.mad if cluster.threshold.stats else None
 
 
-CLUSTER_GAUGES: tuple[tuple[str, str, Figure], ...] = (
+CLUSTER_GAUGES: tuple[tuple[str, str, Callable[[Cluster], float | None]], ...] = (
     ("ingero_fleet_threshold", "Threshold served to agents", lambda c: c.served.value or None),
     (
         "ingero_fleet_quorum_met",
@@ -47,12 +45,12 @@ CLUSTER_GAUGES: tuple[tuple[str, str, Figure], ...] = (
     ),
     (
         "ingero_fleet_coverage_low",
-        "1 if coverage is below its alert line",
+        "1 if coverage is below its limit",
         lambda c: float(c.threshold.coverage_low),
     ),
     (
         "ingero_fleet_panic_mode",
-        "1 while the whole fleet fell at once",
+        "1 while the scores of the whole fleet have dropped at once",
         lambda c: float(c.threshold.panic is not None),
     ),
     ("ingero_fleet_median", "Median score of active nodes", _median),
@@ -63,10 +61,31 @@ CLUSTER_GAUGES: tuple[tuple[str, str, Figure], ...] = (
         lambda c: c.threshold.below,
     ),
 )
+PUSH_TOTALS: tuple[tuple[str, str, Callable[[Counters], int]], ...] = (
+    ("ingero_fleet_pushes_total", "Metrics requests accepted", lambda c: c.pushes),
+    (
+        "ingero_fleet_cluster_defaulted_total",
+        "Reports that named no cluster",
+        lambda c: c.defaulted,
+    ),
+    (
+        "ingero_fleet_cluster_mismatch_total",
+        "Reports whose body names another cluster",
+        lambda c: c.mismatched,
+    ),
+    (
+        "ingero_fleet_clock_skewed_total",
+        "Reports whose timestamp is over a minute off Fleet's clock",
+        lambda c: c.skewed,
+    ),
+    ("ingero_fleet_forgotten_nodes_total", "Silent nodes dropped", lambda c: c.forgotten),
+    ("ingero_fleet_ticks_total", "Recomputations of what is served", lambda c: c.ticks),
+    ("ingero_fleet_recomputes_total", "Steps of the smoothed threshold", lambda c: c.recomputes),
+)
 
 
 def cluster_families(processor: FleetProcessor) -> list[Family]:
-    """One gauge per figure and cluster. A figure that is not known is left out, never zero."""
+    """Return one gauge per figure and cluster; a figure without a value is left out, never zero."""
     clusters = sorted(processor.clusters.items())
     families = [
         gauge(
@@ -74,8 +93,8 @@ def cluster_families(processor: FleetProcessor) -> list[Family]:
             help,
             (
                 ((("cluster_id", cluster_id),), value)
-                for cluster_id, c in clusters
-                if (value := figure(c)) is not None
+                for cluster_id, cluster in clusters
+                if (value := figure(cluster)) is not None
             ),
         )
         for name, help, figure in CLUSTER_GAUGES
@@ -94,75 +113,47 @@ def cluster_families(processor: FleetProcessor) -> list[Family]:
 def service_families(
     receiver: Receiver, plaintext_listeners: int, failed_ticks: int, exporters: Iterable[Family]
 ) -> list[Family]:
-    """What the push path counted, and what each exporter did."""
-    counters = receiver.processor.counters
+    """Return the counts of the push path and those of each exporter."""
+    counters, clusters = receiver.processor.counters, receiver.processor.clusters
+    totals = [total(name, help, figure(counters)) for name, help, figure in PUSH_TOTALS]
+    replies = (
+        ((("status", str(status)), ("transport", transport)), count)
+        for (transport, status), count in sorted(receiver.reply_counts().items())
+    )
+    puts = (((("result", put.name.lower()),), counters.puts[put]) for put in Put)
+    rejected = {str(reason): count for reason, count in counters.rejected.items()}
     return [
         gauge(
             "ingero_fleet_plaintext_listeners", "Listeners without TLS", [((), plaintext_listeners)]
         ),
-        gauge("ingero_fleet_clusters", "Clusters known", [((), len(receiver.processor.clusters))]),
-        counter(
-            "ingero_fleet_replies_total",
-            "Replies by transport and status",
-            (
-                ((("status", str(status)), ("transport", transport)), count)
-                for (transport, status), count in sorted(receiver.reply_counts().items())
-            ),
+        gauge("ingero_fleet_clusters", "Clusters known", [((), len(clusters))]),
+        counter("ingero_fleet_replies_total", "Replies by transport and status", replies),
+        by_label(
+            "ingero_fleet_rejected_points_total", "Points rejected, by reason", "reason", rejected
         ),
-        counter(
-            "ingero_fleet_rejected_points_total",
-            "Points refused, by reason",
-            (
-                ((("reason", str(reason)),), count)
-                for reason, count in sorted(counters.rejected.items())
-            ),
-        ),
-        counter(
-            "ingero_fleet_reports_total",
-            "Node reports by what became of them",
-            (((("result", put.name.lower()),), counters.puts[put]) for put in Put),
-        ),
-        _total("ingero_fleet_pushes_total", "Metrics requests taken", counters.pushes),
-        _total(
-            "ingero_fleet_cluster_defaulted_total",
-            "Reports that named no cluster",
-            counters.defaulted,
-        ),
-        _total(
-            "ingero_fleet_cluster_mismatch_total",
-            "Reports whose body names another cluster",
-            counters.mismatched,
-        ),
-        _total(
-            "ingero_fleet_clock_skewed_total",
-            "Reports stamped over a minute off our clock",
-            counters.skewed,
-        ),
-        _total("ingero_fleet_forgotten_nodes_total", "Silent nodes dropped", counters.forgotten),
-        _total("ingero_fleet_ticks_total", "Recomputations of what is served", counters.ticks),
-        _total(
+        counter("ingero_fleet_reports_total", "Node reports by how they were handled", puts),
+        *totals,
+        total(
             "ingero_fleet_failed_ticks_total",
             "Recomputations that failed; see the log",
             failed_ticks,
         ),
-        _total(
-            "ingero_fleet_recomputes_total", "Steps of the smoothed threshold", counters.recomputes
-        ),
-        counter(
+        by_label(
             "ingero_fleet_received_items_total",
-            "Spans and log records taken",
-            (((("signal", signal),), count) for signal, count in sorted(receiver.items.items())),
+            "Spans and log records received",
+            "signal",
+            receiver.items,
         ),
         *exporters,
     ]
 
 
 def recording_families(inputs: InputLog | None) -> list[Family]:
-    """Of what `ingero replay` reads, where it is kept."""
+    """Return the counts of the recording that `ingero replay` reads; none without a recording."""
     if inputs is None:
         return []
     return [
-        _total(
+        total(
             "ingero_fleet_recorded_files_removed_total",
             "Oldest recorded files removed",
             inputs.removed,
@@ -170,18 +161,14 @@ def recording_families(inputs: InputLog | None) -> list[Family]:
     ]
 
 
-def _total(name: str, help: str, value: int) -> Family:
-    return counter(name, help, [((), value)])
-
-
 def own_series(processor: FleetProcessor, wall_ns: int) -> otlp.MetricsRequest:
-    """The gauges of every cluster as one OTLP request, for exporters that forward."""
+    """Return the gauges of every cluster as one OTLP request, for exporters that forward."""
     resources: dict[str, list[otlp.Metric]] = {}
     for family in cluster_families(processor):
         for _, pairs, value in family.samples:
             cluster, *others = pairs
             point = otlp.NumberPoint(
-                attributes=_attributes(others), time_unix_nano=wall_ns, as_double=value
+                attributes=otlp.attributes(dict(others)), time_unix_nano=wall_ns, as_double=value
             )
             metric = otlp.Metric(
                 name=family.name, description=family.help, gauge=otlp.Gauge(data_points=(point,))
@@ -204,7 +191,3 @@ def own_series(processor: FleetProcessor, wall_ns: int) -> otlp.MetricsRequest:
             for cluster_id, metrics in resources.items()
         )
     )
-
-
-def _attributes(pairs: Iterable[tuple[str, str]]) -> tuple[otlp.KeyValue, ...]:
-    return otlp.attributes(dict(pairs))

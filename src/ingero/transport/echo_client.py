@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ingero.contract.api_paths import ECHO_TOOL
 from ingero.errors import AuthError, Unavailable
 from ingero.transport.bearer import authorization
 from ingero.transport.bounded import read_response_body
@@ -42,7 +43,7 @@ class EchoClient:
         headers = {"Content-Type": "application/json"} | authorization(self.token)
         try:
             connection.request(
-                "POST", f"/api/v2/tools/{tool}", json.dumps(arguments).encode(), headers
+                "POST", ECHO_TOOL.format(name=tool), json.dumps(arguments).encode(), headers
             )
             reply = connection.getresponse()
             body = read_response_body(reply, MAX_ANSWER_BYTES)

@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import aiohttp
 import msgspec
 
+from ingero.contract.api_paths import NODE_TIME
 from ingero.contract.names import FLEET_TOKEN_VARIABLE, NODE_NAME_HEADER
 from ingero.contract.node_api import TimeReply
 from ingero.core.clocks.skew import ClockOffset, TimeSample, estimate_offset
@@ -278,7 +279,7 @@ class Fanout:
             sent = self._clock_ns()
             try:
                 reply = await self._request(
-                    node, Question("/api/v1/time"), is_last=number == SKEW_SAMPLES - 1
+                    node, Question(NODE_TIME), is_last=number == SKEW_SAMPLES - 1
                 )
                 received = self._clock_ns()
                 samples.append(TimeSample(sent, received, decode_time(reply.body).timestamp_ns))
