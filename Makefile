@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-NATIVE := $(wildcard src/ingero/contract/*.pyx src/ingero/contract/native/*.pxi)
+NATIVE := $(wildcard src/ingero/*/_native/*.p[xy]*)
 WORKERS ?= 2
 
 .PHONY: help
@@ -50,7 +50,7 @@ lock: ## pin all dependencies again (hashes, no addresses)
 
 .PHONY: clean
 clean: ## remove everything that set-up and tests made
-	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/contract/_native*.so src/ingero/contract/_native.c
+	rm -rf $(VENV) .cache build dist src/*.egg-info src/ingero/*/_native/*.so src/ingero/*/_native/*.c
 
 .PHONY: probes
 probes: $(READY) ## rebuild the eBPF probes and the NCCL plugin for x86_64 and aarch64 (needs nothing but pip)

@@ -1,9 +1,28 @@
-"""The one optional compiled extension; everything has a pure-Python path, so a failed compile only costs speed."""
+"""The optional compiled extensions; everything has a pure-Python twin, so a failed build only costs speed."""
 
 from pathlib import Path
 
 from setuptools import Extension, setup
 
-SOURCE = "src/ingero/contract/_native.pyx"
-PARTS = [str(part) for part in Path("src/ingero/contract/native").glob("*.pxi")]
-setup(ext_modules=[Extension("ingero.contract._native", [SOURCE], depends=PARTS, optional=True)])
+SOURCE = Path("src")
+PARTS = [str(part) for part in SOURCE.rglob("_native/*.px[id]")]
+
+
+def extension(module: str) -> Extension:
+    """Build `module` from its .pyx file, again when any included or shared part has changed."""
+    path = SOURCE / f"{module.replace('.', '/')}.pyx"
+    return Extension(
+        module,
+        [str(path)],
+        depends=PARTS,
+        include_dirs=[str(SOURCE)],  # where Cython looks for `ingero`, which is a namespace package
+        optional=True,
+    )
+
+
+setup(
+    ext_modules=[
+        extension("ingero.contract._native.codecs"),
+        extension("ingero.fleet._native.fast_path"),
+    ]
+)

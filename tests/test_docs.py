@@ -20,7 +20,7 @@ from ingero.core.setting import key_of
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
 DOCS = ROOT / "docs"
-FLAGS_OF_OTHERS = {"--help", "--nproc-per-node"} | {
+FLAGS_OF_OTHERS = {"--help", "--version", "--nproc-per-node"} | {
     f"--{name}"
     for name in (
         *("cacert", "data", "fail-with-body", "header", "show-error", "silent"),  # curl

@@ -19,7 +19,7 @@ LAYERS = [  # from the top; names on one line never import each other
     {"files"},  # atomic and private writes
     {"core"},
     {"contract"},
-    {"errors"},
+    {"errors", "compiled"},
 ]
 AGENT_GROUPS = [  # inside agent, the same rule
     {"api", "push", "recording"},

@@ -1,15 +1,19 @@
 """Where nothing could be compiled, everything does the same, only slower."""
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.waiting import PATIENCE_S
 
-HIDE = "import sys; sys.modules['ingero.contract._native'] = None\n"
+from ingero.compiled import CODECS, FAST_PATH, PURE_VARIABLE, describe_parts
+
+PARTS = (CODECS, FAST_PATH)
+HIDE = f"import sys; sys.modules.update(dict.fromkeys({PARTS!r}))\n"  # importing None fails
 FLEET = """
-from ingero.contract.push.segment import read_request
+from ingero.contract.push.segment import decode_segment
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.contract.otlp.body import Encoding
 from ingero.fleet.processor import FleetProcessor
@@ -21,7 +25,7 @@ for i in range(6):
 fleet.push(protobuf("bad", 7.0), Encoding.PROTOBUF, None, 0.0, 0)
 fleet.tick(1.0)
 head = b"POST /v1/metrics HTTP/1.1\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}"
-print(fleet.served("train"), fleet.counters, tuple(read_request(head)))
+print(fleet.served("train"), fleet.counters, tuple(decode_segment(head)))
 print([fleet.clusters["train"].roster.row(node, 1.0) for node in sorted(fleet.clusters["train"].roster.rows)])
 """
 COLUMNS = """
@@ -35,6 +39,7 @@ for i in range(6):
 print(rows_of(columns.take()))
 print(not isinstance(columns, PureColumns), file=sys.stderr)
 """
+VERSION = "from ingero.__main__ import main; main(['--version'])"
 EXPORT = """
 from ingero.__main__ import main
 main(["export", "--format", sys.argv[1], "-d", sys.argv[2], "-o", sys.argv[3]])
@@ -46,6 +51,24 @@ def run(script: str, *arguments: str, hidden: bool) -> subprocess.CompletedProce
     return subprocess.run(
         command, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=True
     )
+
+
+def version(script: str = "", **environment: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{script}{VERSION}"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+        env=os.environ | environment,
+    )
+    return ended.stdout.splitlines()[1]
+
+
+def test_version_shows_which_compiled_parts_are_in_use() -> None:
+    assert version() == describe_parts()
+    without = "compiled parts: none (pure Python; slower)"
+    assert version(HIDE) == version(**{PURE_VARIABLE: "1"}) == without
 
 
 def test_pure_and_compiled_service_agree() -> None:

@@ -43,7 +43,9 @@ def _main(args: list[str]) -> int:
     if args[0] in ("--version", "version"):
         from importlib.metadata import version
 
-        print(f"ingero {version('ingero')}", flush=True)
+        from ingero.compiled import describe_parts
+
+        print(f"ingero {version('ingero')}\n{describe_parts()}", flush=True)
         return 0
     try:
         from ingero.cli.dispatch import run

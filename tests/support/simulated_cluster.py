@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingero.contract.push.encode import HealthReport, health_request
+from ingero.contract.push.encode import HealthReport, encode_health
 from ingero.contract.threshold import decode_headers, encode_quorum, encode_threshold
 from ingero.contract.types import Identity
 from ingero.core.health.baseline import BaselinePolicy
@@ -128,7 +128,7 @@ class ClusterRun:
         if any(start <= self.now_s < end for start, end in self.scenario.outages_s):
             monitor.push_finished(PushOutcome.TRANSPORT, None)
             return
-        self._fleet.take(health_request(monitor.identity, report), CLUSTER, self.now_s, now_ns)
+        self._fleet.take(encode_health(monitor.identity, report), CLUSTER, self.now_s, now_ns)
         served = self._fleet.served(CLUSTER)
         monitor.push_finished(PushOutcome.OK, None)
         monitor.threshold_received(

@@ -13,6 +13,7 @@ from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.machine import driver_version
 from ingero.agent.host.privileges import CAPABILITIES, missing_capabilities
 from ingero.agent.processes.discover import mapped_libraries, process_ids
+from ingero.compiled import PURE_VARIABLE, missing_parts, parts_in_use
 from ingero.config.ingero import trace_database
 from ingero.errors import IngeroError, Unavailable
 
@@ -50,9 +51,24 @@ def run_checks(db: Path | None = None) -> list[Check]:
     """All local checks, in the order a person would ask."""
     checks: tuple[Callable[[], Check], ...] = (
         check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu, check_cudart, check_cuda,
-        check_processes, check_ptrace_scope,
+        check_processes, check_ptrace_scope, check_compiled,
     )  # fmt: skip
     return [*(check() for check in checks), check_database(db)]
+
+
+def check_compiled() -> Check:
+    """Return which compiled parts are in use; without them everything works, only slower."""
+    missing = missing_parts()
+    if not missing:
+        return Check("compiled parts", True, ", ".join(parts_in_use()))
+    return Check(
+        "compiled parts",
+        False,
+        f"not in use: {', '.join(missing)}",
+        "pure Python gives the same results; exports and a busy Fleet or Echo need more CPU",
+        f"install a C compiler, install ingero again, and leave {PURE_VARIABLE} unset",
+        optional=True,
+    )
 
 
 def check_kernel(release: str | None = None) -> Check:

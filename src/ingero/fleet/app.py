@@ -196,8 +196,8 @@ class FleetService:
             await self._serve(asked[name], partial(metrics_app, series.render))
         http = self.config.receivers.otlp.protocols.http
         if http is not None:
-            lane = self.receiver.lane(http.max_body_bytes)
-            protocol = push_protocol(self.receiver.answer, http.max_body_bytes, lane)
+            fast_path = self.receiver.fast_path(http.max_body_bytes)
+            protocol = push_protocol(self.receiver.answer, http.max_body_bytes, fast_path)
             self.receiver.max_requests_per_s = http.max_requests_per_s
             app = receiver_app(self.receiver, http.max_body_bytes)
             self.receiver.http_token = await self._serve(asked["http"], lambda _: app, protocol)

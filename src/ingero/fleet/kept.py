@@ -1,5 +1,6 @@
 """The last body of each kind of push per node, within bounds: what a scrape will read."""
 
+from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.contract.otlp.body import Encoding
 
 Key = tuple[str, str, str]  # cluster, node, name of the first metric
@@ -56,9 +57,4 @@ class KeptBodiesPurely:
         self.size_bytes -= len(self.bodies.pop(key).body)
 
 
-try:
-    from ingero.contract import _native
-except ImportError:  # built without a compiler
-    KeptBodies: type[KeptBodiesPurely] = KeptBodiesPurely
-else:
-    KeptBodies = _native.KeptBodies
+KeptBodies = compiled_or_pure(FAST_PATH, "KeptBodies", KeptBodiesPurely)

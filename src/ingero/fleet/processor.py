@@ -20,9 +20,9 @@ from ingero.contract.push.decode import (
     NodeReport,
     Push,
     Reject,
+    decode_plain_push,
+    decode_push,
     problem_with_id,
-    read_plain_push,
-    read_push,
 )
 from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, update_threshold
@@ -138,7 +138,7 @@ class FleetProcessor:
     ) -> Taken:
         """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
         is_json = encoding is Encoding.JSON
-        plain = read_plain_push(body, is_json)
+        plain = decode_plain_push(body, is_json)
         if plain is None:
             request = (decode_json if is_json else decode_protobuf)(MetricsRequest, body)
             return self.take(request, cluster, now_s, wall_ns, address)
@@ -174,7 +174,7 @@ class FleetProcessor:
         address: str | None = None,
     ) -> Taken:
         """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
-        found = read_push(request)
+        found = decode_push(request)
         taken = self._apply(found, cluster, now_s, wall_ns)
         if found.has_measurements:
             self.on_measurements(request, taken.cluster, now_s, address)

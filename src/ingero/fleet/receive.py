@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
+from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.contract.names import (
     QUORUM_HEADER,
     QUORUM_METADATA,
@@ -25,13 +26,16 @@ from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum
 from ingero.errors import MalformedPush
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
 from ingero.transport.bearer import BEARER_NEEDED, CHALLENGE, CHALLENGE_HEADER, ListenerToken
-from ingero.transport.otlp.server_http import GRPC_CODES, Inbound, Lane, Reply, cluster_of, no_lane
+from ingero.transport.otlp.server_http import (
+    GRPC_CODES,
+    FastPath,
+    Inbound,
+    Reply,
+    cluster_of,
+    no_fast_path,
+)
 
-try:
-    from ingero.contract._native import PushLane
-except ImportError:  # built without a compiler
-    PushLane = None
-
+PushFastPath: Any = compiled_or_pure(FAST_PATH, "PushFastPath", None)
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
 _MAX_KEPT_QUERIES = 16384
 _MAX_KEPT_QUERY_BYTES = (
@@ -70,7 +74,7 @@ class Receiver:
         self.replies: Counter[tuple[str, int]] = (
             Counter()
         )  # (transport, status); of the short cut only refusals
-        self.short_cuts = array(
+        self.plain_pushes = array(
             "q", [0]
         )  # pushes the short cut took; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
@@ -86,14 +90,14 @@ class Receiver:
 
     def reply_counts(self) -> Counter[tuple[str, int]]:
         """Replies by transport and status."""
-        return self.replies + Counter({("http", 200): self.short_cuts[0]})
+        return self.replies + Counter({("http", 200): self.plain_pushes[0]})
 
     # --- The short cut ---------------------------------------------------------------------------------------------
-    def lane(self, max_body_bytes: int) -> Lane:
+    def fast_path(self, max_body_bytes: int) -> FastPath:
         """The compiled way for pushes of known nodes; it leaves everything else to `answer`."""
-        if PushLane is None:
-            return no_lane
-        lane: Lane = PushLane(
+        if PushFastPath is None:
+            return no_fast_path
+        fast_path: FastPath = PushFastPath(
             self,
             report=NodeReport,
             taken=Taken,
@@ -103,7 +107,7 @@ class Receiver:
             max_body_bytes=max_body_bytes,
             skew_ns=CLOCK_SKEW_NS,
         ).answer
-        return lane
+        return fast_path
 
     def answer(self, request: PlainRequest, date: bytes, address: str | None = None) -> bytes:
         """A plain metrics push as a whole HTTP reply."""
@@ -125,7 +129,7 @@ class Receiver:
             else:
                 for sink in self.sinks.get(MetricsRequest, ()):
                     sink.offer(MetricsRequest, body, encoding, taken)
-                self.short_cuts[0] += 1
+                self.plain_pushes[0] += 1
                 verdict = self.verdict_texts.get((taken.cluster, taken.node), "")
                 if taken.partial is None and not verdict:
                     return self._plain_ok(taken.cluster, encoding, date)

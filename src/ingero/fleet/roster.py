@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.contract.push.decode import STATES, NodeReport
 from ingero.contract.types import NodeState
 from ingero.core.robust import Column
 
-try:
-    from ingero.contract._native import RosterWriter
-except ImportError:  # built without a compiler: every push takes the long way
-    RosterWriter = None
-
+# None without compiled parts: then every push takes the long way.
+RosterWriter: Any = compiled_or_pure(FAST_PATH, "RosterWriter", None)
 FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missing is not gone
 REORDER_NS = (
     5 * 10**9
@@ -81,7 +79,7 @@ class Roster:
         self.writer = self._make_writer()
 
     def _make_writer(self) -> Any:
-        """What the compiled lane writes through; it has to be made anew with the columns."""
+        """What the compiled fast path writes through; it has to be made anew with the columns."""
         if RosterWriter is None:
             return None
         columns = (self.score, self.seen_s, self.state, self.sent_ns, self.pushes)

@@ -15,22 +15,20 @@ from ingero.contract.push.decode import (
     NodeReport,
     Push,
     Reject,
-    plain_push,
-    plain_push_json,
-    read_push,
+    decode_plain_push,
+    decode_push,
 )
-from ingero.contract.push.decode import read_plain_push as read_short_cut
 from ingero.errors import MalformedPush
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None,
+    importlib.util.find_spec("ingero.contract._native.codecs") is None,
     reason="the compiled extension is not built here",
 )
 
 
-def read_plain_push(body: bytes, is_json: bool) -> Push | None:
+def decode_plainly(body: bytes, is_json: bool) -> Push | None:
     """The short cut's answer in the shape of the long way's."""
-    found = read_short_cut(body, is_json)
+    found = decode_plain_push(body, is_json)
     return None if found is None else Push((found[0],), False, (), found[1])
 
 
@@ -75,7 +73,7 @@ FULL = push(
 
 
 def test_everything_fleet_shows_about_a_node_is_read() -> None:
-    assert read_push(FULL) == Push(
+    assert decode_push(FULL) == Push(
         (
             NodeReport(
                 "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet", True, None,
@@ -90,10 +88,10 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
 
 @compiled
 def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
-    assert read_plain_push(encode_protobuf(FULL), False) == read_push(FULL)
-    assert read_plain_push(encode_json(FULL), True) == read_push(FULL)
+    assert decode_plainly(encode_protobuf(FULL), False) == decode_push(FULL)
+    assert decode_plainly(encode_json(FULL), True) == decode_push(FULL)
     spaced = json.dumps(json.loads(encode_json(FULL)), indent=1).encode()
-    assert read_plain_push(spaced, True) == read_push(FULL)
+    assert decode_plainly(spaced, True) == decode_push(FULL)
 
 
 @pytest.mark.parametrize(
@@ -113,34 +111,34 @@ def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
 def test_points_that_cannot_be_true_are_refused_by_reason(
     request_: otlp.MetricsRequest, reason: Reject
 ) -> None:
-    found = read_push(request_)
+    found = decode_push(request_)
     assert found.rejected == ((reason, 1),)
     assert [report.score for report in found.reports] in ([], [None])
-    assert plain_push(encode_protobuf(request_), NodeReport) is None, (
+    assert decode_plain_push(encode_protobuf(request_), False) is None, (
         "the short cut leaves refusals to the full decoder"
     )
-    assert plain_push_json(encode_json(request_), NodeReport) is None
+    assert decode_plain_push(encode_json(request_), True) is None
 
 
 def test_a_push_of_somebody_else_is_not_refused() -> None:
     foreign = push(
         [gauge("system.cpu.utilization", 0.4)], **{names.NODE_ID: None, names.CLUSTER_ID: None}
     )
-    assert read_push(foreign) == Push((), False, (), "system.cpu.utilization")
+    assert decode_push(foreign) == Push((), False, (), "system.cpu.utilization")
 
 
 def test_measurements_are_noticed_and_left_to_the_full_decoder() -> None:
     collective = push([score(0.9), gauge(names.COLLECTIVE_DURATION_MS, 1.5)])
-    assert read_push(collective).has_measurements
-    assert plain_push(encode_protobuf(collective), NodeReport) is None
-    assert plain_push_json(encode_json(collective), NodeReport) is None
+    assert decode_push(collective).has_measurements
+    assert decode_plain_push(encode_protobuf(collective), False) is None
+    assert decode_plain_push(encode_json(collective), True) is None
 
 
 def test_straggler_event_is_read() -> None:
     event = push(
         [gauge(names.STRAGGLER_EVENT, 1, **{names.SCORE_ATTR: 0.4, names.THRESHOLD_ATTR: 0.87})]
     )
-    assert read_push(event).reports[0].straggling is True
+    assert decode_push(event).reports[0].straggling is True
 
 
 @compiled
@@ -154,11 +152,11 @@ def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
     requests = [decode_json(otlp.MetricsRequest, json.dumps(body).encode()) for body in bodies]
     events = sum(names.STRAGGLER_EVENT in json.dumps(body) for body in bodies)
     for plain in (
-        [read_plain_push(encode_protobuf(request), False) for request in requests],
-        [read_plain_push(json.dumps(body).encode(), True) for body in bodies],
+        [decode_plainly(encode_protobuf(request), False) for request in requests],
+        [decode_plainly(json.dumps(body).encode(), True) for body in bodies],
     ):
         assert [found for found in plain if found is not None] == [
-            read_push(request)
+            decode_push(request)
             for request, found in zip(requests, plain, strict=True)
             if found is not None
         ]
@@ -213,8 +211,8 @@ modest = settings(max_examples=200, deadline=None, suppress_health_check=list(He
 @given(requests | values(otlp.MetricsRequest))
 def test_short_cut_answers_the_same_or_nothing(request_: otlp.MetricsRequest) -> None:
     body = encode_protobuf(request_)
-    expected = read_push(decode_protobuf(otlp.MetricsRequest, body))
-    for plain in (read_plain_push(body, False), read_plain_push(encode_json(request_), True)):
+    expected = decode_push(decode_protobuf(otlp.MetricsRequest, body))
+    for plain in (decode_plainly(body, False), decode_plainly(encode_json(request_), True)):
         assert plain is None or plain == expected
 
 
@@ -237,20 +235,20 @@ def test_short_cut_never_accepts_what_the_decoder_refuses(
         else:
             del body[at : at + data.draw(st.integers(1, 4))]
             body = body or bytearray(b"{")
-    plain = read_plain_push(bytes(body), is_json)
+    plain = decode_plainly(bytes(body), is_json)
     if plain is not None:
         try:
             decoded = decode(otlp.MetricsRequest, bytes(body))
         except MalformedPush:
             pytest.fail(f"accepted what is not OTLP: {bytes(body)!r}")
-        assert repr(plain) == repr(read_push(decoded))
+        assert repr(plain) == repr(decode_push(decoded))
 
 
 @modest
 @given(requests)
 def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
-    assert repr(read_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(
-        read_push(request_)
+    assert repr(decode_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(
+        decode_push(request_)
     )
 
 
@@ -265,8 +263,8 @@ def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str
         '"asDouble":0.5' if place == "asDouble" else '"doubleValue":0.25', f'"{place}":{number}'
     )
     assert number in text
-    plain = read_plain_push(text.encode(), True)
-    assert plain is None or plain == read_push(decode_json(otlp.MetricsRequest, text.encode()))
+    plain = decode_plainly(text.encode(), True)
+    assert plain is None or plain == decode_push(decode_json(otlp.MetricsRequest, text.encode()))
 
 
 @compiled
@@ -276,13 +274,15 @@ def test_one_octet_outside_plain_text_is_found_wherever_it_is(size: int) -> None
     plain = otlp.Metric(name=names.HEALTH_SCORE, description=" ~" * 10)
     for text in (" " * size, "~" * size):
         assert (
-            plain_push(encode_protobuf(push([score(0.9), plain, gauge("x" + text, 1)])), NodeReport)
+            decode_plain_push(
+                encode_protobuf(push([score(0.9), plain, gauge("x" + text, 1)])), False
+            )
             is not None
         )
         for at in range(size):
             for odd in ("\x00", "\x1f", "\x7f", "\x80", "é"):
                 name = text[:at] + odd + text[at + 1 :]
                 assert (
-                    plain_push(encode_protobuf(push([score(0.9), gauge(name, 1)])), NodeReport)
+                    decode_plain_push(encode_protobuf(push([score(0.9), gauge(name, 1)])), False)
                     is None
                 )

@@ -9,13 +9,13 @@ from tests.support.recorded_wire import is_event, recorded, shape
 from ingero.contract import names
 from ingero.contract.otlp.codec import decode_json, decode_protobuf, encode_json, encode_protobuf
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.contract.push.decode import read_push
+from ingero.contract.push.decode import decode_push
 from ingero.contract.push.encode import (
     CgroupTotals,
     HealthReport,
     StragglerEvent,
-    event_request,
-    health_request,
+    encode_health,
+    encode_straggler_event,
 )
 from ingero.contract.types import DetectionMode, Identity, NodeState
 
@@ -36,7 +36,7 @@ def metrics(request: MetricsRequest) -> dict[str, Any]:
 
 
 def test_regular_push_has_the_recorded_shape_key_by_key() -> None:
-    ours = shape(json.loads(encode_json(health_request(IDENTITY, report()))))
+    ours = shape(json.loads(encode_json(encode_health(IDENTITY, report()))))
     pushes = [body for body in recorded() if not is_event(body)]
     assert len(pushes) > 30
     for body in pushes:
@@ -48,7 +48,7 @@ def test_straggler_event_has_the_recorded_shape_key_by_key() -> None:
         at_ns=1, is_straggler=True, mode=DetectionMode.FLEET, threshold=0.985, score=0.94, dominant_signal="throughput",
         event_id="5a6d19f8-77ee-4125-8e99-1b3d49e8e730",
     )  # fmt: skip
-    ours = shape(json.loads(encode_json(event_request(IDENTITY, event))))
+    ours = shape(json.loads(encode_json(encode_straggler_event(IDENTITY, event))))
     events = [body for body in recorded() if is_event(body)]
     assert len(events) == 6
     for body in events:
@@ -57,9 +57,9 @@ def test_straggler_event_has_the_recorded_shape_key_by_key() -> None:
 
 @pytest.mark.parametrize("encode", [encode_json, encode_protobuf])
 def test_fleet_reads_back_what_we_send(encode: Any) -> None:
-    body = encode(health_request(IDENTITY, report(gpu_model="NVIDIA H200", gpu_count=8)))
+    body = encode(encode_health(IDENTITY, report(gpu_model="NVIDIA H200", gpu_count=8)))
     request = (decode_json if encode is encode_json else decode_protobuf)(MetricsRequest, body)
-    [found] = read_push(request).reports
+    [found] = decode_push(request).reports
     assert (found.node, found.cluster, found.rank, found.world_size) == (
         "gpu-node-01",
         "train-a",
@@ -77,7 +77,7 @@ def test_fleet_reads_back_what_we_send(encode: Any) -> None:
 
 def test_missing_score_and_signals_are_left_out_not_zero() -> None:
     sent = metrics(
-        health_request(IDENTITY, report(score=None, signals={"cpu": 0.5, "memory": None}))
+        encode_health(IDENTITY, report(score=None, signals={"cpu": 0.5, "memory": None}))
     )
     assert names.HEALTH_SCORE not in sent
     assert names.MEMORY_HEADROOM not in sent
@@ -85,7 +85,7 @@ def test_missing_score_and_signals_are_left_out_not_zero() -> None:
 
 
 def test_node_info_only_with_model_and_count_and_world_size_always() -> None:
-    sent = metrics(health_request(Identity(node="n"), report(gpu_model="NVIDIA H200")))
+    sent = metrics(encode_health(Identity(node="n"), report(gpu_model="NVIDIA H200")))
     assert names.NODE_INFO not in sent
     assert sent[names.NODE_WORLD_SIZE].gauge.data_points[0].as_int == 0
 
@@ -96,7 +96,7 @@ def test_counters_are_cumulative_sums_with_a_start_and_their_units() -> None:
             cgroup_hash="h", launches=15, stall_ns=7, memcpy_bytes={"h2d": 5, "unknown": 2}
         ),
     )
-    sent = metrics(health_request(IDENTITY, report(totals=totals, totals_since_ns=9)))
+    sent = metrics(encode_health(IDENTITY, report(totals=totals, totals_since_ns=9)))
     found = {
         name: (sent[name].unit, sent[name].sum.aggregation_temporality, sent[name].sum.is_monotonic)
         for name in (
@@ -115,7 +115,7 @@ def test_counters_are_cumulative_sums_with_a_start_and_their_units() -> None:
 
 
 def test_no_cgroups_no_counter_families() -> None:
-    sent = metrics(health_request(IDENTITY, report()))
+    sent = metrics(encode_health(IDENTITY, report()))
     assert not {
         names.KERNEL_LAUNCH_TOTAL,
         names.CPU_STALL_NANOS_TOTAL,

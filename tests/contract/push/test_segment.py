@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingero.contract.push.segment import PlainRequest, read_request, read_request_purely
+from ingero.contract.push.segment import PlainRequest, decode_segment, decode_segment_purely
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None,
+    importlib.util.find_spec("ingero.contract._native.codecs") is None,
     reason="the compiled extension is not built here",
 )
 BODY = b"\n\0body"
@@ -24,7 +24,7 @@ def segment(
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
-@pytest.mark.parametrize("read", [read_request, read_request_purely])
+@pytest.mark.parametrize("read", [decode_segment, decode_segment_purely])
 def test_plain_push_is_recognised(read: object) -> None:
     assert read(segment(b"Authorization: Bearer t", b"ingero.cluster.id:  b ")) == PlainRequest(
         False, b"cluster_id=a", b"b", b"Bearer t", BODY
@@ -35,7 +35,7 @@ def test_plain_push_is_recognised(read: object) -> None:
     assert read(segment(b"CONNECTION: Keep-Alive")) is not None
 
 
-@pytest.mark.parametrize("read", [read_request, read_request_purely])
+@pytest.mark.parametrize("read", [decode_segment, decode_segment_purely])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -90,4 +90,4 @@ def test_compiled_and_pure_agree(random: bytes, edits: list[tuple[int, bytes]]) 
     for at, piece in edits:
         near = near[:at] + piece + near[at:]
     for data in (random, near):
-        assert read_request(data) == read_request_purely(data)
+        assert decode_segment(data) == decode_segment_purely(data)

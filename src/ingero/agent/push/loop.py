@@ -16,7 +16,12 @@ from ingero.agent.push.counters import LoopCounters
 from ingero.agent.push.reporter import Reporter
 from ingero.agent.push.signals import SignalSource
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.contract.push.encode import HealthReport, StragglerEvent, event_request, health_request
+from ingero.contract.push.encode import (
+    HealthReport,
+    StragglerEvent,
+    encode_health,
+    encode_straggler_event,
+)
 from ingero.core.health.baseline import is_warm
 from ingero.core.health.messages import StragglerMessage
 from ingero.core.health.modes import PushOutcome, should_poll
@@ -168,7 +173,7 @@ class PushLoop:
         return True
 
     async def _push(self, report: HealthReport) -> None:
-        self.last_push = health_request(self.monitor.identity, report)
+        self.last_push = encode_health(self.monitor.identity, report)
         reply = await self._post(self.last_push)
         self._apply_reply(reply)
         self._classify()
@@ -176,7 +181,7 @@ class PushLoop:
             return
         for episode, event in list(self._events.items()):
             outcome = (
-                await self._post(event_request(self.monitor.identity, event), retry=False)
+                await self._post(encode_straggler_event(self.monitor.identity, event), retry=False)
             ).outcome
             self.counters.events[outcome.value] += 1
             # one attempt per event; a newer event of the episode waits for the next push
@@ -308,7 +313,9 @@ class PushLoop:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
                 for event in self._events.values():
-                    await self._post(event_request(self.monitor.identity, event), retry=False)
+                    await self._post(
+                        encode_straggler_event(self.monitor.identity, event), retry=False
+                    )
         if self._side_tasks:
             await asyncio.wait(self._side_tasks, timeout=SHUTDOWN_TIMEOUT_S)
         await self._save()

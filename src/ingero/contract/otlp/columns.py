@@ -1,6 +1,6 @@
 """Many OTLP requests as one batch of columns, ready for Arrow.
 
-Two builders give the same batch: `PureColumns` from `decode_rows`, and the compiled one of `native/otlp_columns.pxi`,
+Two builders give the same batch: `PureColumns` from `decode_rows`, and the compiled one of `_native/columns.pxi`,
 which reads the common shape of metric points straight from the wire and hands everything else to `decode_rows`.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.compiled import CODECS, compiled_or_pure
 from ingero.contract.otlp.rows import (
     MAX_ROWS,
     Context,
@@ -21,10 +22,7 @@ from ingero.contract.otlp.rows import (
     too_many_rows,
 )
 
-try:
-    from ingero.contract._native import NativeColumns
-except ImportError:  # built without a compiler: the pure builder does the same, slower
-    NativeColumns = None
+CompiledColumns: Any = compiled_or_pure(CODECS, "CompiledColumns", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +127,9 @@ class PureColumns:
 
 def new_columns() -> Columns:
     """The fastest builder this installation has."""
-    if NativeColumns is None:
+    if CompiledColumns is None:
         return PureColumns()
-    columns: Columns = NativeColumns(_NATIVE_HELP)
+    columns: Columns = CompiledColumns(_PURE_FUNCTIONS)
     return columns
 
 
@@ -151,8 +149,8 @@ def _texts(values: Sequence[str | None]) -> Texts:
     )
 
 
-# what the compiled builder asks Python for: once per resource, metric or unusual request, never per point
-_NATIVE_HELP: Final = (
+# What the compiled builder calls once per resource, metric or unusual request, never per point.
+_PURE_FUNCTIONS: Final = (
     decode_rows,
     decode_resource,
     Context,

@@ -1,6 +1,6 @@
 """What Fleet takes from a push: who speaks, how healthy they are, and what in it cannot be true.
 
-`read_push` decides about decoded values. The compiled `plain_push` and `plain_push_json` answer the same for the common
+`decode_push` decides about decoded values. The compiled `plain_push` and `plain_push_json` answer the same for the common
 push (one resource, gauges and sums, nothing odd) straight from its bytes, and None for everything else.
 """
 
@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from ingero.compiled import CODECS, compiled_or_pure
 from ingero.contract import names
 from ingero.contract.otlp.values import (
     KeyValue,
@@ -20,16 +21,6 @@ from ingero.contract.otlp.values import (
     plain_attributes,
 )
 from ingero.contract.types import NodeState
-
-try:
-    from ingero.contract._native import plain_push, plain_push_json
-except ImportError:  # built without a compiler: everything takes the pure path
-
-    def plain_push(body: bytes, report: "type[NodeReport]") -> "tuple[NodeReport, str] | None":
-        return None
-
-    plain_push_json = plain_push
-
 
 MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
 _MAX_NS = 2**64 - 1  # JSON can carry more; nothing below this line should have to know
@@ -77,15 +68,26 @@ class Push(msgspec.Struct, frozen=True, gc=False):
     lead: str
 
 
-def read_plain_push(body: bytes, is_json: bool) -> tuple[NodeReport, str] | None:
-    """The compiled short cut: the one report and the first metric's name. None means: decode it and ask `read_push`."""
-    found: tuple[NodeReport, str] | None = (plain_push_json if is_json else plain_push)(
-        body, NodeReport
-    )
-    return found
+PlainPush = tuple[NodeReport, str]  # the only report, and the name of the first metric
 
 
-def read_push(request: MetricsRequest) -> Push:
+def _never_plain(body: bytes, is_json: bool, report: type[NodeReport]) -> PlainPush | None:
+    return None
+
+
+_decode_plain_push = compiled_or_pure(CODECS, "decode_plain_push", _never_plain)
+
+
+def decode_plain_push(body: bytes, is_json: bool) -> PlainPush | None:
+    """Return the report of a plain push and the name of its first metric, straight from the bytes.
+
+    None means that the body must be decoded and given to `decode_push`; without compiled codecs
+    that holds for every body.
+    """
+    return _decode_plain_push(body, is_json, NodeReport)
+
+
+def decode_push(request: MetricsRequest) -> Push:
     """Everything Fleet needs of a request; never raises, refusals are counted by reason in points."""
     rejected: dict[Reject, int] = {}
     reports: list[NodeReport] = []

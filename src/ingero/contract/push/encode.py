@@ -78,14 +78,14 @@ _CounterRow: TypeAlias = tuple[
 ]  # extra attributes, whose, total
 
 
-def health_request(identity: Identity, report: HealthReport) -> MetricsRequest:
+def encode_health(identity: Identity, report: HealthReport) -> MetricsRequest:
     """The regular push, in the order of the published contract."""
     return _request(
         identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)]
     )
 
 
-def event_request(identity: Identity, event: StragglerEvent) -> MetricsRequest:
+def encode_straggler_event(identity: Identity, event: StragglerEvent) -> MetricsRequest:
     """The straggler event."""
     values: dict[str, Plain] = {
         names.DETECTION_MODE: event.mode.value,

@@ -5,9 +5,9 @@ exactly this (pieces, pipelining, compression, chunks, odd or repeated headers) 
 """
 
 import re
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from ingero.compiled import CODECS, compiled_or_pure
 from ingero.contract.api_paths import OTLP_METRICS
 from ingero.contract.names import CLUSTER_HEADER
 
@@ -37,7 +37,7 @@ class PlainRequest(NamedTuple):
     body: bytes
 
 
-def read_request_purely(segment: bytes) -> PlainRequest | None:
+def decode_segment_purely(segment: bytes) -> PlainRequest | None:
     """The request, or None. Slow and plain: the oracle of the compiled twin, and its stand-in."""
     start = _START.match(segment)
     if start is None:
@@ -69,9 +69,4 @@ def read_request_purely(segment: bytes) -> PlainRequest | None:
     )
 
 
-try:
-    from ingero.contract import _native
-except ImportError:  # built without a compiler
-    read_request: Callable[[bytes], PlainRequest | None] = read_request_purely
-else:
-    read_request = _native.read_request
+decode_segment = compiled_or_pure(CODECS, "decode_segment", decode_segment_purely)

@@ -3,13 +3,14 @@
 The slice encoders take columns; a compiled twin is used where it could be built.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ingero.compiled import CODECS, compiled_or_pure
 from ingero.contract.events import Source
 from ingero.contract.timeline.varint import varint
 
@@ -150,19 +151,10 @@ def _overlaps(
         ends_ns[group] = reached[-1]
 
 
-json_slices: Callable[..., bytes] = _json_slices
-packet_slices: Callable[..., bytes] = _packet_slices
-groups: Callable[..., list[int]] = _groups
-overlaps: Callable[..., None] = _overlaps
-try:
-    from ingero.contract import _native
-except ImportError:
-    pass
-else:
-    json_slices = getattr(_native, "perfetto_json_slices", _json_slices)
-    packet_slices = getattr(_native, "perfetto_packet_slices", _packet_slices)
-    groups = getattr(_native, "perfetto_groups", _groups)
-    overlaps = getattr(_native, "perfetto_overlaps", _overlaps)
+json_slices = compiled_or_pure(CODECS, "perfetto_json_slices", _json_slices)
+packet_slices = compiled_or_pure(CODECS, "perfetto_packet_slices", _packet_slices)
+groups = compiled_or_pure(CODECS, "perfetto_groups", _groups)
+overlaps = compiled_or_pure(CODECS, "perfetto_overlaps", _overlaps)
 
 
 def event_packet(

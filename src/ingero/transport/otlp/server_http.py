@@ -27,7 +27,7 @@ from ingero.contract.otlp.body import (
 )
 from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind
-from ingero.contract.push.segment import PlainRequest, read_request
+from ingero.contract.push.segment import PlainRequest, decode_segment
 from ingero.errors import MalformedPush, TooLarge
 from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER
 from ingero.transport.bounded import read_request_body
@@ -133,23 +133,23 @@ def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
 
 
 Answer = Callable[[PlainRequest, bytes, str | None], bytes]
-Lane = Callable[[bytes, float, int], bytes | None]
+FastPath = Callable[[bytes, float, int], bytes | None]
 
 
-def no_lane(segment: bytes, now_s: float, wall_ns: int) -> bytes | None:
+def no_fast_path(segment: bytes, now_s: float, wall_ns: int) -> bytes | None:
     """Stands in where there is no faster way than `answer`."""
     return None
 
 
 def push_protocol(
-    answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, lane: Lane = no_lane
+    answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, fast_path: FastPath = no_fast_path
 ) -> type[TimedProtocol]:
-    """A protocol class whose plain pushes go to `lane(segment, now, Unix time)`, and where that says None to
+    """A protocol class whose plain pushes go to `fast_path(segment, now, Unix time)`, and where that says None to
     `answer(request, date, address)`."""
 
     class PushProtocol(_Push):
         _answer = staticmethod(answer)
-        _lane = staticmethod(lane)
+        _fast_path = staticmethod(fast_path)
         _max_body_bytes = max_body_bytes
 
     return PushProtocol
@@ -159,7 +159,7 @@ class _Push(TimedProtocol):
     """Looks at each segment that begins a request; see the module's docstring."""
 
     _answer: Answer
-    _lane: Lane
+    _fast_path: FastPath
     _max_body_bytes: int
     _is_resting = (
         False  # the last thing here was a plain push, and nothing of uvicorn's is under way
@@ -171,12 +171,12 @@ class _Push(TimedProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_resting and not self.transport.is_closing():
             now_s = time.monotonic()
-            reply = self._lane(data, now_s, time.time_ns())
+            reply = self._fast_path(data, now_s, time.time_ns())
             if reply is not None:
                 self.transport.write(reply)
                 self._last_push_s = now_s
                 return
-        plain = read_request(data) if self._is_between_requests() else None
+        plain = decode_segment(data) if self._is_between_requests() else None
         if plain is None or len(plain[4]) > self._max_body_bytes:
             super().data_received(data)
         else:

@@ -1,4 +1,4 @@
-# One whole plain push in one segment. Twin of `contract/push/segment.py`: for every segment, None or the same answer.
+# One whole plain push in one segment. Twin of `contract/push/segment.py`: for every segment the same answer.
 
 cdef enum HeaderCode:
     OTHER
@@ -72,14 +72,6 @@ cdef Bytes _read_header(Bytes at, Bytes end, Slice* name, Slice* value) noexcept
     return at + 2
 
 
-cdef struct Request:
-    bint is_json
-    Slice query
-    Slice cluster  # at is NULL without the header, as with authorization
-    Slice authorization
-    Slice body
-
-
 cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size, int* is_json) noexcept nogil:
     cdef uint64_t i
     if code == CONTENT_TYPE and is_json[0] == -1:
@@ -101,7 +93,7 @@ cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size, 
     return 0 if code == CONNECTION and _is_word(value, b"keep-alive", 10) else -1
 
 
-cdef int _split_request(Bytes at, Bytes end, Request* out) noexcept nogil:
+cdef int split_request(Bytes at, Bytes end, Request* out) noexcept nogil:
     """-1 for whatever is not one whole plain push."""
     cdef Slice name, value
     cdef int is_json = -1
@@ -142,11 +134,11 @@ cdef inline object _octets_or_none(Slice text):
     return None if text.at == NULL else text.at[:text.size]
 
 
-def read_request(bytes segment):
-    """(is JSON, query, cluster header, authorization, body), or None."""
+def decode_segment(bytes segment):
+    """Return the fields of a PlainRequest as a tuple, or None."""
     cdef Request found
     cdef Bytes start = segment
-    if _split_request(start, start + len(segment), &found):
+    if split_request(start, start + len(segment), &found):
         return None
     return (
         <bint>found.is_json,

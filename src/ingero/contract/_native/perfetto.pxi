@@ -1,11 +1,5 @@
 # Timeline slices as text and as packets, straight from columns.
 
-from libc.stdint cimport int64_t, uint64_t, uint8_t
-from libc.stdlib cimport malloc, free
-from libc.string cimport memcpy
-from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_AS_STRING, PyBytes_GET_SIZE
-
-
 cdef inline char* _put(char* p, const char* text, Py_ssize_t size) noexcept nogil:
     memcpy(p, text, size)
     return p + size

@@ -1,13 +1,4 @@
-# The protobuf wire format: varints, skipping, slices. Every reader returns NULL when the bytes are not well formed.
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint64_t
-from libc.string cimport memcmp, memcpy, memset
-
-ctypedef const uint8_t* Bytes
-
-cdef struct Slice:
-    Bytes at
-    uint64_t size
-
+# The protobuf wire format: varints and slices. Every reader returns NULL when the bytes are not well formed.
 
 cdef inline Bytes read_varint(Bytes at, Bytes end, uint64_t* out) noexcept nogil:
     cdef uint64_t value = 0
@@ -35,39 +26,30 @@ cdef inline Bytes read_slice(Bytes at, Bytes end, Slice* out) noexcept nogil:
     return at + out.size
 
 
-cdef inline Bytes skip_field(Bytes at, Bytes end, uint64_t tag) noexcept nogil:
-    cdef Slice ignored
-    cdef uint64_t number
-    if tag >> 3 == 0 or tag >> 32:
-        return NULL
-    if (tag & 7) == 0:
-        return read_varint(at, end, &number)
-    if (tag & 7) == 1:
-        return at + 8 if end - at >= 8 else NULL
-    if (tag & 7) == 2:
-        return read_slice(at, end, &ignored)
-    if (tag & 7) == 5:
-        return at + 4 if end - at >= 4 else NULL
-    return NULL  # groups: let the full decoder judge
-
-
 cdef inline bint slice_is(Slice text, const char* expected, uint64_t size) noexcept nogil:
     return text.size == size and memcmp(text.at, expected, size) == 0
 
 
 cdef enum:
-    WORD = 8  # octets looked at in one step
+    WORD = 8  # octets checked in one step
 
 
 cdef inline bint _is_plain_word(Bytes at) noexcept nogil:
-    """Eight octets of 0x20 to 0x7e: neither they, nor one more, nor a blank less, reach the high bit of any."""
+    """Whether eight octets all lie between 0x20 and 0x7e.
+
+    The high bit of an octet is set where it is above 0x7f, where adding 1 reaches 0x80,
+    and where subtracting 0x20 wraps around.
+    """
     cdef uint64_t word
+    cdef uint64_t above, below
     memcpy(&word, at, WORD)
-    return not ((word | (word + 0x0101010101010101U) | (word - 0x2020202020202020U)) & 0x8080808080808080U)
+    above = word + 0x0101010101010101U
+    below = word - 0x2020202020202020U
+    return not ((word | above | below) & 0x8080808080808080U)
 
 
 cdef inline bint is_plain_ascii(Slice text) noexcept nogil:
-    """Printable ASCII; anything else is left to the full decoder, which validates UTF-8."""
+    """Whether the text is printable ASCII; the full decoder validates any other UTF-8."""
     cdef Bytes at = text.at
     cdef Bytes end = text.at + text.size
     if text.size < WORD:

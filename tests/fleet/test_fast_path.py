@@ -1,4 +1,4 @@
-"""The compiled lane for pushes of known nodes against the long way: same replies, same state, or nothing done."""
+"""The compiled fast path for pushes of known nodes against the long way: same replies, same state, or nothing done."""
 
 import asyncio
 import importlib.util
@@ -16,7 +16,7 @@ from tests.support.pushes import as_json, protobuf, running
 
 from ingero.contract import names
 from ingero.contract.otlp.values import MetricsRequest
-from ingero.contract.push.segment import read_request_purely
+from ingero.contract.push.segment import decode_segment_purely
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.fleet import receive
 from ingero.fleet.kept import KeptBodiesPurely
@@ -27,7 +27,7 @@ from ingero.fleet.series import ReceivedSeries
 from ingero.transport.bearer import ListenerToken
 
 compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native") is None,
+    importlib.util.find_spec("ingero.fleet._native.fast_path") is None,
     reason="the compiled extension is not built here",
 )
 SECOND = 10**9
@@ -96,7 +96,7 @@ steps = st.builds(
 
 
 class Copies:
-    """A sink without a shelf, as exporters that forward are."""
+    """A sink that keeps every push, as exporters that forward do."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[Any, ...]] = []
@@ -108,9 +108,9 @@ class Copies:
 class Service:
     """A receiver that pushes reach either way, at times the test sets."""
 
-    def __init__(self, has_lane: bool, token: str | None = None, max_nodes: int = 2) -> None:
+    def __init__(self, has_fast_path: bool, token: str | None = None, max_nodes: int = 2) -> None:
         self.series, self.copies = ReceivedSeries("prometheus", 60.0, 1000), Copies()
-        if not has_lane:
+        if not has_fast_path:
             self.series.kept = KeptBodiesPurely(1 << 20, 1 << 20, 100)
         self.receiver = Receiver(
             FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
@@ -118,8 +118,10 @@ class Service:
             verdict_texts={("train", "n1"): '[{"node":"n1"}]'},
             http_token=ListenerToken(token),
         )
-        self.lane = self.receiver.lane(MAX_BODY_BYTES) if has_lane else receive.no_lane
-        self.in_lane = 0
+        self.fast_path = (
+            self.receiver.fast_path(MAX_BODY_BYTES) if has_fast_path else receive.no_fast_path
+        )
+        self.on_fast_path = 0
 
     def push(self, step: Step, now_s: float) -> bytes | None:
         wall_ns = int(now_s * SECOND)
@@ -128,11 +130,11 @@ class Service:
             self.receiver.processor.tick(now_s)
         self.receiver.draining = step.draining
         with clocks_at(now_s):
-            reply = self.lane(step.segment(), now_s, wall_ns)
+            reply = self.fast_path(step.segment(), now_s, wall_ns)
             if reply is not None:
-                self.in_lane += 1
+                self.on_fast_path += 1
                 return reply
-            request = read_request_purely(step.segment())
+            request = decode_segment_purely(step.segment())
             return None if request is None else self.receiver.answer(request, b"")
 
     def state(self) -> Any:
@@ -170,7 +172,7 @@ def clocks_at(now_s: float) -> Iterator[None]:
 @compiled
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=12), st.sampled_from([None, None, "t"]))
-def test_lane_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
+def test_fast_path_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
     ours, oracle = Service(True, token), Service(False, token)
     known = [
         Step(),
@@ -185,20 +187,20 @@ def test_lane_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
 
 
 @compiled
-def test_pushes_of_known_nodes_take_the_lane() -> None:
+def test_pushes_of_known_nodes_take_the_fast_path() -> None:
     """Otherwise the property above would compare the long way with itself."""
     service = Service(True)
     for number in range(6):
         service.push(Step(sent_ns=(100 + number) * SECOND, is_json=number % 2 == 1), 100.0 + number)
-    assert service.in_lane == 4
+    assert service.on_fast_path == 4
     service.push(Step(ticks=True, score=0.4, sent_ns=150 * SECOND), 150.0)
     service.push(Step(score=0.5, sent_ns=151 * SECOND), 151.0)
-    assert service.in_lane == 5, "the first push after a tick renders the reply anew"
+    assert service.on_fast_path == 5, "the first push after a tick renders the reply anew"
     assert service.receiver.processor.clusters["train"].roster.row("n0", 151.0).score == 0.5
 
 
 @compiled
-def test_lane_follows_a_roster_that_grows() -> None:
+def test_fast_path_follows_a_roster_that_grows() -> None:
     service = Service(True, max_nodes=1000)
     for number in range(300):
         for sent_s in (100, 101):
@@ -206,7 +208,7 @@ def test_lane_follows_a_roster_that_grows() -> None:
                 Step(node=f"node-{number}", score=number / 300, sent_ns=sent_s * SECOND), 100.0
             )
     roster = service.receiver.processor.clusters["train"].roster
-    assert service.in_lane >= 290
+    assert service.on_fast_path >= 290
     assert np.allclose(
         [roster.row(f"node-{number}", 100.0).score or 0.0 for number in range(300)],
         np.arange(300) / 300,
@@ -224,7 +226,7 @@ def test_forgotten_nodes_are_admitted_again() -> None:
     assert service.receiver.processor.clusters["train"].roster.row("n0", 10_000.0).pushes == 1
 
 
-async def test_one_connection_mixes_lane_long_way_and_other_requests() -> None:
+async def test_one_connection_mixes_fast_path_long_way_and_other_requests() -> None:
     async with running() as fleet:
         host, port = fleet.addresses["http"].rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))

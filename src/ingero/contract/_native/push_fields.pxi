@@ -1,0 +1,110 @@
+# What the attributes and points of a plain push mean, whichever encoding they were read from.
+
+cdef struct Attribute:
+    Slice key
+    Slice text
+    bint has_text
+    Number number
+
+
+cdef struct Point:
+    Slice state
+    Slice workload
+    Slice mode
+    Slice older_mode
+    Slice gpu_model
+    Number gpu_count
+    bint has_mode
+    bint has_older_mode
+    bint has_state
+    bint has_workload
+    bint has_double
+    bint has_int
+    double as_double
+    int64_t as_int
+    uint64_t time_ns
+
+
+cdef int _keep_once(Attribute* attribute, Slice* where) noexcept nogil:
+    if where.at != NULL or not attribute.has_text:
+        return -1
+    where[0] = attribute.text
+    return 0
+
+
+cdef int _use_resource_attribute(Attribute* attribute, Found* found) noexcept nogil:
+    if slice_is(attribute.key, b"ingero.node.id", 14):
+        return _keep_once(attribute, &found.node)
+    if slice_is(attribute.key, b"ingero.cluster.id", 17):
+        return _keep_once(attribute, &found.cluster)
+    if slice_is(attribute.key, b"ingero.job.id", 13):
+        return _keep_once(attribute, &found.job)
+    if slice_is(attribute.key, b"ingero.provider", 15):
+        return _keep_once(attribute, &found.provider)
+    if slice_is(attribute.key, b"ingero.rank", 11):
+        found.rank = attribute.number
+    elif slice_is(attribute.key, b"ingero.node.rank", 16):
+        found.node_rank = attribute.number
+    elif slice_is(attribute.key, b"ingero.world_size", 17):
+        found.world_size = attribute.number
+    return 0
+
+
+cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
+    if slice_is(attribute.key, b"ingero.node.state", 17) and attribute.has_text:
+        out.state = attribute.text
+        out.has_state = True
+    elif slice_is(attribute.key, b"ingero.workload_type", 20) and attribute.has_text:
+        out.workload = attribute.text
+        out.has_workload = True
+    elif slice_is(attribute.key, b"ingero.detection_mode", 21):
+        out.mode = attribute.text
+        out.has_mode = attribute.has_text
+    elif slice_is(attribute.key, b"mode", 4):
+        out.older_mode = attribute.text
+        out.has_older_mode = attribute.has_text
+    elif slice_is(attribute.key, b"ingero.gpu_model", 16) and attribute.has_text:
+        out.gpu_model = attribute.text
+    elif slice_is(attribute.key, b"ingero.gpu_count", 16):
+        out.gpu_count = attribute.number
+
+
+cdef int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
+    cdef double value = point.as_double if point.has_double else <double>point.as_int
+    if slice_is(name, b"ingero.node.health_score", 24):
+        if not (point.has_double or point.has_int) or not (value >= 0.0 and value <= 1.0) or found.has_score:
+            return -1
+        if not point.has_state:
+            point.state.at = <Bytes><const char*>b"active"
+            point.state.size = 6
+        if not point.has_workload:
+            point.workload.at = <Bytes><const char*>b"unknown"
+            point.workload.size = 7
+        if not (slice_is(point.state, b"active", 6) or slice_is(point.state, b"calibrating", 11)
+                or slice_is(point.state, b"idle", 4)) or point.workload.size > 253:
+            return -1
+        found.has_score = True
+        found.score = value
+        found.state = point.state
+        found.workload = point.workload
+        found.sent_ns = point.time_ns
+    elif slice_is(name, b"ingero.agent.detection_mode", 27):
+        if point.has_mode and point.mode.size:
+            found.mode = point.mode
+            found.has_mode = True
+        else:
+            found.mode = point.older_mode
+            found.has_mode = point.has_older_mode
+    elif slice_is(name, b"ingero.node.degradation_warning", 31):
+        if not (point.has_double or point.has_int):
+            return -1
+        found.degraded.is_set = True
+        found.degraded.value = value != 0.0
+    elif slice_is(name, b"ingero.node.info", 16):
+        found.gpu_model = point.gpu_model
+        found.gpu_count = point.gpu_count
+    elif slice_is(name, b"ingero.node.straggler_event", 27) or slice_is(name, b"ingero.step.own_time_ms", 23):
+        return -1
+    elif name.size >= 16 and memcmp(name.at, <const char*>b"nccl.collective.", 16) == 0:
+        return -1
+    return 0

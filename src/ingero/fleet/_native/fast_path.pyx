@@ -1,0 +1,130 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The push of a registered node in one compiled step: request, body, roster, copies for exporters, reply.
+
+Twin of `Receiver.answer`: either None, and then nothing has changed, or the same reply and the same changes.
+It reads Fleet's objects by their attributes only, and takes no decision that is not taken there.
+"""
+
+from libc.stdint cimport int8_t, int64_t, uint64_t
+
+from ingero.contract._native.codecs cimport (
+    Bytes,
+    Found,
+    Request,
+    Slice,
+    read_push,
+    report_of,
+    split_request,
+    text_or_none,
+)
+
+include "kept.pxi"
+include "roster.pxi"
+
+
+cdef enum:  # what is counted; the numbers of `Tally` in `fleet/processor.py`
+    PUSHES
+    MISMATCHED
+    SKEWED
+
+
+cdef class PushFastPath:
+    """Answers pushes of one listener. What may change while Fleet runs is read from `receiver` at every push."""
+
+    cdef object receiver
+    cdef dict clusters
+    cdef dict clusters_by_query
+    cdef dict protobuf_replies
+    cdef dict json_replies
+    cdef int64_t[::1] tally
+    cdef int64_t[::1] puts
+    cdef int64_t[::1] plain_pushes
+    cdef list kept_bodies  # of the sinks that only keep the last body of each node
+    cdef list other_sinks
+    cdef object report
+    cdef object taken
+    cdef object kind
+    cdef object json
+    cdef object protobuf
+    cdef uint64_t max_body_bytes
+    cdef uint64_t skew_ns
+
+    def __init__(self, receiver, *, report, taken, kind, json, protobuf, uint64_t max_body_bytes, uint64_t skew_ns):
+        self.receiver, self.report, self.taken, self.kind = receiver, report, taken, kind
+        self.json, self.protobuf, self.max_body_bytes, self.skew_ns = json, protobuf, max_body_bytes, skew_ns
+        processor, sinks = receiver.processor, receiver.sinks.get(kind, ())
+        self.clusters, self.clusters_by_query = processor.clusters, receiver.clusters_by_query
+        self.protobuf_replies, self.json_replies = receiver.rendered
+        self.tally, self.puts, self.plain_pushes = processor.counters.tally, processor.counters.puts, receiver.plain_pushes
+        kept = [getattr(sink, "kept", None) for sink in sinks]
+        self.kept_bodies = [each for each in kept if isinstance(each, KeptBodies)]
+        self.other_sinks = [sink for sink, each in zip(sinks, kept, strict=True) if not isinstance(each, KeptBodies)]
+
+    def answer(self, bytes segment, double now_s, uint64_t wall_ns):
+        """Return the whole reply to one segment, or None where `Receiver.answer` must handle it."""
+        cdef Request request
+        cdef Found found
+        cdef Bytes start = segment
+        cdef RosterWriter writer
+        if split_request(start, start + len(segment), &request) or request.body.size > self.max_body_bytes:
+            return None
+        if not self._is_admitted(&request) or not read_push(request.body, request.is_json, &found):
+            return None
+        node, own = text_or_none(found.node), text_or_none(found.cluster)
+        name = self._cluster_of(&request, own)
+        cluster = self.clusters.get(name)
+        writer = None if cluster is None else cluster.roster.writer
+        if writer is None:
+            return None
+        row = writer.rows.get(node)
+        rendered = self.json_replies.get(name) if request.is_json else self.protobuf_replies.get(name)
+        if row is None or rendered is None or rendered[0] is not cluster.served:
+            return None
+        texts = self.receiver.verdict_texts
+        if texts and (name, node) in texts:
+            return None
+        report = report_of(&found, self.report, node, own)
+        self.puts[writer.put(row, &found, report, now_s)] += 1
+        self._count(&found, wall_ns, own is not None and own != name)
+        self._offer(&request, (name, node, text_or_none(found.lead) or ""), now_s)
+        return rendered[1]
+
+    cdef bint _is_admitted(self, Request* request) except *:
+        receiver = self.receiver
+        if receiver.draining or receiver.max_requests_per_s:
+            return False
+        token = receiver.http_token
+        if not token.is_required:
+            return True
+        if not request.authorization.size:
+            return token.admits(None)
+        authorization = request.authorization.at[:request.authorization.size]
+        return token.admits(authorization.decode("latin-1"))
+
+    cdef object _cluster_of(self, Request* request, object own):
+        """Return the cluster that query, header or resource names; None where `Receiver` must parse the query."""
+        if request.query.size:
+            query = request.query.at[:request.query.size]
+            if query not in self.clusters_by_query:
+                return None
+            name = self.clusters_by_query[query]
+            if name is not None:
+                return name
+        if request.cluster.size:
+            return request.cluster.at[:request.cluster.size].decode("latin-1")
+        return own
+
+    cdef void _count(self, Found* found, uint64_t wall_ns, bint is_mismatched) noexcept:
+        cdef uint64_t off_ns = found.sent_ns - wall_ns if found.sent_ns > wall_ns else wall_ns - found.sent_ns
+        self.tally[PUSHES] += 1
+        self.tally[MISMATCHED] += is_mismatched
+        self.tally[SKEWED] += found.sent_ns != 0 and off_ns > self.skew_ns
+        self.plain_pushes[0] += 1
+
+    cdef _offer(self, Request* request, tuple key, double now_s):
+        encoding = self.json if request.is_json else self.protobuf
+        body = request.body.at[:request.body.size]
+        for kept in self.kept_bodies:
+            (<KeptBodies>kept).keep(key, body, encoding, now_s)
+        for sink in self.other_sinks:
+            sink.offer(self.kind, body, encoding, self.taken(*key))
