@@ -11,7 +11,8 @@ import numpy as np
 from bench.table import judge, print_table
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.lag import match_collectives, measure_lag
+from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch

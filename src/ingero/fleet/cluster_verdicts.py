@@ -13,8 +13,8 @@ from ingero.contract.measurements.decode import Measured, OwnTime
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.live_matching import CollectiveMatcher
 from ingero.core.collectives.live_steps import LiveSteps
-from ingero.core.collectives.matcher import CollectiveMatcher
 from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch

@@ -6,8 +6,9 @@ from hypothesis.strategies import floats, integers
 
 from ingero.core.clocks.offsets import align_clocks
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
-from ingero.core.collectives.lag import MatchPolicy, match_collectives, measure_lag
-from ingero.core.collectives.matcher import CollectiveMatcher
+from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.live_matching import CollectiveMatcher
+from ingero.core.collectives.matching import MatchPolicy, match_collectives
 
 MS = 1_000_000
 

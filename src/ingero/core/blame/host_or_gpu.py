@@ -12,7 +12,7 @@ from ingero.contract.verdict import CauseClass
 from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import Suspect
 from ingero.core.collectives.columns import Collectives, Floats
-from ingero.core.collectives.lag import match_collectives
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
 from ingero.core.robust import MAD_TO_SIGMA, group_medians, nan_median
 

@@ -10,7 +10,7 @@ from ingero.core.blame.record_steps import RecordSteps
 from ingero.core.blame.suspects import Suspect, WorkerSteps
 from ingero.core.blame.whatif import build_chain, replay_chain
 from ingero.core.collectives.columns import Collectives, Floats
-from ingero.core.collectives.lag import match_collectives
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.robust import nan_median
 
 NEEDED_SHARE = (

@@ -21,7 +21,8 @@ from ingero.core.blame.suspects import (
 )
 from ingero.core.blame.transfer import SlowLink, find_slow_links
 from ingero.core.collectives.columns import Collectives, distinct
-from ingero.core.collectives.lag import match_collectives, measure_lag
+from ingero.core.collectives.lag import measure_lag
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
 from ingero.core.robust import nan_median
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Recorder
-from ingero.core.collectives.lag import match_collectives
+from ingero.core.collectives.matching import match_collectives
 from ingero.core.robust import MAD_TO_SIGMA
 
 RATIO_FLOOR = 1.3

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.collectives.columns import Collectives, Floats
-from ingero.core.collectives.lag import match_collectives
+from ingero.core.collectives.matching import match_collectives
 
 MAX_ROWS = 200_000  # replayed; of a longer recording the last ones
 

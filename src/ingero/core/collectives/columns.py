@@ -4,7 +4,7 @@ Unknown integers are `UNKNOWN` (-1); names are codes into small tables. `who` sa
 rank) saw the row, because `rank` counts within the communicator only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -71,6 +71,11 @@ class Collectives:
     def is_gpu_timed(self) -> Mask:
         """Rows whose duration comes from the GPU's clock."""
         return self.gpu_duration_ns >= 0
+
+    def has_op(self, names: Container[str]) -> Mask:
+        """Return which rows are one of these operations."""
+        chosen: Mask = np.array([op in names for op in self.ops] or [False], bool)
+        return chosen[self.op]
 
     def take(self, rows: NDArray[np.intp] | Mask) -> "Collectives":
         """The rows of an index or mask, with the same tables."""

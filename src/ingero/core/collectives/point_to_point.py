@@ -13,15 +13,11 @@ def number_point_to_point(collectives: Collectives) -> Collectives:
 
     Both ends count from the first one; where one end lost some, from the last, since rings keep the newest.
     """
-    is_edge = np.isin(
-        collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS]
-    )
-    rows = np.flatnonzero(is_edge & (collectives.seq < 0) & (collectives.peer >= 0))
+    is_pairwise = collectives.has_op(POINT_TO_POINT_OPS)
+    rows = np.flatnonzero(is_pairwise & (collectives.seq < 0) & (collectives.peer >= 0))
     if not len(rows):
         return collectives
-    is_send = np.isin(
-        collectives.op[rows], [i for i, op in enumerate(collectives.ops) if op == "Send"]
-    )
+    is_send = collectives.has_op({"Send"})[rows]
     source = np.where(is_send, collectives.rank[rows], collectives.peer[rows])
     target = np.where(is_send, collectives.peer[rows], collectives.rank[rows])
     edge = np.stack([collectives.comm[rows].view(np.int64), source, target], axis=1)

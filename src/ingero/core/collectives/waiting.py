@@ -13,13 +13,8 @@ from ingero.contract.collective import POINT_TO_POINT_OPS
 from ingero.core.blame.suspects import stall_period
 from ingero.core.clocks.offsets import ClockFit, align_clocks
 from ingero.core.collectives.columns import Collectives, Floats, Ints, Mask
-from ingero.core.collectives.lag import (
-    SYNCHRONISING_OPS,
-    Groups,
-    PeerLag,
-    match_collectives,
-    measure_lag,
-)
+from ingero.core.collectives.lag import SYNCHRONISING_OPS, PeerLag, measure_lag
+from ingero.core.collectives.matching import Groups, match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
 from ingero.core.robust import group_medians
 
@@ -94,13 +89,9 @@ def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | N
     """Fits of all recorders from common exits; None when one host wrote everything, none where GPUs timed it all."""
     if len({recorder.node for recorder in collectives.recorders}) <= 1:
         return None
-    synchronising = np.array([op in SYNCHRONISING_OPS for op in collectives.ops] or [False])
-    if (collectives.is_gpu_timed & synchronising[collectives.op]).all():
+    if (collectives.is_gpu_timed & collectives.has_op(SYNCHRONISING_OPS)).all():
         return {}
-    meeting = np.array(
-        [op in SYNCHRONISING_OPS - POINT_TO_POINT_OPS for op in collectives.ops] or [False]
-    )
-    rows = np.flatnonzero(meeting[collectives.op])
+    rows = np.flatnonzero(collectives.has_op(SYNCHRONISING_OPS - POINT_TO_POINT_OPS))
     every = max(1, len(np.unique(groups[rows])) // EXITS)
     rows = rows[groups[rows] % every == 0]
     return align_clocks(collectives.who[rows], groups[rows], collectives.end_ns[rows])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ingero.core.collectives.columns import Collectives, Floats, concat
-from ingero.core.collectives.lag import Groups, MatchPolicy, count_ranks, match_collectives
+from ingero.core.collectives.matching import Groups, MatchPolicy, count_ranks, match_collectives
 
 
 @dataclass(frozen=True, slots=True)
