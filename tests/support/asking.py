@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS
-from ingero.agent.api.tools.context import AgentContext, Told
+from ingero.agent.api.tools.context import AgentContext, ToolAnswer
 from ingero.storage.trace.chains import CHAIN_COLUMNS
 from ingero.storage.trace.schema import create_schema
 from ingero.transport.tools.tool import by_name, call
@@ -16,9 +16,9 @@ CHAIN = f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES "
 EventRow = tuple[int, int, int, int, int]  # time, pid, source, op, duration
 
 
-async def ask(context: AgentContext, name: str, **arguments: Any) -> Told:
+async def ask(context: AgentContext, name: str, **arguments: Any) -> ToolAnswer:
     answer = await call(by_name(AGENT_TOOLS, name), context, arguments)
-    assert isinstance(answer, Told)
+    assert isinstance(answer, ToolAnswer)
     return answer
 
 

@@ -1,6 +1,6 @@
 """A tracer with fixed figures, for tests of its metrics."""
 
-from ingero.agent.ebpf.attach import ProcessProbes, _Place
+from ingero.agent.ebpf.attach import ProcessProbes, _ProbeGroup
 from ingero.agent.ebpf.governor import ProcessCost
 from ingero.agent.ebpf.loaded import Capability
 from ingero.agent.ebpf.loader.links import Probe
@@ -24,5 +24,7 @@ class FakeTracer:
 
     def processes(self) -> dict[int, ProcessProbes]:
         process = ProcessProbes(42, 1)
-        process._places.append(_Place("lib", [(1, Probe(0, 0)), (2, Probe(8, 0))], detached={2}))
+        process._groups.append(
+            _ProbeGroup("lib", [(1, Probe(0, 0)), (2, Probe(8, 0))], detached={2})
+        )
         return {42: process}

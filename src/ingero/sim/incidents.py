@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.agent.processes.info import ProcessBook, ProcessInfo
+from ingero.agent.processes.info import ProcessCache, ProcessInfo
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.contract.chain import Chain
 from ingero.contract.events import OFF_CPU_PREEMPTED, Source, find_op, op_name
@@ -309,8 +309,8 @@ def run_incident(
     writer = TraceWriter(store) if store else None
     begins_ns = int(events.timestamp[0])
     policy = RecorderPolicy(node="demo", since_ns=begins_ns, cpus=8)
-    book = ProcessBook(lambda pid: ProcessInfo(pid, 0, NAMES.get(pid, "")))
-    recorder = Recorder(policy, writer, store, processes=book)
+    processes = ProcessCache(lambda pid: ProcessInfo(pid, 0, NAMES.get(pid, "")))
+    recorder = Recorder(policy, writer, store, processes=processes)
     best: dict[str, Chain] = {}
     try:
         for now_ns, part in _seconds(events):

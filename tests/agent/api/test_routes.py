@@ -286,12 +286,13 @@ def test_chains_that_are_left_out_are_said_to_be(
     assert (len(answer["chains"]), answer["truncated"]) == (1, True)
 
 
-async def test_a_question_ends_when_whoever_asked_it_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_question_ends_when_whoever_asked_it_leaves(tmp_path: Path) -> None:
     """Ctrl-C of a fan-out must not leave its nodes computing beside the training job."""
-    monkeypatch.setattr("ingero.agent.api.routes.QUERY_TIMEOUT_S", 10 * PATIENCE_S)
-    api = NodeApi(view=NodeView(database(tmp_path / "a.db")), sql_room=asyncio.Semaphore(1))
+    api = NodeApi(
+        view=NodeView(database(tmp_path / "a.db")),
+        sql_slots=asyncio.Semaphore(1),
+        query_timeout_s=10 * PATIENCE_S,
+    )
     listener = HttpListener(NodeGuard(api.app(), "n1", None, None), bind("127.0.0.1:0"))
     await listener.start()
     try:
@@ -302,9 +303,9 @@ async def test_a_question_ends_when_whoever_asked_it_leaves(
             b"POST /api/v1/query HTTP/1.1\r\nhost: n1\r\ncontent-length: %d\r\n\r\n" % len(body)
             + body
         )
-        await until_async(api.sql_room.locked, "the question did not begin")
+        await until_async(api.sql_slots.locked, "the question did not begin")
         writer.transport.abort()
-        await until_async(lambda: not api.sql_room.locked(), "the question goes on")
+        await until_async(lambda: not api.sql_slots.locked(), "the question goes on")
     finally:
         await listener.stop()
 

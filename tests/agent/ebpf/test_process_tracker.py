@@ -196,12 +196,11 @@ def test_foreign_file_with_the_right_name_is_reported_not_attached(
     assert "not a 64-bit little-endian ELF" in problems[0].detail
 
 
-def test_program_that_replaces_itself_is_counted_once(job, trace, monkeypatch) -> None:
+def test_program_that_replaces_itself_is_counted_once(job, trace) -> None:
     """exec keeps the pid and maps the same library file again; a total that fell would be taken for a new process."""
-    monkeypatch.setattr("ingero.agent.ebpf.tracer._KEEP_ENDED_S", 0.0)
     process = job()
     process.do("rt = load('libcudart.so.12')")
-    tracing = trace(pids=(process.pid,), rescan_s=0.05)
+    tracing = trace(pids=(process.pid,), rescan_s=0.05, keep_ended_s=0.0)
     process.do(SYNC.format(2))
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 2)
     process.send("os.execv(sys.executable, [sys.executable, '-I', *sys.argv])")
@@ -237,7 +236,7 @@ def test_last_counts_of_an_ended_process_can_still_be_read(job, trace) -> None:
     process.close()
     tracing.wait(lambda: process.pid not in tracing.tracer.processes())
     assert tracing.count(process.pid, "cudaDeviceSynchronize") == 8
-    tracing.tracer._past[process.pid].until_s = 0.0
+    tracing.tracer._ended[process.pid].until_s = 0.0
     assert tracing.count(process.pid, "cudaDeviceSynchronize") == 0
 
 
@@ -246,9 +245,9 @@ def test_number_of_a_dead_process_is_not_wanted_for_ever_must_57(job, trace) -> 
     process, ended = job(), job()
     tracing = trace(pids=(process.pid,), rescan_s=0.01)
     ended.close()
-    tracing.tracer._follower.add(ended.pid)
-    tracing.wait(lambda: ended.pid not in tracing.tracer._follower._roots)
-    assert tracing.tracer._follower._roots == {process.pid}
+    tracing.tracer._tracker.add(ended.pid)
+    tracing.wait(lambda: ended.pid not in tracing.tracer._tracker._roots)
+    assert tracing.tracer._tracker._roots == {process.pid}
 
 
 def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None:
@@ -277,22 +276,19 @@ def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypat
     assert looks.count(idle.pid) < 5, "every poll is a scan here"
     idle.do("rt = load('libcudart.so.12')")
     tracing.wait(lambda: attached(tracing, idle.pid))
-    tracing.tracer.processes()[busy.pid].settled_until_s = float("inf")
+    tracing.tracer.processes()[busy.pid].rescan_at_s = float("inf")
     before = looks.count(busy.pid)
     busy.do("import mmap; more = mmap.mmap(-1, 1 << 20)")
     for _ in range(20):
         tracing.poll()
     assert looks.count(busy.pid) == before, "all its libraries are known"
-    tracing.tracer.processes()[busy.pid].settled_until_s = 0.0
+    tracing.tracer.processes()[busy.pid].rescan_at_s = 0.0
     tracing.wait(lambda: looks.count(busy.pid) > before)
 
 
-def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(
-    job, trace, monkeypatch
-) -> None:
-    monkeypatch.setattr(process_tracker, "_MAX_PROCESSES", 1)
+def test_process_turned_away_counts_once_and_is_taken_up_when_there_is_room(job, trace) -> None:
     first, second = job(), job()
-    tracing = trace(pids=(first.pid, second.pid), rescan_s=0.0)
+    tracing = trace(pids=(first.pid, second.pid), rescan_s=0.0, max_processes=1)
     for _ in range(5):
         tracing.poll()
     assert tracing.tracer.losses()["processes"] == 1

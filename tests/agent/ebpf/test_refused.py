@@ -86,7 +86,7 @@ def test_a_full_table_of_processes_costs_kernel_events_not_the_trace(job, trace)
     targets = maps["targets"]
     maps["targets"] = dataclasses.replace(targets, descriptor=10**6)
     try:
-        tracing.tracer._follower.add(process.pid)
+        tracing.tracer._tracker.add(process.pid)
     finally:
         maps["targets"] = targets
     process.do("rt.cudaStreamSynchronize(P(0))")

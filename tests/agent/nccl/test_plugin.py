@@ -20,7 +20,7 @@ from ingero.agent.nccl.build import (
     source_digest,
 )
 from ingero.agent.nccl.reader import RingReader
-from ingero.agent.nccl.rings import LOOK_INTERVAL_S, Rings
+from ingero.agent.nccl.rings import LIVENESS_INTERVAL_S, Rings
 from ingero.contract.nccl_ring import (
     FLAG_CLOSED,
     FLAG_GPU_TIMED,
@@ -279,7 +279,7 @@ def test_kill_9_leaves_a_ring_that_reads_to_its_end(start, tmp_path):
             rings = Rings((job.folder,))
             until(lambda rings=rings: rings.poll(time.monotonic()) and rings.counts.records >= 2000)
             job.kill()
-            (last,) = rings.poll(time.monotonic() + LOOK_INTERVAL_S)
+            (last,) = rings.poll(time.monotonic() + LIVENESS_INTERVAL_S)
             assert last.is_last
             assert rings.counts.torn <= 2  # one for each thread
             assert rings.counts.records >= 2000

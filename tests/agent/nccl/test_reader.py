@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.ring_model import SLOTS, ModelRing
 
-from ingero.agent.nccl.reader import PATIENCE_S, RingReader
+from ingero.agent.nccl.reader import UNFINISHED_TIMEOUT_S, RingReader
 from ingero.contract.nccl_ring import HEADER, RECORD
 from ingero.errors import AuthError, ForeignFile, Unavailable
 
@@ -70,7 +70,7 @@ def test_a_record_being_written_is_waited_for(ring):
     ring.write()
     assert counts(reader.poll(0.0)) == [0]
     ring.put(slow, ring.fill(slow))
-    assert counts(reader.poll(PATIENCE_S / 2)) == [1, 2]
+    assert counts(reader.poll(UNFINISHED_TIMEOUT_S / 2)) == [1, 2]
     assert reader.torn == 0
 
 
@@ -80,7 +80,7 @@ def test_a_record_left_unfinished_costs_only_itself(ring):
     ring.put(dead, ring.fill(dead), cut=40)
     ring.write()
     assert counts(reader.poll(0.0)) == []
-    assert counts(reader.poll(PATIENCE_S)) == [1]
+    assert counts(reader.poll(UNFINISHED_TIMEOUT_S)) == [1]
     assert (reader.missed, reader.torn) == (0, 1)
 
 
@@ -189,7 +189,7 @@ def test_every_record_is_delivered_missed_or_torn_once(steps, slots):
             elif step == "poll":
                 delivered += counts(reader.poll(now_s))
             elif step == "wait":
-                now_s += PATIENCE_S
+                now_s += UNFINISHED_TIMEOUT_S
                 delivered += counts(reader.poll(now_s))
         delivered += counts(reader.poll(now_s, is_final=True))
         assert delivered == sorted(set(delivered))

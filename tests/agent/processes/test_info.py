@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ingero.agent.processes.info import ProcessBook, ProcessInfo, parse_environ, read_process
+from ingero.agent.processes.info import ProcessCache, ProcessInfo, parse_environ, read_process
 
 
 def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
@@ -67,11 +67,11 @@ def test_environment_block() -> None:
 
 def test_a_pid_used_again_is_read_again_and_a_dead_one_keeps_its_name() -> None:
     answers = [ProcessInfo(7, 1, "old", rank=3), ProcessInfo(7, 0, ""), ProcessInfo(7, 9, "new")]
-    book = ProcessBook(lambda _: answers.pop(0))
-    assert book.get(7).name == book.get(7).name == "old"
-    book.mark_stale(7)
-    assert book.get(7).rank == 3, "gone: late events still belong to what we knew"
-    book.mark_stale(7)
-    assert book.get(7).name == "new"
-    assert [info.name for info in book.fresh] == ["old", "new"]
-    assert book.names() == {7: "new"}
+    processes = ProcessCache(lambda _: answers.pop(0))
+    assert processes.get(7).name == processes.get(7).name == "old"
+    processes.mark_stale(7)
+    assert processes.get(7).rank == 3, "gone: late events still belong to what we knew"
+    processes.mark_stale(7)
+    assert processes.get(7).name == "new"
+    assert [info.name for info in processes.fresh] == ["old", "new"]
+    assert processes.names() == {7: "new"}

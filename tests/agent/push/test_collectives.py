@@ -11,9 +11,8 @@ from tests.support.live_collectives import FleetStub, record
 from tests.support.ring_model import ModelRing
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.push import collectives as live_module
 from ingero.agent.push.collective_feed import RankBatch, RingFeed, TableFeed, end_by_waits
-from ingero.agent.push.collectives import LiveCollectives, choose_rows
+from ingero.agent.push.collectives import LiveCollectives, LivePolicy, choose_rows
 from ingero.agent.push.metrics import _collective_families
 from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
@@ -54,10 +53,12 @@ class Feed:
 class Node:
     """One live source with a feed and a Fleet in the test's hand."""
 
-    def __init__(self) -> None:
-        self.feed, self.fleet, self.heard = Feed(), FleetStub(), []
+    def __init__(self, **limits: float) -> None:
+        self.feed, self.fleet, self.received = Feed(), FleetStub(), []
         identity = Identity(node="n", cluster="c", provider="p")
-        self.live = LiveCollectives([self.feed], self.fleet, identity, self.heard.extend)
+        self.live = LiveCollectives(
+            [self.feed], self.fleet, identity, self.received.extend, policy=LivePolicy(**limits)
+        )
 
     def second(self, *batches: list[CollectiveRecord], now_s: float = 0.0) -> None:
         self.feed.waiting += batches
@@ -106,12 +107,9 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
     )
 
 
-def test_counters_by_operation_count_on_while_points_are_dropped_must_43(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_counters_by_operation_count_on_while_points_are_dropped_must_43() -> None:
     """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was read."""
-    monkeypatch.setattr("ingero.agent.push.collectives.MAX_QUEUED_POINTS", 10)
-    node = Node()
+    node = Node(max_queued_points=10)
     node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 5
     odd = [replace(record(seq), op="SomethingNew") for seq in range(3)]
     for begin in range(0, 400, 100):
@@ -142,11 +140,8 @@ def test_lost_records_do_not_become_a_long_step() -> None:
     assert own == pytest.approx([240.0] * 9)
 
 
-def test_what_fleet_does_not_take_waits_and_the_oldest_goes_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(live_module, "MAX_QUEUED_POINTS", 30)
-    node = Node()
+def test_what_fleet_does_not_take_waits_and_the_oldest_goes_first() -> None:
+    node = Node(max_queued_points=30)
     node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 3
     for second in range(3):
         node.second([record(seq) for seq in range(12 * second, 12 * second + 12)])
@@ -172,13 +167,12 @@ def test_verdicts_of_the_reply_are_heard() -> None:
     node = Node()
     node.fleet.answers = [PushReply(outcome=PushOutcome.OK, verdicts=(VERDICT,), rejected_points=1)]
     node.second([record(0)])
-    assert node.heard == [VERDICT]
+    assert node.received == [VERDICT]
     assert node.live.counters.rejected == 1
 
 
-def test_ranks_are_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "MAX_RANKS", 1)
-    node = Node()
+def test_ranks_are_bounded_and_forgotten() -> None:
+    node = Node(max_ranks=1)
     node.second([record(0, rank=1)], [record(0, rank=2)])
     assert (len(node.live.ranks), node.live.counters.refused_ranks) == (1, 1)
     node.second(now_s=1000.0)
@@ -210,17 +204,15 @@ def test_it_ends_when_told_and_lets_go() -> None:
 def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live_module, "INTERVAL_S", 0.01)
-    monkeypatch.setattr(live_module, "COLLECTIVES_PER_S", 1e6)
-    node = Node()
+    node = Node(interval_s=0.01, collectives_per_s=1e6)
     node.feed.waiting = [[record(seq) for seq in range(8)]]
-    heard = asyncio.Event()
+    pushed = asyncio.Event()
 
     async def push(request: MetricsRequest) -> PushReply:
         node.fleet.requests.append(request)
         if len(node.fleet.requests) == 1:
             raise RuntimeError("odd")
-        heard.set()
+        pushed.set()
         return PushReply(outcome=PushOutcome.OK)
 
     monkeypatch.setattr(node.fleet, "push", push)
@@ -232,7 +224,7 @@ def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(
             while not node.live.counters.failed_rounds:
                 await asyncio.sleep(0.001)
         node.feed.waiting = [[record(seq) for seq in range(8, 16)]]
-        await asyncio.wait_for(heard.wait(), PATIENCE_S)
+        await asyncio.wait_for(pushed.wait(), PATIENCE_S)
         stop.set()
         await task
 
@@ -324,11 +316,8 @@ def test_a_database_that_is_not_there_or_began_anew_is_a_state(tmp_path: Path) -
     assert [len(batch.collectives) for batch in feed.poll()] == [3]
 
 
-def test_a_feed_far_behind_skips_to_the_present_and_counts(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingero.agent.push.collective_feed.MAX_BEHIND", 20)
-    feed = TableFeed(path, with_plugin=True)
+def test_a_feed_far_behind_skips_to_the_present_and_counts(path: Path) -> None:
+    feed = TableFeed(path, with_plugin=True, max_behind=20)
     feed.poll()
     add_collectives(path, "n", [record(seq) for seq in range(100)])
     assert [len(batch.collectives) for batch in feed.poll()] == [20]

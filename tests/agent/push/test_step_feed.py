@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.live_collectives import MS, FleetStub, record
 
-from ingero.agent.processes.info import ProcessBook, ProcessInfo
+from ingero.agent.processes.info import ProcessCache, ProcessInfo
 from ingero.agent.push.collective_feed import TableFeed
 from ingero.agent.push.collectives import LiveCollectives
 from ingero.agent.push.step_feed import FORGET_NS, HOLD_NS, StepFeed
@@ -46,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def feed(db: TraceDb, clock: Clock) -> StepFeed:
-    found = StepFeed(TableFeed(db.path, with_plugin=False), db.path, ProcessBook(process), clock)
+    found = StepFeed(TableFeed(db.path, with_plugin=False), db.path, ProcessCache(process), clock)
     assert found.poll() == []
     return found
 

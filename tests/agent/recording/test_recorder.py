@@ -5,7 +5,7 @@ import pytest
 from tests.support.trace_events import MS, PID, T0, US, events, join
 
 from ingero.agent.ebpf.layout import CgroupWait
-from ingero.agent.processes.info import ProcessBook, ProcessInfo
+from ingero.agent.processes.info import ProcessCache, ProcessInfo
 from ingero.agent.recording.aggregator import Aggregator, CountedRow
 from ingero.agent.recording.recorder import Recorder, RecorderPolicy, TracedEvents
 from ingero.core.chains.evidence import SystemSample
@@ -18,7 +18,7 @@ LATER = T0 // SECOND * SECOND + 2 * BOOTSTRAP_NS
 FLOORS = np.array([0, 10 * US, 100 * US, 1 * MS, 10 * MS, 100 * MS], np.int64)
 
 
-class Shelf:
+class RowSink:
     """A sink and id source that keeps everything."""
 
     def __init__(self) -> None:
@@ -44,16 +44,16 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def sink() -> RowSink:
+    return RowSink()
 
 
-def recorder(shelf: Shelf | None, **settings: object) -> Recorder:
+def recorder(sink: RowSink | None, **settings: object) -> Recorder:
     policy = RecorderPolicy(node="n", since_ns=T0 - BOOTSTRAP_NS, cpus=4, **settings)  # type: ignore[arg-type]
-    book = ProcessBook(
+    processes = ProcessCache(
         lambda pid: ProcessInfo(pid, 5, f"p{pid}", rank=2, local_rank=0, world_size=4, cgroup_id=77)
     )
-    return Recorder(policy, shelf, shelf, processes=book)
+    return Recorder(policy, sink, sink, processes=processes)
 
 
 def traced(
@@ -65,12 +65,12 @@ def traced(
     )  # fmt: skip
 
 
-def test_rows_carry_identity_and_are_numbered(shelf: Shelf) -> None:
+def test_rows_carry_identity_and_are_numbered(sink: RowSink) -> None:
     """F133, F134."""
-    one = recorder(shelf)
+    one = recorder(sink)
     one.take(traced(events("cudaStreamSync", 2, MS, at=LATER, arg0=0x7F)))
     one.tick(LATER + SECOND, (), None)
-    rows = [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in shelf.rows("events")]
+    rows = [dict(zip(EVENT_COLUMNS, row, strict=True)) for row in sink.rows("events")]
     assert [row["id"] for row in rows] == ["n:1", "n:2"]
     assert {row["rank"] for row in rows} == {2}
     assert rows[0] == {
@@ -78,11 +78,11 @@ def test_rows_carry_identity_and_are_numbered(shelf: Shelf) -> None:
         "arg0": 0x7F, "arg1": 0, "ret_code": 0, "stack_hash": 0, "node": "n", "rank": 2, "local_rank": 0,
         "world_size": 4, "comm": "train", "cgroup_id": 0,
     }  # fmt: skip
-    assert shelf.rows("process_names") == [(PID, f"p{PID}", LATER + SECOND)]
+    assert sink.rows("process_names") == [(PID, f"p{PID}", LATER + SECOND)]
 
 
-def test_every_event_is_counted_once_whether_stored_or_not(shelf: Shelf) -> None:
-    one = recorder(shelf)
+def test_every_event_is_counted_once_whether_stored_or_not(sink: RowSink) -> None:
+    one = recorder(sink)
     for second in range(12):
         one.take(
             traced(events("cudaMemcpyAsync", 10, 20 * US, at=LATER + second * SECOND, arg0=100))
@@ -90,13 +90,13 @@ def test_every_event_is_counted_once_whether_stored_or_not(shelf: Shelf) -> None
         one.tick(LATER + (second + 1) * SECOND, (), None)
     one.flush(LATER + 12 * SECOND, is_last=True)
     for table in ("event_aggregates", "event_aggregates_5s"):
-        rows = shelf.rows(table)
+        rows = sink.rows(table)
         assert sum(int(str(row[4])) for row in rows) == 120
-        assert sum(int(str(row[5])) for row in rows) == len(shelf.rows("events")) == 12, (
+        assert sum(int(str(row[5])) for row in rows) == len(sink.rows("events")) == 12, (
             "one sample per second"
         )
         assert sum(int(str(row[9])) for row in rows) == 120 * 100
-    assert {int(str(row[0])) % (5 * SECOND) for row in shelf.rows("event_aggregates_5s")} == {0}
+    assert {int(str(row[0])) % (5 * SECOND) for row in sink.rows("event_aggregates_5s")} == {0}
 
 
 def counted(
@@ -107,16 +107,16 @@ def counted(
     )
 
 
-def test_the_kernel_counts_what_comes_only_as_samples(shelf: Shelf) -> None:
+def test_the_kernel_counts_what_comes_only_as_samples(sink: RowSink) -> None:
     """Records that came before the first total are in it: nothing is counted twice."""
-    one = recorder(shelf)
+    one = recorder(sink)
     one.take(traced(events("cudaLaunchKernel", 3, 20 * US, at=LATER)))
     one.tick(LATER + SECOND, [counted(1000, 1000, 20_000 * US, [0, 990, 0, 10, 0, 0])], None)
     one.take(traced(events("cudaLaunchKernel", 5, 20 * US, at=LATER + SECOND)))
     one.tick(LATER + 2 * SECOND, [counted(3000, 3000, 60_000 * US, [0, 2970, 0, 30, 0, 0])], None)
     one.flush(LATER + 3 * SECOND, is_last=True)
-    assert sum(int(str(row[4])) for row in shelf.rows("event_aggregates")) == 3000
-    assert sum(int(str(row[6])) for row in shelf.rows("event_aggregates")) == 60_000 * US
+    assert sum(int(str(row[4])) for row in sink.rows("event_aggregates")) == 3000
+    assert sum(int(str(row[6])) for row in sink.rows("event_aggregates")) == 60_000 * US
     [launch] = [op for op in one.summaries() if op.key == (1, 3)]
     assert (launch.count, launch.p50_ns) == (3000, 55 * US)
 
@@ -158,14 +158,14 @@ def test_a_probe_that_began_anew_is_not_a_negative_count() -> None:
     assert [tuple(row)[4] for row in fives] == [1010]
 
 
-def test_stacks_are_interned_and_rows_per_stack_are_limited(shelf: Shelf) -> None:
-    one = recorder(shelf, stack_samples=3)
+def test_stacks_are_interned_and_rows_per_stack_are_limited(sink: RowSink) -> None:
+    one = recorder(sink, stack_samples=3)
     for second in range(8):
         at = LATER + second * SECOND
         one.take(traced(events("cudaStreamSync", 1, MS, at=at), 4, {4: (0x1000, 0x2000)}))
         one.tick(at + SECOND, (), None)
-    assert len(set(shelf.rows("stack_traces"))) == 1
-    assert len(shelf.rows("events")) == 3
+    assert len(set(sink.rows("stack_traces"))) == 1
+    assert len(sink.rows("events")) == 3
 
 
 def storm(at: int) -> EventColumns:
@@ -178,8 +178,8 @@ def storm(at: int) -> EventColumns:
     )
 
 
-def test_a_chain_is_one_row_and_its_history_counts(shelf: Shelf) -> None:
-    one = recorder(shelf)
+def test_a_chain_is_one_row_and_its_history_counts(sink: RowSink) -> None:
+    one = recorder(sink)
     one.take(traced(storm(LATER)))
     for second in range(1, 4):
         one.tick(
@@ -187,9 +187,9 @@ def test_a_chain_is_one_row_and_its_history_counts(shelf: Shelf) -> None:
             (),
             SystemSample(LATER + second * SECOND, 20.0, 20.0, 9999, 0, 1.0),
         )
-    assert [row[0] for row in shelf.rows("causal_chains")] == ["n:tail-medium-cudaStreamSync"]
-    assert [row[0] for row in shelf.rows("chain_history")] == ["n:tail-medium-cudaStreamSync"] * 3
-    assert len(shelf.rows("system_snapshots")) == 3
+    assert [row[0] for row in sink.rows("causal_chains")] == ["n:tail-medium-cudaStreamSync"]
+    assert [row[0] for row in sink.rows("chain_history")] == ["n:tail-medium-cudaStreamSync"] * 3
+    assert len(sink.rows("system_snapshots")) == 3
     assert "p812 (pid 812)" in one.chains[0].recommendations[1]
 
 
@@ -202,18 +202,18 @@ def test_without_a_database_chains_are_still_found() -> None:
     assert one.totals.stored == 0
 
 
-def test_a_burst_does_not_wait_for_the_tick(shelf: Shelf) -> None:
-    one = recorder(shelf, record_all=True)
+def test_a_burst_does_not_wait_for_the_tick(sink: RowSink) -> None:
+    one = recorder(sink, record_all=True)
     one.take(traced(events("cudaLaunchKernel", 1500, US, at=LATER, step=US)))
     one.flush_if_full(LATER)
-    assert len(shelf.rows("events")) == 1500
+    assert len(sink.rows("events")) == 1500
 
 
 def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_must_37(
-    shelf: Shelf,
+    sink: RowSink,
 ) -> None:
     """Waits of processes nobody traces count as well: in windows of ten seconds, beside those of the job."""
-    one = recorder(shelf)
+    one = recorder(sink)
     one.take(
         traced(events("cudaStreamSync", 5, MS, at=LATER))
     )  # it uses the GPU: its container is cgroup 77
@@ -229,41 +229,37 @@ def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_mu
         found.append([chain.name for chain in one.tick(now_ns, [waits], None)])
     assert ["noisy-neighbor-high"] in found
     assert found[-1] == [], "nobody waited in the last window"
-    rows = {row[0]: row[2:4] for row in shelf.rows("cgroup_schedstat")}
+    rows = {row[0]: row[2:4] for row in sink.rows("cgroup_schedstat")}
     assert rows == {77: (800 * MS, 40), 88: (50 * MS, 50), 99: (50 * MS, 50), 111: (MS, 9)}
 
 
-def test_aggregates_leave_with_the_events_also_when_no_row_is_kept_must_33(shelf: Shelf) -> None:
+def test_aggregates_leave_with_the_events_also_when_no_row_is_kept_must_33(sink: RowSink) -> None:
     """A flood that keeps the ticker waiting: buckets that are over are handed over all the same."""
-    one = recorder(shelf)
+    one = recorder(sink)
     for part in range(12):
         one.take(traced(events("cudaLaunchKernel", 1000, US, at=LATER + part * SECOND, step=US)))
         one.flush_if_full(LATER + part * SECOND)
-    assert len(shelf.rows("events")) < 1000
-    assert sum(row[4] for row in shelf.rows("event_aggregates_5s")) >= 5000
+    assert len(sink.rows("events")) < 1000
+    assert sum(row[4] for row in sink.rows("event_aggregates_5s")) >= 5000
 
 
-def test_bursts_between_ticks_do_not_count_a_finding_again(shelf: Shelf) -> None:
-    one = recorder(shelf, record_all=True)
+def test_bursts_between_ticks_do_not_count_a_finding_again(sink: RowSink) -> None:
+    one = recorder(sink, record_all=True)
     one.take(traced(storm(LATER)))
     one.tick(LATER + SECOND, (), None)
     for _ in range(3):
         one.take(traced(events("cudaLaunchKernel", 1500, US, at=LATER + SECOND, step=US)))
         one.flush_if_full(LATER + SECOND)
-    assert len(shelf.rows("chain_history")) == 1
+    assert len(sink.rows("chain_history")) == 1
 
 
-def test_what_is_kept_per_process_and_finding_is_bounded_must_57(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_kept_per_process_and_finding_is_bounded_must_57(sink: RowSink) -> None:
     """Ends that were never heard of, and graph handles that are new for ever."""
-    monkeypatch.setattr("ingero.agent.recording.recorder.MAX_ACTIVE", 50)
-    monkeypatch.setattr("ingero.agent.recording.recorder.MAX_CHAINS", 20)
-    one = recorder(shelf)
+    one = recorder(sink, max_active=50, max_chains=20)
     for number in range(200):
         one.take(
             traced(events("graphInstantiate", at=LATER, pid=10_000 + number, arg1=0x1000 + number))
         )
     one.tick(LATER + 40 * SECOND, (), None)
-    assert len(shelf.rows("causal_chains")) == 200
+    assert len(sink.rows("causal_chains")) == 200
     assert (len(one._active), len(one._kept_chains)) == (50, 20)

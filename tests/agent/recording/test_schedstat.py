@@ -19,8 +19,8 @@ def waits(pid: int, buckets: list[int], sum_ns: int, source: int = 3) -> Counted
 
 
 def test_processes_of_a_cgroup_are_added_up_per_window() -> None:
-    book = CgroupWaits(T0, CGROUPS.__getitem__)
-    book.add(
+    cgroups = CgroupWaits(T0, CGROUPS.__getitem__)
+    cgroups.add(
         [
             waits(1, [10, 0, 0], 5 * MS),
             waits(3, [1, 0, 0], 1),
@@ -28,19 +28,22 @@ def test_processes_of_a_cgroup_are_added_up_per_window() -> None:
             waits(1, [7, 0, 0], 7, 1),
         ]
     )
-    assert book.due(T0 + WINDOW_NS - 1) == []
-    book.add([waits(1, [40, 0, 1], 35 * MS), waits(2, [0, 10, 0], 20 * MS)])
+    assert cgroups.due(T0 + WINDOW_NS - 1) == []
+    cgroups.add([waits(1, [40, 0, 1], 35 * MS), waits(2, [0, 10, 0], 20 * MS)])
     end = T0 + WINDOW_NS
-    assert book.due(end) == [(77, 11_250_000, 55 * MS, 51, T0, end), (88, MS // 2, 1, 1, T0, end)]
-    book.add([waits(1, [41, 0, 1], 36 * MS), waits(2, [0, 10, 0], 20 * MS)])
-    assert book.due(end + 5, is_last=True) == [(77, MS // 2, MS, 1, end, end + 5)]
-    assert book.due(end + 9, is_last=True) == []
+    assert cgroups.due(end) == [
+        (77, 11_250_000, 55 * MS, 51, T0, end),
+        (88, MS // 2, 1, 1, T0, end),
+    ]
+    cgroups.add([waits(1, [41, 0, 1], 36 * MS), waits(2, [0, 10, 0], 20 * MS)])
+    assert cgroups.due(end + 5, is_last=True) == [(77, MS // 2, MS, 1, end, end + 5)]
+    assert cgroups.due(end + 9, is_last=True) == []
 
 
 def test_a_number_used_again_begins_at_zero() -> None:
-    book = CgroupWaits(T0, CGROUPS.__getitem__)
-    book.add([waits(1, [100, 0, 0], 100 * MS)])
-    book.due(T0 + WINDOW_NS)
-    book.add([waits(1, [0, 3, 0], 9 * MS)])
-    [row] = book.due(T0 + 2 * WINDOW_NS)
+    cgroups = CgroupWaits(T0, CGROUPS.__getitem__)
+    cgroups.add([waits(1, [100, 0, 0], 100 * MS)])
+    cgroups.due(T0 + WINDOW_NS)
+    cgroups.add([waits(1, [0, 3, 0], 9 * MS)])
+    [row] = cgroups.due(T0 + 2 * WINDOW_NS)
     assert row[2:4] == (9 * MS, 3)

@@ -60,7 +60,6 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
     table, maps = symbols.FunctionTable, symbols.read_maps
     monkeypatch.setattr(symbols, "FunctionTable", lambda path: opened.append(path) or table(path))
     monkeypatch.setattr(symbols, "read_maps", lambda pid: reads.append(pid) or maps(pid))
-    monkeypatch.setattr(symbols, "_READ_AGAIN_S", 3600.0)
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -68,7 +67,7 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
         for _ in range(2)
     ]
     try:
-        symbolizer = Symbolizer()
+        symbolizer = Symbolizer(read_again_s=3600.0)
         for rank in ranks:
             assert rank.stdout
             address = int(rank.stdout.readline())
@@ -77,7 +76,7 @@ def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) 
         assert (len(opened), reads) == (1, [rank.pid for rank in ranks])
         ranks[1].kill()
         ranks[1].wait()
-        monkeypatch.setattr(symbols, "_READ_AGAIN_S", 0.0)
+        symbolizer.read_again_s = 0.0
         assert symbolizer.resolve(ranks[1].pid, [address, 0x10])[0].symbol, (
             "what was known of it still holds"
         )

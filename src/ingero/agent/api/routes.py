@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ingero.contract import api_paths
 from ingero.contract.names import NODE_NAME_HEADER
 from ingero.contract.node_api import (
     MAX_QUERY_BODY_BYTES,
@@ -53,10 +54,10 @@ from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
-SQL_AT_ONCE = (
+MAX_CONCURRENT_SQL = (
     4  # more wait: slow questions must not take every thread, nor each its share of memory
 )
-READS_AT_ONCE = 4  # of the other endpoints, so that slow SQL does not keep them waiting
+MAX_CONCURRENT_READS = 4  # of the other endpoints, so that slow SQL does not keep them waiting
 DEFAULT_SNAPSHOT_SINCE = "60s"
 # the first that fits: a file that is no trace is our trouble, not the caller's
 _STATUS = {ForeignFile: 503, MalformedInput: 400, TooLarge: 413, Unavailable: 504, StoreError: 503}
@@ -72,28 +73,33 @@ class NodeApi:
     view: NodeView
     now_ns: Callable[[], int] = time.time_ns
     gpu: GpuInfo | None = None
-    sql_room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SQL_AT_ONCE))
-    read_room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READS_AT_ONCE))
+    query_timeout_s: float = QUERY_TIMEOUT_S
+    sql_slots: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_SQL)
+    )
+    read_slots: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_READS)
+    )
 
     def app(self) -> Starlette:
         """The routes; put `NodeGuard` around it."""
         return Starlette(
             routes=[
                 Route("/", self.page),
-                Route("/api/v1/time", self.time),
-                Route("/api/v1/overview", self.overview),
-                Route("/api/v1/ops", self.ops),
-                Route("/api/v1/chains", self.chains),
-                Route("/api/v1/snapshots", self.snapshots),
-                Route("/api/v1/capabilities", self.capabilities),
-                Route("/api/v1/graph-metrics", self.graph_metrics),
-                Route("/api/v1/graph-events", self.graph_events),
-                Route("/api/v1/query", self.query, methods=["POST"]),
+                Route(api_paths.NODE_TIME, self.time),
+                Route(api_paths.NODE_OVERVIEW, self.overview),
+                Route(api_paths.NODE_OPS, self.ops),
+                Route(api_paths.NODE_CHAINS, self.chains),
+                Route(api_paths.NODE_SNAPSHOTS, self.snapshots),
+                Route(api_paths.NODE_CAPABILITIES, self.capabilities),
+                Route(api_paths.NODE_GRAPH_METRICS, self.graph_metrics),
+                Route(api_paths.NODE_GRAPH_EVENTS, self.graph_events),
+                Route(api_paths.NODE_QUERY, self.query, methods=["POST"]),
             ],
             exception_handlers={
-                IngeroError: _refused,
-                HTTPException: _no_such_thing,
-                Exception: _broken,
+                IngeroError: _ingero_error,
+                HTTPException: _http_error,
+                Exception: _internal_error,
             },
         )
 
@@ -131,7 +137,7 @@ class NodeApi:
         return json_response(await self._read(self.view.graph_events, since_ns, pid))
 
     async def _read(self, look: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
-        async with self.read_room:
+        async with self.read_slots:
             return await run_in_threadpool(look, *args, **kwargs)
 
     async def query(self, request: Request) -> Response:
@@ -141,11 +147,11 @@ class NodeApi:
                 f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`"
             )
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
-        limits = QueryLimits(timeout_s=QUERY_TIMEOUT_S, max_rows=rows)
+        limits = QueryLimits(timeout_s=self.query_timeout_s, max_rows=rows)
         has_left = threading.Event()
         watch = asyncio.create_task(_set_on_leaving(request, has_left))
         try:
-            async with self.sql_room:
+            async with self.sql_slots:
                 result = await run_in_threadpool(
                     run_query, self.view.path, asked.sql, limits, has_left.is_set
                 )
@@ -197,7 +203,7 @@ class NodeGuard:
                 403,
                 f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}",
             )
-        if self.token_digest is None or not scope["path"].startswith("/api/"):
+        if self.token_digest is None or not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
         if tokens_equal(parse_bearer(headers.get(b"authorization")), self.token_digest):
             return None
@@ -271,20 +277,20 @@ def _error(status: int, message: str) -> Response:
     return json_response(ErrorReply(message), status)
 
 
-async def _no_such_thing(_: Request, error: Exception) -> Response:
+async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reply = _error(error.status_code, error.detail)
     reply.headers.update(error.headers or {})
     return reply
 
 
-async def _broken(_: Request, error: Exception) -> Response:
+async def _internal_error(_: Request, error: Exception) -> Response:
     """The trace and the server's log have it; a stranger learns no more than that."""
     return _error(
         500, f"that could not be answered ({type(error).__name__}); the log of this node says more"
     )
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _ingero_error(_: Request, error: Exception) -> Response:
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
     return _error(status, str(error))

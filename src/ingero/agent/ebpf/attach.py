@@ -28,7 +28,7 @@ class ProbeMode(Enum):
 
 
 class SiteCache:
-    """Where the probed functions are in each library file. Only while it is that very file: a place remembered from
+    """Where the probed functions are in each library file. Only while it is that very file: a group remembered from
     another one would be in the middle of an instruction, and kill the process."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class SiteCache:
 
 
 def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
-    """Probe places of all functions of one library, each address once."""
+    """Probe groups of all functions of one library, each address once."""
     elf = ElfFile(path)
     try:
         if elf.machine != machine:
@@ -117,7 +117,7 @@ class CallPrograms:
 
 
 @dataclass(slots=True)
-class _Place:
+class _ProbeGroup:
     """Probes that attach and detach together: one file and either one hot function or all others."""
 
     path: str
@@ -154,10 +154,10 @@ class ProcessProbes:
     first_bytes: dict[int, bytes] = field(
         default_factory=dict
     )  # of each function: they decide what a probe costs
-    settled_until_s: float = 0.0  # all its libraries are known: a look at its mappings can wait
+    rescan_at_s: float = 0.0  # all its libraries are known: a look at its mappings can wait
     first_host_slot: int = 0
     host_slots: int = 0
-    _places: list[_Place] = field(default_factory=list)
+    _groups: list[_ProbeGroup] = field(default_factory=list)
 
     def add(
         self,
@@ -172,8 +172,8 @@ class ProcessProbes:
         path = openable(self.pid, library)
         if path is None:
             raise Unavailable(f"{library.path} of process {self.pid} went away")
-        places = [_Place(path, [])]
-        for number, places_of in sites.items():
+        groups = [_ProbeGroup(path, [])]
+        for number, own_sites in sites.items():
             if number not in recordings:
                 continue
             slot = self.slots.get(number) or table.take(self.pid, recordings[number])
@@ -188,17 +188,17 @@ class ProcessProbes:
                 self.entry_only
             ):  # before the first call comes: a return that is watched for a moment may kill
                 table.rows[slot]["mode"] = MODE_ENTRY
-            self.first_bytes[number] = places_of[0].first_bytes
-            probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in places_of]
+            self.first_bytes[number] = own_sites[0].first_bytes
+            probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in own_sites]
             if FUNCTIONS[number].rate is Rate.HOT:
-                places.append(_Place(path, probes))
+                groups.append(_ProbeGroup(path, probes))
             else:
-                places[0].probes += probes
-        for place in places:
+                groups[0].probes += probes
+        for group in groups:
             if self.entry_only:
-                place.entry_only = {number for number, _ in place.probes}
-            place.attach(programs, self.pid)
-            self._places.append(place)
+                group.entry_only = {number for number, _ in group.probes}
+            group.attach(programs, self.pid)
+            self._groups.append(group)
 
     def set_mode(
         self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms
@@ -208,36 +208,36 @@ class ProcessProbes:
             table.rows[self.slots[number]]["mode"] = (
                 MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
             )
-        for place in self._places:
-            if all(number != own for own, _ in place.probes):
+        for group in self._groups:
+            if all(number != own for own, _ in group.probes):
                 continue
-            detached = place.detached - {number} | (
+            detached = group.detached - {number} | (
                 {number} if mode is ProbeMode.DETACHED else set()
             )
-            entry_only = place.entry_only - {number} | (
+            entry_only = group.entry_only - {number} | (
                 {number} if mode is ProbeMode.ENTRY else set()
             )
-            relink = detached != place.detached or (
-                entry_only != place.entry_only and programs.style is not ProbeStyle.SESSION
+            relink = detached != group.detached or (
+                entry_only != group.entry_only and programs.style is not ProbeStyle.SESSION
             )
-            place.detached, place.entry_only = detached, entry_only
+            group.detached, group.entry_only = detached, entry_only
             if relink:
-                place.attach(programs, self.pid)
+                group.attach(programs, self.pid)
 
     def watched(self) -> dict[int, bool]:
-        """Functions by number, and whether their probe is in place now."""
+        """Functions by number, and whether their probe is in group now."""
         return {
-            number: number not in place.detached
-            for place in self._places
-            for number, _ in place.probes
+            number: number not in group.detached
+            for group in self._groups
+            for number, _ in group.probes
         }
 
-    def leave(self, table: SlotTable) -> tuple[list[Link], list[int]]:
+    def detach(self, table: SlotTable) -> tuple[list[Link], list[int]]:
         """Nothing is counted from now on. Returns the links to close, and the slots that they use until then."""
         host = range(self.first_host_slot, self.first_host_slot + self.host_slots)
         slots = [*self.slots.values(), *host]
         table.silence(slots)
-        return [place.link for place in self._places if place.link is not None], slots
+        return [group.link for group in self._groups if group.link is not None], slots
 
 
 def choose_functions(

@@ -116,7 +116,7 @@ class Governor:
             ):  # another program under the same number is new
                 governed = _Governed(process, last_s=now_s, next_s=now_s + FIRST_TICK_S)
                 self._governed[pid] = governed
-            self._turn_phases(governed, now_s)
+            self._run_duty_cycles(governed, now_s)
             if now_s >= governed.next_s:
                 self._decide(governed, rows, now_s)
                 governed.next_s = now_s + TICK_S
@@ -126,7 +126,7 @@ class Governor:
         governed = list(self._governed.values())  # at once: a scrape asks from a thread of its own
         return [one.cost for one in governed if one.cost is not None]
 
-    def _turn_phases(self, governed: _Governed, now_s: float) -> None:
+    def _run_duty_cycles(self, governed: _Governed, now_s: float) -> None:
         pid = governed.process.pid
         governed.part_time -= governed.process.retired  # another layer counts these calls now
         for number in sorted(governed.part_time):

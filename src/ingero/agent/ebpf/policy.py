@@ -31,6 +31,8 @@ class TracePolicy:
     slow_sleep_ns: int = NEVER_NS
     slow_block_ns: int = 0
     rescan_s: float = 1.0
+    max_processes: int = 1024
+    keep_ended_s: float = 10.0  # how long the counts of a process that ended stay readable
     budget_share: float | None = 0.01  # of one core, per process; None: no governor
     ring_bytes: tuple[tuple[str, int], ...] = ()
 

@@ -28,13 +28,12 @@ from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
 
 _EXEC, _FORK = 5, 7
-_MAX_PROCESSES: Final = 1024
 _SETTLED_SCANS: Final = (
     10  # until a process with all libraries is looked at again: it may map a second copy
 )
 
 
-class Follower:
+class ProcessTracker:
     """Owner of the processes under trace. `on_end` sees each one a last time while its counts are still there."""
 
     def __init__(
@@ -50,7 +49,7 @@ class Follower:
         self._pages: dict[
             int, int | None
         ] = {}  # what each process had mapped when it was last read
-        self._turned_away: set[int] = set()  # there were too many
+        self._over_limit: set[int] = set()  # there were too many
 
     def scan(self, now_s: float) -> None:
         """When it is time: find new processes and libraries, drop what ended. Races with ending ones are normal."""
@@ -65,37 +64,37 @@ class Follower:
         self._sweep_targets()
         self._probes.table.give_back(self._closer.freed())
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
-        self._look_at([pid for pid in candidates if self._wanted(pid)], now_s)
+        self._rescan([pid for pid in candidates if self._wanted(pid)], now_s)
         self._next_scan_s = time.monotonic() + self.policy.rescan_s
 
-    def _look_at(self, pids: list[int], now_s: float) -> None:
+    def _rescan(self, pids: list[int], now_s: float) -> None:
         """Reading what a process has mapped takes milliseconds, so only those are read that mapped something since."""
         self._pages = {pid: self._pages.get(pid) for pid in pids}
-        self._turned_away &= self._pages.keys()
+        self._over_limit &= self._pages.keys()
         for pid in pids:
             process = self.processes.get(pid)
-            if process is not None and now_s < process.settled_until_s:
+            if process is not None and now_s < process.rescan_at_s:
                 continue
             pages = mapped_pages(pid)
-            if pages != self._pages[pid] or pid in self._turned_away:
+            if pages != self._pages[pid] or pid in self._over_limit:
                 self._pages[pid] = pages
-                self._take_up(pid)
+                self._start_tracing(pid)
 
-    def follow(self, critical: NDArray[np.void]) -> None:
+    def handle_forks_and_execs(self, critical: NDArray[np.void]) -> None:
         """Forked children and new programs of traced processes; exits are noticed by the next scan."""
         for row in critical[critical["source"] == Source.HOST]:
             pid, op = int(row["pid"]), int(row["op"])
             if op == _FORK:
-                self._child(int(row["arg1"]))
+                self._handle_fork(int(row["arg1"]))
             elif op == _EXEC and pid in self.processes:
                 self._drop(pid)  # another program: old links would go on counting into it
                 self._roots.add(pid)
-                self._take_up(pid)
+                self._start_tracing(pid)
 
     def add(self, pid: int) -> None:
         """Trace one more process from now on."""
         self._roots.add(pid)
-        self._take_up(pid)
+        self._start_tracing(pid)
 
     def close(self) -> None:
         for pid in list(self.processes):
@@ -111,7 +110,7 @@ class Follower:
             self.policy.uid is None or owner_uid(pid) == self.policy.uid
         )
 
-    def _child(self, pid: int) -> None:
+    def _handle_fork(self, pid: int) -> None:
         if self.policy.follow_children:
             self.add(pid)
         if (
@@ -120,16 +119,16 @@ class Follower:
             self._roots.discard(pid)
             self._probes.maps["targets"].delete(struct.pack("<I", pid))
 
-    def _take_up(self, pid: int) -> None:
+    def _start_tracing(self, pid: int) -> None:
         libraries = mapped_libraries(pid)
         process = self.processes.get(pid)
         if process is None:
             started = running_since(pid)
             if (not libraries and pid not in self._roots) or started is None:
                 return
-            if len(self.processes) >= _MAX_PROCESSES:
-                self.refused += pid not in self._turned_away
-                self._turned_away.add(pid)
+            if len(self.processes) >= self.policy.max_processes:
+                self.refused += pid not in self._over_limit
+                self._over_limit.add(pid)
                 return
             process = self.processes[pid] = ProcessProbes(
                 pid, started, entry_only=not returns_are_safe(pid)
@@ -141,7 +140,7 @@ class Follower:
             self._open_host(process)
         self._attach(process, libraries)
         if {library.library for library in libraries} == set(Library):
-            process.settled_until_s = time.monotonic() + _SETTLED_SCANS * self.policy.rescan_s
+            process.rescan_at_s = time.monotonic() + _SETTLED_SCANS * self.policy.rescan_s
 
     def _attach(self, process: ProcessProbes, libraries: list[MappedLibrary]) -> None:
         found: list[tuple[int, Sites]] = []
@@ -165,11 +164,11 @@ class Follower:
             except Unavailable as refused:
                 process.failures[fresh[index].path] = str(refused)
         try:
-            self._settle_modes(process, chosen)
+            self._detach_runtime_launches(process, chosen)
         except Unavailable as refused:  # it ended a moment ago: the next scan drops it
             process.failures["modes"] = str(refused)
 
-    def _settle_modes(self, process: ProcessProbes, chosen: set[int]) -> None:
+    def _detach_runtime_launches(self, process: ProcessProbes, chosen: set[int]) -> None:
         """Launches of the runtime give way to a driver library that came later."""
         for number in process.slots.keys() - chosen - process.retired:
             if FUNCTIONS[number].name in LAUNCHES:
@@ -201,6 +200,6 @@ class Follower:
     def _drop(self, pid: int) -> None:
         process = self.processes.pop(pid)
         self._probes.maps["targets"].delete(struct.pack("<I", pid))
-        links, slots = process.leave(self._probes.table)
+        links, slots = process.detach(self._probes.table)
         self._on_end(process)
         self._closer.close_later(links, slots)

@@ -25,7 +25,7 @@ from ingero.agent.ebpf.governor import Governor, ProcessCost, StepChange, descri
 from ingero.agent.ebpf.layout import EVENT, HOST_SLOTS, LOST, MAX_FRAMES, WAITS, CgroupWait
 from ingero.agent.ebpf.loaded import Capability, LoadedProbes
 from ingero.agent.ebpf.policy import TracePolicy
-from ingero.agent.ebpf.process_tracker import Follower
+from ingero.agent.ebpf.process_tracker import ProcessTracker
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.contract.events import Source
@@ -40,7 +40,6 @@ _MAX_STACKS: Final = (
 _SUMMARY_S: Final = 1.0
 _GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
 _PAGE_SUMMARY: Final = 20
-_KEEP_ENDED_S: Final = 10.0
 _MAX_ENDED: Final = 256
 
 
@@ -61,7 +60,7 @@ class HistogramRow:
 
 
 @dataclass(slots=True)
-class _Past:
+class _EndedCounts:
     """What the programs that a pid ran before had counted."""
 
     rows: dict[str, HistogramRow] = field(default_factory=dict)  # by name
@@ -77,19 +76,19 @@ class Tracer:
         self._next_clock_s = 0.0
         self._next_summary_s = 0.0
         self._sockets = SocketOwners()
-        self._past: dict[int, _Past] = {}
+        self._ended: dict[int, _EndedCounts] = {}
         self._pages: dict[int, tuple[int, int]] = {}  # counts at the last summary
         self._offset_ns = 0
 
     def start(self, path: Path | None = None) -> None:
         """Load everything, take up all processes there are; raises Unavailable when nothing at all can be traced."""
         self._probes = LoadedProbes(self.policy, path)
-        self._follower = Follower(self.policy, self._probes, self._keep_last)
+        self._tracker = ProcessTracker(self.policy, self._probes, self._keep_counts)
         self._stacks.clear()
-        self._past.clear()
+        self._ended.clear()
         self._check_clock()
         try:
-            self._follower.scan(time.monotonic())
+            self._tracker.scan(time.monotonic())
         except BaseException:
             self.close()
             raise
@@ -98,7 +97,7 @@ class Tracer:
 
     def close(self) -> None:
         """Remove every probe; records not yet polled are gone."""
-        self._follower.close()
+        self._tracker.close()
         self._probes.close()
 
     def poll(self) -> EventBatch:
@@ -109,8 +108,8 @@ class Tracer:
         parts = [ring.drain() for ring in self._probes.rings]
         nccl = self._probes.nccl_ring.drain()
         if len(parts[0]):
-            self._follower.follow(parts[0])
-        self._follower.scan(now_s)
+            self._tracker.handle_forks_and_execs(parts[0])
+        self._tracker.scan(now_s)
         if self.policy.budget_share is not None and now_s >= self._govern_at_s:
             self._govern(self.policy.budget_share, now_s)
         if now_s >= self._next_summary_s:
@@ -118,7 +117,7 @@ class Tracer:
             self._next_summary_s = now_s + _SUMMARY_S
         records = _joined([part for part in parts if len(part)] or parts[:1])
         if len(parts[1]):
-            self._sockets.fill(records, self._follower.processes, now_s)
+            self._sockets.fill(records, self._tracker.processes, now_s)
         return EventBatch(records, nccl, self._offset_ns, self._stacks_of(records, nccl))
 
     def _govern(self, budget_share: float, now_s: float) -> None:
@@ -127,7 +126,7 @@ class Tracer:
             self._governor = Governor(
                 GovernorPolicy(budget_share=budget_share), costs, self.set_mode
             )
-        self._governor.tick(self._follower.processes, self._probes.table.rows, now_s)
+        self._governor.tick(self._tracker.processes, self._probes.table.rows, now_s)
 
     def costs(self) -> list[ProcessCost]:
         """What probing costs each process and how its functions are watched; empty without a governor."""
@@ -144,7 +143,7 @@ class Tracer:
     def _summarise_pages(self) -> NDArray[np.void]:
         """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""
         rows = []
-        for process in self._follower.processes.values():
+        for process in self._tracker.processes.values():
             if not process.host_slots:
                 continue
             row = self._probes.table.rows[process.first_host_slot + HOST_SLOTS.index("pages")]
@@ -194,24 +193,26 @@ class Tracer:
     def histograms(self) -> list[HistogramRow]:
         """Counts and durations of all functions and kernel events that were seen. Those of one pid only grow, through
         exec too, until it is left out: 10 s after its process ended."""
-        now_s, living = time.monotonic(), self._follower.processes
-        self._past = {
-            pid: past for pid, past in self._past.items() if pid in living or past.until_s >= now_s
+        now_s, living = time.monotonic(), self._tracker.processes
+        self._ended = {
+            pid: counts
+            for pid, counts in self._ended.items()
+            if pid in living or counts.until_s >= now_s
         }
         rows = [row for process in living.values() for row in self._rows(process)]
-        return rows + [row for past in self._past.values() for row in past.rows.values()]
+        return rows + [row for counts in self._ended.values() for row in counts.rows.values()]
 
-    def _keep_last(self, process: ProcessProbes) -> None:
+    def _keep_counts(self, process: ProcessProbes) -> None:
         """What a program counted stays readable: for a while after its end, or while its pid runs another one."""
         self._pages.pop(process.pid, None)
-        past = self._past.setdefault(process.pid, _Past())
-        past.until_s = time.monotonic() + _KEEP_ENDED_S
+        counts = self._ended.setdefault(process.pid, _EndedCounts())
+        counts.until_s = time.monotonic() + self.policy.keep_ended_s
         for row in self._rows(process):
-            before = past.rows.get(row.name)
-            past.rows[row.name] = row if before is None else _added(before, row)
-        ended = [pid for pid in self._past if pid not in self._follower.processes]
+            before = counts.rows.get(row.name)
+            counts.rows[row.name] = row if before is None else _added(before, row)
+        ended = [pid for pid in self._ended if pid not in self._tracker.processes]
         for pid in ended[: max(len(ended) - _MAX_ENDED, 0)]:
-            del self._past[pid]
+            del self._ended[pid]
 
     def _rows(self, process: ProcessProbes) -> list[HistogramRow]:
         calls = self._probes.table.rows["calls"]
@@ -268,7 +269,7 @@ class Tracer:
             raw = self._probes.maps["lost"].lookup(struct.pack("<I", index))
             found[name] = int(np.frombuffer(raw or b"", np.uint64).sum())  # one number per CPU
         found["slots"] = self._probes.table.refused
-        found["processes"] = self._follower.refused
+        found["processes"] = self._tracker.refused
         return found
 
     def capabilities(self) -> list[Capability]:
@@ -290,11 +291,11 @@ class Tracer:
 
     def processes(self) -> dict[int, ProcessProbes]:
         """Traced processes by pid."""
-        return dict(self._follower.processes)
+        return dict(self._tracker.processes)
 
     def set_recording(self, pid: int, name: str, recording: Recording) -> None:
         """Change which calls of a function become records; a process that is gone is no error."""
-        process = self._follower.processes.get(pid)
+        process = self._tracker.processes.get(pid)
         slots = process.slots.items() if process else ()
         slot = next((slot for number, slot in slots if FUNCTIONS[number].name == name), None)
         if slot is None:
@@ -304,7 +305,7 @@ class Tracer:
 
     def set_mode(self, pid: int, number: int, mode: ProbeMode) -> None:
         """Change how one function of one process is watched; a process that is gone is no error."""
-        process = self._follower.processes.get(pid)
+        process = self._tracker.processes.get(pid)
         if process is not None and number in process.slots:
             mode = ProbeMode.ENTRY if process.entry_only and mode is ProbeMode.FULL else mode
             try:

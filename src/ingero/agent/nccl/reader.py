@@ -32,7 +32,7 @@ from ingero.core.collectives.plugin_records import (
 )
 from ingero.errors import AuthError, ForeignFile
 
-PATIENCE_S = (
+UNFINISHED_TIMEOUT_S = (
     1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between
 )
 CLOCK_WINDOW = 16  # batches the GPU clock is fitted over
@@ -92,7 +92,7 @@ class RingReader:
         self._next = first + end
         records: Records = copied[:end][whole[:end]]
         self.read += len(records)
-        self._follow_clock(records)
+        self._update_clock(records)
         return records
 
     def collectives(self, records: Records, node: str | None) -> Collectives:
@@ -107,15 +107,15 @@ class RingReader:
         broken = first + np.flatnonzero(~whole)
         lapped = max(self.counters()["head"] - self.header.slots, 0)
         unfinished = broken[broken >= lapped]
-        given_up = head if is_final else self._given_up(unfinished, head, now_s)
-        waiting = unfinished[unfinished >= given_up]
+        abandoned = head if is_final else self._abandoned_below(unfinished, head, now_s)
+        waiting = unfinished[unfinished >= abandoned]
         end = int(waiting[0]) if len(waiting) else head
         passed = broken[broken < end]
         self.missed += int((passed < lapped).sum())
         self.torn += int((passed >= lapped).sum())
         return end - first
 
-    def _given_up(self, unfinished: NDArray[np.intp], head: int, now_s: float) -> int:
+    def _abandoned_below(self, unfinished: NDArray[np.intp], head: int, now_s: float) -> int:
         """Below this index nothing is waited for any longer."""
         if not len(unfinished):
             self._stall = None
@@ -123,7 +123,7 @@ class RingReader:
         if self._stall is None or self._stall[0] != int(unfinished[0]):
             self._stall = (int(unfinished[0]), head, now_s)
         _, head_then, since_s = self._stall
-        return head_then if now_s - since_s >= PATIENCE_S else 0
+        return head_then if now_s - since_s >= UNFINISHED_TIMEOUT_S else 0
 
     def _skip_to(self, oldest: int) -> None:
         if self._next < oldest:
@@ -147,7 +147,7 @@ class RingReader:
             raise ForeignFile(f"{self.path}: cut short while it was read")
         return data
 
-    def _follow_clock(self, records: Records) -> None:
+    def _update_clock(self, records: Records) -> None:
         if len(records):
             self._recent.append(records[-512:])
             self.clock = fit_gpu_clock(np.concatenate(list(self._recent))) or self.clock

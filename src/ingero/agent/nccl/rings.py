@@ -15,7 +15,7 @@ from ingero.core.collectives.columns import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
-LOOK_INTERVAL_S = 0.05  # at processes: whether they still run
+LIVENESS_INTERVAL_S = 0.05  # at processes: whether they still run
 MAX_RINGS = 1024
 MAX_REFUSED = 1024  # reasons kept
 RUN_FOLDERS = "ingero-run-*"  # made by `ingero run --keep-rings`
@@ -57,13 +57,13 @@ class _Open:
     reader: RingReader
     process: Process | None
     seen: RingCounts = field(default_factory=RingCounts)
-    looked_s: float | None = None
+    checked_s: float | None = None
 
     def is_over(self, now_s: float) -> bool:
         """Whether the process has ended; asked now and then, because each look costs as much as a poll."""
-        if self.looked_s is not None and now_s - self.looked_s < LOOK_INTERVAL_S:
+        if self.checked_s is not None and now_s - self.checked_s < LIVENESS_INTERVAL_S:
             return False
-        self.looked_s = now_s
+        self.checked_s = now_s
         header = self.reader.header
         return (
             is_gone(header)
@@ -130,10 +130,10 @@ class Rings:
                     key not in self._open and key not in self._finished and path not in self.refused
                 )
                 if is_new and len(self._open) < MAX_RINGS:
-                    self._adopt(path)
+                    self._open_ring(path)
         self._finished = {key: value for key, value in self._finished.items() if key in present}
 
-    def _adopt(self, path: Path) -> None:
+    def _open_ring(self, path: Path) -> None:
         try:
             reader = RingReader(path)
         except Unavailable:

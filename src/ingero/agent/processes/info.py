@@ -92,7 +92,7 @@ def parse_environ(block: bytes) -> dict[str, str]:
     return found
 
 
-class ProcessBook:
+class ProcessCache:
     """Processes seen in this recording, read once each."""
 
     def __init__(self, read: Callable[[int], ProcessInfo] = read_process) -> None:

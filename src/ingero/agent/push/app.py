@@ -298,7 +298,7 @@ class Agent:
 
         async def export(event: StragglerEvent) -> None:
             model = "" if event.is_straggler else await asyncio.to_thread(_gpu_model)
-            request = spans.follow(event, model or "")
+            request = spans.add(event, model or "")
             if request is not None and self._spans is not None:
                 await self._spans.push_spans(request)
 

@@ -125,10 +125,10 @@ class TableFeed:
     held back for one round.
     """
 
-    def __init__(self, path: Path, *, with_plugin: bool) -> None:
+    def __init__(self, path: Path, *, with_plugin: bool, max_behind: int = MAX_BEHIND) -> None:
         self.lost = 0
         self.problem = ""
-        self._path, self._with_plugin = path, with_plugin
+        self._path, self._with_plugin, self._max_behind = path, with_plugin, max_behind
         self._after: int | None = None  # None: begin with what comes next
         self._held: list[tuple[int, CollectiveRecord]] = []
 
@@ -136,7 +136,7 @@ class TableFeed:
         """New rows by rank; those of the plugin only where nobody reads the rings here."""
         try:
             newest, rows = follow_collectives(
-                self._path, self._after, MAX_ROWS_PER_ROUND, MAX_BEHIND
+                self._path, self._after, MAX_ROWS_PER_ROUND, self._max_behind
             )
         except (IngeroError, sqlite3.Error) as error:
             self.problem = str(error)

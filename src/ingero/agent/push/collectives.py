@@ -39,15 +39,21 @@ from ingero.transport.otlp.client import PushReply
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S: Final = 1.0
-COLLECTIVES_PER_S: Final = 32.0  # of one rank at most
 JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job
 POINTS_PER_REQUEST: Final = 2_000
-MAX_QUEUED_POINTS: Final = 20_000
-MAX_RANKS: Final = 1024
 MAX_PROBLEMS: Final = 100
 FORGET_S: Final = 300.0
 MAX_PAUSE_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePolicy:
+    """How often ranks are measured, and how much of them is kept and sent."""
+
+    interval_s: float = 1.0
+    collectives_per_s: float = 32.0  # of one rank at most
+    max_queued_points: int = 20_000
+    max_ranks: int = 1024
 
 
 class Client(Protocol):
@@ -61,7 +67,7 @@ class _Rank:
     stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
     widest: tuple[int, int] = (0, 0)  # ranks of the largest communicator, and the rank in it
-    heard_s: float = 0.0
+    seen_s: float = 0.0
     who: tuple[str | None, int | None] = (None, None)  # job and rank
     is_timed: bool = False  # by the GPU's clock
 
@@ -76,7 +82,9 @@ class LiveCollectives:
         identity: Identity,
         on_verdicts: Callable[[Sequence[Verdict]], None],
         gpu_model: Callable[[], str | None] = lambda: None,
+        policy: LivePolicy = LivePolicy(),  # noqa: B008 - frozen
     ) -> None:
+        self.policy = policy
         self.counters = LiveCounters()
         self.feeds = feeds
         self.ranks: dict[Hashable, _Rank] = {}
@@ -85,7 +93,7 @@ class LiveCollectives:
         self._queue: deque[RankReport] = deque()
         self._not_before_s = 0.0
         self._lost = [0] * len(feeds)
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     @property
     def queued_points(self) -> int:
@@ -106,7 +114,7 @@ class LiveCollectives:
             ):  # a service loop: one odd record or reply must not end the measuring of all others
                 self.counters.failed_rounds += 1
                 log.exception("collectives_failed")
-            due_s = max(due_s + INTERVAL_S, time.monotonic())
+            due_s = max(due_s + self.policy.interval_s, time.monotonic())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), due_s - time.monotonic())
         for feed in self.feeds:
@@ -117,33 +125,33 @@ class LiveCollectives:
         reports = []
         for index, feed in enumerate(self.feeds):
             batches = feed.poll()
-            self._say(feed.problem)
+            self._log_once(feed.problem)
             if feed.lost > self._lost[index]:
                 self._lost[index] = feed.lost
                 for rank in self.ranks.values():
                     rank.stream.skip()
             for batch in batches:
                 if (
-                    not self._is_told_better(batch)
+                    not self._is_measured_by_plugin(batch)
                     and (report := self._report(batch, now_s)) is not None
                 ):
                     reports.append(report)
         self.ranks = {
-            key: rank for key, rank in self.ranks.items() if now_s - rank.heard_s <= FORGET_S
+            key: rank for key, rank in self.ranks.items() if now_s - rank.seen_s <= FORGET_S
         }
         return reports
 
-    def _say(self, problem: str) -> None:
+    def _log_once(self, problem: str) -> None:
         """Each problem once: rounds come every second."""
-        if problem and problem not in self._said and len(self._said) < MAX_PROBLEMS:
-            self._said.add(problem)
+        if problem and problem not in self._logged and len(self._logged) < MAX_PROBLEMS:
+            self._logged.add(problem)
             log.warning("collectives_missing", extra={"problem": problem})
 
     def queue(self, reports: Sequence[RankReport]) -> None:
         """Keep what is to be sent; the oldest goes when there is too much."""
         self._queue.extend(reports)
         waiting = self.queued_points
-        while waiting > MAX_QUEUED_POINTS:
+        while waiting > self.policy.max_queued_points:
             points = self._queue.popleft().points
             self.counters.dropped += points
             waiting -= points
@@ -187,7 +195,7 @@ class LiveCollectives:
             batch.append(self._queue.popleft())
         return batch
 
-    def _is_told_better(self, batch: RankBatch) -> bool:
+    def _is_measured_by_plugin(self, batch: RankBatch) -> bool:
         """Steps that a job names count only where no ring measures the same rank."""
         return batch.steps is not None and any(
             rank.who == (batch.job, batch.rank) and rank.is_timed for rank in self.ranks.values()
@@ -196,11 +204,11 @@ class LiveCollectives:
     def _report(self, batch: RankBatch, now_s: float) -> RankReport | None:
         rank = self.ranks.get(batch.key)
         if rank is None:
-            if len(self.ranks) >= MAX_RANKS:
+            if len(self.ranks) >= self.policy.max_ranks:
                 self.counters.refused_ranks += 1
                 return None
             rank = self.ranks[batch.key] = _Rank()
-        rank.heard_s = now_s
+        rank.seen_s = now_s
         rank.who, rank.is_timed = (batch.job, batch.rank), batch.source is CollectiveSource.PLUGIN
         rows = batch.collectives
         self.counters.records[str(batch.source)] += len(rows)
@@ -211,9 +219,8 @@ class LiveCollectives:
         incomplete = rank.groups.incomplete
         points = rank.groups.take(rank.stream.take(rows) if batch.steps is None else batch.steps)
         self.counters.incomplete += rank.groups.incomplete - incomplete
-        sample = choose_rows(
-            rows, share_of_rank(COLLECTIVES_PER_S, JOB_COLLECTIVES_PER_S, world_size) * INTERVAL_S
-        )
+        per_s = share_of_rank(self.policy.collectives_per_s, JOB_COLLECTIVES_PER_S, world_size)
+        sample = choose_rows(rows, per_s * self.policy.interval_s)
         self.counters.thinned += len(rows) - len(sample)
         if not len(points) and not len(sample):
             return None

@@ -114,7 +114,7 @@ class TraceSource:
         self._gpus = gpus
         self._proc = proc_path
         self._cpu_before: proc.CpuTimes | None = None
-        self._said: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._seen_database = False
         self._info: GpuInfo | None = None
 
@@ -128,17 +128,17 @@ class TraceSource:
             throttle=self._throttle(),
         )
         if not self._seen_database and not self._reader.path.exists():
-            self._say("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
+            self._note("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
             return look  # nothing has ever run here that we could have seen: no launches, no throughput
         try:
             self._reader.check_recorder(now_ns)
             totals = self._reader.window(now_ns, self._window_s)
             cgroups = self._counters.read(now_ns)
         except StoreError as error:
-            self._say("trace", str(error))
+            self._note("trace", str(error))
             return replace(look, launches=None, problem=str(error))
         self._seen_database = True
-        self._say("trace", "")
+        self._note("trace", "")
         gpus = self._num_gpus or (self._info.count if self._info else 1)
         return replace(
             look,
@@ -163,31 +163,31 @@ class TraceSource:
         try:
             headroom = self._gpus.memory().headroom
         except Unavailable as error:
-            self._say("gpu", str(error))
+            self._note("gpu", str(error))
         else:
-            self._say("gpu", "")
+            self._note("gpu", "")
             return headroom
         try:
             headroom = proc.host_memory_headroom(self._proc)
         except Unavailable as error:
-            self._say("memory", str(error))
+            self._note("memory", str(error))
             return None
-        self._say("memory", "")
+        self._note("memory", "")
         return headroom
 
     def _cpu(self) -> float | None:
         try:
             now = proc.read_cpu_times(self._proc)
         except Unavailable as error:
-            self._say("cpu", str(error))
+            self._note("cpu", str(error))
             return None
-        self._say("cpu", "")
+        self._note("cpu", "")
         availability = proc.cpu_availability(self._cpu_before, now)
         self._cpu_before = now
         return availability
 
     def _gpu(self) -> GpuInfo | None:
-        if self._info is None and not self._said.get("gpu"):
+        if self._info is None and not self._problems.get("gpu"):
             try:
                 self._info = self._gpus.info()
             except Unavailable:
@@ -195,17 +195,17 @@ class TraceSource:
         return self._info
 
     def _throttle(self) -> dict[str, frozenset[ThrottleReason]]:
-        if self._said.get("gpu"):
+        if self._problems.get("gpu"):
             return {}
         try:
             return {gpu: decode_throttle(mask) for gpu, mask in self._gpus.throttle().items()}
         except Unavailable:
             return {}
 
-    def _say(self, what: str, problem: str) -> None:
+    def _note(self, what: str, problem: str) -> None:
         """Log when a source stops answering and when it answers again, never per tick."""
-        if problem and not self._said.get(what):
+        if problem and not self._problems.get(what):
             log.warning("signal_source_lost", extra={"source": what, "problem": problem})
-        elif not problem and self._said.get(what):
+        elif not problem and self._problems.get(what):
             log.info("signal_source_back", extra={"source": what})
-        self._said[what] = problem
+        self._problems[what] = problem

@@ -30,7 +30,7 @@ class EpisodeSpans:
         self._version = version
         self._started_ns: dict[str, int] = {}
 
-    def follow(self, event: StragglerEvent, gpu_model: str) -> TracesRequest | None:
+    def add(self, event: StragglerEvent, gpu_model: str) -> TracesRequest | None:
         """The span of the episode that this event ends; None while it lasts."""
         if event.is_straggler:
             self._started_ns.setdefault(event.event_id, event.at_ns)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ingero.agent.processes.info import ProcessBook
+from ingero.agent.processes.info import ProcessCache
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch
 from ingero.contract.collective import CollectiveSource
 from ingero.core.collectives.columns import from_records
@@ -32,12 +32,12 @@ class StepFeed:
         self,
         collectives: CollectiveFeed,
         path: Path,
-        book: ProcessBook | None = None,
+        processes: ProcessCache | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.lost, self.problem = 0, ""
         self._collectives, self._path, self._now_ns = collectives, path, now_ns
-        self._book = book or ProcessBook()
+        self._processes = processes or ProcessCache()
         self._after: int | None = None  # None: begin with what comes next
         self._marked: dict[
             int, tuple[MarkedSteps, int]
@@ -52,9 +52,9 @@ class StepFeed:
         if not self._marked:
             return batches
         found = [self._with_steps(batch, now_ns) for batch in batches]
-        heard = {batch.pid for batch in batches}
-        silent = [pid for pid in self._marked if pid not in heard]
-        return [*found, *self._steps_alone(silent, now_ns)]
+        seen = {batch.pid for batch in batches}
+        others = [pid for pid in self._marked if pid not in seen]
+        return [*found, *self._steps_alone(others, now_ns)]
 
     def close(self) -> None:
         """Let go of the collectives."""
@@ -96,7 +96,7 @@ class StepFeed:
             steps = self._marked[pid][0].take(now_ns - HOLD_NS)
             if not len(steps):
                 continue
-            process = self._book.get(pid)
+            process = self._processes.get(pid)
             if process.rank is None:
                 self.problem = (
                     f"process {pid} names steps, but not its rank: set RANK in its environment"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.layout import CgroupWait
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S
 from ingero.agent.host.machine import HostSampler, has_moved, read_machine
-from ingero.agent.processes.info import ProcessBook, ProcessInfo, read_process
+from ingero.agent.processes.info import ProcessCache, ProcessInfo, read_process
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.annotate import INSERT_ANNOTATION, AnnotationServer
 from ingero.agent.recording.feed import FLOORS_NS
@@ -43,7 +43,7 @@ class Feed(Protocol):
 
     def poll(self) -> TracedEvents: ...
 
-    def collectives(self, book: ProcessBook) -> Sequence[Row]: ...
+    def collectives(self, processes: ProcessCache) -> Sequence[Row]: ...
 
     def counted(self) -> Sequence[CountedRow]: ...
 

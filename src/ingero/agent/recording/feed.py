@@ -13,7 +13,7 @@ from ingero.agent.ebpf.functions import FUNCTIONS, Rate
 from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.ebpf.tracer import HistogramRow
 from ingero.agent.nccl.rings import RingBatch
-from ingero.agent.processes.info import ProcessBook
+from ingero.agent.processes.info import ProcessCache
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.recorder import TracedEvents
 from ingero.contract.collective import CollectiveSource, canonical_datatype
@@ -55,7 +55,7 @@ def to_events(batch: EventBatch) -> TracedEvents:
 
 
 def probe_rows(
-    batch: EventBatch, node: str, book: ProcessBook, timed_pids: AbstractSet[int]
+    batch: EventBatch, node: str, processes: ProcessCache, timed_pids: AbstractSet[int]
 ) -> list[Row]:
     """Rows of `collectives` from the probes, with the job and global rank of their process. Processes in `timed_pids`
     have the plugin, which times the same operations better."""
@@ -63,7 +63,7 @@ def probe_rows(
     rows = []
     for record, pid in zip(batch.collectives(node=node), pids, strict=True):
         if pid not in timed_pids:
-            info = book.get(pid)
+            info = processes.get(pid)
             rows.append(collective_row(replace(record, job=info.job, global_rank=info.rank), pid))
     return rows
 

@@ -10,7 +10,7 @@ from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.tracer import HistogramRow, Tracer
 from ingero.agent.nccl.rings import Rings
-from ingero.agent.processes.info import ProcessBook
+from ingero.agent.processes.info import ProcessCache
 from ingero.agent.recording.aggregator import CountedRow
 from ingero.agent.recording.feed import HOT_OPS, probe_rows, ring_rows, to_counted, to_events
 from ingero.agent.recording.recorder import TracedEvents
@@ -40,14 +40,14 @@ class LiveFeed:
         self._batch = self.tracer.poll()
         return to_events(self._batch)
 
-    def collectives(self, book: ProcessBook) -> Sequence[Row]:
+    def collectives(self, processes: ProcessCache) -> Sequence[Row]:
         """NCCL operations since the last poll: as the GPU timed them, else as the probes saw them enqueued."""
         rows: list[Row] = []
         for batch in self.rings.poll(time.monotonic()):
             if self._policy.pids is None or batch.pid in self.tracer.processes():
                 rows += ring_rows(batch, self._node)
         if len(self._batch.nccl):
-            rows += probe_rows(self._batch, self._node, book, self.rings.pids())
+            rows += probe_rows(self._batch, self._node, processes, self.rings.pids())
         return rows
 
     def counted(self) -> Sequence[CountedRow]:

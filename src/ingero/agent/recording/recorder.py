@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.agent.ebpf.layout import CgroupWait
-from ingero.agent.processes.info import ProcessBook
+from ingero.agent.processes.info import ProcessCache
 from ingero.agent.recording.aggregator import Aggregator, CountedRow
 from ingero.agent.recording.schedstat import INSERT_SCHEDSTAT, CgroupWaits
 from ingero.contract.chain import Chain
@@ -106,6 +106,8 @@ class RecorderPolicy:
     stack_samples: int = 100
     window_ns: int = TRAINING_WINDOW_NS
     cpus: int = 0
+    max_active: int = MAX_ACTIVE
+    max_chains: int = MAX_CHAINS
 
 
 @dataclass(slots=True)
@@ -146,11 +148,11 @@ class Recorder:
         ids: IdSource | None,
         *,
         resolve: Resolver = unresolved,
-        processes: ProcessBook | None = None,
+        processes: ProcessCache | None = None,
     ) -> None:
         self.policy = policy
         self.totals = Totals()
-        self.processes = processes or ProcessBook()
+        self.processes = processes or ProcessCache()
         self.chains: list[Chain] = []
         self._sink, self._ids, self._resolve = sink, ids, resolve
         self._keep = KeepPolicy(policy.since_ns, policy.record_all)
@@ -207,7 +209,7 @@ class Recorder:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         if (
-            len(self._active) > MAX_ACTIVE
+            len(self._active) > self.policy.max_active
         ):  # the ends of some were never heard of: whoever lives calls again
             self._active = set(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
@@ -354,7 +356,7 @@ class Recorder:
             kept = self._kept_chains.get(chain.name)
             if kept is None or weight(chain) > weight(kept):
                 self._kept_chains[chain.name] = chain
-                if len(self._kept_chains) > MAX_CHAINS:
+                if len(self._kept_chains) > self.policy.max_chains:
                     del self._kept_chains[next(iter(self._kept_chains))]
                 rows.append(chain_row(self.policy.node, now_ns, chain))
         history = [history_row(self.policy.node, now_ns, chain) for chain in self._unsaved]

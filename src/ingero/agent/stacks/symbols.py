@@ -105,7 +105,8 @@ class _Mapped:
 class Symbolizer:
     """Resolves addresses of running processes. Mappings are kept per process, symbols per file, both bounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_again_s: float = _READ_AGAIN_S) -> None:
+        self.read_again_s = read_again_s
         self._processes: dict[int, _Mapped] = {}
         self._tables: dict[FileId, FunctionTable | None] = {}
 
@@ -118,7 +119,7 @@ class Symbolizer:
         compiled kernels and broken frame chains are in no file at all."""
         wanted = list(addresses)
         process = self._processes.get(pid)
-        is_old = process is None or time.monotonic() - process.read_s >= _READ_AGAIN_S
+        is_old = process is None or time.monotonic() - process.read_s >= self.read_again_s
         if process is None or (
             is_old and any(_region_of(process.regions, address) is None for address in wanted)
         ):

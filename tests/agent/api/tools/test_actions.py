@@ -3,8 +3,9 @@
 import json
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
@@ -69,16 +70,22 @@ async def test_report_absent_whole_broken_large_and_closed(here: AgentContext) -
             await ask(here, "get_test_report")
 
 
+class PagerDuty(NamedTuple):
+    context: AgentContext
+    events: list[Any]
+    answers: list[web.Response]
+
+
 @pytest.fixture
 async def pagerduty(
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[tuple[list[Any], list[web.Response]]]:
-    """A server in the place of PagerDuty: what it was told, and what it will answer."""
-    heard: list[Any] = []
+    here: AgentContext, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PagerDuty]:
+    """A server in place of PagerDuty, with the events it received and the replies it will send."""
+    events: list[Any] = []
     answers: list[web.Response] = []
 
     async def enqueue(request: web.Request) -> web.Response:
-        heard.append(await request.json())
+        events.append(await request.json())
         return answers.pop()
 
     app = web.Application()
@@ -88,29 +95,25 @@ async def pagerduty(
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    monkeypatch.setattr(
-        "ingero.agent.api.tools.actions.PAGERDUTY_URL", f"http://127.0.0.1:{port}/v2/enqueue"
-    )
     monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
-    yield heard, answers
+    context = replace(here, pagerduty_url=f"http://127.0.0.1:{port}/v2/enqueue")
+    yield PagerDuty(context, events, answers)
     await runner.cleanup()
 
 
-async def test_a_page_is_sent_as_an_event_and_its_key_told_back(
-    here: AgentContext, pagerduty: tuple[list[Any], list[web.Response]]
-) -> None:
-    heard, answers = pagerduty
-    answers += [web.json_response({}, status=202), web.json_response({}, status=202)]
-    told = await ask(here, "pagerduty_trigger", **PAGE)
-    assert told.data is not None
-    assert told.data["status"] == "accepted"
-    assert uuid.UUID(told.data["dedup_key"]).version == 4
+async def test_a_page_is_sent_as_an_event_and_its_key_is_returned(pagerduty: PagerDuty) -> None:
+    here, events = pagerduty.context, pagerduty.events
+    pagerduty.answers[:] = [web.json_response({}, status=202), web.json_response({}, status=202)]
+    sent = await ask(here, "pagerduty_trigger", **PAGE)
+    assert sent.data is not None
+    assert sent.data["status"] == "accepted"
+    assert uuid.UUID(sent.data["dedup_key"]).version == 4
     payload = {**PAGE, "source": "ingero", "custom_details": {}}
-    assert heard == [
+    assert events == [
         {
             "routing_key": KEY,
             "event_action": "trigger",
-            "dedup_key": told.data["dedup_key"],
+            "dedup_key": sent.data["dedup_key"],
             "payload": payload,
         }
     ]
@@ -123,15 +126,15 @@ async def test_a_page_is_sent_as_an_event_and_its_key_told_back(
         custom_details={"job": "a"},
     )
     assert again.data == {"dedup_key": "same", "status": "accepted"}
-    assert heard[1]["payload"] == {**PAGE, "source": "n1", "custom_details": {"job": "a"}}
+    assert events[1]["payload"] == {**PAGE, "source": "n1", "custom_details": {"job": "a"}}
 
 
-async def test_a_refused_page_never_shows_the_key(
-    here: AgentContext, pagerduty: tuple[list[Any], list[web.Response]]
-) -> None:
-    pagerduty[1].append(web.Response(status=400, text=json.dumps({"message": f"bad key {KEY}"})))
+async def test_a_refused_page_never_shows_the_key(pagerduty: PagerDuty) -> None:
+    pagerduty.answers.append(
+        web.Response(status=400, text=json.dumps({"message": f"bad key {KEY}"}))
+    )
     with pytest.raises(ToolRefused, match="PagerDuty answered 400") as refused:
-        await ask(here, "pagerduty_trigger", **PAGE)
+        await ask(pagerduty.context, "pagerduty_trigger", **PAGE)
     assert KEY not in str(refused.value)
 
 
@@ -144,7 +147,7 @@ async def test_paging_needs_a_known_caller_a_key_and_a_server(
     with pytest.raises(ToolRefused, match="a caller we know"):
         await ask(AgentContext(db=here.db, may_page=False), "pagerduty_trigger", **PAGE)
     monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
-    monkeypatch.setattr("ingero.agent.api.tools.actions.PAGERDUTY_URL", "http://127.0.0.1:1/")
+    here = replace(here, pagerduty_url="http://127.0.0.1:1/")
     with pytest.raises(ToolRefused, match="was not reached") as refused:
         await ask(here, "pagerduty_trigger", **PAGE)
     assert KEY not in str(refused.value)

@@ -1,5 +1,6 @@
 """`get_causal_chains`: whose, since when, how bad, why, what to do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.support.asking import CHAIN, START_NS, ask, calls, data_of, trace
@@ -76,10 +77,10 @@ async def test_chosen_processes_are_derived_as_explain_does(tmp_path: Path) -> N
 
 
 async def test_nothing_slow_an_unknown_process_and_too_many_events_are_told_apart(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path,
 ) -> None:
     here = AgentContext(db=trace(tmp_path / "t.db", calls(20)))
     assert "nothing in 20 events was slow" in ((await ask(here, "get_causal_chains")).text or "")
     assert "no events of process 7" in ((await ask(here, "get_causal_chains", pid=7)).text or "")
-    monkeypatch.setattr("ingero.agent.api.tools.chains.AGGREGATE_ABOVE_EVENTS", 10)
+    here = replace(here, aggregate_above_events=10)
     assert "20 events are too many" in ((await ask(here, "get_causal_chains")).text or "")

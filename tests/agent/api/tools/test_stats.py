@@ -87,10 +87,10 @@ async def test_a_minute_that_began_before_the_window_is_not_counted_into_it(tmp_
 
 
 async def test_above_the_limit_totals_stand_in_for_percentiles_also_without_buckets(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("ingero.agent.api.tools.stats.AGGREGATE_ABOVE_EVENTS", 10)
-    data = await data_of(AgentContext(db=trace(tmp_path / "t.db", calls(20))), "get_trace_stats")
+    db = trace(tmp_path / "t.db", calls(20))
+    data = await data_of(AgentContext(db=db, aggregate_above_events=10), "get_trace_stats")
     assert (data["mode"], data["ops"][0]["count"], data["ops"][0]["avg_us"]) == (
         "aggregate",
         20,

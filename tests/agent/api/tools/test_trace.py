@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,19 +97,15 @@ async def test_sql_is_bounded_in_rows_bytes_and_kind(tmp_path: Path) -> None:
             await ask(here, "run_sql", query=query, limit=limit)
 
 
-async def test_a_question_that_takes_too_long_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_question_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     endless = (
         "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
     )
-    monkeypatch.setattr("ingero.agent.api.tools.trace.READ_TIMEOUT_S", 0.2)
-    monkeypatch.setattr("ingero.agent.api.tools.context.READ_TIMEOUT_S", 0.0)
-    here = AgentContext(db=trace(tmp_path / "t.db", calls(20_000)))
+    here = AgentContext(db=trace(tmp_path / "t.db", calls(20_000)), read_timeout_s=0.2)
     with pytest.raises(ToolRefused, match="the query was stopped"):
         await ask(here, "run_sql", query=endless)
     with pytest.raises(Unavailable, match="no answer within 0 s; ask about a shorter time"):
-        await ask(here, "get_stacks")
+        await ask(replace(here, read_timeout_s=0.0), "get_stacks")
 
 
 async def test_a_locked_trace_is_not_called_damaged(tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ from typing import Annotated, Any
 import aiohttp
 import msgspec
 
-from ingero.agent.api.tools.context import AgentContext, Compact, Told, told
+from ingero.agent.api.tools.context import AgentContext, Compact, ToolAnswer, make_answer
 from ingero.agent.checks import run_checks
 from ingero.config.ingero import PAGERDUTY_VARIABLE
 from ingero.core.sanitise import PREAMBLE, traced
 from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.tools.tool import ToolRefused
 
-PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 MAX_DETAIL_BYTES = 256 * 1024
 MAX_REPLY_BYTES = 64 * 1024
 PAGE_TIMEOUT_S = 10.0
@@ -34,7 +33,7 @@ class Nothing(msgspec.Struct):
     """A question without arguments."""
 
 
-async def get_check(context: AgentContext, question: Nothing) -> Told:
+async def get_check(context: AgentContext, question: Nothing) -> ToolAnswer:
     """Whether this node can be traced: kernel, privileges, probes, driver, libraries, processes; one line each."""
     lines = [PREAMBLE]
     for check in await asyncio.to_thread(run_checks, context.db):
@@ -44,7 +43,7 @@ async def get_check(context: AgentContext, question: Nothing) -> Told:
         )  # processes choose what they load
         advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
         lines.append(f"[{mark}] {check.name}: {value}{advice}")
-    return Told(text="\n".join(lines))
+    return ToolAnswer(text="\n".join(lines))
 
 
 class DemoQuestion(msgspec.Struct):
@@ -55,18 +54,20 @@ class DemoQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def run_demo(context: AgentContext, question: DemoQuestion) -> Told:
+async def run_demo(context: AgentContext, question: DemoQuestion) -> ToolAnswer:
     """Play a simulated single-node scenario through the ordinary statistics, to see what a finding looks like."""
     if context.play_scenario is None:
         raise ToolRefused("unavailable", "scenarios are not available here", status=503)
-    return told(await asyncio.to_thread(context.play_scenario, question.scenario), question.tsc)
+    return make_answer(
+        await asyncio.to_thread(context.play_scenario, question.scenario), question.tsc
+    )
 
 
-async def get_test_report(context: AgentContext, question: Nothing) -> Told:
+async def get_test_report(context: AgentContext, question: Nothing) -> ToolAnswer:
     """The report that the last hardware test run left behind, when there is one."""
     path = context.report
     if not path.is_file():
-        return Told(text=f"no hardware test report at {path}")
+        return ToolAnswer(text=f"no hardware test report at {path}")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_REPORT_BYTES + 1)
@@ -79,7 +80,7 @@ async def get_test_report(context: AgentContext, question: Nothing) -> Told:
         if len(content) > MAX_REPORT_BYTES:
             raise ToolRefused("too_large", f"{path} is larger than 1 MiB", status=413) from None
         raise ToolRefused("bad_report", f"{path} is not a report: {error}") from None
-    return Told(data=report)
+    return ToolAnswer(data=report)
 
 
 class PageQuestion(msgspec.Struct):
@@ -103,7 +104,7 @@ class PageQuestion(msgspec.Struct):
     ] = {}
 
 
-async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> Told:
+async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> ToolAnswer:
     """Page the on-call person through PagerDuty. Only when a person asked for it: it wakes somebody up."""
     if question.severity not in SEVERITIES:
         raise ToolRefused("bad_argument", f"severity must be one of {', '.join(SEVERITIES)}")
@@ -132,17 +133,17 @@ async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> To
             "custom_details": question.custom_details,
         },
     }
-    await _send(event)
-    return Told(data={"dedup_key": dedup, "status": "accepted"})
+    await _send(context.pagerduty_url, event)
+    return ToolAnswer(data={"dedup_key": dedup, "status": "accepted"})
 
 
-async def _send(event: dict[str, Any]) -> None:
+async def _send(url: str, event: dict[str, Any]) -> None:
     """Post to PagerDuty; the key never appears in an error."""
     timeout = aiohttp.ClientTimeout(total=PAGE_TIMEOUT_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(PAGERDUTY_URL, json=event, allow_redirects=False) as reply,
+            session.post(url, json=event, allow_redirects=False) as reply,
         ):
             text = (await read_reply_beginning(reply, MAX_REPLY_BYTES)).decode(errors="replace")
             status = reply.status

@@ -10,14 +10,13 @@ from ingero.agent.api.tools.context import (
     Compact,
     Pid,
     Since,
-    Told,
+    ToolAnswer,
     from_trace,
+    make_answer,
     nothing_since,
-    told,
 )
 from ingero.contract.chain import severity_order
 from ingero.contract.events import find_op
-from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.sanitise import LINE_BYTES, traced
 from ingero.storage.trace.chain_replay import Span, derive_chains
@@ -35,7 +34,7 @@ class ChainsQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> Told:
+async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
     """Why GPU operations were slow on this node: what happened meanwhile, how sure that is, and what to do.
 
     Worst first, one per node, operation and severity. Recorded chains are shown as recorded; where there are none, and
@@ -45,7 +44,7 @@ async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> 
     return await from_trace(context, question, _chains)
 
 
-def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
+def _chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
     since_ns = context.since_ns(question.since)
     pids = sorted({pid for pid in (question.pid, *question.pids) if pid})
     with context.reading() as connection:
@@ -54,12 +53,12 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
         if not found:
             if not events:
                 return nothing_since(connection, question.since)
-            if events > AGGREGATE_ABOVE_EVENTS:
-                return Told(
+            if events > context.aggregate_above_events:
+                return ToolAnswer(
                     text=f"{events:,} events are too many to derive chains from; narrow `since`, or use run_sql"
                 )
             if pids and not any(has_events(connection, pid) for pid in pids):
-                return Told(
+                return ToolAnswer(
                     text=f"no events of process {', '.join(map(str, pids))}; get_trace_stats lists the processes"
                 )
             found = derive_chains(connection, Span(since_ns), pids)
@@ -67,13 +66,13 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> Told:
         limit = question.top_n or DEFAULT_SHOWN
         shown = best if limit < 0 else best[:limit]
         if not shown:
-            return Told(
+            return ToolAnswer(
                 text=f"no causal chains: nothing in {events:,} events was slow with a cause we can see; "
                 "get_trace_stats has the latencies"
             )
         processes = _processes(connection, shown)
     chains = [_chain(chain, processes.get((chain.node, chain.chain.pid))) for chain in shown]
-    return told({"chains": chains, "total": len(best)}, question.tsc, has_traced=True)
+    return make_answer({"chains": chains, "total": len(best)}, question.tsc, has_traced=True)
 
 
 def best_chains(chains: list[RecordedChain]) -> list[RecordedChain]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, count_canaries, traced
 from ingero.core.units import parse_since_ns
@@ -23,6 +24,7 @@ from ingero.transport.fanout.nodes import FanoutPolicy
 from ingero.transport.tools.tool import ToolRefused
 
 MAX_ANSWER_BYTES = 1 << 20
+PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 NO_TRACE = "there is no trace on this machine yet; `sudo ingero trace --record` records one"
 log = logging.getLogger(__name__)
 
@@ -47,12 +49,15 @@ class AgentContext:
     may_page: bool = True
     pagerduty_key: Callable[[], str | None] = lambda: None
     now_ns: Callable[[], int] = time.time_ns
+    read_timeout_s: float = READ_TIMEOUT_S
+    aggregate_above_events: int = AGGREGATE_ABOVE_EVENTS
+    pagerduty_url: str = PAGERDUTY_URL
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """The trace, for a bounded time; what a damaged file makes us say is marked as data, for it quotes the file."""
         try:
-            with reading(self.db, READ_TIMEOUT_S) as connection:
+            with reading(self.db, self.read_timeout_s) as connection:
                 yield connection
         except ForeignFile as error:
             raise ToolRefused(
@@ -69,7 +74,7 @@ class AgentContext:
             raise ToolRefused("bad_argument", f"since: {error}") from None
 
 
-class Told(msgspec.Struct):
+class ToolAnswer(msgspec.Struct):
     """An answer: `data` for programs; `text` only where the answer is prose or a table."""
 
     data: dict[str, Any] | None = None
@@ -77,26 +82,28 @@ class Told(msgspec.Struct):
 
 
 async def from_trace(
-    context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], Told]
-) -> Told:
+    context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], ToolAnswer]
+) -> ToolAnswer:
     """Answered beside the event loop; a hint where nothing was recorded yet."""
     if not context.db.exists():
-        return Told(text=NO_TRACE)
+        return ToolAnswer(text=NO_TRACE)
     return await asyncio.to_thread(answer, context, question)
 
 
-def nothing_since(connection: sqlite3.Connection, since: str) -> Told:
+def nothing_since(connection: sqlite3.Connection, since: str) -> ToolAnswer:
     """Why there is nothing to tell, and where there would be something."""
     covered = covered_ns(connection)
     if covered is None:
-        return Told(text="the trace holds no events; `sudo ingero trace --record` records some")
+        return ToolAnswer(
+            text="the trace holds no events; `sudo ingero trace --record` records some"
+        )
     first, last = map(rfc3339, covered)
-    return Told(
+    return ToolAnswer(
         text=f"no events in the last {since}: the trace goes from {first} to {last}; leave `since` out"
     )
 
 
-def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
+def make_answer(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> ToolAnswer:
     """An answer in long or short keys, refused when it is too large to be useful."""
     shown = compact(data) if tsc else data
     if has_traced:
@@ -110,7 +117,7 @@ def told(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> Told:
         )
     if has_traced:
         audit(encoded.decode())
-    return Told(data=shown)
+    return ToolAnswer(data=shown)
 
 
 def audit(answer: str) -> None:
@@ -120,6 +127,6 @@ def audit(answer: str) -> None:
         log.info("traced_text_reads_like_instructions", extra={"passages": found})
 
 
-def to_text(answer: Told) -> str:
+def to_text(answer: ToolAnswer) -> str:
     """What an assistant reads."""
     return answer.text if answer.text is not None else msgspec.json.encode(answer.data).decode()

@@ -6,8 +6,16 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
-from ingero.agent.api.tools.context import MAX_ANSWER_BYTES, AgentContext, Compact, Pid, Told, audit
+from ingero.agent.api.tools.context import (
+    MAX_ANSWER_BYTES,
+    AgentContext,
+    Compact,
+    Pid,
+    ToolAnswer,
+    audit,
+)
 from ingero.agent.api.tools.trace import column_name
+from ingero.contract import api_paths
 from ingero.contract.chain import SEVERITIES, severity_order
 from ingero.contract.node_api import ChainRow, Chains, QueryReply
 from ingero.core.clocks.skew import skew_warnings, unsure_nodes
@@ -45,7 +53,7 @@ class FleetQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
+async def query_fleet(context: AgentContext, question: FleetQuestion) -> ToolAnswer:
     """Ask all configured nodes at once: their causal chains, operations, overview, or one SQL statement.
 
     For "which node": chains lists the worst first, with node, what was slow and why. Warnings about silent nodes and
@@ -92,7 +100,7 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> Told:
     text = "\n".join([*head, PREAMBLE, *kind.lines(question, merge, found)])
     _bounded(len(text.encode()))
     audit(text)
-    return Told(text=text)
+    return ToolAnswer(text=text)
 
 
 def _bounded(size_bytes: int) -> int:
@@ -115,11 +123,12 @@ def _asked(question: FleetQuestion) -> Question:
         sql = question.query or question.sql
         if not sql:
             raise ToolRefused("bad_argument", "action sql needs `query`")
-        return Question("/api/v1/query", {"sql": sql, "limit": question.limit})
+        return Question(api_paths.NODE_QUERY, {"sql": sql, "limit": question.limit})
     if action == "overview":
-        return Question("/api/v1/overview")
+        return Question(api_paths.NODE_OVERVIEW)
     pid = f"&pid={question.pid}" if question.pid and action == "ops" else ""
-    return Question(f"/api/v1/{action}?since={question.since}{pid}")
+    path = api_paths.NODE_OPS if action == "ops" else api_paths.NODE_CHAINS
+    return Question(f"{path}?since={question.since}{pid}")
 
 
 @dataclass(frozen=True, slots=True)

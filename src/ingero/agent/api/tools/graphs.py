@@ -12,10 +12,10 @@ from ingero.agent.api.tools.context import (
     AgentContext,
     Compact,
     Since,
-    Told,
+    ToolAnswer,
     from_trace,
+    make_answer,
     nothing_since,
-    told,
 )
 from ingero.contract.events import Source, op_name
 from ingero.contract.node_api import GraphEvent
@@ -47,7 +47,7 @@ class LifecycleQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def graph_lifecycle(context: AgentContext, question: LifecycleQuestion) -> Told:
+async def graph_lifecycle(context: AgentContext, question: LifecycleQuestion) -> ToolAnswer:
     """The CUDA graphs of one process in order of time: captures, instantiations, launches, and launches per capture.
 
     A graph that is captured again and again is paid for each time; launches of one graph in a row are one line.
@@ -55,7 +55,7 @@ async def graph_lifecycle(context: AgentContext, question: LifecycleQuestion) ->
     return await from_trace(context, question, _lifecycle)
 
 
-def _lifecycle(context: AgentContext, question: LifecycleQuestion) -> Told:
+def _lifecycle(context: AgentContext, question: LifecycleQuestion) -> ToolAnswer:
     since_ns = context.since_ns(question.since)
     with context.reading() as connection:
         totals = count_graph_calls(connection, since_ns, question.pid)
@@ -68,7 +68,7 @@ def _lifecycle(context: AgentContext, question: LifecycleQuestion) -> Told:
     captures = totals.get(BEGIN_CAPTURE, 0)
     replays = f", {totals.get(LAUNCH, 0) / captures:.1f} launches per capture" if captures else ""
     counted = ", ".join(f"{count} {op_name(Source.GRAPH, op)}" for op, count in totals.items())
-    return Told(text="\n".join([*lines, f"total: {counted}{replays}"]))
+    return ToolAnswer(text="\n".join([*lines, f"total: {counted}{replays}"]))
 
 
 class FrequencyQuestion(msgspec.Struct):
@@ -83,7 +83,7 @@ class FrequencyQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def graph_frequency(context: AgentContext, question: FrequencyQuestion) -> Told:
+async def graph_frequency(context: AgentContext, question: FrequencyQuestion) -> ToolAnswer:
     """How often each CUDA graph executable of a process is launched: hot, cold or never; pool size and re-captures.
 
     HOT is launched more often than the median executable and at least once a second.
@@ -91,7 +91,7 @@ async def graph_frequency(context: AgentContext, question: FrequencyQuestion) ->
     return await from_trace(context, question, _frequency)
 
 
-def _frequency(context: AgentContext, question: FrequencyQuestion) -> Told:
+def _frequency(context: AgentContext, question: FrequencyQuestion) -> ToolAnswer:
     since_ns = context.since_ns(question.since)
     window_ns = int(question.window_seconds * 1e9)
     if since_ns:
@@ -116,7 +116,7 @@ def _frequency(context: AgentContext, question: FrequencyQuestion) -> Told:
     }  # fmt: skip
     if len(used) > MAX_EXECUTABLES:
         data["more"] = f"only the {MAX_EXECUTABLES} launched most often"
-    return told(data, question.tsc)
+    return make_answer(data, question.tsc)
 
 
 def _class(use: GraphUse, rate: float, middle: float) -> str:
@@ -125,12 +125,12 @@ def _class(use: GraphUse, rate: float, middle: float) -> str:
     return "HOT" if rate > middle and rate >= HOT_RATE_PER_S else "cold"
 
 
-def _no_graphs(connection: sqlite3.Connection, pid: int, since: str, since_ns: int) -> Told:
+def _no_graphs(connection: sqlite3.Connection, pid: int, since: str, since_ns: int) -> ToolAnswer:
     if not count_events(connection, since_ns):
         return nothing_since(connection, since)
     others = ", ".join(map(str, graph_pids(connection, since_ns, 8)))
     where = f"these did: {others}" if others else "nobody did"
-    return Told(text=f"process {pid} used no CUDA graphs in this part of the trace; {where}")
+    return ToolAnswer(text=f"process {pid} used no CUDA graphs in this part of the trace; {where}")
 
 
 def _run_of(event: GraphEvent) -> tuple[Any, ...]:

@@ -9,13 +9,12 @@ from ingero.agent.api.tools.context import (
     AgentContext,
     Compact,
     Since,
-    Told,
+    ToolAnswer,
     from_trace,
+    make_answer,
     nothing_since,
-    told,
 )
 from ingero.contract.events import OP_TEXT, find_op, op_name, source_name
-from ingero.contract.node_api import AGGREGATE_ABOVE_EVENTS
 from ingero.contract.timestamps import rfc3339
 from ingero.core.recording.latency import OpSummary, summarise
 from ingero.core.sanitise import traced
@@ -37,7 +36,7 @@ class StatsQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> Told:
+async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> ToolAnswer:
     """Latency of every CUDA, driver and host operation on this node: count, p50/p95/p99, share of wall time, anomalies.
 
     Start here: it shows which operation of which process and rank is slow, how often, and whether slow calls come every
@@ -47,7 +46,7 @@ async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> Tol
     return await from_trace(context, question, _stats)
 
 
-def _stats(context: AgentContext, question: StatsQuestion) -> Told:
+def _stats(context: AgentContext, question: StatsQuestion) -> ToolAnswer:
     since_ns = context.since_ns(question.since)
     with context.reading() as connection:
         rows = count_events(connection, since_ns)
@@ -57,7 +56,7 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
         kept = kept_events(connection, max(since_ns, covered[0]), covered[1])
         is_selective = kept.counted > kept.stored
         system = system_now(connection, context.now_ns())
-        is_measured = rows <= AGGREGATE_ABOVE_EVENTS
+        is_measured = rows <= context.aggregate_above_events
         ops = _measured(connection, since_ns) if is_measured else _counted(connection, since_ns)
         data: dict[str, Any] = {
             "mode": "percentile" if is_measured else "aggregate",
@@ -76,7 +75,7 @@ def _stats(context: AgentContext, question: StatsQuestion) -> Told:
         if is_measured and is_selective:
             data["totals"] = _counted(connection, since_ns)[:MAX_OPS]
     data["descriptions"] = _descriptions(data["ops"])
-    return told(data, question.tsc, has_traced=True)
+    return make_answer(data, question.tsc, has_traced=True)
 
 
 def _counted(connection: sqlite3.Connection, since_ns: int) -> list[dict[str, Any]]:

@@ -13,17 +13,16 @@ from ingero.agent.api.tools.context import (
     Compact,
     Pid,
     Since,
-    Told,
+    ToolAnswer,
     from_trace,
+    make_answer,
     nothing_since,
-    told,
 )
 from ingero.contract.events import SUMMED_ARG0_OPS, find_op, find_source, op_name, source_name
 from ingero.core.recording.stacks import decode_frames
 from ingero.core.sanitise import LINE_BYTES, clean, traced, traced_list
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
-from ingero.storage.trace.node_view import READ_TIMEOUT_S
 from ingero.storage.trace.query import count_events
 from ingero.storage.trace.stacks import StackUse, read_stacks
 from ingero.transport.tools.tool import ToolRefused
@@ -38,7 +37,7 @@ class SqlQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
+async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
     """Ask this node's trace database in SQL (SQLite, read-only). Times and durations are nanoseconds.
 
     Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash, node, rank, comm),
@@ -49,9 +48,11 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
     column. Names: JOIN ops o ON o.source_id = e.source AND o.op_id = e.op.
     """
     if not context.db.exists():
-        return Told(text=NO_TRACE)
+        return ToolAnswer(text=NO_TRACE)
     began = time.perf_counter()
-    limits = QueryLimits(timeout_s=READ_TIMEOUT_S, max_rows=question.limit, max_bytes=MAX_SQL_BYTES)
+    limits = QueryLimits(
+        timeout_s=context.read_timeout_s, max_rows=question.limit, max_bytes=MAX_SQL_BYTES
+    )
     has_left = threading.Event()
     try:
         result = await asyncio.to_thread(
@@ -74,7 +75,9 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> Told:
         "duration_ms": round((time.perf_counter() - began) * 1e3, 1),
     }
     columns = [column_name(name) for name in result.columns]
-    return told({"meta": meta, "columns": columns, "data": rows}, question.tsc, has_traced=True)
+    return make_answer(
+        {"meta": meta, "columns": columns, "data": rows}, question.tsc, has_traced=True
+    )
 
 
 def column_name(name: str) -> str:
@@ -93,7 +96,7 @@ class StacksQuestion(msgspec.Struct):
     tsc: Compact = True
 
 
-async def get_stacks(context: AgentContext, question: StacksQuestion) -> Told:
+async def get_stacks(context: AgentContext, question: StacksQuestion) -> ToolAnswer:
     """Which code made the calls: call stacks with counts and latencies (microseconds), most time first.
 
     Frames run from the call outwards: `forward (train.py:47)` is Python, `cudaMalloc (libcudart.so.12)` is native.
@@ -101,7 +104,7 @@ async def get_stacks(context: AgentContext, question: StacksQuestion) -> Told:
     return await from_trace(context, question, _stacks)
 
 
-def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
+def _stacks(context: AgentContext, question: StacksQuestion) -> ToolAnswer:
     since_ns = context.since_ns(question.since)
     source, op = _source(question.source), None
     if question.op:
@@ -123,7 +126,7 @@ def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
             connection, since_ns, source, op, question.pid or None, question.limit + 1
         )
     if not found:
-        return Told(
+        return ToolAnswer(
             text="no call stacks of such calls were recorded; `sudo ingero trace --record` keeps those of slow ones"
         )
     note = (
@@ -132,7 +135,7 @@ def _stacks(context: AgentContext, question: StacksQuestion) -> Told:
         else {}
     )
     stacks = [_stack(stack) for stack in found[: question.limit]]
-    return told({"stacks": stacks, **note}, question.tsc, has_traced=True)
+    return make_answer({"stacks": stacks, **note}, question.tsc, has_traced=True)
 
 
 def _source(name: str) -> int | None:

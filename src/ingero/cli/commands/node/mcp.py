@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
-from ingero.agent.api.tools.context import AgentContext, Told, to_text
+from ingero.agent.api.tools.context import AgentContext, ToolAnswer, to_text
 from ingero.cli.foreground import run_stdio
 from ingero.cli.params import AS_JSON, TRACE_DB
 from ingero.cli.show.table import print_json, print_summaries
@@ -197,7 +197,7 @@ def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool
         return 0
     context = agent_context(trace_database(db), may_page=True)
     answer = asyncio.run(call(by_name(AGENT_TOOLS, name), context, parse_pairs(pairs), lax=True))
-    assert isinstance(answer, Told)
+    assert isinstance(answer, ToolAnswer)
     if as_json:
         print_json(msgspec.to_builtins(answer))
     else:
