@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.fleet.test_backends import write_pair
 from tests.support.pushes import ANY_PORT, running
+from tests.support.tls_files import write_pair
 
 from ingero.cli.commands.node.check_fleet import check_fleet
 from ingero.cli.commands.services.echo_ask import connect

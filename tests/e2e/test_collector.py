@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.fleet.test_forward import exporter
-from tests.fleet.test_receive import JSON, PB, post
-from tests.support.pushes import as_json, protobuf, running
+from tests.support.pushes import JSON, PB, as_json, forwarding, post, protobuf, running
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.transport.bearer import ListenerToken
@@ -129,7 +127,7 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
 @pytest.mark.parametrize("kind", ["otlp", "otlphttp"])
 async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path) -> None:
     async with collector(tmp_path, "  debug: {verbosity: detailed}", "debug") as (http, grpc, log):
-        changes = exporter(kind, f"127.0.0.1:{grpc if kind == 'otlp' else http}")
+        changes = forwarding(kind, f"127.0.0.1:{grpc if kind == 'otlp' else http}")
         changes["processors"] = {"ingero": {"push_interval": "1s"}}
         async with running(**changes) as fleet:
             base = f"http://{fleet.addresses['http']}/v1"
@@ -152,4 +150,4 @@ async def test_collector_receives_what_fleet_forwards(kind: str, tmp_path: Path)
             async with asyncio.timeout(PATIENCE_S):
                 while not all(text in log.read_text() for text in wanted):
                     await asyncio.sleep(0.05)
-            assert set(fleet._forwarders[0].counters.dropped.values()) == {0}
+            assert set(fleet.exporters.forwarders[0].counters.dropped.values()) == {0}

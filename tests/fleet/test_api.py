@@ -1,21 +1,22 @@
 import asyncio
 import json
 import time
+from functools import partial
 
 import aiohttp
 import pytest
-from tests.fleet.test_receive import PB, post
-from tests.support.pushes import health, loopback_config, protobuf, request, running
+from tests.support.pushes import NEVER_S, PB, health, loopback_config, post, protobuf, request
+from tests.support.pushes import running as running_fleet
 from tests.support.waiting import until_async
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.errors import Unavailable
-from ingero.fleet import api, app
+from ingero.fleet import api
 from ingero.fleet.app import FleetService
 
-pytestmark = pytest.mark.usefixtures("standing_clock")
+running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
 
 async def get(url: str, **options: object) -> tuple[int, str]:
@@ -209,18 +210,14 @@ async def test_service_ends_clean_and_can_start_again() -> None:
     assert len(asyncio.all_tasks()) == 1
 
 
-async def test_fleet_ticks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "TICK_S", 0.1)
-    async with running() as fleet:
+async def test_fleet_ticks_by_itself() -> None:
+    async with running(tick_s=0.1) as fleet:
         fleet.processor.take(health("a", 0.9), None, time.monotonic(), 0)
         await until_async(lambda: fleet.processor.counters.ticks >= 2)
 
 
-async def test_a_second_that_fails_is_counted_and_the_next_one_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(app, "TICK_S", 0.01)
-    async with running() as fleet:
+async def test_a_second_that_fails_is_counted_and_the_next_one_counts() -> None:
+    async with running(tick_s=0.01) as fleet:
         troubles = [RuntimeError("defect")]
         tick = fleet.processor.tick
 

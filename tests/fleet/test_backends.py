@@ -6,23 +6,15 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.fleet.test_receive import PB, post
 from tests.support.pieces import replying_in_pieces
-from tests.support.pushes import ANY_PORT, protobuf, running
+from tests.support.pushes import ANY_PORT, PB, post, protobuf, running
+from tests.support.tls_files import write_pair
 
 from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp.body import Encoding, PartialSuccess, encode_response
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.fleet.app import FleetService
 from ingero.fleet.backends import MAX_REPLY_BYTES, HttpBackend
-
-
-def write_pair(folder: Path, name: str, issued: trustme.LeafCert) -> dict[str, str]:
-    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
-    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
-    key.touch(mode=0o600)
-    key.write_bytes(issued.private_key_pem.bytes())
-    return {"cert_file": str(cert), "key_file": str(key)}
 
 
 async def arrived(fleet: FleetService, node: str) -> None:
@@ -64,7 +56,7 @@ async def test_exporter_takes_up_a_new_certificate(
             front.reload()
             await post(url, protobuf("after", 0.9), PB)
             await arrived(behind, "after")
-            assert set(front._forwarders[0].counters.dropped.values()) == {0}
+            assert set(front.exporters.forwarders[0].counters.dropped.values()) == {0}
 
 
 async def rejected_by_backend(*pieces: bytes) -> int:

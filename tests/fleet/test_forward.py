@@ -3,8 +3,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.fleet.test_receive import JSON, PB, post
-from tests.support.pushes import as_json, protobuf, running
+from tests.support.pushes import JSON, PB, as_json, forwarding, post, protobuf, running
 from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.otlp import values as otlp
@@ -160,26 +159,11 @@ async def test_figures_name_exporter_and_reason() -> None:
     )
 
 
-def exporter(kind: str, endpoint: str, **more: object) -> dict[str, Any]:
-    settings = {"endpoint": endpoint, "tls": {"insecure": True}, **more}
-    pipeline = {"exporters": [kind]}
-    return {
-        "exporters": {kind: settings, "prometheus": None},
-        "service": {
-            "pipelines": {
-                "metrics": {"processors": ["ingero"], **pipeline},
-                "traces": pipeline,
-                "logs": pipeline,
-            }
-        },
-    }
-
-
 @pytest.mark.parametrize(("kind", "listener"), [("otlp", "grpc"), ("otlphttp", "http")])
 async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None:
     """Everything received goes on, JSON and protobuf, metrics and spans, plus Fleet's own series."""
     async with running() as behind:
-        changes = exporter(kind, behind.addresses[listener])
+        changes = forwarding(kind, behind.addresses[listener])
         changes["processors"] = {"ingero": {"push_interval": "1s"}}
         async with running(**changes) as front:
             url = f"http://{front.addresses['http']}/v1"
@@ -214,7 +198,7 @@ async def test_several_exporters_of_a_type_each_get_everything() -> None:
             async with asyncio.timeout(30):
                 while not all("train" in behind.processor.clusters for behind in (near, far)):
                     await asyncio.sleep(0.05)
-            pages = [await series.render() for series in front._series.values()]
+            pages = [await series.render() for series in front.exporters.series.values()]
             assert (
                 pages[0] == pages[1] and b'ingero_node_health_score{cluster_id="train"' in pages[0]
             )
@@ -230,16 +214,16 @@ class _NOBODY:
 
 
 async def _received(fleet: Any) -> bytes:
-    return await fleet._series["prometheus"].render()
+    return await fleet.exporters.series["prometheus"].render()
 
 
 async def test_dead_backend_never_stops_a_push() -> None:
-    changes = exporter("otlphttp", "127.0.0.1:1", sending_queue={"queue_size": 10})
+    changes = forwarding("otlphttp", "127.0.0.1:1", sending_queue={"queue_size": 10})
     async with running(**changes) as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         for i in range(50):
             assert (await post(url, protobuf(f"n{i}", 0.9), PB))[0] == 200
-        (target,) = fleet._forwarders
+        (target,) = fleet.exporters.forwarders
         assert target.queued <= 10
         assert target.counters.dropped["queue_full"] >= 30
         target.policy = ForwardPolicy(max_elapsed_s=0.0)

@@ -1,10 +1,11 @@
 import asyncio
 import random
+from functools import partial
 
 import grpc
 import pytest
-from tests.fleet.test_receive import JSON, PB, post
-from tests.support.pushes import as_json, health, protobuf, running
+from tests.support.pushes import JSON, NEVER_S, PB, as_json, health, post, protobuf
+from tests.support.pushes import running as running_fleet
 
 from ingero.config.fleet_exporters import ClientTlsConfig, ForwardExporterConfig
 from ingero.contract.otlp import values as otlp
@@ -18,7 +19,7 @@ from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush, retry_after
 from ingero.transport.otlp.server_grpc import PATHS, grpc_listener
 from ingero.transport.otlp.server_http import Inbound, Reply
 
-pytestmark = pytest.mark.usefixtures("standing_clock")
+running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
 
 async def export(

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tests.fleet.test_receive import PB, post
-from tests.support.pushes import running
+from tests.support.pushes import PB, post, running
 from tests.support.verdict_pushes import own_time_push
 
 from ingero.config.providers import ProviderLookup, ProviderRules

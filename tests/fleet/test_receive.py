@@ -2,10 +2,11 @@ import gzip
 import json
 import time
 import zlib
+from functools import partial
 
-import aiohttp
 import pytest
-from tests.support.pushes import as_json, protobuf, running
+from tests.support.pushes import JSON, NEVER_S, PB, as_json, post, protobuf
+from tests.support.pushes import running as running_fleet
 from tests.support.shared_data import shared
 from tests.support.waiting import PATIENCE_S
 
@@ -14,26 +15,11 @@ from ingero.contract.otlp.body import Encoding, PartialSuccess, decode_response,
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.segment import PlainRequest
 from ingero.core.health.threshold import ThresholdPolicy
-from ingero.fleet import series
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.series import ReceivedSeries
 
-pytestmark = pytest.mark.usefixtures("standing_clock")
-PB = {"Content-Type": names.PROTOBUF_TYPE}
-JSON = {"Content-Type": names.JSON_TYPE}
-
-
-async def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(url, data=body, headers=headers) as reply,
-    ):
-        return (
-            reply.status,
-            {name.lower(): value for name, value in reply.headers.items()},
-            await reply.read(),
-        )
+running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
 
 async def test_push_answers_both_headers() -> None:
@@ -283,9 +269,8 @@ def test_long_queries_are_not_remembered() -> None:
     assert set(receiver.clusters_by_query) == {b"", b"cluster_id=a"}
 
 
-def test_kept_bodies_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "MAX_KEPT_BODIES", 100)
-    kept = ReceivedSeries("prometheus", 60.0, 1000)
+def test_kept_bodies_are_bounded_in_number() -> None:
+    kept = ReceivedSeries("prometheus", 60.0, 1000, max_bodies=100)
     for number in range(1000):
         kept.offer(MetricsRequest, b"", Encoding.PROTOBUF, Taken("c", f"n{number}"))
         assert len(kept.kept.bodies) <= 100

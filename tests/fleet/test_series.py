@@ -11,7 +11,6 @@ from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
-from ingero.fleet import series
 from ingero.fleet.processor import Taken
 from ingero.fleet.series import ReceivedSeries
 
@@ -72,9 +71,8 @@ async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
     ]
 
 
-async def test_a_scrape_looks_at_the_sockets_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_scrape_looks_at_the_sockets_in_between() -> None:
     """Pushes are answered while a large cluster is shown."""
-    monkeypatch.setattr(series, "_SLICE_S", 0.0)
     found = kept(*(health(f"n{number}", 0.9) for number in range(50)))
     turns = 0
 
@@ -85,7 +83,7 @@ async def test_a_scrape_looks_at_the_sockets_in_between(monkeypatch: pytest.Monk
             await asyncio.sleep(0)
 
     others = asyncio.create_task(count())
-    page = await found.render()
+    page = await found.render(slice_s=0.0)
     others.cancel()
     assert page.count(b"ingero_node_health_score{") == 50
     assert turns >= 50

@@ -8,8 +8,7 @@ import aiohttp
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tests.fleet.test_receive import PB, post
-from tests.support.pushes import protobuf, running
+from tests.support.pushes import PB, post, protobuf, running
 from tests.support.verdict_pushes import START_S, verdicts_of_a_job
 
 from ingero.cli.commands.silence import command

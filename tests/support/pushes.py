@@ -5,14 +5,19 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
+
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_text
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_json, encode_protobuf
-from ingero.fleet.app import FleetService
+from ingero.fleet.app import TICK_S, FleetService
 
 ANY_PORT = "127.0.0.1:0"
+NEVER_S = 3600.0  # longer than any test runs
+PB = {"Content-Type": names.PROTOBUF_TYPE}
+JSON = {"Content-Type": names.JSON_TYPE}
 
 
 def health(
@@ -84,9 +89,39 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
             into[key] = value
 
 
+async def post(url: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers with lower-case names, and body of the reply."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=body, headers=headers) as reply,
+    ):
+        return (
+            reply.status,
+            {name.lower(): value for name, value in reply.headers.items()},
+            await reply.read(),
+        )
+
+
+def forwarding(kind: str, endpoint: str, **more: object) -> dict[str, Any]:
+    """Settings of a Fleet that forwards every signal to `endpoint`."""
+    settings = {"endpoint": endpoint, "tls": {"insecure": True}, **more}
+    pipeline = {"exporters": [kind]}
+    return {
+        "exporters": {kind: settings, "prometheus": None},
+        "service": {
+            "pipelines": {
+                "metrics": {"processors": ["ingero"], **pipeline},
+                "traces": pipeline,
+                "logs": pipeline,
+            }
+        },
+    }
+
+
 @contextlib.asynccontextmanager
-async def running(**changes: Any) -> AsyncIterator[FleetService]:
-    service = FleetService(loopback_config(**changes))
+async def running(*, tick_s: float = TICK_S, **changes: Any) -> AsyncIterator[FleetService]:
+    """A Fleet on loopback; with `tick_s=NEVER_S` it recomputes only when a test calls `tick`."""
+    service = FleetService(loopback_config(**changes), tick_s=tick_s)
     await service.start()
     try:
         yield service

@@ -4,6 +4,7 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -75,3 +76,12 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+def write_pair(folder: Path, name: str, issued: trustme.LeafCert) -> dict[str, str]:
+    """Write a certificate and its key; returns the settings that name them."""
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    cert.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
+    key.touch(mode=0o600)
+    key.write_bytes(issued.private_key_pem.bytes())
+    return {"cert_file": str(cert), "key_file": str(key)}

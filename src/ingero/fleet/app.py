@@ -5,84 +5,54 @@ import contextlib
 import gc
 import logging
 import signal
-import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Self
 
-from ingero.config.fleet import FleetConfig, Listener
+from ingero.config.fleet import FleetConfig
 from ingero.config.fleet_exporters import (
-    DebugExporterConfig,
-    ExporterConfig,
     ForwardExporterConfig,
-    PrometheusExporterConfig,
-    exporter_kind,
 )
-from ingero.config.fleet_listeners import ListenerTlsConfig
 from ingero.config.providers import load_providers
 from ingero.config.rates import encode_rates, load_rates
-from ingero.contract.exposition import Family, render
+from ingero.contract.exposition import render
 from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
-from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.contract.otlp.values import LogsRequest, MetricsRequest
 from ingero.contract.verdict_otlp import verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
-from ingero.fleet.backends import GrpcBackend, HttpBackend
-from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
+from ingero.fleet.exporters import FleetExporters, build_backend
+from ingero.fleet.forward import Forwarder
+from ingero.fleet.listeners import FleetListeners, ListenerSecrets
 from ingero.fleet.metrics import cluster_families, own_series, recording_families, service_families
 from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.providers import with_provider
-from ingero.fleet.receive import Receiver, Sink
+from ingero.fleet.receive import Receiver
 from ingero.fleet.replay import encode_one
-from ingero.fleet.series import ReceivedSeries, series_families
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
 from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog
-from ingero.transport.bearer import ListenerToken, read_token_file
-from ingero.transport.http import HttpListener, TimedProtocol
-from ingero.transport.listen import bind
-from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp.server_http import push_protocol
-from ingero.transport.tls import is_loopback, renew_context, server_context
 
 TICK_S = 1.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Secured:
-    """What SIGHUP reads again for one listener."""
-
-    token: ListenerToken
-    token_file: Path | None
-    context: ssl.SSLContext | None
-    tls: ListenerTlsConfig | None
-
-    @classmethod
-    def read(cls, listener: Listener) -> Self:
-        """Raises AuthError naming the file that is wrong."""
-        token = read_token_file(listener.token_file) if listener.token_file else None
-        context = server_context(listener.tls.files()) if listener.tls else None
-        return cls(ListenerToken(token), listener.token_file, context, listener.tls)
-
-    def reload(self) -> None:
-        if self.token_file is not None:
-            self.token.replace(read_token_file(self.token_file))
-        if self.context is not None and self.tls is not None:
-            renew_context(self.context, self.tls.files())
-
-
 class FleetService:
     """Everything `ingero-fleet` runs. `addresses` holds where each listener ended up."""
 
-    def __init__(self, config: FleetConfig, *, processor: FleetProcessor | None = None) -> None:
+    def __init__(
+        self,
+        config: FleetConfig,
+        *,
+        processor: FleetProcessor | None = None,
+        tick_s: float = TICK_S,
+    ) -> None:
         self.config = config
+        self._tick_s = tick_s
         settings = config.processors.ingero
         self.processor = processor or FleetProcessor(
             settings.policy(),
@@ -90,19 +60,14 @@ class FleetService:
             expected_nodes=settings.quorum.expected_nodes,
             max_clusters=settings.max_clusters,
         )
-        self.addresses: dict[str, str] = {}
-        self._secured: list[_Secured] = []
-        self._listeners: list[HttpListener] = []
-        self._grpc: GrpcListener | None = None
-        self._series: dict[str, ReceivedSeries] = {}
-        self._forwarders: list[Forwarder] = []
-        self._backends: list[HttpBackend | GrpcBackend] = []
-        self._plaintext: list[str] = []
+        self.receiver = Receiver(self.processor)
+        self.exporters = FleetExporters(self.processor.policy.ttl_s)
+        self._listeners = FleetListeners()
+        self.addresses = self._listeners.addresses
         self._ready = False
         self._warned_defaulted = False
         self.failed_ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.receiver = Receiver(self.processor)
         self._unix_offset_s = (
             time.time() - time.monotonic()
         )  # verdicts carry Unix time that never steps back
@@ -125,119 +90,52 @@ class FleetService:
     async def start(self) -> None:
         """Bind every listener, then serve; raises IngeroError and leaves nothing behind."""
         try:
-            self._build_exporters()
+            self.receiver.sinks = self.exporters.build(self.config)
             await self._open_listeners()
         except BaseException:
-            await self._close_listeners()
+            await self._listeners.close()
             raise
-        for forwarder in self._forwarders:
-            forwarder.start()
+        self.exporters.start()
         self._tasks = [
             asyncio.create_task(self._tick_forever()),
             asyncio.create_task(self._report_forever()),
         ]
         self._ready = True
-        if self._plaintext:
-            log.warning("plaintext_listeners", extra={"listeners": ", ".join(self._plaintext)})
+        if self._listeners.plaintext:
+            plaintext = ", ".join(self._listeners.plaintext)
+            log.warning("plaintext_listeners", extra={"listeners": plaintext})
         log.info("fleet_started", extra=self.addresses)
 
-    def _build_exporters(self) -> None:
-        pipelines = self.config.service.pipelines
-        sinks = {
-            name: self._exporter(name, exporter) for name, exporter in self.config.exporters.items()
-        }
-        chosen: tuple[tuple[Kind, tuple[str, ...]], ...] = (
-            (MetricsRequest, pipelines.metrics.exporters),
-            (TracesRequest, pipelines.traces.exporters),
-            (LogsRequest, pipelines.logs.exporters),
-        )
-        self.receiver.sinks = {kind: tuple(sinks[name] for name in names) for kind, names in chosen}
-
-    def _exporter(self, name: str, config: ExporterConfig) -> Sink:
-        if isinstance(config, PrometheusExporterConfig):
-            self._series[name] = ReceivedSeries(
-                name, self.processor.policy.ttl_s, config.max_series
-            )
-            return self._series[name]
-        if isinstance(config, DebugExporterConfig):
-            return DebugSink(config.verbosity)
-        return self._forward(name, config, _backend(name, config))
-
-    def _forward(
-        self, name: str, config: ForwardExporterConfig, backend: HttpBackend | GrpcBackend
-    ) -> Forwarder:
-        retry = config.retry_on_failure
-        policy = ForwardPolicy(
-            queue_size=config.sending_queue.queue_size,
-            queue_bytes=config.sending_queue.max_bytes,
-            initial_s=retry.initial_interval,
-            max_s=retry.max_interval,
-            max_elapsed_s=retry.max_elapsed_time,
-        )
-        forwarder = Forwarder(name, backend.send, policy)
-        self._forwarders.append(forwarder)
-        self._backends.append(backend)
-        return forwarder
-
     async def _open_listeners(self) -> None:
-        """OTLP last: once a push is taken, everything about it can be seen."""
+        """Open OTLP last: once a push is accepted, everything about it can be read."""
         asked = {listener.name: listener for listener in self.config.listeners()}
+        serve, processor = self._listeners.serve_http, self.processor
         if "threshold" in asked:
-            await self._serve(
-                asked["threshold"],
-                lambda token: threshold_app(self.processor, token, self.verdicts),
+            await serve(
+                asked["threshold"], lambda token: threshold_app(processor, token, self.verdicts)
             )
-            await self._serve(asked["admin"], lambda token: admin_app(self.processor, token))
-        await self._serve(
+            await serve(asked["admin"], lambda token: admin_app(processor, token))
+        await serve(
             asked["health"], lambda token: health_app(self.receiver, lambda: self._ready, token)
         )
-        await self._serve(asked["metrics"], lambda token: metrics_app(self._render_own, token))
-        for name, series in self._series.items():
-            await self._serve(asked[name], partial(metrics_app, series.render))
+        await serve(asked["metrics"], lambda token: metrics_app(self._render_own, token))
+        for name, series in self.exporters.series.items():
+            await serve(asked[name], partial(metrics_app, series.render))
         http = self.config.receivers.otlp.protocols.http
         if http is not None:
             fast_path = self.receiver.fast_path(http.max_body_bytes)
             protocol = push_protocol(self.receiver.answer, http.max_body_bytes, fast_path)
             self.receiver.max_requests_per_s = http.max_requests_per_s
             app = receiver_app(self.receiver, http.max_body_bytes)
-            self.receiver.http_token = await self._serve(asked["http"], lambda _: app, protocol)
+            self.receiver.http_token = await serve(asked["http"], lambda _: app, protocol)
         if "grpc" in asked:
-            await self._serve_grpc(asked["grpc"])
-
-    async def _serve(
-        self,
-        listener: Listener,
-        app: Callable[[ListenerToken], Any],
-        protocol: type[TimedProtocol] = TimedProtocol,
-    ) -> ListenerToken:
-        secured = self._secure(listener)
-        serving = HttpListener(
-            app(secured.token), bind(listener.endpoint), secured.context, protocol
-        )
-        self._listeners.append(serving)
-        await serving.start()
-        self.addresses[listener.name] = serving.address
-        return secured.token
-
-    async def _serve_grpc(self, listener: Listener) -> None:
-        self.receiver.grpc_token = self._secure(listener).token
-        tls = listener.tls.files() if listener.tls else None
-        self._grpc = grpc_listener(
-            listener.endpoint, tls, self.receiver.receive_grpc, self.receiver.grpc_headers
-        )
-        await self._grpc.start()
-        self.addresses["grpc"] = self._grpc.address
-
-    def _secure(self, listener: Listener) -> _Secured:
-        if listener.tls is None and not is_loopback(listener.endpoint):
-            self._plaintext.append(f"{listener.name} {listener.endpoint}")
-        secured = _Secured.read(listener)
-        self._secured.append(secured)
-        return secured
+            self.receiver.grpc_token = await self._listeners.serve_grpc(
+                asked["grpc"], self.receiver
+            )
 
     async def _tick_forever(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(self._tick_s)
             try:
                 self._tick(time.monotonic())
             except Exception:  # one bad second must not end all later ones
@@ -300,28 +198,30 @@ class FleetService:
         """Fleet's own series go where received metrics go."""
         while True:
             await asyncio.sleep(self.processor.policy.push_interval_s)
-            if self._forwarders and self.processor.clusters:
+            if self.exporters.forwarders and self.processor.clusters:
                 body = encode_protobuf(own_series(self.processor, time.time_ns()))
                 for sink in self.receiver.sinks.get(MetricsRequest, ()):
                     if isinstance(sink, Forwarder):
                         sink.offer(MetricsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     async def _render_own(self) -> bytes:
-        exporters: list[Family] = forward_families(self._forwarders) + series_families(
-            self._series.values()
-        )
         return render(
             cluster_families(self.processor)
             + verdict_families(self.verdicts)
             + recording_families(self._inputs)
-            + service_families(self.receiver, len(self._plaintext), self.failed_ticks, exporters)
+            + service_families(
+                self.receiver,
+                len(self._listeners.plaintext),
+                self.failed_ticks,
+                self.exporters.families(),
+            )
         )
 
     def reload(self) -> None:
         """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
-        for secured in (*self._secured, *self._backends):
+        for reloaded in (*self._listeners.secrets, *self.exporters.backends):
             try:
-                secured.reload()
+                reloaded.reload()
             except IngeroError as error:
                 log.error("reload_failed", extra={"why": str(error)})
         log.info("reloaded")
@@ -334,27 +234,12 @@ class FleetService:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._grpc is not None:
-            await self._grpc.stop()
-        health = self.addresses.get("health")
-        await asyncio.gather(
-            *(listener.stop() for listener in self._listeners if listener.address != health)
-        )
-        await asyncio.gather(*(forwarder.stop() for forwarder in self._forwarders))
-        await asyncio.gather(*(backend.close() for backend in self._backends))
-        await self._close_listeners()
+        await self._listeners.drain()
+        await self.exporters.stop()
+        await self._listeners.close()
         if self._inputs is not None:
             self._inputs.close()
         log.info("fleet_stopped")
-
-    async def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            await listener.stop()
-            listener.listener.close()
-
-
-def _backend(name: str, config: ForwardExporterConfig) -> HttpBackend | GrpcBackend:
-    return GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
 
 
 def check_files(config: FleetConfig) -> None:
@@ -366,9 +251,12 @@ def check_files(config: FleetConfig) -> None:
             "processors.ingero.verdict.providers_file",
             lambda: load_providers(verdict.providers_file),
         ),
-        *((listener.key, partial(_Secured.read, listener)) for listener in config.listeners()),
         *(
-            (f"exporters.{name}", partial(_backend, name, exporter))
+            (listener.key, partial(ListenerSecrets.read, listener))
+            for listener in config.listeners()
+        ),
+        *(
+            (f"exporters.{name}", partial(build_backend, name, exporter))
             for name, exporter in config.exporters.items()
             if isinstance(exporter, ForwardExporterConfig)
         ),

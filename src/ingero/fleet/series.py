@@ -40,7 +40,7 @@ MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
 MAX_BODY_BYTES: Final = (
     256 << 10
 )  # a larger body holds events (collectives), which are not for scraping
-_SLICE_S: Final = 0.002  # of work between two looks at the sockets
+SLICE_S: Final = 0.002  # of work between two looks at the sockets
 _SLICE_LINES: Final = 500
 _RESOURCE_LABELS: Final = {
     names.NODE_ID: "node_id",
@@ -79,11 +79,13 @@ Families = dict[
 class ReceivedSeries:
     """A sink that remembers what to show."""
 
-    def __init__(self, name: str, ttl_s: float, max_series: int) -> None:
+    def __init__(
+        self, name: str, ttl_s: float, max_series: int, max_bodies: int = MAX_KEPT_BODIES
+    ) -> None:
         self.name = name
         self.ttl_s = ttl_s
         self.max_series = max_series
-        self.kept = KeptBodies(MAX_BODY_BYTES, MAX_KEPT_BYTES, MAX_KEPT_BODIES)
+        self.kept = KeptBodies(MAX_BODY_BYTES, MAX_KEPT_BYTES, max_bodies)
         self.unreadable = 0
         self.dropped_series = 0
         self.series = 0
@@ -98,11 +100,11 @@ class ReceivedSeries:
         """Too large, too many, or not readable after all."""
         return self.kept.dropped + self.unreadable
 
-    async def render(self) -> bytes:
+    async def render(self, slice_s: float = SLICE_S) -> bytes:
         """Everything alive as Prometheus text."""
         self.kept.expire(time.monotonic() - self.ttl_s)
         families: Families = {}
-        total, pause_s = 0, time.perf_counter() + _SLICE_S
+        total, pause_s = 0, time.perf_counter() + slice_s
         for (cluster, _, _), kept in list(self.kept.bodies.items()):
             try:
                 request = decode(MetricsRequest, kept.body, kept.encoding)
@@ -112,7 +114,7 @@ class ReceivedSeries:
             total = self._add(request, cluster, families, total)
             if time.perf_counter() > pause_s:
                 await asyncio.sleep(0)
-                pause_s = time.perf_counter() + _SLICE_S
+                pause_s = time.perf_counter() + slice_s
         self.series = total
         pieces: list[bytes] = []
         for name in sorted(families):

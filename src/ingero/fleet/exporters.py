@@ -1,0 +1,81 @@
+"""The exporters of Fleet's pipelines: series for Prometheus, forwarding to backends, debug output."""
+
+import asyncio
+from collections.abc import Sequence
+
+from ingero.config.fleet import FleetConfig
+from ingero.config.fleet_exporters import (
+    DebugExporterConfig,
+    ExporterConfig,
+    ForwardExporterConfig,
+    PrometheusExporterConfig,
+    exporter_kind,
+)
+from ingero.contract.exposition import Family
+from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
+from ingero.fleet.backends import GrpcBackend, HttpBackend
+from ingero.fleet.forward import DebugSink, Forwarder, ForwardPolicy, forward_families
+from ingero.fleet.receive import Sink
+from ingero.fleet.series import ReceivedSeries, series_families
+
+
+class FleetExporters:
+    """Builds the exporters of a configuration, and starts and stops those that forward."""
+
+    def __init__(self, series_ttl_s: float) -> None:
+        self.series: dict[str, ReceivedSeries] = {}
+        self.forwarders: list[Forwarder] = []
+        self.backends: list[HttpBackend | GrpcBackend] = []
+        self._series_ttl_s = series_ttl_s
+
+    def build(self, config: FleetConfig) -> dict[Kind, Sequence[Sink]]:
+        """Return the exporters of each pipeline; raise IngeroError where one cannot be built."""
+        sinks = {name: self._sink(name, exporter) for name, exporter in config.exporters.items()}
+        pipelines = config.service.pipelines
+        return {
+            MetricsRequest: tuple(sinks[name] for name in pipelines.metrics.exporters),
+            TracesRequest: tuple(sinks[name] for name in pipelines.traces.exporters),
+            LogsRequest: tuple(sinks[name] for name in pipelines.logs.exporters),
+        }
+
+    def _sink(self, name: str, config: ExporterConfig) -> Sink:
+        if isinstance(config, PrometheusExporterConfig):
+            self.series[name] = ReceivedSeries(name, self._series_ttl_s, config.max_series)
+            return self.series[name]
+        if isinstance(config, DebugExporterConfig):
+            return DebugSink(config.verbosity)
+        backend = build_backend(name, config)
+        forwarder = Forwarder(name, backend.send, _policy(config))
+        self.forwarders.append(forwarder)
+        self.backends.append(backend)
+        return forwarder
+
+    def start(self) -> None:
+        """Begin to send what is queued."""
+        for forwarder in self.forwarders:
+            forwarder.start()
+
+    async def stop(self) -> None:
+        """Send what is queued, then close the connections."""
+        await asyncio.gather(*(forwarder.stop() for forwarder in self.forwarders))
+        await asyncio.gather(*(backend.close() for backend in self.backends))
+
+    def families(self) -> list[Family]:
+        """Return the metrics of every exporter."""
+        return forward_families(self.forwarders) + series_families(self.series.values())
+
+
+def build_backend(name: str, config: ForwardExporterConfig) -> HttpBackend | GrpcBackend:
+    """Return the backend of an `otlp` or `otlphttp` exporter; raise IngeroError for wrong files."""
+    return GrpcBackend(config) if exporter_kind(name) == "otlp" else HttpBackend(config)
+
+
+def _policy(config: ForwardExporterConfig) -> ForwardPolicy:
+    retry = config.retry_on_failure
+    return ForwardPolicy(
+        queue_size=config.sending_queue.queue_size,
+        queue_bytes=config.sending_queue.max_bytes,
+        initial_s=retry.initial_interval,
+        max_s=retry.max_interval,
+        max_elapsed_s=retry.max_elapsed_time,
+    )

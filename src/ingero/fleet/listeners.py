@@ -1,0 +1,101 @@
+"""The sockets that Fleet serves: HTTP and gRPC, each with its own token and certificates."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from ingero.config.fleet import Listener
+from ingero.config.fleet_listeners import ListenerTlsConfig
+from ingero.fleet.receive import Receiver
+from ingero.transport.bearer import ListenerToken, read_token_file
+from ingero.transport.http import HttpListener, TimedProtocol
+from ingero.transport.listen import bind
+from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
+from ingero.transport.tls import is_loopback, renew_context, server_context
+
+
+@dataclass(slots=True)
+class ListenerSecrets:
+    """The token and certificates of one listener, which SIGHUP reads again."""
+
+    token: ListenerToken
+    token_file: Path | None
+    context: ssl.SSLContext | None
+    tls: ListenerTlsConfig | None
+
+    @classmethod
+    def read(cls, listener: Listener) -> Self:
+        """Read the files of a listener; raise AuthError naming a file that is wrong."""
+        token = read_token_file(listener.token_file) if listener.token_file else None
+        context = server_context(listener.tls.files()) if listener.tls else None
+        return cls(ListenerToken(token), listener.token_file, context, listener.tls)
+
+    def reload(self) -> None:
+        """Read the files again; raise AuthError and keep what was read before."""
+        if self.token_file is not None:
+            self.token.replace(read_token_file(self.token_file))
+        if self.context is not None and self.tls is not None:
+            renew_context(self.context, self.tls.files())
+
+
+@dataclass(slots=True)
+class FleetListeners:
+    """Every open listener. `addresses` holds the address that each was bound to."""
+
+    addresses: dict[str, str] = field(default_factory=dict)
+    secrets: list[ListenerSecrets] = field(default_factory=list)
+    plaintext: list[str] = field(default_factory=list)  # reachable from elsewhere, without TLS
+    _http: list[HttpListener] = field(default_factory=list)
+    _grpc: GrpcListener | None = None
+
+    async def serve_http(
+        self,
+        listener: Listener,
+        app: Callable[[ListenerToken], Any],
+        protocol: type[TimedProtocol] = TimedProtocol,
+    ) -> ListenerToken:
+        """Bind a listener and serve an application on it; return the token that it requires."""
+        secrets = self._read_secrets(listener)
+        serving = HttpListener(
+            app(secrets.token), bind(listener.endpoint), secrets.context, protocol
+        )
+        self._http.append(serving)
+        await serving.start()
+        self.addresses[listener.name] = serving.address
+        return secrets.token
+
+    async def serve_grpc(self, listener: Listener, receiver: Receiver) -> ListenerToken:
+        """Bind the OTLP listener over gRPC; return the token that it requires."""
+        secrets = self._read_secrets(listener)
+        tls = listener.tls.files() if listener.tls else None
+        self._grpc = grpc_listener(
+            listener.endpoint, tls, receiver.receive_grpc, receiver.grpc_headers
+        )
+        await self._grpc.start()
+        self.addresses[listener.name] = self._grpc.address
+        return secrets.token
+
+    def _read_secrets(self, listener: Listener) -> ListenerSecrets:
+        if listener.tls is None and not is_loopback(listener.endpoint):
+            self.plaintext.append(f"{listener.name} {listener.endpoint}")
+        secrets = ListenerSecrets.read(listener)
+        self.secrets.append(secrets)
+        return secrets
+
+    async def drain(self) -> None:
+        """Stop accepting and answer what is under way, except on the health listener."""
+        if self._grpc is not None:
+            await self._grpc.stop()
+        health = self.addresses.get("health")
+        await asyncio.gather(
+            *(listener.stop() for listener in self._http if listener.address != health)
+        )
+
+    async def close(self) -> None:
+        """Stop every HTTP listener and close its socket."""
+        for listener in self._http:
+            await listener.stop()
+            listener.listener.close()
