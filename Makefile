@@ -44,6 +44,10 @@ check: test ## the same as test
 format: $(READY) ## format and apply safe lint fixes
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
+.PHONY: docs
+docs: $(READY) ## bring the generated parts of docs/ up to date
+	$(BIN)/python -m ingero.cli.reference
+
 .PHONY: lock
 lock: ## pin all dependencies again (hashes, no addresses)
 	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock

@@ -8,14 +8,11 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from tests.test_docs import DOCS, ROOT, all_commands
+from tests.support.commands import SCRIPTS, commands_by_name
 
-from ingero.cli.command_list import COMMANDS
-
-SCRIPTS = ("ingero-fleet", "ingero-echo", "echo-stress", "straggler-sink")
-BY_NAME = dict(
-    zip([*SCRIPTS, *(f"ingero {name}" for name, *_ in COMMANDS)], all_commands(), strict=True)
-)
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BY_NAME = commands_by_name()
 _LINE = re.compile(rf"(?:\$ )?(?:\S+=\S+ )?(?:sudo )?(?:\S*/)?((?:ingero|{'|'.join(SCRIPTS)}) .*)")
 _SHELL = ("|", "&", "&&", ";", ">", ">>")
 

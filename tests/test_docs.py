@@ -1,21 +1,16 @@
 """Documentation is complete: every command, setting, endpoint and metric is described where a reader looks for it."""
 
-import dataclasses
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
+from tests.support.commands import commands_by_name
 
-import ingero.config
 from ingero.cli.command_list import COMMANDS, GROUPS
-from ingero.cli.commands.services import echo as echo_server
-from ingero.cli.commands.services import echo_stress, straggler_sink
-from ingero.cli.commands.services import fleet as fleet_server
+from ingero.cli.reference import PAGES, settings_of
 from ingero.contract import api_paths
-from ingero.core.setting import key_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ingero"
@@ -48,12 +43,20 @@ def test_every_command_is_in_a_group_and_documented() -> None:
 def test_every_setting_is_documented() -> None:
     text = (DOCS / "configuration.md").read_text()
     missing = []
-    for info in pkgutil.iter_modules(ingero.config.__path__, "ingero.config."):
-        for name, value in vars(importlib.import_module(info.name)).items():
-            if dataclasses.is_dataclass(value) and name.endswith("Config"):
-                keys = [key_of(field) for field in dataclasses.fields(value)]
-                missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text]
+    for configuration in ("ingero", "fleet", "echo"):
+        for entry in settings_of(configuration):
+            names = entry.key.split(".")
+            ends = [".".join(names[i:]) for i in range(len(names))]  # tables may shorten a key
+            if not any(f"`{end}`" in text for end in ends):
+                missing.append(entry.key)
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_generated_pages_are_current(page: str) -> None:
+    """`make docs` brings them up to date."""
+    text = (DOCS / page).read_text()
+    assert PAGES[page](text) == text
 
 
 def test_every_endpoint_is_documented() -> None:
@@ -76,7 +79,9 @@ def test_every_environment_variable_is_documented() -> None:
 
 
 def test_every_flag_in_the_documentation_exists() -> None:
-    known = {flag for command in all_commands() for flag in flags_of(command)} | FLAGS_OF_OTHERS
+    known = {
+        flag for command in commands_by_name().values() for flag in flags_of(command)
+    } | FLAGS_OF_OTHERS
     written = {
         f"{page.relative_to(ROOT)}: {flag}"
         for page in [ROOT / "README.md", *DOCS.rglob("*.md")]
@@ -84,12 +89,6 @@ def test_every_flag_in_the_documentation_exists() -> None:
         if flag not in known
     }
     assert written == set()
-
-
-def all_commands() -> list[click.Command]:
-    scripts = (fleet_server.fleet, echo_server.echo, echo_stress.stress, straggler_sink.command)
-    targets = [target.split(":") for *_, target in COMMANDS]
-    return [*scripts, *(getattr(importlib.import_module(module), name) for module, name in targets)]
 
 
 def flags_of(command: click.Command) -> Iterator[str]:

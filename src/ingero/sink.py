@@ -16,6 +16,7 @@ from starlette.routing import Route
 from ingero.contract.api_paths import HEALTHZ, PROMETHEUS, READYZ
 from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
 from ingero.contract.straggler import MAX_LINE_BYTES, decode_envelope
+from ingero.core.setting import setting
 from ingero.errors import MalformedInput
 
 log = logging.getLogger(__name__)
@@ -28,13 +29,38 @@ _READ_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSettings:
-    """`silence_s`: a straggler nobody mentions for this long is forgotten; its agent may be gone."""
+    """The settings of `straggler-sink`, which has flags and no configuration file."""
 
-    socket_path: Path
-    reconnect_delay_s: float = 2.0
-    max_tracked_nodes: int = 10_000
-    readiness_window_s: float = 60.0
-    silence_s: float = 60.0
+    socket_path: Path = setting(
+        flag="--socket-path",
+        computed="the agent's own default",
+        help="Socket that `ingero fleet-push --remediate` opened.",
+    )
+    reconnect_delay_s: float = setting(
+        2.0,
+        duration=True,
+        flag="--reconnect-delay",
+        help="Pause between attempts to connect to the agent.",
+    )
+    max_tracked_nodes: int = setting(
+        10_000,
+        range=(1, None),
+        flag="--max-tracked-nodes",
+        help="Number of nodes to keep; beyond it the oldest is dropped.",
+    )
+    readiness_window_s: float = setting(
+        60.0,
+        duration=True,
+        flag="--readiness-window",
+        help="Time without messages after which /readyz reports that the sink is not ready.",
+    )
+    silence_s: float = setting(
+        60.0,
+        duration=True,
+        flag="--forget-after",
+        help="Time without messages about a straggler after which it is dropped; its agent may "
+        "be gone.",
+    )
 
 
 class Sink:

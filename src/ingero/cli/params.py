@@ -1,38 +1,20 @@
-"""What several commands take: durations, sizes, moments, a trace database, JSON, a log level."""
+"""Options and types that several commands share: durations, sizes, points in time, JSON."""
 
 import datetime
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
-from ingero.config.values import LOG_LEVELS
 from ingero.core.units import parse_duration_s, parse_size_bytes
 
 Decorator: TypeAlias = Callable[[Any], Any]  # click's own are untyped
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-TRACE_DB = click.option(
-    "-d",
-    "--db",
-    type=click.Path(path_type=Path),
-    help="Trace database [default: ~/.ingero/ingero.db].",
-)
-
-
-def log_level_option(default: str | None = "info") -> Decorator:
-    """--log-level, for everything that runs as a service."""
-    return click.option(
-        "--log-level",
-        type=click.Choice(LOG_LEVELS),
-        default=default,
-        help="What goes to standard error.",
-    )
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def stacked(*options: Decorator) -> Decorator:
-    """Several options as one decorator, shown by --help in this order."""
+    """Return several options as one decorator; --help shows them in this order."""
 
     def apply(command: Any) -> Any:
         for option in reversed(options):
@@ -43,7 +25,7 @@ def stacked(*options: Decorator) -> Decorator:
 
 
 class Duration(click.ParamType[float]):
-    """`500ms`, `10s`, `1h30m`, `2d` as seconds."""
+    """A duration such as `500ms`, `10s`, `1h30m` or `2d`, in seconds."""
 
     name = "duration"
 
@@ -62,12 +44,12 @@ class Duration(click.ParamType[float]):
         return (
             seconds
             if seconds or not self._above_zero
-            else self.fail("must be longer than nothing", param, ctx)
+            else self.fail("must not be zero", param, ctx)
         )
 
 
 class Size(click.ParamType[int]):
-    """`500m`, `10g` as bytes."""
+    """A size such as `500m` or `10g`, in bytes."""
 
     name = "size"
 
@@ -81,7 +63,10 @@ class Size(click.ParamType[int]):
 
 
 class Moment(click.ParamType[int]):
-    """`2026-01-15 12:00`, `2026-01-15T12:00:00Z` or `12:00` today, in Unix nanoseconds; local time by default."""
+    """A point in time, in Unix nanoseconds: `2026-01-15 12:00`, or `12:00` for today.
+
+    Without a time zone (`2026-01-15T12:00:00Z`) it is local time.
+    """
 
     name = "time"
 

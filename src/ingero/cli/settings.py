@@ -105,3 +105,4 @@ def default_text(entry: Entry) -> str:
 
 
 TRACE_DB = option_of(IngeroConfig, "store.path", "-d", "--db")
+LOG_LEVEL = option_of(IngeroConfig, "agent.log_level", "--log-level", default="info")

@@ -68,9 +68,7 @@ class FleetBlockConfig:
         metavar="NAME",
         help="Name of the training job that this node works for.",
     )
-    role: str | None = setting(
-        None, help="Role of this node in the job, for example `pp2`; equal roles are compared."
-    )
+    role: str | None = setting(None, help="Role of this node in the job, for example `pp2`.")
     workload_type: str = setting(
         "unknown",
         flag="--fleet-workload-type",

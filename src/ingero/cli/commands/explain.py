@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
-from ingero.cli.params import AS_JSON, TRACE_DB, Duration, Moment
+from ingero.cli.params import AS_JSON, Duration, Moment
+from ingero.cli.settings import TRACE_DB
 from ingero.cli.show.table import print_json, printable, render_table, severity_tag
 from ingero.config.ingero import trace_database
 from ingero.contract.chain import Severity

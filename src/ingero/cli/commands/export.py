@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
-from ingero.cli.params import TRACE_DB, Duration
+from ingero.cli.params import Duration
+from ingero.cli.settings import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
 from ingero.errors import StoreError

@@ -11,7 +11,7 @@ from ingero.agent.api.server import DashboardSettings, serve_until_signal, start
 from ingero.agent.host.gpu import Gpus
 from ingero.agent.host.identity import default_node
 from ingero.agent.host.machine import driver_version
-from ingero.cli.params import TRACE_DB
+from ingero.cli.settings import TRACE_DB
 from ingero.config.ingero import trace_database
 from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError, IngeroError, Unavailable

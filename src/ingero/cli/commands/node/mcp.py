@@ -11,7 +11,8 @@ import msgspec
 from ingero.agent.api.tools.catalogue import AGENT_TOOLS, INSTRUCTIONS, investigate
 from ingero.agent.api.tools.context import AgentContext, ToolAnswer, to_text
 from ingero.cli.foreground import run_stdio
-from ingero.cli.params import AS_JSON, TRACE_DB
+from ingero.cli.params import AS_JSON
+from ingero.cli.settings import TRACE_DB
 from ingero.cli.show.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
 from ingero.contract.names import FLEET_TOKEN_VARIABLE

@@ -2,7 +2,9 @@
 
 import click
 
-from ingero.cli.params import TRACE_DB, Duration, Size, stacked
+from ingero.cli.params import Duration, Size, stacked
+from ingero.cli.settings import TRACE_DB, option_of
+from ingero.config.ingero import IngeroConfig
 
 
 class Pids(click.ParamType[tuple[int, ...]]):
@@ -26,10 +28,7 @@ _PROCESSES = stacked(
         type=Pids(),
         help="Processes to trace, with their children; without it, all that use CUDA.",
     ),
-    click.option(
-        "--node",
-        help="Name of this node; without it, agent.node of ingero.yaml, else the host name.",
-    ),
+    option_of(IngeroConfig, "agent.node", "--node"),
     click.option("--duration", type=Duration(), help="Stop after this time; else on Ctrl-C."),
 )
 _RECORDING = stacked(
@@ -55,12 +54,7 @@ _RECORDING = stacked(
         show_default=True,
         help="Rows to keep per call stack.",
     ),
-    click.option(
-        "--max-db",
-        type=Size(),
-        help="Delete the oldest rows above this size; 0 means no limit; "
-        "without it, store.max_db_size of ingero.yaml applies.",
-    ),
+    option_of(IngeroConfig, "store.max_db_size", "--max-db"),
     click.option(
         "--db-rollover-size",
         type=Size(),

@@ -1,4 +1,4 @@
-"""`ingero-echo`: the durable event store of the cluster, and the care of its data."""
+"""`ingero-echo`: the durable event store of a cluster, with backup, restore and verification."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import click
 
 from ingero.cli.commands.services.echo_ask import ask, mcp
 from ingero.cli.dispatch import run_click
-from ingero.cli.params import AS_JSON, log_level_option
-from ingero.cli.settings import option_of, options_of
+from ingero.cli.params import AS_JSON
+from ingero.cli.settings import LOG_LEVEL, option_of, options_of
 from ingero.config.echo import DEFAULT_DATABASE, EchoConfig
 from ingero.config.merge import merged
 from ingero.errors import ConfigError
@@ -31,7 +31,7 @@ the database. It is never a flag, because process arguments are public.
 
 @click.group("ingero-echo")
 def echo() -> None:
-    """Keep what happened in the cluster, durably, and answer questions about it."""
+    """Store the events of a cluster durably and answer queries about them."""
 
 
 @echo.command("serve", epilog=SERVE_EPILOG)
@@ -39,10 +39,10 @@ def echo() -> None:
     "--config",
     "path",
     type=click.Path(path_type=Path),
-    help="Configuration file (YAML); flags win.",
+    help="Configuration file (YAML); a flag wins over it.",
 )
 @click.option("--auth-token", hidden=True, default=None)
-@log_level_option()
+@LOG_LEVEL
 @AS_JSON
 @options_of(EchoConfig)
 def serve_command(
@@ -52,11 +52,14 @@ def serve_command(
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Receive OTLP, keep it, answer questions. SIGTERM drains, SIGHUP reads tokens
-    and certificates again."""
+    """Receive OTLP, store it and answer queries.
+
+    SIGTERM finishes open requests and stops. SIGHUP reads tokens and certificates again.
+    """
     if auth_token is not None:
         raise ConfigError(
-            "a token on the command line is visible to everybody; use --auth-token-file or INGERO_ECHO_TOKEN"
+            "a token on the command line is visible to every user; "
+            "use --auth-token-file or INGERO_ECHO_TOKEN"
         )
     return _serve(merged(EchoConfig, path, os.environ, flags), as_json, log_level)
 
@@ -99,7 +102,7 @@ def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
 )
 @DB_PATH
 @AS_JSON
-@click.option("--force", is_flag=True, help="Set an existing database aside.")
+@click.option("--force", is_flag=True, help="Move an existing database aside first.")
 @click.argument("source", type=click.Path(path_type=Path))
 def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> int:
     """Put the backup SOURCE in place. Stop Echo first; a journal that continues the backup is kept and loaded."""

@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from ingero.cli.dispatch import run_click
-from ingero.cli.params import log_level_option
-from ingero.cli.settings import options_of
+from ingero.cli.settings import LOG_LEVEL, options_of
 from ingero.config.fleet import FleetConfig
 from ingero.config.loader import load_file, to_mapping
 from ingero.config.merge import entries_of, merged
@@ -34,7 +33,7 @@ Examples:
 )
 @click.option("--print-config", is_flag=True, help="Show the effective configuration and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print configuration and addresses as JSON.")
-@log_level_option()
+@LOG_LEVEL
 @options_of(FleetConfig)
 def fleet(
     path: Path | None,

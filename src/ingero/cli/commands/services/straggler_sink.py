@@ -1,111 +1,62 @@
-"""`straggler-sink`: reads an agent's remediation socket and shows Prometheus who is slow."""
+"""`straggler-sink`: read an agent's remediation socket and serve its stragglers as metrics."""
 
 import asyncio
+import logging
 import signal
 import sys
-from pathlib import Path
+from typing import Any
 
 import click
 
+from ingero.agent.host.sockets import find_socket
 from ingero.cli.dispatch import run_click
-from ingero.cli.params import Duration, log_level_option
+from ingero.cli.settings import LOG_LEVEL, options_of
+from ingero.cli.show.logs import set_up_logging
+from ingero.config.merge import merged
+from ingero.contract.straggler import SOCKET_NAME
+from ingero.sink import Sink, SinkSettings, follow_socket, sink_app
+from ingero.transport.http import HttpListener
+from ingero.transport.listen import bind
+from ingero.transport.tls import is_loopback
+
+log = logging.getLogger(__name__)
 
 
 @click.command()
-@click.option(
-    "--socket-path",
-    type=click.Path(path_type=Path),
-    help="Socket of `ingero fleet-push --remediate`.  [default: the agent's own default]",
-)
+@options_of(SinkSettings)
 @click.option(
     "--listen",
     default="127.0.0.1:9464",
     show_default=True,
     metavar="HOST:PORT",
-    help="Metrics, /healthz and /readyz; :PORT is everywhere.",
+    help="Address of the metrics, /healthz and /readyz; `:PORT` is every address.",
 )
-@click.option(
-    "--reconnect-delay",
-    type=Duration(),
-    default="2s",
-    show_default=True,
-    help="Between tries to reach the agent.",
-)
-@click.option(
-    "--max-tracked-nodes",
-    type=click.IntRange(1),
-    default=10_000,
-    show_default=True,
-    help="The oldest goes first.",
-)
-@click.option(
-    "--readiness-window",
-    type=Duration(),
-    default="60s",
-    show_default=True,
-    help="Silence before /readyz says no.",
-)
-@click.option(
-    "--forget-after",
-    type=Duration(),
-    default="60s",
-    show_default=True,
-    help="A slow node nobody mentions for this long is forgotten.",
-)
-@log_level_option()
-def command(
-    socket_path: Path | None,
-    listen: str,
-    reconnect_delay: float,
-    max_tracked_nodes: int,
-    readiness_window: float,
-    forget_after: float,
-    log_level: str,
-) -> None:
-    """Count the lines of a remediation socket and serve them as metrics. Acts on nothing.
+@LOG_LEVEL
+def command(listen: str, log_level: str, **flags: Any) -> None:
+    """Count the messages of a remediation socket and serve them as metrics.
+
+    The sink only observes: it takes no action on a node.
 
     \b
     Examples:
       straggler-sink
       straggler-sink --socket-path /run/ingero/ingero-remediate.sock --listen :9464
     """
-    from ingero.agent.host.sockets import find_socket
-    from ingero.cli.show.logs import set_up_logging
-    from ingero.contract.straggler import SOCKET_NAME
-    from ingero.sink import Sink, SinkSettings
-
     set_up_logging(log_level)
-    settings = SinkSettings(
-        socket_path=socket_path or find_socket(SOCKET_NAME),
-        reconnect_delay_s=reconnect_delay,
-        max_tracked_nodes=max_tracked_nodes,
-        readiness_window_s=readiness_window,
-        silence_s=forget_after,
-    )
-    asyncio.run(_serve(Sink(settings), listen))
+    flags["socket_path"] = flags["socket_path"] or find_socket(SOCKET_NAME)
+    asyncio.run(_serve(Sink(merged(SinkSettings, None, {}, flags)), listen))
 
 
-async def _serve(sink: object, listen: str) -> None:
-    import logging
-
-    from ingero.sink import Sink, follow_socket, sink_app
-    from ingero.transport.http import HttpListener
-    from ingero.transport.listen import bind
-    from ingero.transport.tls import is_loopback
-
-    assert isinstance(sink, Sink)
+async def _serve(sink: Sink, listen: str) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     listener = HttpListener(sink_app(sink), bind(listen))
     await listener.start()
-    log = logging.getLogger(__name__)
     log.info("sink_started", extra={"metrics": listener.address})
     if not is_loopback(listen):
-        log.warning(
-            "metrics_open",
-            extra={"listen": listen, "reason": "anybody who reaches it can read them"},
-        )
+        reason = "everybody who can reach this address can read the metrics"
+        log.warning("metrics_open", extra={"listen": listen, "reason": reason})
     try:
         await follow_socket(sink, stop)
     finally:
@@ -113,5 +64,5 @@ async def _serve(sink: object, listen: str) -> None:
 
 
 def main() -> int:
-    """The console script."""
+    """Run the console script."""
     return run_click(command, sys.argv[1:], "straggler-sink")

@@ -1,0 +1,92 @@
+"""Help texts are phrases that stand alone; defaults are appended to them, never typed into them."""
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+from tests.support.commands import commands_by_name, without_groups
+
+ALL = dict(without_groups(commands_by_name()))
+NOT_YET_CHECKED = {  # to be emptied: commands whose help texts are still being rewritten
+    "ingero-echo ask", "ingero-echo mcp", "echo-stress", "ingero demo", "ingero status",
+    "ingero blame", "ingero whatif", "ingero explain", "ingero query", "ingero import",
+    "ingero replay", "ingero check", "ingero trace", "ingero run", "ingero annotate",
+    "ingero dashboard", "ingero mcp", "ingero ask", "ingero merge", "ingero export", "ingero up",
+    *(name for name in ALL if name.startswith(("ingero nodes", "ingero silence", "ingero rates"))),
+}  # fmt: skip
+CHECKED = sorted(set(ALL) - NOT_YET_CHECKED)
+LEAST_WORDS = 3
+OPENINGS = """
+    about above after against along although among and around as at because before behind below
+    beneath beside besides between beyond but by despite during except for from if in inside instead
+    into like near nor of off on onto or out outside over since so than that then though through to
+    toward under underneath unless until up upon whether while with within without yet
+""".split()
+RETIRED = """
+    brain desk docket lane shelf told heard speak speaks speaker patience
+""".split()
+_TYPED_DEFAULT = re.compile(r"\[?\bdefaults?\b( is| to|:)|by default[:,]? \d", re.IGNORECASE)
+_REMARK = re.compile(r"`[^`]*`")
+
+
+def help_texts(name: str, command: click.Command) -> Iterator[tuple[str, str, click.Parameter]]:
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and not parameter.hidden:
+            yield f"{name} {parameter.opts[-1]}", parameter.help or "", parameter
+
+
+def problems_of(text: str) -> list[str]:
+    words = re.findall(r"[\w'’-]+", _REMARK.sub("code", text))
+    lower = [word.lower() for word in words]
+    found = []
+    if len(words) < LEAST_WORDS:
+        found.append(f"fewer than {LEAST_WORDS} words")
+    if lower and lower[0] in OPENINGS:
+        found.append(f"opens with {words[0]!r}")
+    if not text.endswith("."):
+        found.append("has no full stop")
+    if _TYPED_DEFAULT.search(text):
+        found.append("states a default that the option should show by itself")
+    found += [f"says {word!r}" for word in RETIRED if word in lower]
+    return found
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_help_texts_stand_alone(name: str) -> None:
+    wrong = [
+        f"{option}: {text!r}: {problem}"
+        for option, text, _ in help_texts(name, ALL[name])
+        for problem in problems_of(text)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_help_texts_do_not_repeat_the_value_of_a_default(name: str) -> None:
+    wrong = []
+    for option, text, parameter in help_texts(name, ALL[name]):
+        value = parameter.default
+        if isinstance(value, int | float | str) and not isinstance(value, bool) and str(value):
+            said = re.search(rf"\bdefault\b.{{0,20}}\b{re.escape(str(value))}\b", text)
+            wrong += [f"{option}: {text!r}"] if said else []
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("Where.", "fewer than 3 words"),
+        ("Of one push.", "opens with 'Of'"),
+        ("Instead of by port.", "opens with 'Instead'"),
+        ("Time between two pushes  [default: 5s].", "states a default"),
+        ("Nodes that the brain judges.", "says 'brain'"),
+        ("Path of the socket", "has no full stop"),
+    ],
+)
+def test_what_is_wrong_would_be_found(text: str, problem: str) -> None:
+    assert any(found.startswith(problem) for found in problems_of(text))
+
+
+def test_a_plain_help_text_is_accepted() -> None:
+    assert problems_of("Timeout of a single push; at most the push interval.") == []
