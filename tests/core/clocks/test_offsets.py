@@ -12,7 +12,7 @@ EXITS = 1_700_000_000_000_000_000 + np.cumsum(
 
 
 @given(offset_ns=integers(-5_000_000_000, 5_000_000_000), ppm=floats(-100, 100))
-def test_offset_and_drift_are_recovered_within_the_error_bar(offset_ns: int, ppm: float) -> None:
+def test_offset_and_drift_are_recovered_within_the_error(offset_ns: int, ppm: float) -> None:
     noise = np.random.default_rng(5).normal(0, 3_000, len(EXITS))
     ahead = offset_ns + ppm * 1e-6 * (EXITS - EXITS[0]) + noise
     fit = fit_clock(EXITS, EXITS + ahead.astype(np.int64))

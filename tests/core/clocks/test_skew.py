@@ -1,4 +1,4 @@
-"""Clock differences: the published vector, medians, and honest uncertainty."""
+"""Clock skew: the published vector, medians and uncertainty."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def test_f150_median_of_three_samples() -> None:
     assert estimate_offset(samples).offset_ms == pytest.approx(50.0)
 
 
-def test_v5_warns_strictly_above_the_threshold() -> None:
+def test_v5_warns_strictly_above_the_limit() -> None:
     here = ClockOffset(0.0, 1.0)
     assert skew_warnings({"a": here, "b": ClockOffset(10.0, 1.0)}, 10.0) == []
     (warning,) = skew_warnings({"a": here, "b": ClockOffset(50.0, 1.0)}, 10.0)
@@ -40,7 +40,7 @@ def test_a_long_round_trip_makes_it_uncertain() -> None:
 
 
 def test_clocks_that_cannot_be_compared_that_closely_are_named() -> None:
-    """Half a round trip is the error: a clock 10 ms off still shows at 20 ms, no longer above."""
+    """The error is half a round trip: an offset of 10 ms shows up to a round trip of 20 ms."""
     offsets = {"near": ClockOffset(0.0, 20.0), "far": ClockOffset(0.0, 20.1)}
     assert (skew_warnings(offsets, 10.0), unsure_nodes(offsets, 10.0)) == ([], ["far"])
 
@@ -57,7 +57,7 @@ def test_one_wrong_clock_among_many_is_named_once() -> None:
     st.floats(-1e6, 1e6),
 )
 def test_only_differences_count(offsets: dict[str, float], shift: float) -> None:
-    """Our own clock may be as wrong as it likes."""
+    """The offset of our own clock does not matter."""
     plain = skew_warnings({name: ClockOffset(ms, 1.0) for name, ms in offsets.items()}, 10.0)
     moved = skew_warnings(
         {name: ClockOffset(ms + shift, 1.0) for name, ms in offsets.items()}, 10.0

@@ -1,4 +1,4 @@
-"""Waits of the host for collectives: the published vectors N1 to N3, and which collective a wait belongs to."""
+"""Barrier waits: the published vectors N1 to N3, and which collective a wait belongs to."""
 
 import pytest
 

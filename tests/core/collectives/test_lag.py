@@ -1,4 +1,4 @@
-"""Matching collectives and saying who came late."""
+"""Matching of collectives, peer lag and lateness."""
 
 import numpy as np
 from hypothesis import given
@@ -25,8 +25,9 @@ def collective(
     entry = np.round(np.array(entries_ms or [0.0] * count) * MS).astype(np.int64)
     duration = np.round(np.array(durations_ms) * MS).astype(np.int64)
     columns = {
-        "who": np.arange(count), "comm": np.full(count, comm), "seq": np.full(count, seq), "op": np.zeros(count),
-        "rank": np.arange(count), "nranks": np.full(count, count), "start_ns": entry, "end_ns": entry + duration,
+        "who": np.arange(count), "comm": np.full(count, comm), "seq": np.full(count, seq),
+        "op": np.zeros(count), "rank": np.arange(count), "nranks": np.full(count, count),
+        "start_ns": entry, "end_ns": entry + duration,
         "gpu_duration_ns": duration if gpu else np.full(count, -1),
     }  # fmt: skip
     return from_columns(
@@ -34,7 +35,7 @@ def collective(
     )
 
 
-def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # a test helper over one call
+def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # any result of one call
     return measure_lag(columns, match_collectives(columns), **how)  # type: ignore[arg-type]
 
 
@@ -71,7 +72,7 @@ def test_f071_a_rank_across_the_bucket_edge_joins_its_peers() -> None:
     assert len(set(groups.tolist())) == 1
 
 
-def test_f071_far_from_an_edge_nobody_moves() -> None:
+def test_f071_far_from_an_edge_no_rank_moves() -> None:
     entries = [9_500.0] * 8
     entries[3] = 10_400.0
     assert len(set(match_collectives(collective([5.0] * 8, entries_ms=entries)).tolist())) == 2
@@ -83,8 +84,8 @@ def test_f110_all_ranks_of_a_bucket_are_joined_for_100_buckets() -> None:
     instants = np.cumsum(rng.uniform(1_500, 2_500, 100))
     entry = (np.repeat(instants, 8) + rng.uniform(0, 40, 800)) * MS
     columns = {
-        "comm": np.ones(800), "op": np.zeros(800), "rank": np.tile(np.arange(8), 100), "nranks": np.full(800, 8),
-        "start_ns": entry, "end_ns": entry + MS,
+        "comm": np.ones(800), "op": np.zeros(800), "rank": np.tile(np.arange(8), 100),
+        "nranks": np.full(800, 8), "start_ns": entry, "end_ns": entry + MS,
     }  # fmt: skip
     groups = match_collectives(from_columns(columns, ["AllReduce"], []))
     assert np.array_equal(np.sort(groups.reshape(100, 8)[:, 0]), np.arange(100))
@@ -102,8 +103,9 @@ def test_f072_only_the_late_one_of_64_ranks_stands_out(skew_s: float, seed: int)
     arrival = seq * 1_000 * MS + (rng.uniform(0, 5, rows) + 80.0 * (rank == 41)) * MS
     exit_ns = (seq * 1_000 + 100) * MS
     columns = {
-        "who": rank, "comm": np.ones(rows), "seq": seq, "op": np.zeros(rows), "rank": rank, "nranks": np.full(rows, 64),
-        "start_ns": arrival.astype(np.int64) + offset[rank], "end_ns": exit_ns + offset[rank],
+        "who": rank, "comm": np.ones(rows), "seq": seq, "op": np.zeros(rows), "rank": rank,
+        "nranks": np.full(rows, 64), "start_ns": arrival.astype(np.int64) + offset[rank],
+        "end_ns": exit_ns + offset[rank],
     }  # fmt: skip
     columns_ = from_columns(columns, ["AllReduce"], [Recorder(None, f"n{n}", n) for n in range(64)])
     groups = match_collectives(columns_)
@@ -116,15 +118,13 @@ def test_an_unknown_clock_shows_no_lateness() -> None:
     late = collective([5.0] * 4, entries_ms=[0, 0, 0, 90])
     lag = lag_of(late, clocks={})
     assert np.isinf(lag.error_ms).all()
-    assert np.isnan(
-        lag.shown_lateness_ms
-    ).all()  # clocks that were never compared do not make anybody punctual
+    assert np.isnan(lag.shown_lateness_ms).all()  # without a fit no rank is known to be on time
 
 
 def test_send_and_receive_are_one_pair() -> None:
     columns = {
-        "comm": [1] * 4, "seq": [0] * 4, "op": [0, 1, 0, 1], "rank": [0, 1, 2, 3], "peer": [1, 0, 3, 2],
-        "nranks": [2] * 4, "start_ns": [0] * 4, "end_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
+        "comm": [1] * 4, "seq": [0] * 4, "op": [0, 1, 0, 1], "rank": [0, 1, 2, 3],
+        "peer": [1, 0, 3, 2], "nranks": [2] * 4, "start_ns": [0] * 4, "end_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
         "gpu_duration_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
     }  # fmt: skip
     both = from_columns(columns, ["Send", "Recv"], [])
@@ -132,7 +132,7 @@ def test_send_and_receive_are_one_pair() -> None:
     assert lag.lateness_ms.tolist() == [0, 6, 0, 0]
 
 
-def test_too_few_ranks_say_nothing() -> None:
+def test_too_few_ranks_give_no_lag() -> None:
     lag = lag_of(collective([10.0] * 8).take(np.arange(3)))
     assert np.isnan(lag.peer_lag_ms).all()
     assert np.isnan(lag.lateness_ms).all()
@@ -147,7 +147,7 @@ def test_the_order_of_rows_changes_nothing(order: int) -> None:
     )
 
 
-def test_f070_one_communicator_over_the_cap_evicts_the_least_recent() -> None:
+def test_f070_one_communicator_over_the_limit_evicts_the_least_recent() -> None:
     """F070."""
     matcher = CollectiveMatcher(MatchPolicy(max_comms=3))
     for comm in (1, 2, 3, 1, 4):
@@ -156,7 +156,7 @@ def test_f070_one_communicator_over_the_cap_evicts_the_least_recent() -> None:
     assert set(matcher.close(now_s=10.0).collectives.comm.tolist()) == {1, 3, 4}
 
 
-def test_groups_over_the_cap_are_closed_oldest_first_and_counted() -> None:
+def test_groups_over_the_limit_are_closed_oldest_first_and_counted() -> None:
     matcher = CollectiveMatcher(MatchPolicy(max_groups=2))
     for seq in range(3):
         matcher.add(collective([1.0] * 4, seq=seq).take(np.arange(3)), now_s=seq * 0.1)

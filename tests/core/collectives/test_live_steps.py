@@ -1,4 +1,4 @@
-"""Own time of one rank as its collectives come in, batch by batch."""
+"""Own time of one rank from its collectives, batch by batch."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def job(
     first_seq: int = 0,
     sizes: tuple[int, ...] = SIZES,
 ) -> Collectives:
-    """Some all-reduces a step: own time, then each runs a millisecond, the next 0.1 ms later. Enqueued 5 ms ahead."""
+    """Return steps of own time, then all-reduces of 1 ms, 0.1 ms apart, enqueued 5 ms ahead."""
     rows, at = [], START
     for step in range(steps):
         at += int(own_ms * MS)
@@ -32,9 +32,9 @@ def job(
         at -= MS // 10
     seq, size, start, end = (np.array(column) for column in zip(*rows, strict=True))
     columns = {
-        "who": np.zeros(len(seq)), "comm": np.full(len(seq), 9, np.uint64), "seq": seq, "op": np.zeros(len(seq)),
-        "rank": np.zeros(len(seq)), "nranks": np.full(len(seq), 8), "size_bytes": size, "start_ns": start,
-        "end_ns": end, "source": np.zeros(len(seq)),
+        "who": np.zeros(len(seq)), "comm": np.full(len(seq), 9, np.uint64), "seq": seq,
+        "op": np.zeros(len(seq)), "rank": np.zeros(len(seq)), "nranks": np.full(len(seq), 8),
+        "size_bytes": size, "start_ns": start, "end_ns": end, "source": np.zeros(len(seq)),
     }  # fmt: skip
     if timed:
         columns["gpu_duration_ns"] = np.full(len(seq), MS)
@@ -111,7 +111,7 @@ def test_where_the_last_collective_comes_twice_the_second_closes_the_step() -> N
     assert set(joined(found, "own_s")) == {0.0303}
 
 
-def test_another_pattern_is_learnt_anew() -> None:
+def test_a_new_pattern_is_learned() -> None:
     stream = LiveSteps()
     stream.take(job(40))
     other = job(60)
@@ -127,5 +127,5 @@ def test_another_pattern_is_learnt_anew() -> None:
     )
 
 
-def test_nothing_gives_nothing() -> None:
+def test_no_records_give_no_steps() -> None:
     assert LiveSteps().take(job(1).take(np.arange(0))) is NO_STEPS

@@ -1,4 +1,4 @@
-"""Own time from steps that a job names."""
+"""Own time from steps that a job marks."""
 
 from itertools import pairwise
 
@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis.strategies import integers, lists, tuples
 
-from ingero.core.collectives import marked_steps as markedsteps
-from ingero.core.collectives.marked_steps import MarkedSteps
+from ingero.core.collectives.marked_steps import MAX_PENDING, MarkedSteps
 
 S = 1_000_000_000
 BASE = 1_700_000_000 * S
@@ -23,14 +22,14 @@ def test_a_step_lasts_from_its_name_to_the_next_and_own_is_outside_collectives()
         steps.mark(7 + number, at(number))
     steps.enter([(at(0.5), at(0.75)), (at(0.6), at(0.9)), (at(1.8), at(2.1))])
     found = steps.take(at(10))
-    assert found.step.tolist() == [7, 8, 9], "10 lasts still"
+    assert found.step.tolist() == [7, 8, 9], "step 10 is still open"
     assert np.allclose(found.own_s, [0.6, 0.8, 0.9])
     assert np.allclose(found.span_s, 1.0)
     assert found.end_ns.tolist() == [at(1), at(2), at(3)]
     assert len(steps.take(at(10))) == 0
 
 
-def test_stretches_of_one_step_add_up() -> None:
+def test_spans_of_one_step_add_up() -> None:
     steps = MarkedSteps()
     for number in range(3):
         steps.mark(number, at(number), at(number + 0.25))
@@ -42,7 +41,7 @@ def test_stretches_of_one_step_add_up() -> None:
     assert np.allclose(found.span_s, [1.0, 1.0])
 
 
-def test_a_step_waits_until_everything_about_it_has_been_told() -> None:
+def test_a_step_is_returned_once_its_input_is_complete() -> None:
     steps = MarkedSteps()
     for number in range(3):
         steps.mark(number, at(number))
@@ -52,19 +51,19 @@ def test_a_step_waits_until_everything_about_it_has_been_told() -> None:
     steps.enter([(at(1.9), at(2.5))])
     steps.mark(3, at(3))
     assert np.allclose(steps.take(at(3)).own_s, [0.9, 0.5]), (
-        "what reaches into the next step is remembered"
+        "a collective that reaches into the next step is kept"
     )
 
 
-def test_nonsense_is_left_out_and_too_much_is_dropped_and_counted() -> None:
+def test_invalid_spans_are_ignored_and_steps_over_the_limit_are_counted() -> None:
     steps = MarkedSteps()
     steps.mark(1, at(5), at(4))
     steps.mark(1, at(5))
-    steps.mark(2, at(4))  # the clock stepped back
+    steps.mark(2, at(4))  # the clock was set back
     assert len(steps.take(at(10))) == 0
-    for number in range(markedsteps.MAX_WAITING + 10):
+    for number in range(MAX_PENDING + 10):
         steps.mark(number, at(10 + number), at(10.5 + number))
-    steps.enter([(at(1), at(2))] * (markedsteps.MAX_WAITING + 5))
+    steps.enter([(at(1), at(2))] * (MAX_PENDING + 5))
     assert steps.dropped == 15
 
 

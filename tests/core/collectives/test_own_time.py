@@ -1,4 +1,4 @@
-"""Own time between collectives, per step, on one clock per rank."""
+"""Own time between collectives, per step, on the clock of each rank."""
 
 import csv
 from pathlib import Path
@@ -27,7 +27,7 @@ def one_rank(rows: list[tuple[int, int, int]]) -> Collectives:
 
 
 def test_own_time_splits_into_busy_and_idle_by_the_enqueue() -> None:
-    """Enqueued at 16, free since 10, started at 30: six milliseconds the GPU waited for its host."""
+    """Free since 10, enqueued at 16, started at 30: the GPU waited 6 ms for its host."""
     segments = own_segments(one_rank([(0, 0, 10), (16, 30, 35), (20, 50, 60)]))
     assert np.allclose(segments.own_s[1:], [0.020, 0.015])
     assert np.allclose(segments.idle_s[1:], [0.006, 0.0])
@@ -55,9 +55,11 @@ def load_csv(path: Path) -> Collectives:
         for key in ("enqueue_ns", "gpu_start_ns", "gpu_stop_ns")
     }
     columns = {
-        "who": [int(row["global_rank"]) for row in rows], "comm": [int(row["comm_hash"], 16) for row in rows],
-        "seq": [int(row["seq"]) for row in rows], "op": [0] * len(rows), "rank": [int(row["rank"]) for row in rows],
-        "nranks": [int(row["nranks"]) for row in rows], "size_bytes": [int(row["count"]) for row in rows],
+        "who": [int(row["global_rank"]) for row in rows],
+        "comm": [int(row["comm_hash"], 16) for row in rows],
+        "seq": [int(row["seq"]) for row in rows], "op": [0] * len(rows),
+        "rank": [int(row["rank"]) for row in rows], "nranks": [int(row["nranks"]) for row in rows],
+        "size_bytes": [int(row["count"]) for row in rows],
         "start_ns": number["enqueue_ns"], "end_ns": number["gpu_stop_ns"],
         "gpu_duration_ns": number["gpu_stop_ns"] - number["gpu_start_ns"],
     }  # fmt: skip
@@ -65,7 +67,7 @@ def load_csv(path: Path) -> Collectives:
 
 
 def _live_steps(rows: Collectives) -> StepTimes:
-    """Two batches: the first shows the pattern, the second is measured."""
+    """Feed two batches: the pattern is learned from the first, the second is measured."""
     stream, order = LiveSteps(), np.argsort(rows.end_ns, kind="stable")
     stream.take(rows.take(order[:LEARN_AFTER]))
     return stream.take(rows.take(order[LEARN_AFTER:]))
@@ -75,7 +77,7 @@ def _live_steps(rows: Collectives) -> StepTimes:
     ("run", "culprit", "is_host"), [("gpu10_rank3", 3, False), ("host_rank5", 5, True)]
 )
 def test_real_ranks_differ_in_own_time_only(run: str, culprit: int, is_host: bool) -> None:
-    """Eight real NCCL ranks: step times agree to a fraction of a percent, own time names the slowed one."""
+    """Eight real NCCL ranks have equal step times; only own time shows the slow one."""
     rows = load_csv(shared(f"data/nccl-h200/{run}") / "collectives.csv")
     steps = [_live_steps(rows.take(rows.who == rank)) for rank in range(8)]
     own, idle, span = (

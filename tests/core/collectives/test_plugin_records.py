@@ -1,4 +1,4 @@
-"""Plugin records as collectives: names, sizes and the relation of the two clocks."""
+"""Plugin records as collectives: names, sizes and the offset between the two clocks."""
 
 import numpy as np
 from hypothesis import given
@@ -87,7 +87,7 @@ def test_the_true_offset_lies_within_the_error(offset, delays):
 
 
 def test_a_queue_that_is_always_deep_does_not_loosen_the_clock():
-    """Everything is enqueued 250 ms ahead; the offset still is known to some microseconds."""
+    """Work is enqueued 250 ms ahead; the offset is still exact to some microseconds."""
     rows = [
         {
             "enqueue_ns": EPOCH + at,
@@ -100,4 +100,4 @@ def test_a_queue_that_is_always_deep_does_not_loosen_the_clock():
     ]
     clock = fit_gpu_clock(records(rows))
     assert abs(clock.offset_ns - (EPOCH - 7)) <= 20_000
-    assert clock.error_ns > 200_000_000  # what causality alone proves
+    assert clock.error_ns > 200_000_000  # the bound from causality alone

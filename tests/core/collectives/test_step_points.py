@@ -1,4 +1,4 @@
-"""Steps on their way to Fleet: each one, or means of groups that all ranks cut alike."""
+"""Steps as sent to Fleet: one by one, or as means of groups that are equal on all ranks."""
 
 import numpy as np
 import pytest
@@ -15,13 +15,13 @@ def steps(first: int, count: int, span_s: float, own_s: float = 0.5) -> StepTime
     return StepTimes(number, own, own / 2, np.full(count, span_s), number * 10)
 
 
-def test_slow_steps_travel_one_by_one() -> None:
+def test_slow_steps_are_sent_one_by_one() -> None:
     groups = StepGroups()
     found = groups.take(steps(3, 4, 0.25))
     assert (found.times.step.tolist(), found.count) == ([3, 4, 5, 6], 1)
 
 
-def test_fast_steps_travel_as_means_of_aligned_groups() -> None:
+def test_fast_steps_are_sent_as_means_of_aligned_groups() -> None:
     groups = StepGroups()
     first = groups.take(steps(5, 27, 0.01))
     assert first.count == 8
@@ -29,7 +29,7 @@ def test_fast_steps_travel_as_means_of_aligned_groups() -> None:
     assert first.times.own_s.tolist() == pytest.approx(
         [0.5 + 11.5e-3, 0.5 + 19.5e-3, 0.5 + 27.5e-3]
     )
-    assert groups.incomplete == 3  # the group that began before we looked
+    assert groups.incomplete == 3  # of a group that began before the first step
     rest = groups.take(steps(32, 10, 0.01))
     assert rest.times.step.tolist() == [32]
     assert rest.times.end_ns.tolist() == [390]
@@ -56,7 +56,7 @@ def test_unnumbered_fast_steps_become_one_mean() -> None:
     assert np.isnan(found.times.idle_s).all()
 
 
-def test_a_large_job_shares_what_fleet_takes() -> None:
+def test_ranks_of_a_large_job_share_the_limit_of_fleet() -> None:
     assert share_of_rank(16, 16_384, None) == 16
     assert share_of_rank(16, 16_384, 8) == 16
     assert share_of_rank(16, 16_384, 4096) == 4

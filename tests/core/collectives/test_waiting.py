@@ -1,4 +1,4 @@
-"""Who the others wait for: named when one rank stands out, with its period; nobody otherwise."""
+"""The rank that others wait for: named with its period only when it stands out."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def test_f109_the_period_counts_operations() -> None:
     assert late.period == 14
 
 
-def test_turns_blame_nobody() -> None:
+def test_no_rank_is_named_when_ranks_take_turns() -> None:
     columns = from_records(collectives(40, 4, {step: {step % 4: 20.0} for step in range(40)}))
     assert find_late(columns, measure_waiting(columns, unknown(160))) is None
     even = from_records(collectives(40, 4, {}))
     assert find_late(even, measure_waiting(even, unknown(160))) is None
 
 
-def test_what_the_sender_worked_out_wins() -> None:
+def test_lateness_from_the_sender_is_preferred() -> None:
     columns = from_records(collectives(5, 4, {}))
     given_ms = unknown(20)
     given_ms[columns.rank == 2] = 7.0
@@ -50,7 +50,7 @@ def test_what_the_sender_worked_out_wins() -> None:
 
 
 def test_ranks_of_unknown_lateness_are_not_on_time() -> None:
-    """Of five records of sixteen ranks two say how late they came, both alike: nobody stands out."""
+    """Five of sixteen ranks report, two of them the same lateness: no rank stands out."""
     columns = from_records(collectives(5, 16, {}))
     columns = columns.take(columns.rank < 5)
     waiting = measure_waiting(columns, np.where(columns.rank < 2, 10.0, np.nan))
@@ -60,7 +60,7 @@ def test_ranks_of_unknown_lateness_are_not_on_time() -> None:
 
 
 @given(st.dictionaries(st.integers(0, 7), st.floats(2, 500), max_size=3), st.booleans())
-def test_waiting_is_never_negative_and_the_last_waits_for_nobody(
+def test_waiting_is_never_negative_and_the_last_rank_does_not_wait(
     late: dict[int, float], is_gpu_timed: bool
 ) -> None:
     columns = from_records(

@@ -1,6 +1,7 @@
-"""Clock offsets between hosts for free: a synchronising collective ends at the same instant on every rank.
+"""Clock offsets between hosts from collectives, which end at the same instant on every rank.
 
-The median difference of exits is the offset, its Theil–Sen slope the drift, what is left over the error bar.
+The median difference of exits is the offset, its Theil–Sen slope is the drift, and the remaining
+spread is the error.
 """
 
 from dataclasses import dataclass
@@ -11,14 +12,17 @@ from numpy.typing import NDArray
 from ingero.core.collectives.columns import Floats, Ints
 from ingero.core.robust import MAD_TO_SIGMA, group_medians
 
-MAX_PAIRS = 200_000  # of points for the slope; beyond, evenly spaced points stand for all
+MAX_PAIRS = 200_000  # pairs of points for the slope; beyond that, evenly spaced points
 MIN_EXITS_FOR_DRIFT = 8
-MIN_ERROR_NS = 1_000.0  # no reading of two clocks is worth more
+MIN_ERROR_NS = 1_000.0  # two clocks cannot be compared more exactly
 
 
 @dataclass(frozen=True, slots=True)
 class ClockFit:
-    """How far a clock runs ahead of the reference: `offset_ns` at `origin_ns`, changing by `drift` per nanosecond."""
+    """How far a clock is ahead of the reference.
+
+    The offset is `offset_ns` at `origin_ns` and changes by `drift` per nanosecond.
+    """
 
     origin_ns: int
     offset_ns: float
@@ -26,14 +30,17 @@ class ClockFit:
     error_ns: float
 
     def to_reference(self, times_ns: Ints) -> Ints:
-        """Times of this clock as the reference clock would have read them."""
+        """Convert times of this clock to the reference clock."""
         ahead = self.offset_ns + self.drift * (times_ns - self.origin_ns)
         corrected: Ints = times_ns - np.rint(ahead).astype(np.int64)
         return corrected
 
 
 def fit_clock(reference_exit_ns: Ints, exit_ns: Ints) -> ClockFit | None:
-    """Fit over the exits of the same collectives on two hosts, in the same order; None without any."""
+    """Fit a clock from the exits of the same collectives on two hosts, in the same order.
+
+    Return None without exits.
+    """
     if not len(exit_ns):
         return None
     origin = int(np.median(exit_ns))
@@ -54,8 +61,8 @@ def align_clocks(
 ) -> dict[int, ClockFit]:
     """Fit every host against the one with the most exits, directly or through hosts already fitted.
 
-    `group` says which rows are the same collective. Hosts that share no collective with the rest are left out: their
-    offset is unknown, not zero.
+    `group` is the collective of each row. Hosts that share no collective with the others are left
+    out, because their offset is unknown.
     """
     if not len(host):
         return {}
@@ -64,12 +71,12 @@ def align_clocks(
     base = int(exit_ns.min())  # doubles hold differences to the nanosecond, but not Unix time
     aligned = np.where(host == reference, (exit_ns - base).astype(np.float64), np.nan)
     groups = int(group.max()) + 1
-    waiting = set(np.unique(host).tolist()) - {reference}
-    while waiting:
+    unfitted = set(np.unique(host).tolist()) - {reference}
+    while unfitted:
         known = ~np.isnan(aligned)
         shared = group_medians(group[known], aligned[known], groups)[group]
         found: dict[int, ClockFit] = {}
-        for who in sorted(waiting):
+        for who in sorted(unfitted):
             rows = np.flatnonzero((host == who) & ~np.isnan(shared))
             fit = fit_clock(shared[rows].astype(np.int64) + base, exit_ns[rows])
             if fit is not None:
@@ -79,12 +86,15 @@ def align_clocks(
         for who, fit in found.items():
             aligned[host == who] = fit.to_reference(exit_ns[host == who]) - base
         fits |= found
-        waiting -= found.keys()
+        unfitted -= found.keys()
     return fits
 
 
 def theil_sen(x: Floats, y: Floats) -> float:
-    """Median slope over pairs of points: up to 29 % of them may be wrong. Zero when x does not vary."""
+    """Return the median slope over pairs of points; zero when x does not vary.
+
+    Up to 29 % of the points may be wrong.
+    """
     step = max(1, int(np.ceil(len(x) / np.sqrt(2 * MAX_PAIRS))))
     x, y = x[::step], y[::step]
     left, right = np.triu_indices(len(x), 1)

@@ -1,4 +1,4 @@
-"""Clock differences between nodes, from request and reply times: no node's clock is trusted, and the error is said."""
+"""Clock skew between nodes, estimated from request and reply times, with its uncertainty."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ MAX_WARNINGS = 10
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """One question for the time: when it was sent and answered here, and what the other clock said."""
+    """One time request: when it was sent and answered here, and the time of the remote clock."""
 
     sent_ns: int
     received_ns: int
@@ -21,13 +21,13 @@ class TimeSample:
 
     @property
     def offset_ns(self) -> float:
-        """How far the other clock is ahead, if both ways took equally long."""
+        """How far the remote clock is ahead, if both directions took equally long."""
         return self.remote_ns - (self.sent_ns + self.rtt_ns / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """A node's clock against ours; the truth lies within half a round trip of it."""
+    """Offset of a node's clock from ours, accurate to half a round trip."""
 
     offset_ms: float
     rtt_ms: float
@@ -35,7 +35,7 @@ class ClockOffset:
 
 @dataclass(frozen=True, slots=True)
 class SkewWarning:
-    """Two clocks that differ by more than allowed."""
+    """Two clocks that differ by more than the limit."""
 
     node: str
     other: str
@@ -45,21 +45,27 @@ class SkewWarning:
 
     def __str__(self) -> str:
         relation = "ahead of" if self.offset_ms > 0 else "behind"
-        text = f"{self.other} is {abs(self.offset_ms):.0f} ms {relation} {self.node} (round trip {self.rtt_ms:.0f} ms)"
+        text = (
+            f"{self.other} is {abs(self.offset_ms):.0f} ms {relation} {self.node} "
+            f"(round trip {self.rtt_ms:.0f} ms)"
+        )
         if self.is_uncertain:
             text += "; the round trip is too long to be sure"
         return text
 
 
 def estimate_offset(samples: Sequence[TimeSample]) -> ClockOffset:
-    """Medians of offset and round trip, so that one slow reply does not count."""
+    """Return the medians of offset and round trip, so that one slow reply does not count."""
     offset = statistics.median(sample.offset_ns for sample in samples)
     rtt = statistics.median(sample.rtt_ns for sample in samples)
     return ClockOffset(offset / 1e6, rtt / 1e6)
 
 
-def skew_warnings(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> list[SkewWarning]:
-    """Pairs beyond the threshold. With many nodes, each deviating one is compared with the middle one only."""
+def skew_warnings(offsets: Mapping[str, ClockOffset], limit_ms: float) -> list[SkewWarning]:
+    """Return the pairs of clocks that differ by more than the limit.
+
+    With many nodes, each is compared only with the node of the median offset.
+    """
     names = list(offsets)
     if len(names) <= MAX_WARNINGS:
         pairs = [(one, other) for i, one in enumerate(names) for other in names[i + 1 :]]
@@ -67,16 +73,16 @@ def skew_warnings(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> li
         middle = sorted(names, key=lambda name: offsets[name].offset_ms)[len(names) // 2]
         pairs = [(middle, name) for name in names if name != middle]
     found = [_compare(one, other, offsets) for one, other in pairs]
-    beyond = [warning for warning in found if abs(warning.offset_ms) > threshold_ms]
+    beyond = [warning for warning in found if abs(warning.offset_ms) > limit_ms]
     return [
-        SkewWarning(w.node, w.other, w.offset_ms, w.rtt_ms, w.rtt_ms / 2 > threshold_ms)
+        SkewWarning(w.node, w.other, w.offset_ms, w.rtt_ms, w.rtt_ms / 2 > limit_ms)
         for w in sorted(beyond, key=lambda warning: -abs(warning.offset_ms))
     ]
 
 
-def unsure_nodes(offsets: Mapping[str, ClockOffset], threshold_ms: float) -> list[str]:
-    """Nodes whose round trip is too long to find a clock that is `threshold_ms` off."""
-    return [name for name, offset in offsets.items() if offset.rtt_ms / 2 > threshold_ms]
+def unsure_nodes(offsets: Mapping[str, ClockOffset], limit_ms: float) -> list[str]:
+    """Return nodes whose round trip is too long to detect an offset of `limit_ms`."""
+    return [name for name, offset in offsets.items() if offset.rtt_ms / 2 > limit_ms]
 
 
 def _compare(one: str, other: str, offsets: Mapping[str, ClockOffset]) -> SkewWarning:

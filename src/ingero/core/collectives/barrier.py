@@ -1,18 +1,20 @@
-"""Barrier waits as they are published: from the enqueue of a collective to the host's wait for its stream."""
+"""Barrier waits: the time from the enqueue of a collective to the host's wait for its stream."""
 
 from collections.abc import Sequence
 from typing import Final
 
-STALE_NS: Final = 1_000_000_000  # a wait that begins later is about something else
+STALE_NS: Final = 1_000_000_000  # a wait that begins later belongs to something else
 
 
 def barrier_waits(
     collectives: Sequence[tuple[int, int | None]], waits: Sequence[tuple[int, int]]
 ) -> list[int | None]:
-    """One value per collective (enqueued, stream) of a process, in the order given; `waits` are (began, stream).
+    """Return the barrier wait of each collective of one process, or None.
 
-    A wait belongs to the last collective enqueued on its stream before it, and to no other. None: nobody waited for
-    this one in time, or its stream is not known (0 is the default stream, which waits for everything).
+    `collectives` are (enqueue time, stream), `waits` are (start time, stream). A wait belongs only
+    to the last collective enqueued before it on its stream. None means that the host did not wait
+    for the collective in time, or that its stream is unknown (0 is the default stream, which waits
+    for everything).
     """
     found: list[int | None] = [None] * len(collectives)
     moments = [

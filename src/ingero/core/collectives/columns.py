@@ -1,7 +1,7 @@
-"""Collective records as columns: one numpy array per field, so that a million records cost no Python objects.
+"""Collective records as columns: one numpy array per field instead of one object per record.
 
-Unknown integers are `UNKNOWN` (-1); names are codes into small tables. `who` says which recorder (job, node, global
-rank) saw the row, because `rank` counts within the communicator only.
+Unknown integers are `UNKNOWN` (-1); names are codes into small tables. `who` is the recorder (job,
+node, global rank) that wrote the row; `rank` is the rank within the communicator.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -55,21 +55,21 @@ class Collectives:
 
     @property
     def duration_ns(self) -> Ints:
-        """Time inside the operation: the GPU's where it was timed, else the host's."""
+        """Duration of the operation: on the GPU where it was timed, else on the host."""
         return np.where(
             self.gpu_duration_ns >= 0, self.gpu_duration_ns, self.end_ns - self.start_ns
         )
 
     @property
     def entry_ns(self) -> Ints:
-        """When this rank began: the GPU's start where it was timed, else the enqueue."""
+        """When this rank entered: the start on the GPU where it was timed, else the enqueue."""
         return np.where(
             self.gpu_duration_ns >= 0, self.end_ns - self.gpu_duration_ns, self.start_ns
         )
 
     @property
     def is_gpu_timed(self) -> Mask:
-        """Rows whose duration comes from the GPU's clock."""
+        """Which rows have a duration from the GPU's clock."""
         return self.gpu_duration_ns >= 0
 
     def has_op(self, names: Container[str]) -> Mask:
@@ -78,37 +78,37 @@ class Collectives:
         return chosen[self.op]
 
     def take(self, rows: NDArray[np.intp] | Mask) -> "Collectives":
-        """The rows of an index or mask, with the same tables."""
+        """Return the rows of an index or mask, with the same tables."""
         return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
 
 _TABLES = ("ops", "recorders")
 COLUMNS = tuple(field.name for field in fields(Collectives) if field.name not in _TABLES)
 DTYPES: Mapping[str, type[np.generic]] = {
-    "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32, "nranks": np.int32,
-    "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64, "end_ns": np.int64, "gpu_duration_ns": np.int64,
-    "stream": np.int64, "source": np.int8,
+    "who": np.int32, "comm": np.uint64, "seq": np.int64, "op": np.int16, "rank": np.int32,
+    "nranks": np.int32, "peer": np.int32, "size_bytes": np.int64, "start_ns": np.int64,
+    "end_ns": np.int64, "gpu_duration_ns": np.int64, "stream": np.int64, "source": np.int8,
 }  # fmt: skip
 
 
 def from_records(records: Iterable[CollectiveRecord]) -> Collectives:
-    """Columns of the records, in their order."""
+    """Return the records as columns, in the same order."""
     rows = list(records)
     ops = _Codes[str]()
     recorders = _Codes[Recorder]()
     columns: dict[str, Sequence[int]] = {
         "who": [recorders.code(Recorder(row.job, row.node, row.global_rank)) for row in rows],
         "comm": [row.comm for row in rows],
-        "seq": [_known(row.seq) for row in rows],
+        "seq": [_or_unknown(row.seq) for row in rows],
         "op": [ops.code(canonical_op(row.op)) for row in rows],
         "rank": [row.rank for row in rows],
         "nranks": [row.nranks for row in rows],
-        "peer": [_known(row.peer) for row in rows],
+        "peer": [_or_unknown(row.peer) for row in rows],
         "size_bytes": [row.size_bytes for row in rows],
         "start_ns": [row.start_ns for row in rows],
         "end_ns": [row.end_ns for row in rows],
-        "gpu_duration_ns": [_known(row.gpu_duration_ns) for row in rows],
-        "stream": [_known(row.stream) for row in rows],
+        "gpu_duration_ns": [_or_unknown(row.gpu_duration_ns) for row in rows],
+        "stream": [_or_unknown(row.stream) for row in rows],
         "source": [SOURCES.index(row.source) for row in rows],
     }
     return from_columns(columns, tuple(ops), tuple(recorders))
@@ -119,7 +119,7 @@ def from_columns(
     ops: Sequence[str],
     recorders: Sequence[Recorder],
 ) -> Collectives:
-    """Columns by field name; those left out are unknown in every row."""
+    """Return collectives from columns by field name; missing columns are unknown in every row."""
     length = len(next(iter(columns.values()))) if columns else 0
     arrays = {
         name: np.asarray(columns[name], dtype)
@@ -131,7 +131,7 @@ def from_columns(
 
 
 def concat(parts: Sequence[Collectives]) -> Collectives:
-    """All rows of all parts, their tables united."""
+    """Join the rows of all parts and unite their tables."""
     ops = _Codes[str]()
     recorders = _Codes[Recorder]()
     columns: dict[str, list[NDArray[np.generic]]] = {name: [] for name in COLUMNS}
@@ -150,23 +150,23 @@ def concat(parts: Sequence[Collectives]) -> Collectives:
 
 
 def distinct(collectives: Collectives) -> Collectives:
-    """The same rows in their order, those that are there twice only once: files overlap, and are named twice."""
+    """Drop repeated rows, which overlapping files produce; the order is kept."""
     keys = [
         getattr(collectives, name)
         for name in ("peer", "op", "seq", "comm", "end_ns", "start_ns", "who")
     ]
-    order = np.lexsort(keys)  # stable: the first of equals stays
+    order = np.lexsort(keys)  # stable: the first of equal rows is kept
     is_new = np.ones(len(order), bool)
     is_new[1:] = np.any([key[order][1:] != key[order][:-1] for key in keys], axis=0)
     return collectives if is_new.all() else collectives.take(np.sort(order[is_new]))
 
 
-def _known(value: int | None) -> int:
+def _or_unknown(value: int | None) -> int:
     return UNKNOWN if value is None else value
 
 
 class _Codes(list[T], Generic[T]):
-    """Gives every distinct value the next integer, in order of appearance."""
+    """A list of distinct values; the code of a value is its index."""
 
     def __init__(self) -> None:
         super().__init__()

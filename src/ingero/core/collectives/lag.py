@@ -1,9 +1,10 @@
-"""Peer lag: which ranks took part in the same collective, and who came late.
+"""Peer lag and lateness of each rank in a collective.
 
-Two numbers, never mixed up. *Peer lag* keeps the published definition: own duration minus the peers' median, so the
-late rank shows the lowest. *Lateness* is ours: positive means this rank came late. Where the GPU timed the operation it
-is the longest duration minus the own one, each on its own clock; else own entry minus the earliest, after clocks were
-aligned, and then it is worth no more than the error bar beside it.
+*Peer lag* is the published figure: the rank's own duration minus the median of its peers. The late
+rank waits least, so its peer lag is the lowest. *Lateness* is our own figure: positive means that
+the rank came late. Where the GPU timed the operation, lateness is the longest duration minus the
+rank's own, each measured on its own clock. Otherwise it is the rank's entry minus the earliest
+entry on aligned clocks, with the error of that alignment beside it.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,10 @@ GPU_TIMER_MS = 0.001  # the GPU's global timer ticks at up to one microsecond
 
 @dataclass(frozen=True, slots=True)
 class PeerLag:
-    """One row per record. Lateness is NaN where nothing can be said; below `error_ms` it must not be shown."""
+    """One row per record.
+
+    Lateness is NaN where it is unknown, and not significant below `error_ms`.
+    """
 
     peer_lag_ms: Floats
     lateness_ms: Floats
@@ -37,7 +41,7 @@ class PeerLag:
 
     @property
     def shown_lateness_ms(self) -> Floats:
-        """Lateness that stands above its error bar, zero where the rank was on time, NaN where unknown."""
+        """Lateness above its error, zero where it is not significant, NaN where it is unknown."""
         shown = np.where(self.lateness_ms > self.error_ms, self.lateness_ms, self.lateness_ms * 0.0)
         return np.where(np.isinf(self.error_ms), np.nan, shown)
 
@@ -45,8 +49,11 @@ class PeerLag:
 def measure_lag(
     collectives: Collectives, groups: Groups, clocks: Mapping[int, ClockFit] | None = None
 ) -> PeerLag:
-    """Published lag and lateness of every row against its group. `clocks` maps recorders to their fitted clocks."""
-    duration = np.maximum(collectives.duration_ns, 0)  # a clock that stepped back measured nothing
+    """Return peer lag and lateness of each row within its group.
+
+    `clocks` maps recorders to their fitted clocks; None means that all rows come from one clock.
+    """
+    duration = np.maximum(collectives.duration_ns, 0)  # negative after a clock was set back
     size = int(groups.max(initial=-1)) + 1
     rows, whole = find_whole_groups(collectives, groups, size)
     present = rows if whole.all() else count_ranks(collectives, groups, size)
@@ -73,14 +80,17 @@ def measure_lag(
 def _duration_stats(
     collectives: Collectives, groups: Groups, duration: Ints, counts: NDArray[np.intp], whole: Mask
 ) -> tuple[Floats, Floats, Floats]:
-    """Median, longest and shortest of every group. Whole groups become rows of a matrix, which needs no global sort."""
+    """Return the median, longest and shortest duration of each group.
+
+    Whole groups become rows of a matrix, which is faster than one sort over all rows.
+    """
     median, longest, shortest = (np.zeros(len(counts)) for _ in range(3))
     for width in np.unique(counts[whole]).tolist():
         chosen = whole & (counts == width)
-        line = np.cumsum(chosen) - 1
+        place = np.cumsum(chosen) - 1
         rows = slice(None) if chosen.all() else np.flatnonzero(chosen[groups])
-        cells = np.empty((int(line[-1]) + 1) * width, np.int64)
-        cells[line[groups[rows]] * width + collectives.rank[rows]] = duration[rows]
+        cells = np.empty((int(place[-1]) + 1) * width, np.int64)
+        cells[place[groups[rows]] * width + collectives.rank[rows]] = duration[rows]
         ordered = np.sort(cells.reshape(-1, width), axis=1)
         shortest[chosen], longest[chosen] = ordered[:, 0], ordered[:, -1]
         median[chosen] = (ordered[:, (width - 1) // 2] + ordered[:, width // 2]) / 2
@@ -96,16 +106,16 @@ def _duration_stats(
 
 
 def _quorum(nranks: NDArray[np.int32]) -> NDArray[np.int32]:
-    """At least three and at least half of the ranks, but never more than there are."""
+    """Return the quorum: at least three and half of the ranks, but no more than there are."""
     return np.minimum(nranks, np.maximum(3, (nranks + 1) // 2))
 
 
 def _aligned_entries(
     collectives: Collectives, clocks: Mapping[int, ClockFit] | None
 ) -> tuple[Floats, Floats]:
-    """Entries on the reference clock and their error, infinite for a clock without a fit.
+    """Return entries on the reference clock and their error, infinite for a clock without a fit.
 
-    No fits at all is the caller's word that one clock wrote everything: the error is zero.
+    Without `clocks` the caller states that all rows come from one clock; the error is then zero.
     """
     entry = collectives.entry_ns - collectives.entry_ns.min()
     if clocks is None:

@@ -1,4 +1,4 @@
-"""The live matcher of one cluster: holds records until their collective is complete, within bounds that it counts."""
+"""The live matcher of one cluster: it holds records until their collective is complete."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,14 +11,21 @@ from ingero.core.collectives.matching import Groups, MatchPolicy, count_ranks, m
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """Records whose collective is over: all ranks reported, or it is too old to wait. `groups` are dense codes."""
+    """Records of finished collectives: all ranks reported, or the time to wait is over.
+
+    `groups` are dense group codes.
+    """
 
     collectives: Collectives
     groups: Groups
 
 
 class CollectiveMatcher:
-    """Pending records of one cluster. The least recently used communicators and the oldest groups go first."""
+    """Pending records of one cluster.
+
+    Beyond the limits of the policy, the least recently used communicators and the oldest groups are
+    evicted and counted.
+    """
 
     def __init__(self, policy: MatchPolicy | None = None) -> None:
         self.policy = policy or MatchPolicy()
@@ -29,7 +36,7 @@ class CollectiveMatcher:
         self._last_seen: dict[int, None] = {}  # communicators, least recently used first
 
     def add(self, collectives: Collectives, now_s: float) -> None:
-        """Take records in; communicators beyond the cap push the least recently used ones out."""
+        """Add records; beyond the limit the least recently used communicators are evicted."""
         self._parts.append(collectives)
         self._arrived.append(np.full(len(collectives), now_s))
         for comm in np.unique(collectives.comm).tolist():
@@ -42,7 +49,7 @@ class CollectiveMatcher:
             )
 
     def close(self, now_s: float) -> Matched:
-        """Hand out every complete or expired group and forget it."""
+        """Return and remove every complete or expired group."""
         pending, arrived = self._pending()
         groups = match_collectives(pending, self.policy)
         size = int(groups.max(initial=-1)) + 1

@@ -1,7 +1,8 @@
-"""Own time live: the collectives of one rank as they come in, cut into steps that all ranks number alike.
+"""Live steps: own time per step, from the collectives of one rank as they arrive.
 
-A step is one turn of the repeating pattern of collectives. It ends with the rarest one of the pattern (the gradient
-all-reduce, say), whose sequence number all members of its communicator share and which therefore numbers the step.
+A step is one repetition of the pattern of collectives. It ends with the rarest collective of the
+pattern, for example the gradient all-reduce. All members of the communicator share the sequence
+number of that collective, so all ranks number the step alike.
 """
 
 from collections import Counter, deque
@@ -13,20 +14,20 @@ from numpy.typing import NDArray
 from ingero.core.collectives.columns import UNKNOWN, Collectives, Floats, Ints
 from ingero.core.collectives.own_time import find_cycle
 
-WATCHED = 1024  # collectives looked at for the pattern
+WATCHED = 1024  # collectives in which the pattern is searched
 LEARN_AFTER = 48
-SET_BACK_NS = 100_000_000  # a batch that ends this long before the last one: the clock was set back
-MAX_SIGNATURES = 4096  # kinds of collectives remembered; beyond, numbering begins anew
+SET_BACK_NS = 100_000_000  # a batch that ends this much earlier: the clock was set back
+MAX_SIGNATURES = 4096  # kinds of collectives kept; beyond that, learning starts again
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 Signature = tuple[int, str, int]  # communicator, operation, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Own time of finished steps as columns; `step` is -1 where no sequence number tells it. Unknown seconds are NaN.
+    """Own time of finished steps as columns; `step` is -1 without a sequence number.
 
-    `idle_s` is the part during which the next collective was not even enqueued, `span_s` the wall time of the step and
-    `end_ns` when it ended on the host's clock.
+    `idle_s` is the part before the next collective was enqueued, `span_s` the wall time of the step
+    and `end_ns` its end on the host's clock. Unknown seconds are NaN.
     """
 
     step: Ints
@@ -39,7 +40,7 @@ class StepTimes:
         return len(self.step)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> "StepTimes":
-        """The rows of an index, mask or slice."""
+        """Return the rows of an index, mask or slice."""
         return StepTimes(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
@@ -49,15 +50,18 @@ NO_STEPS = StepTimes(
 
 
 class LiveSteps:
-    """State of one rank. Feed records in any order within a batch; batches must not overlap in time."""
+    """The step under way of one rank.
+
+    Records of a batch may be in any order; batches must not overlap.
+    """
 
     def __init__(self) -> None:
         self._codes: dict[Signature, int] = {}
         self._seen: deque[tuple[int, int]] = deque(maxlen=WATCHED)  # code and sequence number
         self._anchor: int | None = None
-        # of the closing one among its communicator's collectives of a step; unknown: any anchor closes
+        # Place of the last anchor of a step on its communicator; unknown: every anchor ends a step
         self._place = UNKNOWN
-        self._per_step = 1  # collectives of the anchor's communicator
+        self._per_step = 1  # collectives per step on the anchor's communicator
         self._cycle = 1
         self._free_ns: int | None = None
         self._last_end_ns: int | None = None
@@ -66,7 +70,7 @@ class LiveSteps:
         self._is_timed = True
 
     def take(self, rows: Collectives) -> StepTimes:
-        """The steps that these records of one rank complete."""
+        """Return the steps that these records complete."""
         if not len(rows):
             return NO_STEPS
         entry = rows.entry_ns
@@ -86,12 +90,12 @@ class LiveSteps:
         return self._cut(rows, own, idle, np.flatnonzero(closes))
 
     def skip(self) -> None:
-        """Records were lost: the step under way is not whole, and what comes next does not follow what came last."""
+        """Note that records were lost: the step under way will not be returned."""
         self._free_ns = self._last_end_ns = None
         self._is_whole = False
 
     def _segments(self, rows: Collectives, entry: Ints) -> tuple[Floats, Floats]:
-        """Own and idle seconds before every record; overlapping collectives count once."""
+        """Return own and idle seconds before each record; overlapping collectives count once."""
         first = entry[0] if self._free_ns is None else self._free_ns
         latest = np.maximum.accumulate(np.concatenate(([first], rows.end_ns)))
         free, self._free_ns = latest[:-1], int(latest[-1])
@@ -100,13 +104,13 @@ class LiveSteps:
         return own / 1e9, idle / 1e9
 
     def _signatures(self, rows: Collectives) -> NDArray[np.int64]:
-        """A code per kind of collective, the same for the life of the stream."""
+        """Return a code per kind of collective, which stays the same until `_forget`."""
         mixed = (
             rows.comm
             ^ (rows.size_bytes.astype(np.uint64) * _MIX)
             ^ (rows.op.astype(np.uint64) << np.uint64(56))
         )
-        # one integer sorts ten times faster than three columns
+        # One integer sorts ten times faster than three columns.
         _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
         if len(self._codes) > MAX_SIGNATURES:
             self._forget()
@@ -122,7 +126,10 @@ class LiveSteps:
     def _cut(
         self, rows: Collectives, own: Floats, idle: Floats, ends: NDArray[np.intp]
     ) -> StepTimes:
-        """Steps end at these rows; the first may have begun in an earlier batch, the rest waits for the next."""
+        """Cut steps at these rows.
+
+        The first step may have begun in an earlier batch; rows after the last end are carried over.
+        """
         carried_own, carried_idle, carried_rows = self._carry
         starts = np.concatenate(([0], ends + 1))
         tail = slice(int(starts[-1]), None)
@@ -134,7 +141,7 @@ class LiveSteps:
                 carried_idle + idle.sum(),
                 carried_rows + len(rows),
             )
-            if self._carry[2] > 8 * self._cycle:  # the pattern changed: look again
+            if self._carry[2] > 8 * self._cycle:  # the pattern changed
                 self._forget()
             return NO_STEPS
         spent = np.diff(np.cumsum(own)[ends], prepend=-carried_own)
@@ -165,7 +172,10 @@ class LiveSteps:
         self._is_whole = False
 
     def _learn(self) -> None:
-        """Find the pattern and in it the rarest collective, the largest of several: the same choice on every rank."""
+        """Find the pattern and its rarest collective, the largest of several.
+
+        Every rank makes the same choice.
+        """
         if len(self._seen) < LEARN_AFTER:
             return
         cycle = find_cycle(np.array([code for code, _ in self._seen]))

@@ -15,7 +15,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)  # spreads communicator hashes and ranks ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchPolicy:
-    """How records without a sequence number are matched by time, and how much is held per cluster."""
+    """How records without a sequence number are matched, and how many are held per cluster."""
 
     bucket_s: float = 1.0
     tolerance_s: float = 0.25
@@ -25,7 +25,7 @@ class MatchPolicy:
 
 
 def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:
-    """Dense group code of every row: the same operation of the same communicator as seen by its ranks."""
+    """Return a dense group code per row: rows of one group are the same collective on its ranks."""
     comm = _comm_codes(collectives.comm)
     op, edge = _edges(collectives)
     sequence = collectives.seq
@@ -44,7 +44,7 @@ def match_collectives(collectives: Collectives, policy: MatchPolicy | None = Non
 
 
 def count_ranks(collectives: Collectives, groups: Groups, size: int) -> NDArray[np.intp]:
-    """Distinct ranks in every group: a record delivered twice counts once."""
+    """Count the distinct ranks of each group; a record that was delivered twice counts once."""
     counts, whole = find_whole_groups(collectives, groups, size)
     rest = np.flatnonzero(~whole[groups])
     if not len(rest):
@@ -58,7 +58,10 @@ def count_ranks(collectives: Collectives, groups: Groups, size: int) -> NDArray[
 def find_whole_groups(
     collectives: Collectives, groups: Groups, size: int
 ) -> tuple[NDArray[np.intp], Mask]:
-    """Rows per group, and whether they are every rank once, told by the sum of the ranks' fingerprints."""
+    """Return the rows per group, and whether they hold every rank exactly once.
+
+    The sum of fingerprints of the ranks tells whether a group is whole, without a sort.
+    """
     counts = np.bincount(groups, minlength=size)
     if not size:
         return counts, np.zeros(0, bool)
@@ -72,13 +75,20 @@ def find_whole_groups(
 
 
 def _fingerprints(count: int) -> Floats:
-    """A fixed pseudo-random number of 30 bits for every rank; sums of a million of them are exact in a double."""
+    """Return a fixed pseudo-random number of 30 bits per rank.
+
+    Sums of a million of them are exact in a double.
+    """
     mixed = np.arange(1, count + 1, dtype=np.uint64) * _MIX
     return ((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(34)).astype(np.float64)
 
 
 def _edges(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Operation codes with Send and Recv as one, and the unordered pair of ranks for these two, else zero."""
+    """Return operation codes and pair codes.
+
+    Send and Recv share one operation code; their pair code stands for the unordered pair of ranks.
+    All other operations have pair code zero.
+    """
     op = collectives.op.astype(np.intp)
     pairwise = collectives.has_op(POINT_TO_POINT_OPS) & (collectives.peer >= 0)
     if not pairwise.any():
@@ -90,7 +100,11 @@ def _edges(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]
 
 
 def _comm_codes(comm: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Dense codes of communicators. There are few: those of a sample are looked up, all are sorted if more turn up."""
+    """Return dense codes of communicators.
+
+    There are few of them: those found in a sample are looked up in a table. Only when another one
+    turns up are all rows sorted.
+    """
     known = np.unique(comm[:: max(1, len(comm) // 4096)])
     slot = (known * _MIX) >> np.uint64(52)
     if len(np.unique(slot)) < len(known):
@@ -102,7 +116,7 @@ def _comm_codes(comm: NDArray[np.uint64]) -> NDArray[np.intp]:
 
 
 def _pack(*columns: NDArray[np.integer]) -> Groups:
-    """Dense codes of the rows of several non-negative columns."""
+    """Return a dense code per distinct row of several non-negative columns."""
     key = np.zeros(len(columns[0]), np.int64)
     room = 63
     for column in columns:
@@ -122,14 +136,12 @@ def _dense(values: NDArray[np.generic]) -> NDArray[np.intp]:
 
 def _dense_codes(key: Ints) -> Groups:
     highest = int(key.max(initial=0))
-    if (
-        highest < 8 * len(key) + 1024
-    ):  # close together: a table of those that occur is smaller than a sort
+    if highest < 8 * len(key) + 1024:  # dense keys: a table is faster than a sort
         seen = np.zeros(highest + 1, np.intp)
         seen[key] = 1
         return np.asarray((np.cumsum(seen) - 1)[key], np.intp)
     bits = len(key).bit_length()
-    if highest.bit_length() + bits <= 63:  # sorting plain integers beats sorting an index
+    if highest.bit_length() + bits <= 63:  # sorting plain integers is faster than sorting an index
         ordered = np.sort(key << bits | np.arange(len(key)))
         order = ordered & ((1 << bits) - 1)
         ordered >>= bits
@@ -144,7 +156,11 @@ def _dense_codes(key: Ints) -> Groups:
 
 
 def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: MatchPolicy) -> Ints:
-    """Time bucket of every row; a row near an edge joins the neighbour that holds more of its peers but not itself."""
+    """Return the time bucket of each row.
+
+    A row near the end of its bucket moves to the next one if that holds more of its peers and not
+    yet its own rank.
+    """
     width, tolerance = int(policy.bucket_s * 1e9), int(policy.tolerance_s * 1e9)
     bucket = entry_ns // width
     if not len(bucket):
@@ -153,15 +169,14 @@ def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: Matc
     bucket -= bucket.min() - 1
     for step, near in ((-1, offset < tolerance), (1, offset >= width - tolerance)):
         own, other = _ranks_in(base, bucket, rank, 0), _ranks_in(base, bucket, rank, step)
-        more = (
-            other[0] >= own[0] if step < 0 else other[0] > own[0]
-        )  # between equal halves the earlier one wins
+        # Of two buckets with equally many ranks the earlier one wins.
+        more = other[0] >= own[0] if step < 0 else other[0] > own[0]
         bucket = np.where(near & more & ~other[1], bucket + step, bucket)
     return bucket
 
 
 def _ranks_in(base: Groups, bucket: Ints, rank: NDArray[np.int32], step: int) -> tuple[Ints, Mask]:
-    """For every row: how many ranks the bucket `step` away holds, and whether the row's own rank is among them."""
+    """Return how many ranks the bucket `step` away holds, and whether it holds the row's own."""
     span, ranks = int(bucket.max()) + 2, int(rank.max()) + 1
     held = np.unique((base * span + bucket) * ranks + rank)
     places, counts = np.unique(held // ranks, return_counts=True)

@@ -1,4 +1,4 @@
-"""Records of the NCCL plugin as collectives: names, sizes, and the GPU's clock related to the host's."""
+"""Records of the NCCL plugin as collectives, with GPU times converted to the host's clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,22 +28,24 @@ ROOTED_OPS = frozenset({"Broadcast", "Reduce", "Scatter", "Gather"})
 
 @dataclass(frozen=True, slots=True)
 class GpuClock:
-    """The host's time minus the GPU's: `offset_ns`, true within `error_ns`."""
+    """The offset of the host's clock from the GPU's, and its error."""
 
     offset_ns: int
     error_ns: int
 
 
-HEARD_NS = 50_000  # from a stop on the GPU to the proxy's record of it, the quickest of many
+PROXY_DELAY_NS = 50_000  # shortest time from a stop on the GPU to the proxy's record of it
 SAME_CLOCK = GpuClock(0, 0)
 
 
 def fit_gpu_clock(records: Records) -> GpuClock | None:
-    """Bounds from causality: the GPU starts after the host enqueued and stops before the host hears of it.
+    """Estimate the offset of the GPU's clock; None without a timed record.
 
-    The offset is the middle of the tightest bounds, also when drift made them cross. Where everything is enqueued long
-    before it runs, the first bound is loose; the second never is, as NCCL's proxy hears of a stop within microseconds
-    at its best. The error reaches to the further bound. None without a timed record.
+    Causality bounds it: the GPU starts after the host enqueued, and stops before the host notices.
+    The offset is the middle of the tightest bounds, even when drift made them cross. Where work is
+    enqueued long before it runs, the first bound is loose. The second is always tight, because
+    NCCL's proxy notices a stop within microseconds at best. The error is the distance to the
+    further bound.
     """
     timed = records[_has(records, FLAG_GPU_TIMED)]
     if not len(timed):
@@ -52,12 +54,12 @@ def fit_gpu_clock(records: Records) -> GpuClock | None:
     high = int(
         (timed["host_stop_ns"].astype(np.int64) - timed["gpu_stop_ns"].astype(np.int64)).min()
     )
-    offset = max((low + high) // 2, high - HEARD_NS)
+    offset = max((low + high) // 2, high - PROXY_DELAY_NS)
     return GpuClock(offset, max(abs(high - offset), abs(offset - low)))
 
 
 def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Collectives:
-    """Columns of the records, in their order, all written by one rank."""
+    """Return records of one rank as columns, in the same order."""
     ops, op = _codes(records["op"])
     names = tuple(canonical_op(name) for name in ops)
     sizes = _element_sizes(records["datatype"])
@@ -89,7 +91,7 @@ def to_collectives(records: Records, recorder: Recorder, clock: GpuClock) -> Col
 
 
 def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]:
-    """The same rows once more as objects: for the few that are sent on or compared one by one."""
+    """Return the same rows as objects, for the few that are forwarded or compared one by one."""
     who = columns.recorders[0]
     datatypes = [canonical_datatype(decode_text(raw)) for raw in records["datatype"].tolist()]
     known = {

@@ -1,4 +1,7 @@
-"""Sequence numbers for sends and receives, which NCCL does not number: the n-th send meets the n-th receive."""
+"""Sequence numbers for sends and receives: the n-th send belongs to the n-th receive.
+
+NCCL does not number these operations.
+"""
 
 from dataclasses import replace
 
@@ -9,9 +12,10 @@ from ingero.core.collectives.columns import Collectives
 
 
 def number_point_to_point(collectives: Collectives) -> Collectives:
-    """The same rows, where sends and receives without a number get one per directed pair.
+    """Number sends and receives without a sequence number within each directed pair of ranks.
 
-    Both ends count from the first one; where one end lost some, from the last, since rings keep the newest.
+    Both ends count from their first operation. Where one end lost some, both count back from the
+    last, since rings keep the newest.
     """
     is_pairwise = collectives.has_op(POINT_TO_POINT_OPS)
     rows = np.flatnonzero(is_pairwise & (collectives.seq < 0) & (collectives.peer >= 0))
@@ -20,16 +24,16 @@ def number_point_to_point(collectives: Collectives) -> Collectives:
     is_send = collectives.has_op({"Send"})[rows]
     source = np.where(is_send, collectives.rank[rows], collectives.peer[rows])
     target = np.where(is_send, collectives.peer[rows], collectives.rank[rows])
-    edge = np.stack([collectives.comm[rows].view(np.int64), source, target], axis=1)
-    edge = np.unique(edge, axis=0, return_inverse=True)[1].reshape(-1)
-    order = np.lexsort((collectives.start_ns[rows], is_send, edge))
-    side = edge[order] * 2 + is_send[order]
+    pair = np.stack([collectives.comm[rows].view(np.int64), source, target], axis=1)
+    pair = np.unique(pair, axis=0, return_inverse=True)[1].reshape(-1)
+    order = np.lexsort((collectives.start_ns[rows], is_send, pair))
+    side = pair[order] * 2 + is_send[order]
     begins = np.flatnonzero(np.r_[True, side[1:] != side[:-1]])
     counts = np.diff(np.r_[begins, len(side)])
     ordinal = np.arange(len(side)) - np.repeat(begins, counts)
-    longest = np.zeros(int(edge.max()) + 1, np.int64)
-    np.maximum.at(longest, edge[order][begins], counts)
-    missing = longest[edge[order]] - np.repeat(counts, counts)
+    longest = np.zeros(int(pair.max()) + 1, np.int64)
+    np.maximum.at(longest, pair[order][begins], counts)
+    missing = longest[pair[order]] - np.repeat(counts, counts)
     sequence = collectives.seq.copy()
     sequence[rows[order]] = ordinal + missing
     return replace(collectives, seq=sequence)

@@ -1,7 +1,7 @@
-"""What of a rank's steps travels: every step at a normal pace, means of equal groups of steps at a fast one.
+"""Step points: the own time that a rank sends, per step or as means over groups of short steps.
 
-A group is 2ⁿ steps and begins at a multiple of that, whatever rank counts, so that the groups of all ranks meet: where
-two ranks chose different sizes, every second group of the finer one still does.
+A group has 2ⁿ steps and begins at a multiple of 2ⁿ on every rank, so that the groups of all ranks
+coincide. Where two ranks use different sizes, every second group of the smaller size still does.
 """
 
 import math
@@ -13,16 +13,14 @@ from ingero.core.collectives.columns import UNKNOWN, Ints
 from ingero.core.collectives.live_steps import NO_STEPS, StepTimes
 
 POINTS_PER_S = 16.0  # of one rank at most
-JOB_POINTS_PER_S = (
-    16_384.0  # of all ranks of a job: a large job sends fewer per rank, but never less than one
-)
-WATCHED_STEPS = 8  # before the pace is believed
+JOB_POINTS_PER_S = 16_384.0  # of all ranks of a job, but at least one per rank
+WATCHED_STEPS = 8  # before the step length is used
 MAX_GROUP = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class StepPoints:
-    """Means over groups of `count` steps each; `times.step` is the first step of a group."""
+    """Means over groups of `count` steps; `times.step` is the first step of a group."""
 
     times: StepTimes
     count: int
@@ -32,12 +30,15 @@ class StepPoints:
 
 
 def share_of_rank(most: float, of_job: float, world_size: int | None) -> float:
-    """What one rank may send a second, so that all of them together stay within `of_job`."""
+    """Return the points per second of one rank, so that all ranks together stay within `of_job`."""
     return most if not world_size else min(most, max(of_job / world_size, 1.0))
 
 
 class StepGroups:
-    """Groups the steps of one rank. `incomplete` counts steps of groups that were not seen whole."""
+    """The steps of one rank in groups.
+
+    `incomplete` counts steps of groups that were not complete.
+    """
 
     def __init__(self) -> None:
         self.size = 1
@@ -48,17 +49,17 @@ class StepGroups:
         self._open = NO_STEPS
 
     def take(self, steps: StepTimes) -> StepPoints:
-        """The points these steps complete."""
+        """Return the points that these steps complete."""
         if not len(steps):
             return StepPoints(NO_STEPS, self.size)
-        self._follow_pace(steps)
+        self._update_size(steps)
         if self.size == 1:
             return StepPoints(steps, 1)
-        if (steps.step == UNKNOWN).any():  # nothing to line up by: one mean of what there is
+        if (steps.step == UNKNOWN).any():  # without step numbers: one mean over all of them
             return StepPoints(_means(steps, np.zeros(len(steps), np.int64), UNKNOWN), len(steps))
         return StepPoints(self._group(steps), self.size)
 
-    def _follow_pace(self, steps: StepTimes) -> None:
+    def _update_size(self, steps: StepTimes) -> None:
         known = steps.span_s[np.isfinite(steps.span_s)]
         if not len(known):
             return
@@ -68,9 +69,7 @@ class StepGroups:
         if self._watched < WATCHED_STEPS or self._span_s <= 0:
             return
         wanted = 1.0 / (self._span_s * self.points_per_s)
-        if (
-            not self.size / 4 < wanted <= self.size
-        ):  # sizes change seldom: only where they are clearly wrong
+        if not self.size / 4 < wanted <= self.size:  # sizes change only when clearly wrong
             size = 2 ** max(0, math.ceil(math.log2(wanted)))
             if size != self.size:
                 self.size = min(size, MAX_GROUP)
@@ -78,12 +77,12 @@ class StepGroups:
                 self._open = NO_STEPS
 
     def _group(self, steps: StepTimes) -> StepTimes:
-        waiting = _joined(self._open, steps)
-        group = waiting.step // self.size
+        pending = _joined(self._open, steps)
+        group = pending.step // self.size
         is_open = group == group[-1]
-        if (waiting.step[-1] + 1) % self.size == 0:
+        if (pending.step[-1] + 1) % self.size == 0:
             is_open[:] = False
-        self._open, done, group = waiting.take(is_open), waiting.take(~is_open), group[~is_open]
+        self._open, done, group = pending.take(is_open), pending.take(~is_open), group[~is_open]
         _, which, counts = np.unique(group, return_inverse=True, return_counts=True)
         whole = counts[which] == self.size
         self.incomplete += int((~whole).sum())

@@ -1,8 +1,8 @@
-"""Waiting at collectives: who came last, who waited for it how long, and whether that repeats.
+"""Waiting at collectives: which rank came last, how long the others waited, and how often.
 
-Lateness comes from `peerlag`; a figure that Fleet worked out itself wins over ours. An operation counts as waited for
-when its last rank came later than jitter explains; the rank that cost most of that waiting is named only when it stands
-out, because somebody is always last.
+Lateness is computed in `lag`, unless the sender already gave it. A collective counts as waited for
+when its last rank came later than jitter explains. A rank is named only when it caused most of the
+waiting, because some rank is always last.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,28 @@ from ingero.core.collectives.matching import Groups, match_collectives
 from ingero.core.collectives.point_to_point import number_point_to_point
 from ingero.core.robust import group_medians
 
-CLEAR_MS = 1.0  # less than this is not worth a name
-CLEAR_TIMES = 5.0  # how far above the group's usual lateness the last rank must be
-NAMED_SHARE = 0.6  # of all waiting that one rank must have caused to be named
+CLEAR_MS = 1.0  # a smaller lateness is ignored
+CLEAR_TIMES = 5.0  # the last rank must be this many times later than the group's median
+NAMED_SHARE = 0.6  # share of all waiting that a rank must have caused to be named
 MIN_WAITED = 3
-EXITS = 256  # operations from which clocks are aligned; more would only take longer
+EXITS = 256  # operations used to align clocks; more only take longer
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """One row per record; NaN where nothing can be said."""
+    """One row per record; NaN where the value is unknown."""
 
     groups: Groups
     lag: PeerLag
     lateness_ms: Floats
     wait_ms: Floats
-    is_last: Mask  # the one rank of its group that the others clearly waited for
-    ordinal: Ints  # number of the operation on its communicator, counted from the first one seen
+    is_last: Mask  # the rank of its group that the others clearly waited for
+    ordinal: Ints  # number of the operation on its communicator, from 0
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The recorder that the others wait for: how often, how long, and every how many operations."""
+    """The recorder that the others wait for: how often, how long, and with which period."""
 
     who: int
     times: int
@@ -49,7 +49,10 @@ class Late:
 
 
 def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Waiting:
-    """Lateness and waiting of every record; `given_lateness_ms` is NaN where the sender did not say."""
+    """Return lateness and waiting of each record.
+
+    `given_lateness_ms` is NaN where it was not sent.
+    """
     numbered = number_point_to_point(collectives)
     groups = match_collectives(numbered)
     lag = measure_lag(numbered, groups, _clocks(numbered, groups))
@@ -59,8 +62,8 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
     highest = np.full(size, -np.inf)
     np.maximum.at(highest, groups[known], lateness[known])
     wait = np.where(known, highest[groups] - lateness, np.nan)
-    usual = group_medians(groups[known], lateness[known], size, is_lower=True)
-    clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * usual)
+    typical = group_medians(groups[known], lateness[known], size, is_lower=True)
+    clear = highest > np.fmax(CLEAR_MS, CLEAR_TIMES * typical)
     last = known & clear[groups] & (lateness == highest[groups])
     return Waiting(
         groups, lag, lateness, wait, _first_of_each(groups, last), _ordinals(numbered, groups)
@@ -68,7 +71,7 @@ def measure_waiting(collectives: Collectives, given_lateness_ms: Floats) -> Wait
 
 
 def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
-    """The recorder behind most of the waiting; None when nobody stands out."""
+    """Return the recorder that caused most of the waiting; None if no recorder stands out."""
     rows = np.flatnonzero(waiting.is_last)
     if len(rows) < MIN_WAITED:
         return None
@@ -86,7 +89,10 @@ def find_late(collectives: Collectives, waiting: Waiting) -> Late | None:
 
 
 def _clocks(collectives: Collectives, groups: Groups) -> dict[int, ClockFit] | None:
-    """Fits of all recorders from common exits; None when one host wrote everything, none where GPUs timed it all."""
+    """Fit the clocks of all recorders from common exits.
+
+    Return None when one host wrote all rows, and no fits when GPUs timed every operation.
+    """
     if len({recorder.node for recorder in collectives.recorders}) <= 1:
         return None
     if (collectives.is_gpu_timed & collectives.has_op(SYNCHRONISING_OPS)).all():
@@ -106,15 +112,15 @@ def _first_of_each(groups: Groups, chosen: Mask) -> Mask:
 
 
 def _ordinals(collectives: Collectives, groups: Groups) -> Ints:
-    """Position of every row's operation among those of the same kind on its communicator, in order of first entry."""
+    """Number the operations of each kind on each communicator in order of first entry."""
     size = int(groups.max(initial=-1)) + 1
     began = np.full(size, np.iinfo(np.int64).max)
     np.minimum.at(began, groups, collectives.entry_ns)
-    lane = np.zeros(size, np.int64)
+    kind = np.zeros(size, np.int64)
     _, codes = np.unique(collectives.comm, return_inverse=True)
-    lane[groups] = codes * (len(collectives.ops) + 1) + collectives.op
-    order = np.lexsort((began, lane))
-    ordered = lane[order]
+    kind[groups] = codes * (len(collectives.ops) + 1) + collectives.op
+    order = np.lexsort((began, kind))
+    ordered = kind[order]
     starts = (
         np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if size else np.zeros(0, np.intp)
     )
