@@ -2,13 +2,15 @@
 # escapes, characters outside printable ASCII, numbers of 40 characters and more.
 
 cdef extern from "Python.h":
-    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0  # NULL: infinity, no error
+    # With NULL for `overflow`, a number that is too large becomes infinity and raises nothing.
+    double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
 
 cdef enum:
     MAX_NUMBER = 40
 
 
-# Bodies are Python bytes, which end in a zero octet that both tables stop at: the inner loops need no bound.
+# Bodies are Python bytes, which end in a zero octet. Both tables stop there, so the inner loops
+# need no bound.
 cdef uint8_t IS_BLANK[256]
 cdef uint8_t IS_TEXT[256]  # printable ASCII but quote and backslash
 for _octet in b" \n\r\t":
@@ -40,7 +42,7 @@ cdef inline Bytes _json_text(Bytes at, Bytes end, Slice* out) noexcept nogil:
 
 
 cdef Bytes _json_number(Bytes at, Bytes end, Slice* out, bint* is_whole) noexcept nogil:
-    """A number by JSON's grammar, which is narrower than C's."""
+    """Read a number by the grammar of JSON, which is narrower than that of C."""
     at = _blank(at, end)
     out.at = at
     is_whole[0] = True
@@ -74,7 +76,7 @@ cdef Bytes _json_number(Bytes at, Bytes end, Slice* out, bint* is_whole) noexcep
 
 
 cdef int _whole(Slice text, uint64_t* out, bint* is_negative) noexcept nogil:
-    """Digits to a number of at most 18 digits; -1 for anything else, including a leading zero or nothing."""
+    """Read at most 19 digits; -1 for anything else, such as a leading zero or no digit at all."""
     cdef uint64_t i = 0
     cdef uint64_t value = 0
     is_negative[0] = text.size > 0 and text.at[0] == 45
@@ -92,7 +94,7 @@ cdef int _whole(Slice text, uint64_t* out, bint* is_negative) noexcept nogil:
 
 
 cdef Bytes _json_integer(Bytes at, Bytes end, int64_t* out) noexcept nogil:
-    """An integer as a number or as a string, both of which senders use."""
+    """Read an integer written as a number or as a string; senders use both."""
     cdef Slice text
     cdef bint is_whole, is_negative
     cdef uint64_t value
@@ -122,7 +124,7 @@ cdef Bytes _json_double(Bytes at, Bytes end, double* out):
 
 
 cdef int _json_key(Bytes* cursor, Bytes end, int* count, Slice* key) noexcept nogil:
-    """1 and the cursor after the colon, 0 and the cursor after the object, -1 for neither."""
+    """Read a key: 1 with the cursor after the colon, 0 with the cursor after the object, or -1."""
     cdef Bytes at = _blank(cursor[0], end)
     if at < end and at[0] == 125:
         cursor[0] = at + 1
@@ -143,7 +145,7 @@ cdef int _json_key(Bytes* cursor, Bytes end, int* count, Slice* key) noexcept no
 
 
 cdef int _json_item(Bytes* cursor, Bytes end, int* count) noexcept nogil:
-    """1 and the cursor before an element, 0 and the cursor after the array, -1 for neither."""
+    """Find an element: 1 with the cursor before it, 0 with the cursor after the array, else -1."""
     cdef Bytes at = _blank(cursor[0], end)
     if at < end and at[0] == 93:
         cursor[0] = at + 1
@@ -158,7 +160,7 @@ cdef int _json_item(Bytes* cursor, Bytes end, int* count) noexcept nogil:
 
 
 cdef Bytes _json_literal(Bytes at, Bytes end) noexcept nogil:
-    """true or false."""
+    """Read true or false."""
     at = _blank(at, end)
     if end - at >= 4 and memcmp(at, <const char*>b"true", 4) == 0:
         return at + 4

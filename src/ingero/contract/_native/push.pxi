@@ -18,7 +18,7 @@ cdef inline bint _has_good_ids(Found* found) noexcept nogil:
 
 
 cdef object text_or_none(Slice text):
-    """Return a string; the readers have checked that the octets are ASCII, so they are only copied."""
+    """Return a string; the readers have checked that its octets are ASCII."""
     if text.at == NULL:
         return None
     made = PyUnicode_New(text.size, 127)
@@ -60,7 +60,7 @@ cdef int read_push(Slice body, bint is_json, Found* found) except -1:
 
 
 def decode_plain_push(bytes body, bint is_json, object report):
-    """Return the `report` of a plain push and the name of its first metric; None for any other push."""
+    """Return the `report` of a plain push and the name of its first metric; else None."""
     cdef Found found
     cdef Slice whole
     whole.at = body

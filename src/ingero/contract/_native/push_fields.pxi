@@ -72,7 +72,9 @@ cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
 cdef int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
     cdef double value = point.as_double if point.has_double else <double>point.as_int
     if slice_is(name, b"ingero.node.health_score", 24):
-        if not (point.has_double or point.has_int) or not (value >= 0.0 and value <= 1.0) or found.has_score:
+        if found.has_score or not (point.has_double or point.has_int):
+            return -1
+        if not (value >= 0.0 and value <= 1.0):
             return -1
         if not point.has_state:
             point.state.at = <Bytes><const char*>b"active"
@@ -103,7 +105,9 @@ cdef int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
     elif slice_is(name, b"ingero.node.info", 16):
         found.gpu_model = point.gpu_model
         found.gpu_count = point.gpu_count
-    elif slice_is(name, b"ingero.node.straggler_event", 27) or slice_is(name, b"ingero.step.own_time_ms", 23):
+    elif slice_is(name, b"ingero.node.straggler_event", 27):
+        return -1
+    elif slice_is(name, b"ingero.step.own_time_ms", 23):
         return -1
     elif name.size >= 16 and memcmp(name.at, <const char*>b"nccl.collective.", 16) == 0:
         return -1

@@ -1,5 +1,5 @@
-# The plain push in JSON, read in one pass. Twin of `contract/push/decode.py`, as `push_protobuf.pxi` is.
-# Unknown fields and values of other kinds are left to the full decoder.
+# The plain push in JSON, read in one pass. Twin of `contract/push/decode.py`, like
+# `push_protobuf.pxi`. Unknown fields and values of other kinds are left to the full decoder.
 
 cdef Bytes _json_attribute(Bytes at, Bytes end, Attribute* out):
     cdef int count = 0
@@ -46,7 +46,7 @@ cdef Bytes _json_attribute(Bytes at, Bytes end, Attribute* out):
 
 
 cdef Bytes _json_attributes(Bytes at, Bytes end, Found* found, Point* point):
-    """Of a resource when `point` is NULL, else of a point."""
+    """Read the attributes of a resource when `point` is NULL, else of a point."""
     cdef int count = 0
     cdef int more
     cdef Attribute attribute
@@ -104,7 +104,7 @@ cdef Bytes _json_point(Bytes at, Bytes end, Found* found, Point* out):
 
 
 cdef Bytes _json_points(Bytes at, Bytes end, Slice name, Found* found):
-    """The value of `gauge` or `sum`."""
+    """Read the value of `gauge` or `sum`."""
     cdef int count = 0
     cdef int items
     cdef int more
@@ -231,7 +231,7 @@ cdef Bytes _json_scope_metrics(Bytes at, Bytes end, Found* found):
 
 
 cdef Bytes _json_resource(Bytes at, Bytes end, Found* found):
-    """The value of `resource`."""
+    """Read the value of `resource`."""
     cdef int count = 0
     cdef Slice key
     at = _expect(at, end, 123)
@@ -286,7 +286,9 @@ cdef int _read_json_request(Bytes at, Bytes end, Found* found):
     cdef int items = 0
     cdef Slice key
     at = _expect(at, end, 123)
-    if at == NULL or _json_key(&at, end, &count, &key) != 1 or not slice_is(key, b"resourceMetrics", 15):
+    if at == NULL or _json_key(&at, end, &count, &key) != 1:
+        return -1
+    if not slice_is(key, b"resourceMetrics", 15):
         return -1
     at = _expect(at, end, 91)
     if at == NULL or _json_item(&at, end, &items) != 1:

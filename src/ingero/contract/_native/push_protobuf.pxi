@@ -1,6 +1,7 @@
-# The plain push in protobuf. Twin of `contract/push/decode.py`: for every body, None or the same answer.
-# Returns -1 for anything unusual: several resources, other metric kinds, text that is not plain ASCII,
-# measurements, values that must be refused. The full decoder then judges the body, and counts refusals.
+# The plain push in protobuf. Twin of `contract/push/decode.py`: for every body, None or the same
+# answer. Readers return -1 for anything unusual: several resources, other metric kinds, text that
+# is not plain ASCII, measurements, values that must be refused. The full decoder then judges the
+# body, and counts refusals.
 
 cdef int _read_attribute(Slice message, Attribute* out) noexcept nogil:
     cdef Bytes at = message.at
@@ -71,8 +72,9 @@ cdef int _read_resource_attributes(Slice message, Found* found) noexcept nogil:
 
 
 cdef inline void _clear(Point* out) noexcept nogil:
-    """What is read without its own flag; a memset of the whole costs more than reading the point."""
-    out.has_mode = out.has_older_mode = out.has_state = out.has_workload = out.has_double = out.has_int = False
+    """Clear what is read without a flag; clearing all of it costs more than reading a point."""
+    out.has_mode = out.has_older_mode = out.has_state = out.has_workload = False
+    out.has_double = out.has_int = False
     out.gpu_model.at = NULL
     out.gpu_count.is_set = False
     out.as_int = 0
@@ -118,15 +120,36 @@ cdef int _read_point(Slice message, Point* out) noexcept nogil:
     return 0
 
 
+cdef int _read_points(Slice kind, Slice name, Found* found) noexcept nogil:
+    """Read the message of a gauge or sum."""
+    cdef Bytes at = kind.at
+    cdef Bytes end = kind.at + kind.size
+    cdef uint64_t tag, number
+    cdef Slice item
+    cdef Point point
+    while at < end:
+        at = read_varint(at, end, &tag)
+        if at == NULL:
+            return -1
+        if tag == 10:
+            at = read_slice(at, end, &item)
+            if at == NULL or _read_point(item, &point) or _use_point(name, &point, found):
+                return -1
+        elif tag == 16 or tag == 24:  # temporality, monotonic
+            at = read_varint(at, end, &number)
+            if at == NULL:
+                return -1
+        else:
+            return -1
+    return 0
+
+
 cdef int _read_metric(Slice message, Found* found) noexcept nogil:
     cdef Bytes at = message.at
     cdef Bytes end = message.at + message.size
-    cdef Bytes inner
     cdef uint64_t tag
-    cdef uint64_t number
-    cdef Slice name, text, kind, item
+    cdef Slice name, text, kind
     cdef bint has_kind = False
-    cdef Point point
     name.at = NULL
     name.size = 0
     kind.at = NULL
@@ -155,23 +178,7 @@ cdef int _read_metric(Slice message, Found* found) noexcept nogil:
     if not found.has_lead:
         found.has_lead = True
         found.lead = name
-    inner = kind.at
-    end = kind.at + kind.size
-    while inner < end:
-        inner = read_varint(inner, end, &tag)
-        if inner == NULL:
-            return -1
-        if tag == 10:
-            inner = read_slice(inner, end, &item)
-            if inner == NULL or _read_point(item, &point) or _use_point(name, &point, found):
-                return -1
-        elif tag == 16 or tag == 24:  # temporality, monotonic
-            inner = read_varint(inner, end, &number)
-            if inner == NULL:
-                return -1
-        else:
-            return -1
-    return 0
+    return _read_points(kind, name, found)
 
 
 cdef int _read_scope_metrics(Slice message, Found* found) noexcept nogil:

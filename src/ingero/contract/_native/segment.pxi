@@ -1,4 +1,4 @@
-# One whole plain push in one segment. Twin of `contract/push/segment.py`: for every segment the same answer.
+# One whole plain push in one segment. Twin of `contract/push/segment.py`.
 
 cdef enum HeaderCode:
     OTHER
@@ -16,7 +16,7 @@ for _octet in b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#
 
 
 cdef inline bint _is_word(Slice text, const char* lower, uint64_t size) noexcept nogil:
-    """Equal without regard to case; `lower` is lower case."""
+    """Whether the text equals `lower`, which is lower case, without regard to its own case."""
     cdef uint64_t i
     cdef uint8_t octet
     if text.size != size:
@@ -51,7 +51,7 @@ cdef inline HeaderCode _code_of(Slice name) noexcept nogil:
 
 
 cdef Bytes _read_header(Bytes at, Bytes end, Slice* name, Slice* value) noexcept nogil:
-    """Past the line's CRLF, or NULL. The value has no blanks around it."""
+    """Return the position after the line's CRLF, or NULL. The value has no blanks around it."""
     name.at = at
     while at < end and IS_TOKEN[at[0]]:
         at += 1
@@ -72,7 +72,8 @@ cdef Bytes _read_header(Bytes at, Bytes end, Slice* name, Slice* value) noexcept
     return at + 2
 
 
-cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size, int* is_json) noexcept nogil:
+cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size,
+                     int* is_json) noexcept nogil:
     cdef uint64_t i
     if code == CONTENT_TYPE and is_json[0] == -1:
         is_json[0] = slice_is(value, b"application/json", 16)
@@ -94,7 +95,7 @@ cdef int _use_header(HeaderCode code, Slice value, Request* out, int64_t* size, 
 
 
 cdef int split_request(Bytes at, Bytes end, Request* out) noexcept nogil:
-    """-1 for whatever is not one whole plain push."""
+    """Split a segment; -1 for whatever is not one whole plain push."""
     cdef Slice name, value
     cdef int is_json = -1
     cdef int headers = 0

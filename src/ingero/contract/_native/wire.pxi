@@ -1,4 +1,4 @@
-# The protobuf wire format: varints and slices. Every reader returns NULL when the bytes are not well formed.
+# The protobuf wire format: varints and slices. Every reader returns NULL for malformed bytes.
 
 cdef inline Bytes read_varint(Bytes at, Bytes end, uint64_t* out) noexcept nogil:
     cdef uint64_t value = 0

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The push of a registered node in one compiled step: request, body, roster, copies for exporters, reply.
+"""The push of a registered node in one compiled step: from its segment to the reply.
 
-Twin of `Receiver.answer`: either None, and then nothing has changed, or the same reply and the same changes.
-It reads Fleet's objects by their attributes only, and takes no decision that is not taken there.
+Twin of `Receiver.answer` in `fleet/receive.py`: either None, and then nothing has changed, or the
+same reply and the same changes. It takes no decision that is not taken there.
 """
 
 from libc.stdint cimport int8_t, int64_t, uint64_t
@@ -29,7 +29,10 @@ cdef enum:  # what is counted; the numbers of `Tally` in `fleet/processor.py`
 
 
 cdef class PushFastPath:
-    """Answers pushes of one listener. What may change while Fleet runs is read from `receiver` at every push."""
+    """Answers pushes of one listener.
+
+    What may change while Fleet runs is read from `receiver` at every push.
+    """
 
     cdef object receiver
     cdef dict clusters
@@ -49,16 +52,23 @@ cdef class PushFastPath:
     cdef uint64_t max_body_bytes
     cdef uint64_t skew_ns
 
-    def __init__(self, receiver, *, report, taken, kind, json, protobuf, uint64_t max_body_bytes, uint64_t skew_ns):
+    def __init__(self, receiver, *, report, taken, kind, json, protobuf,
+                 uint64_t max_body_bytes, uint64_t skew_ns):
         self.receiver, self.report, self.taken, self.kind = receiver, report, taken, kind
-        self.json, self.protobuf, self.max_body_bytes, self.skew_ns = json, protobuf, max_body_bytes, skew_ns
-        processor, sinks = receiver.processor, receiver.sinks.get(kind, ())
+        self.json, self.protobuf = json, protobuf
+        self.max_body_bytes, self.skew_ns = max_body_bytes, skew_ns
+        processor = receiver.processor
         self.clusters, self.clusters_by_query = processor.clusters, receiver.clusters_by_query
         self.protobuf_replies, self.json_replies = receiver.rendered
-        self.tally, self.puts, self.plain_pushes = processor.counters.tally, processor.counters.puts, receiver.plain_pushes
-        kept = [getattr(sink, "kept", None) for sink in sinks]
-        self.kept_bodies = [each for each in kept if isinstance(each, KeptBodies)]
-        self.other_sinks = [sink for sink, each in zip(sinks, kept, strict=True) if not isinstance(each, KeptBodies)]
+        self.tally, self.puts = processor.counters.tally, processor.counters.puts
+        self.plain_pushes = receiver.plain_pushes
+        self.kept_bodies, self.other_sinks = [], []
+        for sink in receiver.sinks.get(kind, ()):
+            kept = getattr(sink, "kept", None)
+            if isinstance(kept, KeptBodies):
+                self.kept_bodies.append(kept)
+            else:
+                self.other_sinks.append(sink)
 
     def answer(self, bytes segment, double now_s, uint64_t wall_ns):
         """Return the whole reply to one segment, or None where `Receiver.answer` must handle it."""
@@ -66,9 +76,11 @@ cdef class PushFastPath:
         cdef Found found
         cdef Bytes start = segment
         cdef RosterWriter writer
-        if split_request(start, start + len(segment), &request) or request.body.size > self.max_body_bytes:
+        if split_request(start, start + len(segment), &request):
             return None
-        if not self._is_admitted(&request) or not read_push(request.body, request.is_json, &found):
+        if request.body.size > self.max_body_bytes or not self._is_admitted(&request):
+            return None
+        if not read_push(request.body, request.is_json, &found):
             return None
         node, own = text_or_none(found.node), text_or_none(found.cluster)
         name = self._cluster_of(&request, own)
@@ -77,7 +89,8 @@ cdef class PushFastPath:
         if writer is None:
             return None
         row = writer.rows.get(node)
-        rendered = self.json_replies.get(name) if request.is_json else self.protobuf_replies.get(name)
+        replies = self.json_replies if request.is_json else self.protobuf_replies
+        rendered = replies.get(name)
         if row is None or rendered is None or rendered[0] is not cluster.served:
             return None
         texts = self.receiver.verdict_texts
@@ -102,7 +115,10 @@ cdef class PushFastPath:
         return token.admits(authorization.decode("latin-1"))
 
     cdef object _cluster_of(self, Request* request, object own):
-        """Return the cluster that query, header or resource names; None where `Receiver` must parse the query."""
+        """Return the cluster that query, header or resource names, in this order.
+
+        None means that `Receiver` must parse the query.
+        """
         if request.query.size:
             query = request.query.at[:request.query.size]
             if query not in self.clusters_by_query:
@@ -115,7 +131,9 @@ cdef class PushFastPath:
         return own
 
     cdef void _count(self, Found* found, uint64_t wall_ns, bint is_mismatched) noexcept:
-        cdef uint64_t off_ns = found.sent_ns - wall_ns if found.sent_ns > wall_ns else wall_ns - found.sent_ns
+        cdef uint64_t off_ns = wall_ns - found.sent_ns
+        if found.sent_ns > wall_ns:
+            off_ns = found.sent_ns - wall_ns
         self.tally[PUSHES] += 1
         self.tally[MISMATCHED] += is_mismatched
         self.tally[SKEWED] += found.sent_ns != 0 and off_ns > self.skew_ns

@@ -34,7 +34,10 @@ cdef class KeptBodies:
             self._make_room()
 
     cdef _make_room(self):
-        by_age = sorted(((<KeptBody>kept).at_s, number, key) for number, (key, kept) in enumerate(self.bodies.items()))
+        by_age = sorted(
+            ((<KeptBody>kept).at_s, number, key)
+            for number, (key, kept) in enumerate(self.bodies.items())
+        )
         oldest = by_age[: 1 + len(self.bodies) // 4]
         for _, _, key in oldest:
             self._drop(key)

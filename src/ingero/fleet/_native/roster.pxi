@@ -7,7 +7,7 @@ cdef enum:  # what became of a report; the numbers of `Put` in `fleet/roster.py`
 
 
 cdef inline int8_t _state_code(Slice state) noexcept nogil:
-    """Return the index into STATES of `contract/push/decode.py`; a plain push has one of the three."""
+    """Return the index into STATES of `contract/push/decode.py`; a plain push has one of these."""
     return 0 if state.size == 6 else 1 if state.size == 11 else 2
 
 
@@ -28,7 +28,8 @@ cdef class RosterWriter:
         uint64_t[::1] sent_ns, int64_t[::1] pushes, uint64_t reorder_ns,
     ):
         self.rows, self.reports, self.reorder_ns = rows, reports, reorder_ns
-        self.score, self.seen_s, self.state, self.sent_ns, self.pushes = score, seen_s, state, sent_ns, pushes
+        self.score, self.seen_s, self.state = score, seen_s, state
+        self.sent_ns, self.pushes = sent_ns, pushes
 
     cdef int put(self, Py_ssize_t row, Found* found, object report, double now_s):
         cdef uint64_t last_ns = self.sent_ns[row]
