@@ -1,8 +1,12 @@
-"""The shape of the tree: imports point down, core and contract stay pure, files and functions stay small."""
+"""The shape of the tree: imports point down, core and contract stay pure, sizes stay small.
+
+Compiled sources (`.pyx`, `.pxi`, `.pxd`) obey the same rules as Python.
+"""
 
 import ast
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +48,8 @@ IMPURE = {
 }
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
+MAX_FOLDER_MODULES = 20
+MAX_COLUMNS = 100
 STILL_LONG = {  # became long when lines became 100 columns wide; each is split by the owner of its room
     "core/blame/records.py",
     "core/blame/hang.py",
@@ -52,7 +58,12 @@ STILL_LONG = {  # became long when lines became 100 columns wide; each is split 
     "bench/fleet_push.py",
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
+COMPILED = sorted(SOURCE.rglob("*.p[xy][xid]"))
 BENCHES = sorted((ROOT / "bench").rglob("*.py"))
+CIMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import|c?import\s+([\w.]+))", re.MULTILINE)
+C_FUNCTION = re.compile(
+    r"^( *)(?:cdef|cpdef|def)\b(?! (?:class|struct|enum|extern))[^=\n]*?(\w+)\("
+)
 
 
 def depth_of(package: str, layers: list[set[str]]) -> int:
@@ -83,12 +94,7 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
         assert text == ""
         return
     names = imported(tree)
-    for name in names:
-        parts = name.split(".")
-        if parts[0] == "ingero" and len(parts) > 1 and parts[1] != own:
-            assert depth_of(parts[1], LAYERS) > depth_of(own, LAYERS), (
-                f"{own} must not import {name}"
-            )
+    check_layer(own, names)
     if own in ("core", "contract"):
         assert not {name.split(".")[0] for name in names} & IMPURE, (
             "core and contract do no I/O and ask no clock"
@@ -99,6 +105,67 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
         assert ast.get_docstring(tree), "the docstring says which noun this file is about"
     if str(module.relative_to(SOURCE)) not in STILL_LONG:
         check_size(text, tree)
+
+
+def check_layer(own: str, names: set[str]) -> None:
+    for name in names:
+        parts = name.split(".")
+        if parts[0] == "ingero" and len(parts) > 1 and parts[1] != own:
+            assert depth_of(parts[1], LAYERS) > depth_of(own, LAYERS), (
+                f"{own} must not import {name}"
+            )
+
+
+@pytest.mark.parametrize("source", COMPILED, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_compiled_source_keeps_its_layer_and_size(source: Path) -> None:
+    text = source.read_text()
+    check_layer(package_of(source), {first or second for first, second in CIMPORT.findall(text)})
+    assert text.count("\n") <= MAX_FILE_LINES
+    for name, length in compiled_functions(text):
+        assert length <= MAX_FUNCTION_LINES, f"{name} has {length} lines"
+    assert [line for line in text.splitlines() if len(line) > MAX_COLUMNS] == []
+
+
+def compiled_functions(text: str) -> list[tuple[str, int]]:
+    """Return each function of a Cython source and its lines, found by indentation."""
+    lines = text.splitlines()
+    found = []
+    for start, line in enumerate(lines):
+        match = C_FUNCTION.match(line)
+        if match is None:
+            continue
+        inside = re.compile(rf"(?:{match[1]}(?: |\))|\s*$)")  # a signature may end in a line `):`
+        end = start + 1
+        while end < len(lines) and inside.match(lines[end]):
+            end += 1
+        found.append((match[2], len("\n".join(lines[start:end]).rstrip().splitlines())))
+    return found
+
+
+def test_lengths_of_compiled_functions_are_found_by_indentation() -> None:
+    text = """
+cdef class Both:
+    cdef int one(
+        self, int a,
+    ):
+        return 1
+
+    def two(self):
+
+        return 2
+
+
+cdef inline int three(int a) noexcept nogil:
+    return a
+after = 1
+"""
+    assert compiled_functions(text) == [("one", 4), ("two", 3), ("three", 2)]
+
+
+def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
+    folders = Counter(module.parent for module in MODULES if module.name != "__init__.py")
+    crowded = {str(f.relative_to(SOURCE)): n for f, n in folders.items() if n > MAX_FOLDER_MODULES}
+    assert crowded == {}
 
 
 def test_groups_of_the_agent_import_downwards_only() -> None:

@@ -212,14 +212,12 @@ cdef class CompiledColumns(ColumnRows):
         return found
 
     cdef int read_point(self, Slice body, int context, bint cumulative) except -1:
-        cdef Bytes at = body.at
-        cdef Bytes end = body.at + body.size
+        cdef Bytes at = body.at, end = body.at + body.size
         cdef Slice part, chain
         cdef uint64_t moment = 0, start = 0, flags = 0
         cdef int64_t whole = 0
         cdef double real = 0
-        cdef uint8_t tag
-        cdef uint8_t has = 0  # 1: a double, 2: an integer
+        cdef uint8_t tag, has = 0  # 1: a double, 2: an integer
         cdef size_t attrs_from = self.attrs.size
         cdef bint chain_seen = False
         chain.at = NULL
