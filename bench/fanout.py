@@ -17,7 +17,8 @@ import uvloop
 
 from bench.table import finish, judge, print_table
 from ingero.transport.certificates import kept_certificate
-from ingero.transport.fanout.ask import Fanout, Question
+from ingero.transport.fanout.ask import Fanout
+from ingero.transport.fanout.client import Question
 from ingero.transport.fanout.nodes import FanoutPolicy
 from ingero.transport.tls import ClientTls, ServerTls, server_context
 

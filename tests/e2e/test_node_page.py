@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.fanout_nodes import node_listener
 from tests.support.waiting import PATIENCE_S
-from tests.transport.fanout.test_faults import guarded_node
 
 from ingero.sim.samples import write_samples
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 async def page(db: Path, folder: Path) -> str:
     """What the browser holds after the page's script has run."""
-    async with guarded_node(db) as listener:
+    async with node_listener(db) as listener:
         command = [
             str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
             f"--user-data-dir={folder}", f"http://{listener.address}/",

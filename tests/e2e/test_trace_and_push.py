@@ -14,7 +14,8 @@ from tests.support.waiting import PATIENCE_S, until_async
 
 from ingero.contract.names import HEALTH_SCORE
 from ingero.storage.trace.reading import connect_readonly
-from ingero.transport.fanout.ask import Fanout, Question
+from ingero.transport.fanout.ask import Fanout
+from ingero.transport.fanout.client import Question
 from ingero.transport.fanout.nodes import FanoutPolicy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.root]

@@ -12,8 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from tests.support.waiting import PATIENCE_S, until_async
 
-from ingero.transport import http
-from ingero.transport.http import HttpListener
+from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp.server_http import push_protocol
 
@@ -28,14 +27,15 @@ async def hello(_: Request) -> Response:
 
 
 @contextlib.asynccontextmanager
-async def listening() -> AsyncIterator[HttpListener]:
+async def listening() -> AsyncIterator[tuple[HttpListener, type[TimedProtocol]]]:
+    """A listener, and its protocol class, whose limits a test may change."""
     protocol = push_protocol(lambda *_: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     listener = HttpListener(
         Starlette(routes=[Route("/", hello)]), bind("127.0.0.1:0"), protocol=protocol
     )
     await listener.start()
     try:
-        yield listener
+        yield listener, protocol
     finally:
         await listener.stop()
         listener.listener.close()
@@ -56,17 +56,15 @@ async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio
     ],
 )
 @pytest.mark.parametrize("before", [b"", WHOLE, PUSH])
-async def test_a_request_that_does_not_end_is_ended(
-    begun: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with listening() as listener:
+async def test_a_request_that_does_not_end_is_ended(begun: bytes, before: bytes) -> None:
+    async with listening() as (listener, protocol):
         if not before:
-            monkeypatch.setattr(http, "REQUEST_S", 0.1)
+            protocol.request_timeout_s = 0.1
         reader, writer = await connect(listener)
         if before:
             writer.write(before)
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
-            monkeypatch.setattr(http, "REQUEST_S", 0.1)
+            protocol.request_timeout_s = 0.1
         if begun.strip() or not before:  # a rested connection is the business of keep-alive
             writer.write(begun)
             async with asyncio.timeout(PATIENCE_S):
@@ -76,13 +74,13 @@ async def test_a_request_that_does_not_end_is_ended(
         writer.close()
 
 
-async def test_a_whole_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with listening() as listener:
+async def test_a_whole_request_is_not_hurried() -> None:
+    async with listening() as (listener, protocol):
         reader, writer = await connect(listener)
         for request in (PUSH, WHOLE, PUSH):
             writer.write(request)
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
-            monkeypatch.setattr(http, "REQUEST_S", 0.05)
+            protocol.request_timeout_s = 0.05
             with contextlib.suppress(TimeoutError):
                 while await asyncio.wait_for(
                     reader.read(100), 0.12
@@ -92,7 +90,7 @@ async def test_a_whole_request_is_not_hurried(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_head_without_end_is_refused() -> None:
-    async with listening() as listener:
+    async with listening() as (listener, _):
         reader, writer = await connect(listener)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: ")
         with contextlib.suppress(ConnectionError):

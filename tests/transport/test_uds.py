@@ -64,10 +64,9 @@ async def test_a_new_reader_starts_with_the_snapshot(tmp_path: Path) -> None:
 
 
 async def test_a_reader_that_does_not_read_loses_its_oldest_lines_and_nobody_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(uds, "STUCK_AFTER_S", PATIENCE_S)
-    async with serving(tmp_path / "s.sock") as server:
+    async with serving(tmp_path / "s.sock", stuck_after_s=PATIENCE_S) as server:
         slow, quick = await connect(server), await connect(server, 2)
         line = b"x" * 50_000 + b"\n"
         total = MAX_QUEUED_LINES + 50
@@ -89,9 +88,8 @@ async def test_a_reader_that_leaves_is_forgotten(tmp_path: Path) -> None:
         await until_async(lambda: server.consumers == 0)
 
 
-async def test_a_stuck_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uds, "STUCK_AFTER_S", 0.05)
-    async with serving(tmp_path / "s.sock") as server:
+async def test_a_stuck_reader_is_let_go(tmp_path: Path) -> None:
+    async with serving(tmp_path / "s.sock", stuck_after_s=0.05) as server:
         await connect(server)
         for _ in range(20):
             server.send(b"x" * 200_000 + b"\n")

@@ -1,4 +1,4 @@
-"""HTTP listeners of every service: uvicorn without its signal handling, and patience with peers that has an end."""
+"""HTTP listeners of every service: uvicorn without its signal handling, with timeouts for slow peers."""
 
 import asyncio
 import contextlib
@@ -69,10 +69,13 @@ async def http_error(_: Request, error: Exception) -> Response:
 
 
 class TimedProtocol(HttpToolsProtocol):
-    """uvicorn's own, for peers that are not trusted: it would wait for ever for a request, and read headers without
-    end."""
+    """uvicorn's protocol for peers that are not trusted.
 
-    _patience: asyncio.TimerHandle | None = None
+    uvicorn alone waits for a request for ever and reads headers of any size.
+    """
+
+    request_timeout_s = REQUEST_S
+    _timeout: asyncio.TimerHandle | None = None
     _is_in_head = False
     _head_bytes = 0
 
@@ -80,7 +83,7 @@ class TimedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         if self.client is not None:
             self.client = (plain_peer(self.client[0]), self.client[1])
-        self._expect_request()
+        self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -91,7 +94,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._head_bytes = True, 0
-        self._expect_request()
+        self._start_timeout()
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -99,31 +102,31 @@ class TimedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._stop_expecting()
+        self._stop_timeout()
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """The peer does not read its answer."""
-        self._stop_expecting()
-        self._patience = self.loop.call_later(REQUEST_S, self.transport.abort)
+        """Close the connection of a peer that does not read its answer."""
+        self._stop_timeout()
+        self._timeout = self.loop.call_later(self.request_timeout_s, self.transport.abort)
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._stop_expecting()
+        self._stop_timeout()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_expecting()
+        self._stop_timeout()
         super().connection_lost(exc)
 
-    def _expect_request(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(REQUEST_S, self.transport.close)
+    def _start_timeout(self) -> None:
+        if self._timeout is None:
+            self._timeout = self.loop.call_later(self.request_timeout_s, self.transport.close)
 
-    def _stop_expecting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
 
 class _QuietServer(uvicorn.Server):

@@ -29,9 +29,15 @@ class LineServer:
     """Broadcasts lines. `sent`, `dropped` (by reason) and `refused` count what became of them and of readers."""
 
     def __init__(
-        self, path: Path, *, gid: int = -1, snapshot: Callable[[], Iterable[bytes]] = tuple
+        self,
+        path: Path,
+        *,
+        gid: int = -1,
+        snapshot: Callable[[], Iterable[bytes]] = tuple,
+        stuck_after_s: float = STUCK_AFTER_S,
     ) -> None:
         self.path = path
+        self._stuck_after_s = stuck_after_s
         self.gid = gid
         self.sent = 0
         self.dropped: Counter[str] = Counter()
@@ -84,7 +90,7 @@ class LineServer:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
-        consumer = _Consumer(writer)
+        consumer = _Consumer(writer, self._stuck_after_s)
         for line in self.snapshot():
             consumer.put(line)
         self._consumers.add(consumer)
@@ -129,8 +135,9 @@ def peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
 class _Consumer:
     """One reader and what it has not taken yet; a full queue loses its oldest line."""
 
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, stuck_after_s: float) -> None:
         self._writer = writer
+        self._stuck_after_s = stuck_after_s
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED_LINES)
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -155,7 +162,7 @@ class _Consumer:
             self._wake.clear()
             while self._queue:
                 self._writer.write(self._queue.popleft())
-                await asyncio.wait_for(self._writer.drain(), STUCK_AFTER_S)
+                await asyncio.wait_for(self._writer.drain(), self._stuck_after_s)
             self._idle.set()
             if self._is_closing:
                 return

@@ -4,22 +4,20 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from tests.support.fanout_nodes import SQL, ask, host_and_port, node
 from tests.support.fault_proxy import FaultProxy
 from tests.support.tls_files import Authority
 from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S
 
-from ingero.agent.api.routes import NodeApi, NodeGuard
 from ingero.core.clocks.skew import skew_warnings
 from ingero.errors import AuthError, ConfigError
-from ingero.storage.trace.node_view import NodeView
-from ingero.transport.bearer import token_digest
 from ingero.transport.certificates import kept_certificate
-from ingero.transport.fanout.ask import Fanout, NodeReply, Question
+from ingero.transport.fanout.ask import Fanout
+from ingero.transport.fanout.client import NodeReply, Question
 from ingero.transport.fanout.nodes import (
     FanoutPolicy,
     check_nodes,
@@ -27,39 +25,11 @@ from ingero.transport.fanout.nodes import (
     distinct,
     parse_nodes,
 )
-from ingero.transport.http import HttpListener
-from ingero.transport.listen import bind
 from ingero.transport.tls import (
     ClientTls,
     ServerTls,
     fingerprint_of_file,
-    server_context,
 )
-
-SQL = Question("/api/v1/query", {"sql": "SELECT count(*) AS n FROM events", "limit": 10})
-
-
-@contextlib.asynccontextmanager
-async def node(
-    db: Path,
-    name: str = "n1",
-    tls: ServerTls | None = None,
-    now_ns: Callable[[], int] = time.time_ns,
-    token: str | None = None,
-) -> AsyncIterator[str]:
-    app = NodeApi(view=NodeView(db), now_ns=now_ns).app()
-    guarded = NodeGuard(app, name, token_digest(token) if token else None, None)
-    listener = HttpListener(guarded, bind("127.0.0.1:0"), server_context(tls) if tls else None)
-    await listener.start()
-    try:
-        yield listener.address
-    finally:
-        await listener.stop()
-
-
-async def ask(nodes: list[str], question: Question = SQL, **policy: object) -> list[NodeReply]:
-    async with Fanout(FanoutPolicy(**{"timeout_s": PATIENCE_S, **policy})) as fanout:
-        return [reply async for reply in fanout.ask(nodes, question)]
 
 
 async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
@@ -67,7 +37,7 @@ async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
     async with (
         node(db, "slow-one") as one,
         node(db, "two") as two,
-        FaultProxy(_target(one), delay_s=0.3) as late,
+        FaultProxy(host_and_port(one), delay_s=0.3) as late,
     ):
         replies = await ask([late.address, two])
     assert [(reply.name, reply.failure) for reply in replies] == [("slow-one", None), ("two", None)]
@@ -79,7 +49,7 @@ async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
     together = asyncio.Barrier(5)
     async with node(database(tmp_path / "a.db")) as address, contextlib.AsyncExitStack() as stack:
         proxies = [
-            await stack.enter_async_context(FaultProxy(_target(address), together=together))
+            await stack.enter_async_context(FaultProxy(host_and_port(address), together=together))
             for _ in range(5)
         ]
         replies = await ask([proxy.address for proxy in proxies])
@@ -95,7 +65,7 @@ async def test_names_in_any_script_arrive(tmp_path: Path) -> None:
 async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path) -> None:
     async with (
         node(database(tmp_path / "a.db")) as address,
-        FaultProxy(_target(address), swallow=True) as silent,
+        FaultProxy(host_and_port(address), swallow=True) as silent,
     ):
         replies = await ask([address, silent.address], timeout_s=3)
     assert [reply.failure for reply in replies] == [None, "no answer within 3 s"]
@@ -104,8 +74,8 @@ async def test_v9c_a_silent_node_costs_its_timeout_and_a_sentence(tmp_path: Path
 async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path: Path) -> None:
     async with (
         node(database(tmp_path / "a.db")) as address,
-        FaultProxy(_target(address), cut_after_bytes=40) as cut,
-        FaultProxy(_target(address), cut_after_bytes=10**6, trickle_s=0.2) as slow,
+        FaultProxy(host_and_port(address), cut_after_bytes=40) as cut,
+        FaultProxy(host_and_port(address), cut_after_bytes=10**6, trickle_s=0.2) as slow,
     ):
         cut_off, refused, trickle = await ask(
             [cut.address, "127.0.0.1:1", slow.address], timeout_s=3
@@ -125,7 +95,7 @@ async def test_names_that_nobody_has_are_said_and_do_not_stop_the_others(tmp_pat
     assert good.failure is None
     assert re.match("cannot connect: [A-Z].*", unknown.failure or "")
     assert "Unknown error" not in (unknown.failure or "")
-    assert no_name.failure == "cannot connect: that is no host name"
+    assert no_name.failure == "cannot connect: not a valid host name"
 
 
 async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
@@ -136,12 +106,9 @@ async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
     assert (reply.failure or "").startswith("HTTP 400: only questions are allowed")
 
 
-async def test_an_endless_answer_is_an_error_not_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingero.transport.fanout.ask.MAX_REPLY_BYTES", 20)
+async def test_an_endless_answer_is_an_error_not_memory(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address:
-        (reply,) = await ask([address])
+        (reply,) = await ask([address], max_reply_bytes=20)
     assert "larger than" in (reply.failure or "")
 
 
@@ -214,7 +181,7 @@ async def test_a_second_question_uses_the_same_connections(tmp_path: Path, known
     tls = kept_certificate(tmp_path, ["127.0.0.1"])
     async with (
         node(database(tmp_path / "a.db"), tls=tls) as address,
-        FaultProxy(_target(address)) as proxy,
+        FaultProxy(host_and_port(address)) as proxy,
     ):
         by_authority = FanoutPolicy(timeout_s=PATIENCE_S, tls=ClientTls(ca=tls.cert))
         by_fingerprint = FanoutPolicy(
@@ -275,7 +242,7 @@ async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_shor
 
     async with (
         node(database(tmp_path / "a.db"), "two", now_ns=clock_ns) as two,
-        FaultProxy(_target(two), swallow=True) as silent,
+        FaultProxy(host_and_port(two), swallow=True) as silent,
         Fanout(FanoutPolicy(timeout_s=10 * PATIENCE_S)) as fanout,
     ):
 
@@ -307,7 +274,7 @@ async def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
 async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:
     async with (
         node(database(tmp_path / "a.db")) as address,
-        FaultProxy(_target(address), swallow=True) as silent,
+        FaultProxy(host_and_port(address), swallow=True) as silent,
     ):
         before = len(asyncio.all_tasks())
         async with Fanout(FanoutPolicy(timeout_s=30)) as fanout:
@@ -315,8 +282,3 @@ async def test_leaving_early_cancels_what_is_still_out(tmp_path: Path) -> None:
             assert (await anext(replies)).failure is None
             await replies.aclose()
         assert len(asyncio.all_tasks()) <= before + 2  # the proxy's own side of the connections
-
-
-def _target(address: str) -> tuple[str, int]:
-    host, port = address.rsplit(":", 1)
-    return host, int(port)

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.fanout_nodes import SQL, ask, host_and_port, node, node_listener
 from tests.support.fault_proxy import FaultProxy
 from tests.support.tls_files import Authority
 from tests.support.trace_databases import database
 from tests.support.waiting import PATIENCE_S, until_async
-from tests.transport.fanout.test_ask import SQL, _target, ask, node
 
 from ingero.cli.commands.query_nodes import ask_rows
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.errors import Unavailable
 from ingero.transport.certificates import kept_certificate
-from ingero.transport.fanout.ask import Fanout, Question
+from ingero.transport.fanout.ask import Fanout
+from ingero.transport.fanout.client import Question
 from ingero.transport.fanout.nodes import FanoutPolicy, parse_nodes
-from ingero.transport.http import HttpListener
-from ingero.transport.listen import bind
+from ingero.transport.http import TimedProtocol
 from ingero.transport.tls import ClientTls, ServerTls, fingerprint_of_file, server_context
 
 GOOD = b'{"columns":["n"],"rows":[[3]]}'
@@ -121,7 +121,7 @@ async def test_f136_tls_12_is_refused_on_both_sides(tmp_path: Path) -> None:
     old_client.maximum_version = ssl.TLSVersion.TLSv1_2
     async with node(database(tmp_path / "a.db"), tls=tls) as address:
         with pytest.raises((ssl.SSLError, ConnectionResetError)):
-            await asyncio.open_connection(*_target(address), ssl=old_client)
+            await asyncio.open_connection(*host_and_port(address), ssl=old_client)
     old_server = server_context(tls, ssl.TLSVersion.TLSv1_2)
     old_server.maximum_version = ssl.TLSVersion.TLSv1_2
     async with raw_server(http(GOOD), tls=old_server) as address:
@@ -227,7 +227,7 @@ async def test_f151_clocks_do_not_lengthen_a_question(tmp_path: Path) -> None:
     arrived = asyncio.Event()
     async with (
         node(database(tmp_path / "a.db")) as address,
-        FaultProxy(_target(address), hold=(b"/api/v1/time", arrived)) as proxy,
+        FaultProxy(host_and_port(address), hold=(b"/api/v1/time", arrived)) as proxy,
         Fanout(FanoutPolicy(timeout_s=PATIENCE_S)) as fanout,
     ):
         plain = f"http://{proxy.address}"
@@ -255,33 +255,19 @@ async def test_f152_sixty_nodes_in_under_five_seconds(tmp_path: Path) -> None:
     assert elapsed < 5.0
 
 
-@contextlib.asynccontextmanager
-async def guarded_node(db: Path) -> AsyncIterator[HttpListener]:
-    from ingero.agent.api.routes import NodeApi, NodeGuard
-    from ingero.storage.trace.node_view import NodeView
-
-    listener = HttpListener(
-        NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None), bind("127.0.0.1:0")
-    )
-    await listener.start()
-    try:
-        yield listener
-    finally:
-        await listener.stop()
+class HurriedProtocol(TimedProtocol):
+    request_timeout_s = 0.5
 
 
-async def test_slow_and_half_open_clients_do_not_keep_a_node_busy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_and_half_open_clients_do_not_keep_a_node_busy(tmp_path: Path) -> None:
     """200 connections that send nothing, half a header or half a body: others are answered, then they are closed."""
-    monkeypatch.setattr("ingero.transport.http.REQUEST_S", 1.0)
     starts = [
         b"",
         b"GET /api/v1/ti",
         b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
     ]
-    async with guarded_node(database(tmp_path / "a.db")) as listener:
-        slow = [await asyncio.open_connection(*_target(listener.address)) for _ in range(200)]
+    async with node_listener(database(tmp_path / "a.db"), HurriedProtocol) as listener:
+        slow = [await asyncio.open_connection(*host_and_port(listener.address)) for _ in range(200)]
         for number, (_, writer) in enumerate(slow):
             writer.write(starts[number % 3])
         (reply,) = await ask([listener.address])
@@ -293,14 +279,11 @@ async def test_slow_and_half_open_clients_do_not_keep_a_node_busy(
             writer.close()
 
 
-async def test_a_client_that_does_not_read_its_answer_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ingero.transport.http.REQUEST_S", 0.5)
+async def test_a_client_that_does_not_read_its_answer_is_let_go(tmp_path: Path) -> None:
     sql = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c LIMIT 9000) SELECT printf('%01000d', i) FROM c"
     body = msgspec.json.encode({"sql": sql, "limit": 10_000})
-    async with guarded_node(database(tmp_path / "a.db")) as listener:
-        _, writer = await asyncio.open_connection(*_target(listener.address), limit=1024)
+    async with node_listener(database(tmp_path / "a.db"), HurriedProtocol) as listener:
+        _, writer = await asyncio.open_connection(*host_and_port(listener.address), limit=1024)
         writer.write(
             b"POST /api/v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
             % (len(body), body)
@@ -322,22 +305,19 @@ def test_ipv6_addresses_keep_their_brackets() -> None:
     assert parse_nodes("[[::1]:80, b:1]") == ["[::1]:80", "b:1"]
 
 
-async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_replies_behind_a_slow_node_are_bounded_and_all_arrive(tmp_path: Path) -> None:
     """With no room for waiting replies, nodes are asked one after the other; nothing is lost, nothing hangs."""
-    monkeypatch.setattr("ingero.transport.fanout.ask.BACKLOG_BYTES", 1)
     async with (
         node(database(tmp_path / "a.db")) as address,
-        FaultProxy(_target(address), delay_s=0.3) as late,
+        FaultProxy(host_and_port(address), delay_s=0.3) as late,
     ):
-        replies = await ask([late.address, *[address] * 20])
+        replies = await ask([late.address, *[address] * 20], backlog_bytes=1)
     assert [reply.body for reply in replies] == [GOOD] * 21
 
 
 async def test_a_single_question_leaves_no_connection_behind(tmp_path: Path) -> None:
     async with (
-        guarded_node(database(tmp_path / "a.db")) as listener,
+        node_listener(database(tmp_path / "a.db")) as listener,
         Fanout(FanoutPolicy(timeout_s=PATIENCE_S), keep_open=False) as fanout,
     ):
         assert [reply.failure async for reply in fanout.ask([listener.address], SQL)] == [None]

@@ -10,7 +10,8 @@ from ingero.contract.api_paths import NODE_CHAINS
 from ingero.contract.chain import severity_order
 from ingero.contract.node_api import ChainRow, Chains
 from ingero.core.rowmerge import RowMerge
-from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
+from ingero.transport.fanout.ask import decode_reply
+from ingero.transport.fanout.client import NodeReply, Question
 
 _decode_chains = msgspec.json.Decoder(Chains).decode
 

@@ -27,7 +27,8 @@ from ingero.contract.timeline.writer import (
 from ingero.core.chains.links import link_events
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable
-from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
+from ingero.transport.fanout.ask import decode_reply
+from ingero.transport.fanout.client import NodeReply, Question
 
 TOLD_TO_NS = 999_999_999  # nodes tell the second in which a chain was found; its events lie before the end of that
 _COLUMNS = (

@@ -16,7 +16,8 @@ from ingero.contract.api_paths import NODE_TIME
 from ingero.core.clocks.skew import ClockOffset
 from ingero.errors import AuthError, Unavailable
 from ingero.storage.caller import home
-from ingero.transport.fanout.ask import NodeReply, Question, decode_time, peer_fingerprint
+from ingero.transport.fanout.ask import decode_time
+from ingero.transport.fanout.client import NodeReply, Question, peer_fingerprint
 from ingero.transport.fanout.failures import NOT_DECODABLE
 from ingero.transport.fanout.nodes import split_host_port, split_scheme
 from ingero.transport.tls import fingerprint_bytes

@@ -11,7 +11,8 @@ from ingero.cli.show.rows import RowPrinter
 from ingero.contract.api_paths import NODE_QUERY
 from ingero.contract.node_api import QueryReply
 from ingero.core.rowmerge import RowMerge
-from ingero.transport.fanout.ask import NodeReply, Question, decode_reply
+from ingero.transport.fanout.ask import decode_reply
+from ingero.transport.fanout.client import NodeReply, Question
 
 _decode_rows = msgspec.json.Decoder(QueryReply).decode
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from ingero.cli.fanout.options import FanoutOptions
 from ingero.core.clocks.skew import ClockOffset
-from ingero.transport.fanout.ask import Fanout, NodeReply, Question
+from ingero.transport.fanout.ask import Fanout
+from ingero.transport.fanout.client import NodeReply, Question
 
 TakeReply: TypeAlias = Callable[[NodeReply], None]
 

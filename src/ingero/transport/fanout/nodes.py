@@ -1,4 +1,7 @@
-"""Which nodes a fan-out asks and how it may reach them. Imports nothing heavy: commands read it on every start."""
+"""The nodes that a fan-out asks, and how it may reach them.
+
+Imports nothing heavy, because commands import this module on every start.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,32 +13,32 @@ from ingero.transport.tls import ClientTls, fingerprint_bytes, is_loopback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutPolicy:
-    """How to reach the nodes. `trusted` holds fingerprints by address, as printed by the nodes."""
+    """How to reach the nodes. `trusted` holds fingerprints by address, as the nodes print them."""
 
     timeout_s: float = 5.0
     tls: ClientTls = field(default_factory=ClientTls)
     trusted: Mapping[str, str] = field(default_factory=dict)
     require_tls: bool = True
     token: str | None = None
+    max_reply_bytes: int = 32 << 20
+    backlog_bytes: int = 32 << 20  # of replies that wait for a slower node before them
 
     def pinned(self, node: str) -> bytes:
-        """The fingerprint that a node's certificate must have; empty when authorities decide."""
+        """Return the fingerprint that a node's certificate must have; empty if authorities decide."""
         text = self.trusted.get(split_scheme(node)[1])
         return fingerprint_bytes(text) if text else b""
 
 
 def parse_nodes(text: str) -> list[str]:
-    """`a:8080,b:8080`, with or without brackets around it; blanks are dropped, doubles asked once."""
+    """Split `a:8080,b:8080`, with or without brackets; drop blanks and repeated nodes."""
     inner = text.strip()
-    if inner.startswith("[") and inner.endswith(
-        "]"
-    ):  # otherwise the brackets are those of an IPv6 address
+    if inner.startswith("[") and inner.endswith("]"):  # not the brackets of an IPv6 address
         inner = inner[1:-1]
     return distinct([part.strip() for part in inner.split(",") if part.strip()])
 
 
 def distinct(nodes: Sequence[str]) -> list[str]:
-    """Each node once, however often and in whichever spelling it was named: its rows must not count twice."""
+    """Return each node once, however often and however spelled: its rows must not count twice."""
     first: dict[str, str] = {}
     for node in nodes:
         first.setdefault(split_scheme(node)[1].lower(), node)
@@ -43,7 +46,7 @@ def distinct(nodes: Sequence[str]) -> list[str]:
 
 
 def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
-    """Refuse before anything is sent: no nodes, bad addresses, plaintext off this machine."""
+    """Raise ConfigError, before anything is sent, for no nodes, bad addresses or unsafe plaintext."""
     if not nodes:
         raise ConfigError(
             "no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml"

@@ -184,7 +184,7 @@ class _Push(TimedProtocol):
 
     def _take(self, plain: PlainRequest) -> None:
         self._unset_keepalive_if_required()
-        self._stop_expecting()
+        self._stop_timeout()
         defaults = self.server_state.default_headers
         date = defaults[0][1] if defaults else b""
         self.transport.write(self._answer(plain, date, self.client[0] if self.client else None))

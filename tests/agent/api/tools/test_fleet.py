@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.support.asking import CHAIN, START_NS, ask
+from tests.support.fanout_nodes import node
 from tests.support.trace_databases import database, rows
-from tests.transport.fanout.test_ask import node
 
 from ingero.agent.api.tools.context import AgentContext
 from ingero.agent.api.tools.fleet import MAX_WARNINGS

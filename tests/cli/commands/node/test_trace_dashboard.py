@@ -11,7 +11,7 @@ from tests.support.waiting import PATIENCE_S
 from ingero.cli.commands.node.trace_dashboard import dashboard_beside
 from ingero.errors import Unavailable
 from ingero.sim.samples import write_samples
-from ingero.transport.fanout.ask import peer_fingerprint
+from ingero.transport.fanout.client import peer_fingerprint
 
 
 def test_the_dashboard_beside_serves_and_leaves(

@@ -22,7 +22,8 @@ from ingero.core.clocks.skew import skew_warnings, unsure_nodes
 from ingero.core.rowmerge import RowMerge
 from ingero.core.sanitise import LINE_BYTES, PREAMBLE, compact, traced
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS
-from ingero.transport.fanout.ask import Fanout, Question, decode_reply
+from ingero.transport.fanout.ask import Fanout, decode_reply
+from ingero.transport.fanout.client import Question
 from ingero.transport.fanout.nodes import check_nodes
 from ingero.transport.tools.tool import ToolRefused
 
