@@ -74,7 +74,8 @@ def test_effective_configuration_loads_again() -> None:
         ),
         (
             "exporters:\n  prometheus:\n    endpoint: 0.0.0.0:8080",
-            "fleet.yaml:3: exporters.prometheus.endpoint: port 8080 is taken by extensions.ingero_threshold.agent",
+            "fleet.yaml:3: exporters.prometheus.endpoint: port 8080 is taken by "
+            "extensions.ingero_threshold.agent",
         ),
         (
             "extensions:\n  ingero_threshold: {admin_endpoint: '0.0.0.0:8081'}",
@@ -88,7 +89,8 @@ def test_effective_configuration_loads_again() -> None:
         ("service:\n  pipelines:\n    metrics: {processors: []}", "must name ingero"),
         (
             "service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [debug]}",
-            "fleet.yaml:3: service.pipelines.metrics.exporters: debug is not defined; the section exporters",
+            "fleet.yaml:3: service.pipelines.metrics.exporters: debug is not defined; "
+            "the section exporters",
         ),
         (
             "service:\n  pipelines:\n    traces: {exporters: [prometheus/a]}",
@@ -117,8 +119,10 @@ def test_mistakes_name_line_key_and_what_is_allowed(text: str, expected: str) ->
 
 def test_several_exporters_of_a_type() -> None:
     config = load(
-        "exporters:\n  otlp/near: {endpoint: a}\n  otlp/far: {endpoint: b, timeout: 3s}\n  prometheus:\n  debug/x:\n"
-        "service:\n  pipelines:\n    metrics: {processors: [ingero], exporters: [prometheus, otlp/near, otlp/far]}\n"
+        "exporters:\n  otlp/near: {endpoint: a}\n  otlp/far: {endpoint: b, timeout: 3s}\n"
+        "  prometheus:\n  debug/x:\n"
+        "service:\n  pipelines:\n    metrics:\n      processors: [ingero]\n"
+        "      exporters: [prometheus, otlp/near, otlp/far]\n"
     )
     assert list(config.exporters) == ["otlp/near", "otlp/far", "prometheus", "debug/x"]
     assert to_mapping(config)["exporters"]["otlp/far"]["timeout"] == "3s"

@@ -1,4 +1,4 @@
-"""ingero.yaml: where it is found, what it means, what it refuses; flags win over it."""
+"""ingero.yaml: where it is found, what it means, and what it refuses; flags win over it."""
 
 import pwd
 from pathlib import Path
@@ -129,11 +129,13 @@ def test_flags_are_checked_like_the_file(given: dict[str, object], complaint: st
 
 def test_every_published_flag_exists() -> None:
     published = """
-        fleet-endpoint fleet-cluster-id fleet-node-id fleet-workload-type fleet-push-interval fleet-timeout
-        fleet-insecure fleet-tls-ca fleet-tls-cert fleet-tls-key fleet-persist-path fleet-persist-stale-age
-        fleet-detection-mode fleet-world-size fleet-node-rank fleet-threshold-url fleet-poll-interval
-        fleet-classifier-hysteresis remediate remediate-socket remediate-gid signal-db-path signal-window
-        signal-num-gpus warmup-samples otlp-enabled otlp-endpoint otlp-insecure stub
+        fleet-endpoint fleet-cluster-id fleet-node-id fleet-workload-type
+        fleet-push-interval fleet-timeout fleet-insecure fleet-tls-ca fleet-tls-cert
+        fleet-tls-key fleet-persist-path fleet-persist-stale-age fleet-detection-mode
+        fleet-world-size fleet-node-rank fleet-threshold-url fleet-poll-interval
+        fleet-classifier-hysteresis remediate remediate-socket remediate-gid
+        signal-db-path signal-window signal-num-gpus warmup-samples otlp-enabled
+        otlp-endpoint otlp-insecure stub
     """.split()
     ours = {option for parameter in command.params for option in parameter.opts}
     assert {f"--{name}" for name in published} <= ours

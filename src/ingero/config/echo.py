@@ -175,7 +175,7 @@ class EchoConfig:
         return self.db_path.expanduser()
 
     def threads(self) -> int:
-        """Return the threads for a query: half the cores unless set, so that ingestion keeps some."""
+        """Return the threads of a query: half the cores unless set; ingestion has the others."""
         return self.store_threads or max(1, (os.cpu_count() or 2) // 2)
 
     def database_limit_bytes(self) -> int:

@@ -1,7 +1,8 @@
-"""Settings of `ingero-fleet`, shaped like a Collector's file: receivers, processors, extensions, exporters, service.
+"""The settings of `ingero-fleet`, in the shape of an OpenTelemetry Collector's file.
 
-Without a file everything binds to loopback. A component that a section names exists; one that it leaves out does not,
-except that a missing section means its defaults.
+The sections are receivers, processors, extensions, exporters and service. Without a file everything
+listens on loopback. A component that a section names exists, and one that it leaves out does not; a
+section that is missing altogether has its defaults.
 """
 
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from ingero.config.fleet_exporters import (
     exporter_kind,
 )
 from ingero.config.fleet_listeners import ACCESS_HELP, ListenerConfig, ListenerTlsConfig
+from ingero.config.fleet_processor import IngeroProcessorConfig
 from ingero.config.values import check_address
-from ingero.core.health.threshold import ThresholdPolicy
-from ingero.core.setting import same_setting, setting
+from ingero.core.setting import setting
 from ingero.errors import ConfigError
 from ingero.transport.listen import EVERYWHERE, parse_address
 from ingero.transport.tls import is_loopback
@@ -24,7 +25,7 @@ from ingero.transport.tls import is_loopback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcReceiverConfig(ListenerConfig):
-    """OTLP over gRPC."""
+    """The receiver for OTLP over gRPC."""
 
     endpoint: str = setting(
         "127.0.0.1:4317",
@@ -37,7 +38,7 @@ class GrpcReceiverConfig(ListenerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReceiverConfig(ListenerConfig):
-    """OTLP over HTTP."""
+    """The receiver for OTLP over HTTP."""
 
     endpoint: str = setting(
         "127.0.0.1:4318",
@@ -63,12 +64,16 @@ class HttpReceiverConfig(ListenerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolsConfig:
+    """The protocols of the OTLP receiver; one that is None is switched off."""
+
     grpc: GrpcReceiverConfig | None = None
     http: HttpReceiverConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpReceiverConfig:
+    """The OTLP receiver."""
+
     protocols: ProtocolsConfig = setting(
         ProtocolsConfig(grpc=GrpcReceiverConfig(), http=HttpReceiverConfig())
     )
@@ -76,125 +81,21 @@ class OtlpReceiverConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiversConfig:
+    """The section `receivers`."""
+
     otlp: OtlpReceiverConfig = setting(OtlpReceiverConfig())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdConfig:
-    """How far below its peers a node must be; see the worked numbers in docs/configuration.md."""
-
-    k: float = same_setting(ThresholdPolicy, "k")
-    ema_alpha: float = same_setting(ThresholdPolicy, "ema_alpha")
-    min: float = same_setting(ThresholdPolicy, "min")
-    max: float = same_setting(ThresholdPolicy, "max")
-    min_gap: float = same_setting(ThresholdPolicy, "min_gap")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumConfig:
-    statistical_min: int = same_setting(ThresholdPolicy, "statistical_min")
-    coverage_fraction: float = same_setting(ThresholdPolicy, "coverage_fraction")
-    expected_nodes: int = setting(
-        0,
-        range=(0, None),
-        help="Nodes that the cluster should have; 0 counts those that pushed lately.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictConfig:
-    """Verdicts by own time; the files price them."""
-
-    enabled: bool = setting(
-        True,
-        help="Compute verdicts from own times and collectives; they are part of replies, logs "
-        "and metrics.",
-    )
-    rates_file: Path | None = setting(
-        None,
-        help="File with your prices per GPU hour, added to the shipped ones; `ingero rates check` "
-        "validates it.",
-    )
-    providers_file: Path | None = setting(
-        None,
-        help="File that names the provider of each node: `addresses` (network: provider) and "
-        "`labels` (`key=value`: provider).",
-    )
-    record_inputs: Path | None = setting(
-        None,
-        flag="--record-inputs",
-        metavar="FOLDER",
-        help="Folder to record the inputs of verdicts in, for `ingero replay`.",
-    )
-    record_max_bytes: int = setting(
-        256 << 20,
-        size=True,
-        range=(1 << 20, None),
-        help="Size limit of that folder; the oldest of its eight files is deleted first.",
-    )
-    silences_file: Path | None = setting(
-        None,
-        flag="--silences",
-        help="File that keeps silences over a restart; without it they end with the process.",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngeroProcessorConfig:
-    """The threshold of each cluster, and when a node counts."""
-
-    threshold: ThresholdConfig = setting(ThresholdConfig())
-    quorum: QuorumConfig = setting(QuorumConfig())
-    verdict: VerdictConfig = setting(VerdictConfig())
-    push_interval: float = same_setting(ThresholdPolicy, "push_interval_s")
-    ttl_multiplier: int = same_setting(ThresholdPolicy, "ttl_multiplier")
-    max_expected_nodes: int = setting(
-        10_000,
-        range=(1, 1_000_000),
-        help="Nodes that one cluster may have; more are refused and counted.",
-    )
-    max_clusters: int = setting(
-        1024,
-        range=(1, 100_000),
-        help="Clusters that this Fleet may have; more are refused and counted.",
-    )
-
-    def __post_init__(self) -> None:
-        try:
-            self.policy()
-        except (
-            ConfigError
-        ) as error:  # two settings contradict each other; it names the field, not the section
-            field = str(error).partition(":")[0]
-            section = next(
-                (name for name in ("threshold", "quorum") if hasattr(getattr(self, name), field)),
-                None,
-            )
-            raise ConfigError(f"{section}.{error}" if section else str(error)) from None
-
-    def policy(self) -> ThresholdPolicy:
-        """As core takes it."""
-        return ThresholdPolicy(
-            k=self.threshold.k,
-            ema_alpha=self.threshold.ema_alpha,
-            min=self.threshold.min,
-            max=self.threshold.max,
-            min_gap=self.threshold.min_gap,
-            statistical_min=self.quorum.statistical_min,
-            coverage_fraction=self.quorum.coverage_fraction,
-            push_interval_s=self.push_interval,
-            ttl_multiplier=self.ttl_multiplier,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorsConfig:
+    """The section `processors`."""
+
     ingero: IngeroProcessorConfig = setting(IngeroProcessorConfig())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdExtensionConfig:
-    """The threshold by GET for agents, and the state of everything for people on this machine."""
+    """Two listeners: thresholds for agents, and the state of every node for this machine only."""
 
     agent_endpoint: str = setting(
         "127.0.0.1:8080",
@@ -217,13 +118,13 @@ class ThresholdExtensionConfig:
         if not is_loopback(self.admin_endpoint):
             raise ConfigError(
                 f"admin_endpoint: {self.admin_endpoint} is not a loopback address; "
-                "it shows every node, so it binds to 127.0.0.1 or ::1 only"
+                "it shows every node, so it must be 127.0.0.1 or ::1"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZpagesConfig(ListenerConfig):
-    """Health, readiness and a plain status page."""
+    """The listener of health, readiness and a status page."""
 
     endpoint: str = setting(
         "127.0.0.1:55679",
@@ -235,12 +136,16 @@ class ZpagesConfig(ListenerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionsConfig:
+    """The section `extensions`."""
+
     ingero_threshold: ThresholdExtensionConfig = setting(ThresholdExtensionConfig())
     zpages: ZpagesConfig = setting(ZpagesConfig())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig:
+    """The path of one kind of data from receivers to exporters."""
+
     receivers: tuple[str, ...] = setting(
         ("otlp",), choices=("otlp",), help="Receivers that feed this pipeline."
     )
@@ -254,6 +159,8 @@ class PipelineConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelinesConfig:
+    """The pipelines of metrics, traces and logs."""
+
     metrics: PipelineConfig = setting(
         PipelineConfig(processors=("ingero",), exporters=("prometheus",))
     )
@@ -273,6 +180,8 @@ class PipelinesConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryMetricsConfig:
+    """The listener of Fleet's own metrics."""
+
     address: str = setting(
         "127.0.0.1:8888",
         flag="--metrics",
@@ -288,11 +197,15 @@ class TelemetryMetricsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
+    """What Fleet reports about itself."""
+
     metrics: TelemetryMetricsConfig = setting(TelemetryMetricsConfig())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
+    """The section `service`: what is started, and how data flows through it."""
+
     extensions: tuple[str, ...] = setting(
         ("ingero_threshold",),
         choices=("ingero_threshold", "zpages"),
@@ -304,7 +217,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One address Fleet opens, and the key in the file that says so."""
+    """One address that Fleet listens on, and the key in the file that sets it."""
 
     name: str
     key: str
@@ -315,7 +228,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConfig:
-    """The whole file."""
+    """The whole configuration file."""
 
     receivers: ReceiversConfig = setting(ReceiversConfig())
     processors: ProcessorsConfig = setting(ProcessorsConfig())
@@ -336,7 +249,7 @@ class FleetConfig:
         self._check_ports()
 
     def _check_ports(self) -> None:
-        """Two listeners on one port would be found out by the second only, after the first took it."""
+        """Refuse two listeners on one port before either of them has opened it."""
         taken: dict[int, tuple[str, str]] = {}
         for listener in self.listeners():
             host, port = parse_address(listener.endpoint)
@@ -351,46 +264,25 @@ class FleetConfig:
                 )
 
     def listeners(self) -> list[Listener]:
-        """Every address this configuration opens."""
-        protocols, extensions, found = self.receivers.otlp.protocols, self.extensions, []
-        for name in ("grpc", "http"):
-            receiver: ListenerConfig | None = getattr(protocols, name)
-            if receiver is not None:
-                key = f"receivers.otlp.protocols.{name}.endpoint"
-                found.append(
-                    Listener(name, key, receiver.endpoint, receiver.tls, receiver.token_file)
-                )
-        own = extensions.ingero_threshold
-        if "ingero_threshold" in self.service.extensions:
-            section = "extensions.ingero_threshold"
-            agents = Listener(
-                "threshold",
-                f"{section}.agent_endpoint",
-                own.agent_endpoint,
-                own.tls,
-                own.token_file,
-            )
-            admin = Listener(
-                "admin", f"{section}.admin_endpoint", own.admin_endpoint, own.tls, own.token_file
-            )
-            found += [agents, admin]
-        pages, metrics = extensions.zpages, self.service.telemetry.metrics
-        found += [
-            Listener(
-                "health", "extensions.zpages.endpoint", pages.endpoint, pages.tls, pages.token_file
-            ),
-            Listener(
-                "metrics",
-                "service.telemetry.metrics.address",
-                metrics.address,
-                metrics.tls,
-                metrics.token_file,
+        """Return every address that this configuration listens on."""
+        receivers, exporters = self.receivers.otlp.protocols, self.exporters.items()
+        is_served = "ingero_threshold" in self.service.extensions
+        own = self.extensions.ingero_threshold if is_served else None
+        found = [
+            ("grpc", "receivers.otlp.protocols.grpc.endpoint", receivers.grpc),
+            ("http", "receivers.otlp.protocols.http.endpoint", receivers.http),
+            ("threshold", "extensions.ingero_threshold.agent_endpoint", own),
+            ("admin", "extensions.ingero_threshold.admin_endpoint", own),
+            ("health", "extensions.zpages.endpoint", self.extensions.zpages),
+            ("metrics", "service.telemetry.metrics.address", self.service.telemetry.metrics),
+            *(
+                (name, f"exporters.{name}.endpoint", exporter)
+                for name, exporter in exporters
+                if isinstance(exporter, PrometheusExporterConfig)
             ),
         ]
-        for name, exporter in self.exporters.items():
-            if isinstance(exporter, PrometheusExporterConfig):
-                key = f"exporters.{name}.endpoint"
-                found.append(
-                    Listener(name, key, exporter.endpoint, exporter.tls, exporter.token_file)
-                )
-        return found
+        return [
+            Listener(name, key, getattr(block, key.rpartition(".")[2]), block.tls, block.token_file)
+            for name, key, block in found
+            if block is not None
+        ]

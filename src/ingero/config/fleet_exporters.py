@@ -10,7 +10,7 @@ from ingero.core.setting import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusExporterConfig(ListenerConfig):
-    """What was received, for a Prometheus server to scrape."""
+    """The listener at which a Prometheus server scrapes what was received."""
 
     endpoint: str = setting(
         "127.0.0.1:9090",
@@ -27,7 +27,7 @@ class PrometheusExporterConfig(ListenerConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTlsConfig:
-    """How a forwarding exporter proves itself and whom it trusts; `insecure` sends in plain text."""
+    """The certificates of a forwarding exporter, and the authority that it trusts."""
 
     insecure: bool = setting(False, help="Send in plain text, without TLS.")
     ca_file: Path | None = setting(
@@ -43,6 +43,8 @@ class ClientTlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendingQueueConfig:
+    """How much may wait for a backend that is slow or down."""
+
     queue_size: int = setting(
         10_000,
         range=(1, 1_000_000),
@@ -58,6 +60,8 @@ class SendingQueueConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryConfig:
+    """How a request that failed is tried again."""
+
     initial_interval: float = setting(
         1.0,
         duration=True,
@@ -77,7 +81,7 @@ class RetryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardExporterConfig:
-    """Where everything received is sent on, over gRPC (`otlp`) or HTTP (`otlphttp`)."""
+    """A backend that everything received is sent to, over gRPC (`otlp`) or HTTP (`otlphttp`)."""
 
     endpoint: str = setting(help="Address of the backend that everything received is sent to.")
     tls: ClientTlsConfig = setting(ClientTlsConfig())
@@ -94,7 +98,7 @@ class ForwardExporterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebugExporterConfig:
-    """One log line per batch: what arrived, never its content."""
+    """A log line for each request that arrived, without its content."""
 
     verbosity: str = setting(
         "basic",
@@ -113,5 +117,5 @@ EXPORTERS: Final = {
 
 
 def exporter_kind(name: str) -> str:
-    """`otlp/backup` is an `otlp`."""
+    """Return the type of an exporter: `otlp` for `otlp/backup`."""
     return name.partition("/")[0]

@@ -11,7 +11,7 @@ from ingero.transport.tls import ServerTls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerTlsConfig:
-    """Certificate of a listener; `client_ca_file` asks every client for one, too."""
+    """The certificate of a listener, and the authority of its clients' certificates."""
 
     cert_file: Path = setting(help="Certificate of the listener (PEM).")
     key_file: Path = setting(help="Key of the certificate (PEM), readable by its owner only.")
@@ -20,7 +20,7 @@ class ListenerTlsConfig:
     )
 
     def files(self) -> ServerTls:
-        """As the transport takes it."""
+        """Return these files as the transport takes them."""
         return ServerTls(cert=self.cert_file, key=self.key_file, client_ca=self.client_ca_file)
 
 

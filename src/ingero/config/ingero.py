@@ -1,4 +1,4 @@
-"""`ingero.yaml`: the settings of a node and of the command line, one file for all commands."""
+"""The settings in `ingero.yaml`, the one file that every command on a node reads."""
 
 import os
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ PAGERDUTY_VARIABLE = "INGERO_PAGERDUTY_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """The `agent` block."""
+    """The `agent` block: the name of this node, its log and the cost of its probes."""
 
     node: str | None = setting(
         None,
@@ -58,7 +58,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistenceConfig:
-    """Where the baseline survives a restart, and how old it may be."""
+    """The file that keeps the baseline over a restart, and how old it may be."""
 
     path: Path | None = setting(
         None,
@@ -78,7 +78,7 @@ class PersistenceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthConfig:
-    """The `health` block: how signals become a score, and a score a straggler."""
+    """The `health` block: how signals become a score, and when a score makes a straggler."""
 
     weights: Weights = field(default_factory=Weights)
     degradation_zone: float = same_setting(ScorePolicy, "degradation_zone")
@@ -92,7 +92,7 @@ class HealthConfig:
         self.score_policy()
 
     def score_policy(self) -> ScorePolicy:
-        """The part that core needs for a score; raises ConfigError where it does not fit together."""
+        """Return what core needs to compute a score. Raises ConfigError."""
         return ScorePolicy(
             weights=self.weights,
             degradation_zone=self.degradation_zone,
@@ -101,7 +101,7 @@ class HealthConfig:
 
 
 class CollectivesFrom(StrEnum):
-    """Where `fleet-push` takes collectives from; `auto` reads rings, and probes' records from the trace database."""
+    """The source of collectives; `auto` is both rings and the probes' records in the database."""
 
     AUTO = "auto"
     RINGS = "rings"
@@ -111,7 +111,7 @@ class CollectivesFrom(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalsConfig:
-    """The `signals` block: how the trace database is read."""
+    """The `signals` block: what is read from the trace database and the rings."""
 
     window_s: float = setting(
         60.0,
@@ -138,7 +138,7 @@ class SignalsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediateConfig:
-    """The `remediate` block: the Unix socket that says who is slow."""
+    """The `remediate` block: the Unix socket that reports stragglers."""
 
     enabled: bool = setting(
         False,
@@ -161,7 +161,7 @@ class RemediateConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtlpConfig:
-    """The `otlp` block: where spans of episodes go."""
+    """The `otlp` block: where the spans of episodes are sent."""
 
     enabled: bool = setting(False, flag="--otlp-enabled", help="Send one span for each episode.")
     endpoint: str | None = setting(
@@ -220,7 +220,10 @@ class IngeroConfig:
 
 
 def find_config() -> Path | None:
-    """The file every command reads: $INGERO_CONFIG, ./ingero.yaml, /etc/ingero, ~/.config/ingero; first one wins."""
+    """Return the configuration file of this node: the one in $INGERO_CONFIG, else the first found.
+
+    The search order is `./ingero.yaml`, `/etc/ingero/` and `~/.config/ingero/`.
+    """
     given = os.environ.get(CONFIG_VARIABLE)
     if given:
         return Path(given)
@@ -245,13 +248,16 @@ class _PagerDuty(msgspec.Struct):
 
 
 class _Alerter(msgspec.Struct):
-    """What we read of a block that other agents define."""
+    """The part of the `alerter` block that we read; other agents define the block."""
 
     pagerduty: _PagerDuty = msgspec.field(default_factory=_PagerDuty)
 
 
 def pagerduty_key() -> str | None:
-    """By environment, else by `alerter.pagerduty.routing_key` of a file that only its owner can read."""
+    """Return the routing key from the environment, else from `alerter` of `ingero.yaml`.
+
+    A file that holds the key must be readable by its owner only.
+    """
     given = os.environ.get(PAGERDUTY_VARIABLE)
     found = find_config()
     if given or found is None:
@@ -269,7 +275,7 @@ def pagerduty_key() -> str | None:
 
 
 def trace_database(given: Path | None = None, config: IngeroConfig | None = None) -> Path:
-    """Return the trace database of every command: `given`, $INGERO_DB, `store.path`, the default."""
+    """Return the trace database: `given`, else $INGERO_DB, else `store.path`, else the default."""
     if given is not None:
         return given
     if config is None and os.environ.get(PATH_VARIABLE):

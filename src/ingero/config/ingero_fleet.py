@@ -1,4 +1,4 @@
-"""The `fleet` block of `ingero.yaml`: where a node pushes, as whom, and which nodes commands ask."""
+"""The `fleet` block of `ingero.yaml`: where a node pushes, and which nodes commands query."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from ingero.transport.endpoint import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTlsConfig:
-    """Files for the connection to Fleet. A certificate and its key come together; an authority may stand alone."""
+    """Certificates for the connection to Fleet; a certificate and its key belong together."""
 
     ca: Path | None = setting(
         None,
@@ -33,7 +33,7 @@ class FleetTlsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetBlockConfig:
-    """The `fleet` block: where to push, as whom, and which nodes a fan-out asks."""
+    """The `fleet` block: where to push, under which name, and which nodes a fan-out queries."""
 
     endpoint: str | None = setting(
         None,
@@ -156,12 +156,12 @@ class FleetBlockConfig:
     nodes: tuple[str, ...] = setting(
         (),
         metavar="HOST:PORT,…",
-        help="Nodes (`host:port`) that commands such as `ingero query` ask.",
+        help="Nodes to query, as `host:port`.",
     )
     ca_cert: Path | None = setting(
-        None, help="Certificate authority that signed the certificates of these nodes."
+        None, help="Certificate authority that signed the nodes' certificates."
     )
-    client_cert: Path | None = setting(None, help="Certificate to show to nodes that require one.")
+    client_cert: Path | None = setting(None, help="Client certificate for nodes that require one.")
     client_key: Path | None = setting(None, help="Key of the client certificate.")
     trusted: dict[str, str] = setting(
         {}, help="Certificates that are accepted by fingerprint, as `host:port`: fingerprint."
@@ -170,8 +170,8 @@ class FleetBlockConfig:
     def __post_init__(self) -> None:
         if self.timeout_s > self.push_interval_s:
             raise ConfigError(
-                f"timeout: {self.timeout_s:g}s is longer than push_interval {self.push_interval_s:g}s; "
-                "a push must end before the next one"
+                f"timeout: {self.timeout_s:g}s is longer than "
+                f"push_interval {self.push_interval_s:g}s; a push must end before the next one"
             )
         if self.world_size and self.node_rank >= self.world_size:
             raise ConfigError(
@@ -183,5 +183,6 @@ class FleetBlockConfig:
             value = getattr(self, name)
             if value is not None and problem_with_id(value):
                 raise ConfigError(
-                    f"{name}: {value!r} must be 1 to 253 printable characters without spaces around them"
+                    f"{name}: {value!r} must be 1 to 253 printable characters "
+                    "without spaces around them"
                 )

@@ -1,4 +1,4 @@
-"""Which provider a node belongs to: by its address or by its labels, from the operator's `node_providers.yaml`."""
+"""The provider of each node, by its address or labels, from an operator's `node_providers.yaml`."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderRules:
-    """`addresses`: address or network to provider. `labels`: `key=value` to provider."""
+    """The file: providers by address or network, and by label (`key=value`)."""
 
-    addresses: dict[str, str] = setting({})
-    labels: dict[str, str] = setting({})
+    addresses: dict[str, str] = setting({}, help="Provider of each address or network.")
+    labels: dict[str, str] = setting({}, help="Provider of each label, written `key=value`.")
 
 
 class ProviderLookup:
-    """The narrowest network wins, then labels, then what the agent said of itself."""
+    """Finds a provider: the narrowest network wins, then labels, then what the agent reports."""
 
     def __init__(self, rules: ProviderRules | None = None) -> None:
         rules = rules or ProviderRules()
@@ -45,13 +45,13 @@ class ProviderLookup:
 
     @property
     def is_empty(self) -> bool:
-        """True when there are no rules: what agents say of themselves stands."""
+        """True when there are no rules, so that what agents report is used."""
         return not self._networks and not self._labels
 
     def find(
         self, address: str | None, labels: Mapping[str, Any] | None = None, said: str | None = None
     ) -> str | None:
-        """The provider of a node; None when nobody knows."""
+        """Return the provider of a node; None when it is unknown."""
         if address is not None and self._networks:
             try:
                 place = ipaddress.ip_address(address)
@@ -68,5 +68,5 @@ class ProviderLookup:
 
 
 def load_providers(path: Path | None) -> ProviderLookup:
-    """The rules of a file; without one only what agents say counts."""
+    """Return the rules of a file; without one, only what agents report is used."""
     return ProviderLookup(load_file(ProviderRules, path) if path is not None else None)

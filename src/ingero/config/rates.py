@@ -1,4 +1,4 @@
-"""GPU rates: what an hour costs by provider and model, shipped with a date, overridden by a file of your own."""
+"""The price of a GPU hour by provider and model: a dated table, overridden by an own file."""
 
 import math
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ ALIASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateTable:
-    """Money per GPU hour. `as_of` and `sources` say how old a price is and where it comes from."""
+    """Prices per GPU hour; `as_of` and `sources` are their date and where they come from."""
 
     currency_name: str
     currency_symbol: str
@@ -34,16 +34,16 @@ class RateTable:
 
     @property
     def models(self) -> int:
-        """Rows of the table."""
+        """The number of prices in the table."""
         return sum(len(rates) for rates in self.providers.values())
 
     def find(self, provider: str | None, gpu_model: str | None) -> float | None:
-        """The rate of a model by its exact name, else the fallback; None where that is zero, since nothing is free."""
+        """Return the rate of a model by its exact name, else the fallback; None if that is 0."""
         known = self.providers.get(canonical_provider(provider or ""), {}).get(gpu_model or "")
         return known if known is not None else (self.fallback_rate or None)
 
     def guess(self, provider: str | None, gpu_model: str) -> float | None:
-        """As a person types it: part of a model name, any provider when none is named, the lowest price of several."""
+        """Return the lowest rate that matches part of a model name, of one provider or of any."""
         wanted = [canonical_provider(provider)] if provider else list(self.providers)
         rates = [
             rate
@@ -54,7 +54,7 @@ class RateTable:
         return min(rates) if rates else (self.fallback_rate or None)
 
     def overridden_by(self, other: "RateTable") -> "RateTable":
-        """This table with another's rows on top."""
+        """Return this table with the rows of another added or replaced."""
         merged = {name: dict(rates) for name, rates in self.providers.items()}
         for name, rates in other.providers.items():
             merged[name] = {**merged.get(name, {}), **rates}
@@ -62,13 +62,13 @@ class RateTable:
 
 
 def canonical_provider(name: str) -> str:
-    """`aws` and `ec2` are one provider."""
+    """Return the one name of a provider that has several, such as `ec2` for `aws`."""
     plain = name.strip().lower()
     return ALIASES.get(plain, plain)
 
 
 def load_rates(override: Path | None = None) -> RateTable:
-    """The shipped table, with the rows of an own file on top."""
+    """Return the shipped table, with the rows of an own file added or replaced."""
     shipped = parse_rates(
         files("ingero.config").joinpath("gpu_rates.yaml").read_text("utf-8"), "gpu_rates.yaml"
     )
@@ -76,7 +76,7 @@ def load_rates(override: Path | None = None) -> RateTable:
 
 
 def encode_rates(table: RateTable) -> bytes:
-    """The table as YAML that `parse_rates` reads."""
+    """Encode the table as YAML that `parse_rates` reads."""
     fields = ("currency_name", "currency_symbol", "as_of", "fallback_rate")
     plain: dict[str, Any] = {name: getattr(table, name) for name in fields}
     plain["providers"] = {name: dict(rates) for name, rates in table.providers.items()}
@@ -84,7 +84,7 @@ def encode_rates(table: RateTable) -> bytes:
 
 
 def read_rates(path: Path) -> RateTable:
-    """One file, validated."""
+    """Read and validate one file."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -93,10 +93,10 @@ def read_rates(path: Path) -> RateTable:
 
 
 def parse_rates(text: str | bytes, source: str) -> RateTable:
-    """A table from YAML; unknown keys are ignored, everything that would make a wrong price is refused."""
+    """Decode a table from YAML; unknown keys are ignored, anything unclear is refused."""
     if len(text) > MAX_CONFIG_BYTES:
         raise ConfigError(
-            f"{source} is larger than {MAX_CONFIG_BYTES} bytes; this is not a rate table"
+            f"{source} is larger than {MAX_CONFIG_BYTES} bytes; it is not a rate table"
         )
     try:
         root = yaml.safe_load(text)
@@ -104,7 +104,8 @@ def parse_rates(text: str | bytes, source: str) -> RateTable:
         raise yaml_complaint(source, error) from None
     if not isinstance(root, dict):
         raise ConfigError(
-            f"{source}: a rate table is a mapping with the keys currency_name, providers, fallback_rate"
+            f"{source}: a rate table is a mapping with the keys "
+            "currency_name, providers and fallback_rate"
         )
     providers = root.get("providers")
     if not isinstance(providers, dict) or not providers:

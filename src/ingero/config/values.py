@@ -1,4 +1,4 @@
-"""One value of a configuration: the text of a file, a flag or a variable becomes what a field holds."""
+"""The value of a setting, parsed from the text of a file, a flag or a variable."""
 
 import re
 import types

@@ -7,27 +7,27 @@ from pathlib import Path
 
 
 def caller() -> pwd.struct_passwd:
-    """The person who called: under sudo that is not root."""
+    """Return the user who called; under sudo that is not root."""
     uid, gid = os.geteuid(), os.getegid()
-    said = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
-    if uid == 0 and said[0].isdigit():
-        uid, gid = (int(each) if each.isdigit() else gid for each in said)
+    ids = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if uid == 0 and ids[0].isdigit():
+        uid, gid = (int(each) if each.isdigit() else gid for each in ids)
     try:
         return pwd.getpwuid(uid)
-    except KeyError:  # a container may run a uid that has no name, a directory of users may be away
+    except KeyError:  # a uid in a container may have no name, a user directory may be unreachable
         home = os.environ.get("HOME", "/")
         return pwd.struct_passwd((str(uid), "x", uid, gid, "", home, "/bin/sh"))
 
 
 def home() -> Path:
-    """Home of the caller; HOME counts unless sudo made it root's."""
+    """Return the home of the caller: $HOME, unless sudo has changed it to the home of root."""
     if os.environ.get("SUDO_UID", "").isdigit() and os.geteuid() == 0:
         return Path(caller().pw_dir)
     return Path(os.environ.get("HOME") or caller().pw_dir)
 
 
 def give_to_caller(path: Path) -> None:
-    """Under sudo, hand a file or folder of ours to the person who called; a link is never followed."""
+    """Under sudo, make the caller the owner of a file or folder; links are not followed."""
     if os.geteuid() != 0 or not os.environ.get("SUDO_UID", "").isdigit():
         return
     owner = caller()

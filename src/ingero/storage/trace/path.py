@@ -9,6 +9,6 @@ PATH_VARIABLE = "INGERO_DB"
 
 
 def default_path() -> Path:
-    """`$INGERO_DB`, else `~/.ingero/ingero.db` of the caller."""
+    """Return the path in `$INGERO_DB`, else `~/.ingero/ingero.db` of the caller."""
     given = os.environ.get(PATH_VARIABLE)
     return Path(given) if given else home() / ".ingero" / "ingero.db"

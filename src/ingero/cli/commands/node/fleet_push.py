@@ -45,7 +45,7 @@ def command(
     \b
     Examples:
       ingero fleet-push --fleet-endpoint https://fleet:4317 --fleet-cluster-id train-a
-      ingero fleet-push --fleet-endpoint 127.0.0.1:4318 --fleet-insecure --fleet-cluster-id try --stub
+      ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub
       ingero fleet-push --fleet-endpoint fleet:4318 --fleet-cluster-id train-a --remediate
     """
     from ingero.agent.push.app import Agent, AgentOptions

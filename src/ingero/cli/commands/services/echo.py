@@ -19,13 +19,15 @@ from ingero.errors import ConfigError
 DB_PATH = option_of(EchoConfig, "db_path", "--db-path", default=DEFAULT_DATABASE)
 SERVE_EPILOG = """\b
 Examples:
-  ingero-echo serve --create-certificate                 loopback, certificate and token made and kept
+  ingero-echo serve --create-certificate       loopback; certificate and token are created
   ingero-echo serve --config echo.yaml
-  ingero-echo serve --db-path /var/lib/ingero-echo/echo.db --otlp-addr :4317 --otlp-http-addr :4318 \\
-      --mcp-addr :8081 --tls-cert echo.crt --tls-key echo.key --auth-token-file echo.token
+  ingero-echo serve --db-path /var/lib/ingero-echo/echo.db --otlp-addr :4317 \\
+      --otlp-http-addr :4318 --mcp-addr :8081 --tls-cert echo.crt --tls-key echo.key \\
+      --auth-token-file echo.token
 \b
-The token comes from --auth-token-file or from INGERO_ECHO_TOKEN; without either, one is made and kept beside
-the database. It is never a flag, because process arguments are public.
+The token comes from --auth-token-file or from INGERO_ECHO_TOKEN. Without either, one is
+created and kept beside the database. There is no flag for the token itself, because
+process arguments are public.
 """
 
 
@@ -65,9 +67,8 @@ def serve_command(
 
 
 def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
-    os.environ.setdefault(
-        "GRPC_ENABLE_FORK_SUPPORT", "0"
-    )  # the store process is started anew, it inherits nothing
+    # the store process is started anew and inherits nothing, so gRPC need not prepare for a fork
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from ingero.cli.foreground import run_service
     from ingero.echo.app import serve
 
@@ -78,13 +79,20 @@ def _serve(config: EchoConfig, as_json: bool, log_level: str) -> int:
 
 @echo.command(
     "backup",
-    epilog="\b\nExample:\n  ingero-echo backup --db-path /var/lib/ingero-echo/echo.db /mnt/echo-monday.db",
+    epilog="""\b
+Examples:
+  ingero-echo backup /mnt/echo-monday.db
+  ingero-echo backup --db-path /var/lib/ingero-echo/echo.db /mnt/echo-monday.db
+""",
 )
 @DB_PATH
 @AS_JSON
 @click.argument("target", type=click.Path(path_type=Path))
 def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
-    """Copy the database to TARGET. Echo may run or not; all that was acknowledged is in the copy."""
+    """Copy the database to TARGET.
+
+    Echo may be running. The copy holds everything that was acknowledged.
+    """
     from ingero.echo.maintenance import backup
 
     applied = backup(db_path.expanduser(), target)
@@ -98,14 +106,21 @@ def backup_command(db_path: Path, target: Path, as_json: bool) -> int:
 
 @echo.command(
     "restore",
-    epilog="\b\nExample:\n  ingero-echo restore --db-path /var/lib/ingero-echo/echo.db --force /mnt/echo-monday.db",
+    epilog="""\b
+Examples:
+  ingero-echo restore /mnt/echo-monday.db
+  ingero-echo restore --db-path /var/lib/ingero-echo/echo.db --force /mnt/echo-monday.db
+""",
 )
 @DB_PATH
 @AS_JSON
 @click.option("--force", is_flag=True, help="Move an existing database aside first.")
 @click.argument("source", type=click.Path(path_type=Path))
 def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> int:
-    """Put the backup SOURCE in place. Stop Echo first; a journal that continues the backup is kept and loaded."""
+    """Replace the database with the backup SOURCE.
+
+    Stop Echo first. A journal that continues the backup is kept and loaded.
+    """
     from ingero.echo.maintenance import restore
 
     applied, journal = restore(source, db_path.expanduser(), force=force)
@@ -118,10 +133,13 @@ def restore_command(db_path: Path, source: Path, force: bool, as_json: bool) -> 
 @DB_PATH
 @AS_JSON
 @click.option(
-    "--repair", is_flag=True, help="Load what a damaged journal still holds, then set it aside."
+    "--repair", is_flag=True, help="Load what a damaged journal still holds, then move it aside."
 )
 def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
-    """Check database and journal; exits 1 and says what is wrong. Stop Echo first."""
+    """Check the database and its journal.
+
+    Stop Echo first. Exits with status 1 and lists the problems if there are any.
+    """
     from ingero.cli.show.table import render_table
     from ingero.echo.maintenance import repair as repair_journal
     from ingero.echo.maintenance import verify
@@ -133,7 +151,7 @@ def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
         saved, lost = repair_journal(database)
         found = verify(database)
         found.notes.append(
-            f"repaired: {saved} requests saved, {lost} lost; the old journal lies beside the database"
+            f"repaired: {saved} requests saved, {lost} lost; the old journal is beside the database"
         )
     lines = [render_table(("fact", "value"), found.facts.items())]
     lines += [f"note: {note}" for note in found.notes] + [
@@ -150,12 +168,20 @@ def verify_command(db_path: Path, repair: bool, as_json: bool) -> int:
 
 
 @echo.command(
-    "demo-database", epilog="\b\nExample:\n  ingero-echo demo-database echo-fanin-demo.db"
+    "demo-database",
+    epilog="""\b
+Examples:
+  ingero-echo demo-database echo-fanin-demo.db
+  ingero-echo demo-database --json /tmp/demo.db
+""",
 )
 @AS_JSON
 @click.argument("target", type=click.Path(path_type=Path))
 def demo_command(target: Path, as_json: bool) -> int:
-    """Write a small database to try questions on. Eight nodes, 80 causal chains, two planted stragglers."""
+    """Write a small database to try queries on.
+
+    It has eight nodes, 80 causal chains and two planted stragglers.
+    """
     from ingero.echo.maintenance import write_demo
 
     events = write_demo(target)
@@ -175,7 +201,7 @@ def _print(as_json: bool, document: dict[str, Any], text: str) -> None:
 
 
 def main() -> int:
-    """Console script."""
+    """Run the console script."""
     return run_click(echo, sys.argv[1:], "ingero-echo")
 
 

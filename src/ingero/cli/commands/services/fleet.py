@@ -36,12 +36,7 @@ Examples:
 @LOG_LEVEL
 @options_of(FleetConfig)
 def fleet(
-    path: Path | None,
-    check: bool,
-    print_config: bool,
-    as_json: bool,
-    log_level: str,
-    **flags: Any,
+    path: Path | None, check: bool, print_config: bool, as_json: bool, log_level: str, **flags: Any
 ) -> int:
     """Compare the nodes of each cluster and reply to every push with the cluster's threshold.
 
