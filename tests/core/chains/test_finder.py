@@ -97,7 +97,7 @@ def test_a_host_under_pressure_in_table_order() -> None:
     assert chain.recommendations == (
         recommendations.SWAP,
         recommendations.pin(PID, Host(8)),
-        recommendations.calm((), Host(8)),
+        recommendations.lower_priority((), Host(8)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What happened around slow calls: host, disk and network events of a window, attributed to a process."""
+"""Evidence: host, disk and network events around slow calls, attributed to a process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,16 +28,16 @@ from ingero.core.recording.event_columns import (
 )
 from ingero.core.recording.latency import SlowCalls
 
-OVERLAP_SLACK_NS = 1_000_000  # probes stamp their events a little apart
-SNAPSHOT_REACH_NS = 1_500_000_000  # a system sample speaks for the second before it
-MIN_QUEUE_NS = 500_000  # shorter waits for the CPU happen on every healthy host
+OVERLAP_SLACK_NS = 1_000_000  # tolerance between timestamps of different probes
+SAMPLE_REACH_NS = 1_500_000_000  # a system sample covers the second before it
+MIN_QUEUE_NS = 500_000  # shorter waits for the CPU occur on every healthy host
 SECTOR_BYTES = 512
 _IS_EVIDENCE = source_table((Source.HOST, Source.IO, Source.TCP, Source.NET))
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSample:
-    """The host at one moment."""
+    """CPU, memory, swap and load of the host at one moment."""
 
     timestamp_ns: int
     cpu_pct: float
@@ -49,14 +49,17 @@ class SystemSample:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Whose evidence is asked for; pid 0 asks for everything. Some recorders put thread ids where pids belong."""
+    """The process whose evidence is gathered; pid 0 stands for all processes.
+
+    Some recorders store thread ids in the pid column.
+    """
 
     pid: int = 0
     tids: frozenset[int] = frozenset()
     cgroup_id: int = 0
 
     def owns(self, events: EventColumns) -> NDArray[np.bool_]:
-        """Which events are of this process."""
+        """Return which events belong to this process."""
         if not self.pid:
             return np.ones(len(events), bool)
         ids = np.fromiter({self.pid, *self.tids}, np.int64)
@@ -65,7 +68,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class BlockIo:
-    """Disk requests that count."""
+    """Totals of disk requests."""
 
     count: int = 0
     reads: int = 0
@@ -89,12 +92,12 @@ class Evidence:
     preemptors: tuple[int, ...] = ()
     page_bytes: int = 0
     io: BlockIo = BlockIo()
-    other_io: BlockIo = BlockIo()  # requests of other processes meanwhile
+    other_io: BlockIo = BlockIo()  # requests of other processes in the same time
     retransmits: int = 0
     socket_calls: int = 0
     socket_bytes: int = 0
     system: SystemSample | None = None
-    covered: float | None = None  # share of the slow calls that any of this overlaps
+    covered: float | None = None  # share of the slow calls that overlap any of this
 
 
 @dataclass(slots=True)
@@ -105,13 +108,13 @@ class EvidenceWindow:
     _parts: list[EventColumns] = field(default_factory=list)
 
     def add(self, events: EventColumns) -> None:
-        """Keep what can be evidence: calls into CUDA are symptoms and live elsewhere."""
+        """Keep events that can be evidence; CUDA calls are symptoms and are kept elsewhere."""
         is_useful = _IS_EVIDENCE[events.code]
         if is_useful.any():
             self._parts.append(events.take(is_useful))
 
     def at(self, now_ns: int) -> EventColumns:
-        """Everything still inside the window."""
+        """Return the events inside the window."""
         events = concatenate(self._parts)
         if self.max_age_ns:
             events = events.take(events.timestamp >= now_ns - self.max_age_ns)
@@ -125,7 +128,10 @@ def gather(
     slow: SlowCalls | None,
     samples: Mapping[int, SystemSample] | None = None,
 ) -> Evidence:
-    """What of the window belongs to this process and, where the slow calls are known, overlaps them in time."""
+    """Return the evidence about a process that overlaps its slow calls in time.
+
+    Where the slow calls are unknown, the whole window counts.
+    """
     near = events if slow is None else events.take(overlaps(*events.intervals(), slow))
     own = near.take(process.owns(near))
     host_wide = near if process.pid else own
@@ -164,8 +170,11 @@ def gather(
 
 
 def contended(events: EventColumns) -> NDArray[np.bool_]:
-    """Switches where the thread could have run and had no CPU: preempted, or kept waiting after it woke. A recorder
-    that does not know why a thread left says 0 in both columns, and is believed."""
+    """Return which switches kept a runnable thread off the CPU.
+
+    The thread was preempted, or waited for a CPU after it woke up. Recorders that do not know why a
+    thread left the CPU store 0 in both columns; their switches all count.
+    """
     why, waited_ns = events.ret_code, events.arg0
     lost_cpu = (why == OFF_CPU_UNKNOWN) | (why == OFF_CPU_PREEMPTED) | (waited_ns >= MIN_QUEUE_NS)
     found: NDArray[np.bool_] = events.is_op(*SCHED_SWITCH) & lost_cpu
@@ -173,7 +182,7 @@ def contended(events: EventColumns) -> NDArray[np.bool_]:
 
 
 def off_cpu_ns(switches: EventColumns) -> NDArray[np.int64]:
-    """How long each switch kept the thread from running; sleep before it is not counted."""
+    """Return how long each switch kept the thread from running, without time it slept."""
     slept = (switches.ret_code == OFF_CPU_SLEPT) | (switches.ret_code == OFF_CPU_IO)
     return np.where(slept, switches.arg0, switches.duration)
 
@@ -181,14 +190,13 @@ def off_cpu_ns(switches: EventColumns) -> NDArray[np.int64]:
 def overlaps(
     start: NDArray[np.int64], end: NDArray[np.int64], slow: SlowCalls
 ) -> NDArray[np.bool_]:
-    """Which intervals touch a slow call."""
+    """Return which intervals overlap a slow call."""
     if not len(slow.start_ns):
         return np.zeros(len(start), bool)
     order = np.argsort(slow.start_ns, kind="stable")
     first = slow.start_ns[order]
-    last = np.maximum.accumulate(
-        slow.end_ns[order]
-    )  # calls of several threads overlap: reach of all before
+    # Calls of several threads overlap: take the latest end so far.
+    last = np.maximum.accumulate(slow.end_ns[order])
     position = np.searchsorted(first, end + OVERLAP_SLACK_NS, side="right") - 1
     reachable = np.maximum(position, 0)
     touches: NDArray[np.bool_] = (position >= 0) & (last[reachable] >= start - OVERLAP_SLACK_NS)
@@ -198,11 +206,14 @@ def overlaps(
 def worst_sample(
     samples: Mapping[int, SystemSample], slow: SlowCalls | None
 ) -> SystemSample | None:
-    """The worst of every number near the slow calls: pressure that was over before they began explains nothing."""
+    """Return the worst value of each number near the slow calls.
+
+    Pressure that ended before the slow calls began is not a cause.
+    """
     chosen = list(samples.values())
     if slow is not None and chosen:
         times = np.array([sample.timestamp_ns for sample in chosen], np.int64)
-        is_near = overlaps(times - SNAPSHOT_REACH_NS, times, slow)
+        is_near = overlaps(times - SAMPLE_REACH_NS, times, slow)
         chosen = [sample for sample, near in zip(chosen, is_near, strict=True) if near]
     if not chosen:
         return None
@@ -241,7 +252,7 @@ def _block_io(io: EventColumns) -> BlockIo:
 def _heaviest(
     values: NDArray[np.int64], weights: NDArray[np.int64], without: set[int], limit: int = 3
 ) -> tuple[int, ...]:
-    """The values with the most weight behind them, most first."""
+    """Return the values with the largest total weights, largest first."""
     found, codes = np.unique(values, return_inverse=True)
     totals = np.bincount(codes, weights, len(found))
     ranked = [int(found[index]) for index in np.argsort(-totals, kind="stable")]

@@ -1,4 +1,4 @@
-"""Finds the causal chains of a moment: keeps the window, asks every rule, keeps the worst finding per operation."""
+"""The finder of causal chains: it keeps the window of events and applies every rule to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from ingero.contract.events import (
     OpKey,
     Source,
 )
-from ingero.core.chains import rules as chains
+from ingero.core.chains import rules
 from ingero.core.chains.evidence import EvidenceWindow, Process, SystemSample, contended, gather
 from ingero.core.chains.graphs import GraphWatch
 from ingero.core.chains.recommendations import Host
@@ -26,14 +26,16 @@ from ingero.core.recording.latency import OpSummary
 MIN_CGROUP_SAMPLES = 10
 OFF_CPU_CAP_NS = 1_000_000_000
 NEIGHBOUR_RATIO = 2.0
-NEIGHBOUR_MIN_NS = 1_000_000  # shorter waits hurt nobody, whatever others have
+NEIGHBOUR_MIN_NS = 1_000_000  # shorter waits do no harm
 MAX_SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupWaitTimes:
-    """99th percentile and number of the waits for a CPU, by cgroup, and the cgroups that use the GPU. A recorder that
-    counts every wait gives this; without it, recorded switches have to do."""
+    """99th percentile and number of waits for a CPU by cgroup, and the cgroups that use the GPU.
+
+    Recorders that count every wait provide this; without it, recorded switches are used.
+    """
 
     by_cgroup: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     own: frozenset[int] = frozenset()
@@ -43,7 +45,7 @@ NO_WAITS = CgroupWaitTimes()
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
+class _Snapshot:
     now_ns: int
     events: EventColumns
     samples: Mapping[int, SystemSample]
@@ -53,9 +55,9 @@ class _Scene:
 
 @dataclass(slots=True)
 class ChainFinder:
-    """One finder per trace. Event time only: `find` is told what time it is."""
+    """The finder of one trace. It uses event time: `find` takes the time as an argument."""
 
-    window_ns: int = chains.TRAINING_WINDOW_NS
+    window_ns: int = rules.TRAINING_WINDOW_NS
     host: Host = field(default_factory=Host)
     _window: EvidenceWindow = field(init=False)
     _graphs: GraphWatch = field(default_factory=GraphWatch)
@@ -66,12 +68,12 @@ class ChainFinder:
         self._window = EvidenceWindow(self.window_ns)
 
     def add(self, events: EventColumns) -> None:
-        """Take in a batch, whatever it holds."""
+        """Add a batch of events of any kind."""
         self._window.add(events)
         self._graphs.add(events)
 
     def add_sample(self, sample: SystemSample) -> None:
-        """Take in a system sample; one per second is enough."""
+        """Add a system sample; one per second is enough."""
         self._samples[sample.timestamp_ns] = sample
         if len(self._samples) > MAX_SAMPLES:
             del self._samples[next(iter(self._samples))]
@@ -84,12 +86,12 @@ class ChainFinder:
         cgroup_id: int = 0,
         waits: CgroupWaitTimes = NO_WAITS,
     ) -> list[Chain]:
-        """Every chain of this moment, worst first. `pid` narrows to one process."""
+        """Return the chains at this moment, worst first; `pid` selects one process."""
         events = self._window.at(now_ns)
         samples = self._samples_at(now_ns)
         chosen = [op for op in ops if pid in (0, op.pid) or op.pid == 0]
-        scene = _Scene(now_ns, events, samples, pid, cgroup_id)
-        found = self._about_operations(scene, chosen)
+        snapshot = _Snapshot(now_ns, events, samples, pid, cgroup_id)
+        found = self._about_operations(snapshot, chosen)
         found += self._standalone(events, pid, cgroup_id, waits)
         memory = max((sample.mem_pct for sample in samples.values()), default=None)
         found += self._graphs.find(now_ns, pid, memory, self.host)
@@ -104,24 +106,24 @@ class ChainFinder:
             if now_ns - self.window_ns <= at <= now_ns
         }
 
-    def _about_operations(self, scene: _Scene, ops: Sequence[OpSummary]) -> list[Chain]:
+    def _about_operations(self, snapshot: _Snapshot, ops: Sequence[OpSummary]) -> list[Chain]:
         tails: dict[OpKey, Chain] = {}
         drops: list[tuple[OpKey, Chain]] = []
         threads = _threads(ops)
         for op in ops:
             process = Process(
-                op.pid or scene.pid, threads.get(op.pid, frozenset()), scene.cgroup_id
+                op.pid or snapshot.pid, threads.get(op.pid, frozenset()), snapshot.cgroup_id
             )
-            drop = self._throughput.observe(scene.now_ns, op) if is_watched(op) else None
-            if chains.has_tail(op):
-                chain = chains.tail_chain(
-                    op, gather(scene.events, process, op.slow, scene.samples), self.host
+            drop = self._throughput.observe(snapshot.now_ns, op) if is_watched(op) else None
+            if rules.has_tail(op):
+                chain = rules.tail_chain(
+                    op, gather(snapshot.events, process, op.slow, snapshot.samples), self.host
                 )
                 if chain and (op.key not in tails or weight(chain) > weight(tails[op.key])):
                     tails[op.key] = chain
             if drop:
                 fallen = drop_chain(
-                    op, drop, gather(scene.events, process, None, scene.samples), self.host
+                    op, drop, gather(snapshot.events, process, None, snapshot.samples), self.host
                 )
                 if fallen:
                     drops.append((op.key, fallen))
@@ -134,11 +136,11 @@ class ChainFinder:
         kills = events.take(events.is_op(*OOM_KILL) | events.is_op(*POD_OOM_KILL))
         if len(kills):
             victims = sorted({int(victim) for victim in kills.arg1 if victim})
-            found.append(chains.oom_chain(len(kills), victims, self.host))
-        retransmits = chains.retransmit_chain(int(events.is_op(*TCP_RETRANSMIT).sum()))
+            found.append(rules.oom_chain(len(kills), victims, self.host))
+        retransmits = rules.retransmit_chain(int(events.is_op(*TCP_RETRANSMIT).sum()))
         if retransmits:
             found.append(retransmits)
-        found += chains.pod_chains(
+        found += rules.pod_chains(
             int(events.is_op(*POD_RESTART).sum()), int(events.is_op(*POD_EVICTION).sum())
         )
         neighbour = self._neighbour(events, pid, cgroup_id, counted)
@@ -171,7 +173,7 @@ class ChainFinder:
             - {0, pid}
             - {int(p) for p in np.unique(own_rows.pid)}
         )
-        return chains.neighbour_chain(
+        return rules.neighbour_chain(
             ratio, waits[target], len(peers), sorted(others)[:3], self.host
         )
 
@@ -190,7 +192,7 @@ def _cgroup_of(switches: EventColumns, pid: int) -> int:
 
 
 def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
-    """One chain per name: of several processes the worst."""
+    """Keep one chain per name: the worst of several processes."""
     kept: dict[str, Chain] = {}
     for chain in found:
         if chain.name not in kept or weight(chain) > weight(kept[chain.name]):
@@ -199,7 +201,7 @@ def worst_per_name(found: Sequence[Chain]) -> list[Chain]:
 
 
 def weight(chain: Chain) -> tuple[int, int, float]:
-    """Orders chains: how bad, how much evidence, how long the tail."""
+    """Return the sort key of a chain: severity, amount of evidence, tail ratio."""
     return -severity_order(chain.severity), len(chain.timeline), chain.tail_ratio
 
 

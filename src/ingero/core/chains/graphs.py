@@ -1,4 +1,4 @@
-"""Causal chains about CUDA graphs: failed captures, graphs that are never launched, launches that thin out."""
+"""Causal chains about CUDA graphs: failed captures, unused graphs, falling launch rates."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -26,13 +26,13 @@ _U64 = (1 << 64) - 1
 
 @dataclass(slots=True)
 class GraphWatch:
-    """Graph events of the last seconds, and executables that still wait for a launch."""
+    """Graph events of the last seconds, and executables that have not been launched yet."""
 
     _parts: list[EventColumns] = field(default_factory=list)
-    _waiting: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
+    _unlaunched: OrderedDict[tuple[int, int], int] = field(default_factory=OrderedDict)
 
     def add(self, events: EventColumns) -> None:
-        """Keep graph calls and the context switches around them."""
+        """Keep graph calls and context switches."""
         is_graph, is_switch = events.source == Source.GRAPH, contended(events)
         if not is_graph.any() and not is_switch.any():
             return
@@ -43,14 +43,14 @@ class GraphWatch:
             (int(o), int(p), int(e), int(t)) for o, p, e, t in calls
         ):
             if op == INSTANTIATE:
-                self._waiting[pid, executable] = timestamp
-                if len(self._waiting) > MAX_EXECUTABLES:
-                    self._waiting.popitem(last=False)
+                self._unlaunched[pid, executable] = timestamp
+                if len(self._unlaunched) > MAX_EXECUTABLES:
+                    self._unlaunched.popitem(last=False)
             elif op in (LAUNCH, DESTROY):
-                self._waiting.pop((pid, executable), None)
+                self._unlaunched.pop((pid, executable), None)
 
     def find(self, now_ns: int, pid: int, mem_pct: float | None, host: Host) -> list[Chain]:
-        """Every finding about the graphs of one process, or of all with pid 0."""
+        """Return the chains about the graphs of one process, or of all processes with pid 0."""
         events = concatenate(self._parts)
         events = events.take(events.timestamp >= now_ns - 3 * WINDOW_NS)
         self._parts = [events] if len(events) else []
@@ -62,7 +62,7 @@ class GraphWatch:
             )
         found += [
             _never_launched(process, executable)
-            for (process, executable), since_ns in self._waiting.items()
+            for (process, executable), since_ns in self._unlaunched.items()
             if pid in (0, process) and now_ns - since_ns >= NEVER_LAUNCHED_NS
         ]
         return found
@@ -91,13 +91,15 @@ def _process_chains(
     for executable in np.unique(launches.arg1):
         rates = launch_rates(launches.timestamp[launches.arg1 == executable])
         if len(rates) >= 3 and rates.max() >= 5 and rates[-1] / rates.max() < 0.5:
-            found.append(_thinning(pid, int(executable), float(rates.max()), float(rates[-1])))
+            found.append(_rate_drop(pid, int(executable), float(rates.max()), float(rates[-1])))
     return found
 
 
 def launch_rates(timestamps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Launches per second in half-second buckets counted back from the last launch, oldest first; the oldest bucket
-    is left out unless it is full."""
+    """Return launches per second in half-second buckets, oldest first.
+
+    Buckets are counted back from the last launch; an incomplete oldest bucket is left out.
+    """
     if len(timestamps) < 2 or timestamps.max() - timestamps.min() < RATE_BUCKET_NS:
         return np.empty(0)
     ages = timestamps.max() - timestamps
@@ -127,7 +129,8 @@ def _capture_oom(pid: int, failures: int, mem_pct: float | None) -> Chain:
         severity=Severity.HIGH,
         summary=f"CUDA graph capture failed or is about to: {detail}",
         root_cause="memory during graph capture",
-        explanation="A capture needs all its memory at once; it failed, or memory was nearly used up while it ran.",
+        explanation="A capture needs all its memory at once; "
+        "it failed, or memory was nearly used up while it ran.",
         recommendations=(recommendations.GRAPH_OOM,),
         timeline=(TimelineEntry(Layer.CUDA, "graphEndCapture", detail),),
         pid=pid,
@@ -145,7 +148,8 @@ def _warm_up(pid: int, is_open: bool) -> Chain:
         severity=Severity.MEDIUM,
         summary=f"CUDA graph capture without warm-up: {detail}",
         root_cause="work that cannot be captured ran during the capture",
-        explanation=f"In process {pid} {detail}. First calls create handles and memory: a capture refuses that.",
+        explanation=f"In process {pid} {detail}. "
+        "First calls create handles and allocate memory, which a capture does not allow.",
         recommendations=(recommendations.GRAPH_WARM_UP,),
         timeline=(
             TimelineEntry(
@@ -160,10 +164,12 @@ def _contention(pid: int, switches: int, host: Host) -> Chain:
     return Chain(
         name="graph-launch-cpu-contention",
         severity=Severity.MEDIUM,
-        summary=f"CUDA graph launches are preempted: {switches} context switches within 10 ms of a launch",
+        summary=f"CUDA graph launches are preempted: {switches} context switches "
+        "within 10 ms of a launch",
         root_cause=f"{switches} sched_switch events",
-        explanation="One graph launch starts a whole step: losing the CPU around it delays the step.",
-        recommendations=(recommendations.pin(pid, host), recommendations.calm((), host)),
+        explanation="One graph launch starts a whole step: "
+        "losing the CPU around it delays the step.",
+        recommendations=(recommendations.pin(pid, host), recommendations.lower_priority((), host)),
         timeline=(
             TimelineEntry(Layer.HOST, "sched_switch", f"{switches} context switches near launches"),
             TimelineEntry(Layer.CUDA, "graphLaunch", "launched while preempted"),
@@ -172,7 +178,7 @@ def _contention(pid: int, switches: int, host: Host) -> Chain:
     )
 
 
-def _thinning(pid: int, executable: int, peak: float, current: float) -> Chain:
+def _rate_drop(pid: int, executable: int, peak: float, current: float) -> Chain:
     handle = f"0x{executable & _U64:x}"
     text = f"from {peak:.0f} to {current:.0f} launches/s"
     return Chain(
@@ -180,7 +186,8 @@ def _thinning(pid: int, executable: int, peak: float, current: float) -> Chain:
         severity=Severity.MEDIUM,
         summary=f"CUDA graph {handle} is launched less often: {text}",
         root_cause="graph launches thinned out",
-        explanation=f"Graph {handle} went {text}: batches of another size, or a host that does not keep up.",
+        explanation=f"Graph {handle} went {text}: batches of another size, "
+        "or a host that does not keep up.",
         recommendations=(recommendations.GRAPH_FREQUENCY,),
         timeline=(TimelineEntry(Layer.CUDA, "graphLaunch", text),),
         pid=pid,
@@ -194,7 +201,8 @@ def _never_launched(pid: int, executable: int) -> Chain:
         severity=Severity.LOW,
         summary=f"CUDA graph {handle} was instantiated and never launched",
         root_cause="unused graph",
-        explanation=f"Process {pid} instantiated graph {handle} over 30 s ago and never launched it: it holds memory.",
+        explanation=f"Process {pid} instantiated graph {handle} over 30 s ago and never "
+        "launched it: it holds memory.",
         recommendations=(recommendations.GRAPH_UNUSED,),
         timeline=(TimelineEntry(Layer.CUDA, "graphInstantiate", "no launch for 30 s"),),
         pid=pid,

@@ -1,4 +1,4 @@
-"""Which events stand for a causal chain on a timeline: the slowest of each layer it names and of its call."""
+"""Links from a causal chain to events on a timeline: the slowest of each layer and of its call."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,16 +20,17 @@ _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {
     Layer.CUDA: (Source.CUDA, Source.GRAPH),
     Layer.DRIVER: (Source.DRIVER,),
 }
-_Slowest: TypeAlias = dict[
-    int, dict[OpKey, tuple[int, int]]
-]  # by node and operation: duration and row
+# Duration and row of the slowest event, by node and operation
+_Slowest: TypeAlias = dict[int, dict[OpKey, tuple[int, int]]]
 
 
 def link_events(
     chains: Sequence[TimelineChain], chunks: Iterable[SliceChunk]
 ) -> list[TimelineChain]:
-    """The chains with the rows of their events, which lie in the minute before each was found. One look at the events,
-    however many chains there are; chunks are in order of time."""
+    """Return the chains with the rows of their events, from the minute before each was found.
+
+    The events are read once, however many chains there are; chunks must be in order of time.
+    """
     slowest: list[dict[OpKey, tuple[int, int]]] = [{} for _ in chains]
     found_at = as_columns([chain.at_ns for chain in chains])
     for chunk in chunks:
@@ -67,11 +68,11 @@ def _slowest(chunk: SliceChunk, part: slice) -> _Slowest:
 
 
 def _rows(chain: TimelineChain, slowest: dict[OpKey, tuple[int, int]]) -> list[int]:
-    """The causes, then the call that suffered."""
+    """Return the rows of the causes, then of the slow call."""
     rows = []
     for layer in chain.layers[:MAX_LAYERS]:
         sources = _LAYER_SOURCES.get(layer, ())
-        if chain.op is not None and chain.op[0] in sources:  # the line about the call itself
+        if chain.op is not None and chain.op[0] in sources:  # the layer of the call itself
             continue
         of_layer = [found for (source, _), found in slowest.items() if source in sources]
         rows += [max(of_layer)[1]] if of_layer else []

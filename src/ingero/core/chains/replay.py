@@ -1,4 +1,4 @@
-"""Derives causal chains again from recorded events, in event time, as the recorder would have found them."""
+"""Replay: derive causal chains from recorded events in event time, as the recorder does live."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -24,23 +24,22 @@ def replay(
     window_ns: int = TRAINING_WINDOW_NS,
     pid: int = 0,
 ) -> list[tuple[int, Chain]]:
-    """(when, chain), worst first: per operation the finding with the most behind it, the earliest of equals."""
+    """Return (time, chain), worst first: the worst chain per operation, the earliest of equals."""
     order = np.argsort(events.timestamp, kind="stable")
     events = events.take(order)
     if pid:
         events = events.take(_concerns(events, pid))
     finder, stats = ChainFinder(window_ns, host), TraceStats()
-    waiting = deque(
-        sorted(samples, key=lambda sample: sample.timestamp_ns)
-    )  # a finder keeps the last ones only
+    # Samples are added in time, because a finder keeps only the last ones.
+    pending = deque(sorted(samples, key=lambda sample: sample.timestamp_ns))
     kept: dict[tuple[str, str], tuple[int, Chain]] = {}
     for begin, end in _ticks(events):
         part = events.take(slice(begin, end))
         stats.add(part)
         finder.add(part)
         now_ns = int(part.timestamp[-1])
-        while waiting and waiting[0].timestamp_ns <= now_ns:
-            finder.add_sample(waiting.popleft())
+        while pending and pending[0].timestamp_ns <= now_ns:
+            finder.add_sample(pending.popleft())
         for chain in finder.find(now_ns, stats.summaries(), pid):
             symptom = chain.timeline[-1]
             key = (str(symptom.layer), symptom.op if chain.cuda_op else chain.name)
@@ -50,14 +49,14 @@ def replay(
 
 
 def _concerns(events: EventColumns, pid: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Calls of other processes are dropped; what the host did is kept for everybody."""
+    """Return which events concern a process: its own calls, and all events of the host."""
     is_call = np.isin(events.source, (Source.CUDA, Source.DRIVER, Source.GRAPH))
     wanted: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~is_call | (events.pid == pid)
     return wanted
 
 
 def _ticks(events: EventColumns) -> list[tuple[int, int]]:
-    """Row ranges of one second each, a new second starting at the first event after the last one ended."""
+    """Return row ranges of one second; the next second starts at the first event after the last."""
     ranges = []
     begin = 0
     while begin < len(events):

@@ -1,7 +1,8 @@
-"""Causal chains: a slow operation, what overlapped it in time and process, and what to do.
+"""The rules of causal chains: a slow operation, the evidence that overlaps it, and what to do.
 
-Everything here is a pure function of a window of events; thresholds are the published ones. Where the slow calls are
-known, only evidence that touches them counts: a busy disk ten seconds earlier explains nothing.
+Each rule is a pure function of a window of events, with the published limits. Where the slow calls
+are known, only evidence that overlaps them in time counts: a busy disk ten seconds earlier is not a
+cause.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ TRAINING_WINDOW_NS = 10_000_000_000
 INFERENCE_WINDOW_NS = 500_000_000
 MIN_COUNT = 10
 MIN_TAIL_RATIO = 3.0
-MIN_TAIL_NS = 50_000  # ours: a tail of a few microseconds is noise, whatever its ratio
+MIN_TAIL_NS = 50_000  # not published: a tail of a few microseconds is noise
 MIN_SWITCHES = 5
 MANY_PAGES_BYTES = 2**30
 MANY_IO = 200
@@ -28,13 +29,13 @@ MS = 1_000_000
 
 
 def window_for(workload: str) -> int:
-    """How far back evidence reaches."""
+    """Return how far back evidence counts for a type of workload."""
     return INFERENCE_WINDOW_NS if workload == "inference" else TRAINING_WINDOW_NS
 
 
 @dataclass(slots=True)
 class _Draft:
-    """Causes as they are found, in the order in which they are printed."""
+    """The causes found so far, in the order in which they are printed."""
 
     causes: list[str] = field(default_factory=list)
     timeline: list[TimelineEntry] = field(default_factory=list)
@@ -45,19 +46,19 @@ class _Draft:
     def add(self, cause: str, entry: TimelineEntry, *advice: str, is_high: bool = False) -> None:
         self.causes.append(cause)
         self.timeline.append(entry)
-        self.advice += [line for line in advice if line not in self.advice]
+        self.advice += [text for text in advice if text not in self.advice]
         if is_high:
             self.severity = Severity.HIGH
 
 
 def has_tail(op: OpSummary) -> bool:
-    """A GPU call whose slowest percent is far from its typical call."""
+    """Return whether the slowest percent of a GPU call takes far longer than its median."""
     is_counted = op.count >= MIN_COUNT and op.p50_ns > 0 and op.key[0] in GPU_SOURCES
     return is_counted and op.tail_ratio >= MIN_TAIL_RATIO and op.p99_ns >= MIN_TAIL_NS
 
 
 def tail_chain(op: OpSummary, evidence: Evidence, host: Host) -> Chain | None:
-    """Why this operation has a tail; None without a tail, and None without a cause."""
+    """Return why this operation has a tail; None without a tail or without a cause."""
     if not has_tail(op):
         return None
     draft = _Draft()
@@ -115,7 +116,7 @@ def _add_system(draft: _Draft, system: SystemSample) -> None:
             recommendations.SWAP,
             is_high=True,
         )
-        draft.remarks.append("Memory in swap adds milliseconds to every touch of it.")
+        draft.remarks.append("Memory in swap adds milliseconds to every access.")
     if system.load_avg > 10:
         draft.add("high system load", entry("load", f"load average {system.load_avg:.1f}"))
 
@@ -126,7 +127,7 @@ def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
         detail = f"{evidence.switches} context switches ({off_cpu} off-CPU)"
         if evidence.preemptors:
             detail += ", CPU taken by " + ", ".join(
-                host.called(other) for other in evidence.preemptors
+                host.describe(other) for other in evidence.preemptors
             )
         entry = TimelineEntry(Layer.HOST, "sched_switch", detail, evidence.off_cpu_ns // 1000)
         cause = f"{evidence.switches} sched_switch events"
@@ -134,7 +135,7 @@ def _add_cpu(draft: _Draft, evidence: Evidence, pid: int, host: Host) -> None:
             cause,
             entry,
             recommendations.pin(pid, host),
-            recommendations.calm(evidence.preemptors, host),
+            recommendations.lower_priority(evidence.preemptors, host),
         )
     if evidence.page_bytes > MANY_PAGES_BYTES:
         entry = TimelineEntry(
@@ -163,9 +164,9 @@ def _add_disk(draft: _Draft, evidence: Evidence, op: OpSummary, host: Host) -> N
         else recommendations.MIXED_IO
     )
     if not own:
-        advice.append(recommendations.quiet_disk(io.busiest_pid, host))
+        advice.append(recommendations.lower_disk_priority(io.busiest_pid, host))
     entry = TimelineEntry(Layer.IO, "block_io", _io_detail(io), io.total_ns // 1000)
-    cause = "heavy block I/O" if own else f"heavy block I/O by {host.called(io.busiest_pid)}"
+    cause = "heavy block I/O" if own else f"heavy block I/O by {host.describe(io.busiest_pid)}"
     draft.add(cause, entry, *advice, is_high=io.peak_ns > 50 * MS or io.total_ns > 2 * LONG_IO_NS)
     draft.remarks.append(_io_remark(io))
 
@@ -175,7 +176,10 @@ def _io_detail(io: BlockIo) -> str:
         exact_duration(rounded_to(io.total_ns, MS)),
         exact_duration(rounded_to(io.peak_ns, 1000)),
     )
-    return f"{io.count} I/O ops ({io.reads} reads, {io.writes} writes), {total} total, {io.megabytes:.1f} MB, peak {peak}"
+    return (
+        f"{io.count} I/O ops ({io.reads} reads, {io.writes} writes), {total} total, "
+        f"{io.megabytes:.1f} MB, peak {peak}"
+    )
 
 
 def _io_remark(io: BlockIo) -> str:
@@ -205,7 +209,7 @@ def _add_network(draft: _Draft, evidence: Evidence) -> None:
         )
         draft.add(cause, entry, recommendations.RETRANSMITS, is_high=evidence.retransmits > 50)
         if evidence.retransmits > 50:
-            draft.remarks.append("So many retransmissions also hold up NCCL over sockets.")
+            draft.remarks.append("This many retransmissions also delay NCCL over sockets.")
     if evidence.socket_calls > 100 and evidence.socket_bytes > 2**20:
         detail = f"{evidence.socket_calls} socket ops ({evidence.socket_bytes / 2**20:.1f} MB)"
         draft.add(
@@ -218,7 +222,8 @@ def _add_network(draft: _Draft, evidence: Evidence) -> None:
 def _explain_tail(name: str, op: OpSummary, draft: _Draft, evidence: Evidence) -> str:
     p99, p50 = exact_duration(op.p99_ns), exact_duration(op.p50_ns)
     parts = [
-        f"{name} usually takes {p50}; its slowest percent takes {p99}, {op.tail_ratio:.1f} times as long."
+        f"{name} usually takes {p50}; its slowest percent takes {p99}, "
+        f"{op.tail_ratio:.1f} times as long."
     ]
     parts += draft.remarks
     parts.append(f"Meanwhile: {', '.join(draft.causes)}.")
@@ -228,14 +233,15 @@ def _explain_tail(name: str, op: OpSummary, draft: _Draft, evidence: Evidence) -
 
 
 def oom_chain(kills: int, victims: Sequence[int], host: Host) -> Chain:
-    """The kernel killed somebody for memory."""
-    who = ", ".join(host.called(pid) for pid in victims) or "a process"
+    """Return the chain for processes that the kernel killed for lack of memory."""
+    who = ", ".join(host.describe(pid) for pid in victims) or "a process"
     return Chain(
         name="oom",
         severity=Severity.HIGH,
         summary=f"out of memory: the kernel killed {who}",
         root_cause="host memory exhausted",
-        explanation=f"The host ran out of memory and the kernel killed {who}. Work on the GPU stopped or stalled.",
+        explanation=f"The host ran out of memory and the kernel killed {who}. "
+        "Work on the GPU stopped or stalled.",
         recommendations=(recommendations.OUT_OF_MEMORY,),
         timeline=(
             TimelineEntry(Layer.HOST, "oom_kill", f"{kills} kill{'s' if kills > 1 else ''}: {who}"),
@@ -244,7 +250,7 @@ def oom_chain(kills: int, victims: Sequence[int], host: Host) -> Chain:
 
 
 def retransmit_chain(count: int) -> Chain | None:
-    """A burst of retransmissions is worth a finding of its own."""
+    """Return the chain for a burst of retransmissions; None for a few."""
     if count <= 10:
         return None
     severity = Severity.HIGH if count > 100 else Severity.MEDIUM
@@ -253,14 +259,15 @@ def retransmit_chain(count: int) -> Chain | None:
         severity=severity,
         summary=f"{count} TCP retransmits",
         root_cause=f"{count} TCP retransmits",
-        explanation=f"{count} TCP segments were sent again: packets are lost or late between this host and its peers.",
+        explanation=f"{count} TCP segments were sent again: packets are lost or late between "
+        "this host and its peers.",
         recommendations=(recommendations.CONGESTION,),
         timeline=(TimelineEntry(Layer.NET, "tcp_retransmit", f"{count} segments sent again"),),
     )
 
 
 def pod_chains(restarts: int, evictions: int) -> list[Chain]:
-    """Kubernetes acted on a pod of this node."""
+    """Return the chains for pods of this node that Kubernetes restarted or evicted."""
     found = []
     for count, name, text, advice in (
         (restarts, "pod-restart", "Kubernetes restarted a container", recommendations.POD_RESTART),
@@ -285,18 +292,20 @@ def pod_chains(restarts: int, evictions: int) -> list[Chain]:
 def neighbour_chain(
     ratio: float, p99_ns: int, peers: int, preemptors: Sequence[int], host: Host
 ) -> Chain:
-    """The job's container waits far longer for the CPU than its peers do."""
+    """Return the chain for a container that waits far longer for the CPU than its neighbours."""
     severity = Severity.HIGH if ratio > 5 else Severity.MEDIUM
     p99 = exact_duration(rounded_to(p99_ns, 1000))
-    detail = f"off-CPU p99 {p99}, {ratio:.1f}x the median of {peers} other container{'s' if peers > 1 else ''}"
+    plural = "s" if peers > 1 else ""
+    detail = f"off-CPU p99 {p99}, {ratio:.1f}x the median of {peers} other container{plural}"
     return Chain(
         name=f"noisy-neighbor-{severity.lower()}",
         severity=severity,
         summary=f"the job's container waits {ratio:.1f}x longer for the CPU than its neighbours",
         root_cause="noisy neighbour",
-        explanation=f"Threads of the job were off the CPU for up to {p99}; other containers on this host much shorter.",
+        explanation=f"Threads of the job were off the CPU for up to {p99}; "
+        "threads of other containers on this host for a much shorter time.",
         recommendations=(
-            recommendations.evict_neighbour(host, preemptors),
+            recommendations.limit_neighbour(host, preemptors),
             recommendations.pin(0, host),
         ),
         timeline=(TimelineEntry(Layer.HOST, "noisy_neighbor", detail, p99_ns // 1000),),

@@ -1,4 +1,4 @@
-"""Throughput of each operation over time: a fall that calls themselves do not show."""
+"""Throughput of each operation: a drop in the number of calls while each call stays fast."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ MANY_RETRANSMITS = 5
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """From the best rate seen to the current one."""
+    """The best rate so far and the current rate."""
 
     peak_per_s: float
     current_per_s: float
@@ -44,12 +44,12 @@ class _Rate:
 
 @dataclass(slots=True)
 class ThroughputWatch:
-    """Remembers counts between snapshots, per process and operation."""
+    """Call counts of the last snapshot, per process and operation."""
 
     _rates: OrderedDict[StatKey, _Rate] = field(default_factory=OrderedDict)
 
     def observe(self, now_ns: int, op: OpSummary) -> Drop | None:
-        """Take in a snapshot; says whether the rate has fallen well below its best."""
+        """Add a snapshot and return the drop if the rate is well below its best."""
         key = (op.pid, *op.key)
         rate = self._rates.get(key)
         if rate is None:
@@ -59,7 +59,7 @@ class ThroughputWatch:
             return None
         self._rates.move_to_end(key)
         elapsed_ns = now_ns - rate.at_ns
-        if elapsed_ns < 0:  # the clock was set back: begin here, not when it has caught up
+        if elapsed_ns < 0:  # the clock was set back: start again from here
             rate.count, rate.at_ns = op.count, now_ns
         if elapsed_ns < MIN_ELAPSED_NS:
             return None
@@ -79,7 +79,7 @@ class ThroughputWatch:
 
 
 def drop_chain(op: OpSummary, drop: Drop, evidence: Evidence, host: Host) -> Chain | None:
-    """Why fewer calls are made; None when nothing else happened meanwhile."""
+    """Return why fewer calls are made; None without a cause."""
     causes, timeline, advice = _drop_causes(op, evidence, host)
     if not causes:
         return None
@@ -95,8 +95,9 @@ def drop_chain(op: OpSummary, drop: Drop, evidence: Evidence, host: Host) -> Cha
         severity=severity,
         summary=f"{name} {text} — {joined}",
         root_cause=joined,
-        explanation=f"{name} {text} ({rates}) while single calls stayed fast (p50={exact_duration(op.p50_ns)}, "
-        f"p99={exact_duration(op.p99_ns)}): the host does not issue work fast enough. Meanwhile: {', '.join(causes)}.",
+        explanation=f"{name} {text} ({rates}) while single calls stayed fast "
+        f"(p50={exact_duration(op.p50_ns)}, p99={exact_duration(op.p99_ns)}): "
+        f"the host does not issue work fast enough. Meanwhile: {', '.join(causes)}.",
         recommendations=tuple(advice),
         cuda_op=name,
         timeline=(*timeline, TimelineEntry(layer, name, f"{text} ({rates})")),
@@ -119,12 +120,12 @@ def _drop_causes(
         )
         advice += [
             recommendations.pin(op.pid, host),
-            recommendations.calm(evidence.preemptors, host),
+            recommendations.lower_priority(evidence.preemptors, host),
         ]
     io = evidence.io if evidence.io.count >= MANY_IO else evidence.other_io
     if io.count >= MANY_IO:
         total = exact_duration(rounded_to(io.total_ns, 1_000_000))
-        whose = "" if io is evidence.io else f" by {host.called(io.busiest_pid)}"
+        whose = "" if io is evidence.io else f" by {host.describe(io.busiest_pid)}"
         causes.append(f"{io.count} block I/O operations{whose}")
         timeline.append(
             TimelineEntry(Layer.IO, "block_io", f"{io.count} I/O ops ({total} total){whose}")
@@ -142,5 +143,5 @@ def _drop_causes(
 
 
 def is_watched(op: OpSummary) -> bool:
-    """Only calls into the GPU have a throughput worth watching."""
+    """Return whether the throughput of an operation is watched: only calls into the GPU."""
     return op.key[0] in GPU_SOURCES

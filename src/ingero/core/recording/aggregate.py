@@ -1,4 +1,4 @@
-"""Counts and sums of events per time bucket: every event is counted here, whether or not its row is kept."""
+"""Counts and sums of events per time bucket, including events whose rows are not kept."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,10 @@ _IS_SUMMED = op_table(SUMMED_ARG0_OPS)
 def aggregate(
     events: EventColumns, stored: NDArray[np.bool_], bucket_ns: int
 ) -> list[AggregateRow]:
-    """One row per (bucket, source, op, pid), in that order. Pointers in arg0 are never summed."""
+    """Return one row per (bucket, source, op, pid), in that order.
+
+    Pointers in arg0 are not summed.
+    """
     if not len(events):
         return []
     bucket = events.timestamp // bucket_ns * bucket_ns

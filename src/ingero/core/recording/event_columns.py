@@ -1,4 +1,4 @@
-"""Trace events as columns: what statistics and causal chains work on, never one object per event."""
+"""Trace events as columns, for statistics and causal chains, instead of one object per event."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -9,15 +9,14 @@ from numpy.typing import NDArray
 
 from ingero.contract.events import FIRST_SUMMARY_OP, PAGE_ALLOC, OpKey, Source
 
-_SUMMARY_NS = 1_000_000_000  # summaries speak for the second before them
-_IS_STAMPED_AT_END = np.isin(
-    np.arange(256), (Source.HOST, Source.IO, Source.NET)
-)  # others carry their entry time
+_SUMMARY_NS = 1_000_000_000  # a summary covers the second before it
+# Events of other sources carry the time of their start.
+_IS_STAMPED_AT_END = np.isin(np.arange(256), (Source.HOST, Source.IO, Source.NET))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventColumns:
-    """Equally long columns; times are Unix nanoseconds, in event order as received."""
+    """Columns of equal length, in the order received; times are Unix nanoseconds."""
 
     timestamp: NDArray[np.int64]
     pid: NDArray[np.int64]
@@ -34,26 +33,25 @@ class EventColumns:
         return len(self.timestamp)
 
     def take(self, selection: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Self:
-        """The chosen rows."""
+        """Return the selected rows."""
         return type(self)(*(getattr(self, field.name)[selection] for field in fields(self)))
 
     @property
     def code(self) -> NDArray[np.int64]:
-        """Source and operation in one number, an index into tables made by `op_table`."""
+        """Source and operation as one number, an index into tables of `op_table`."""
         return ((self.source & 0xFF) << 8) | (self.op & 0xFF)
 
     def is_op(self, source: int, op: int) -> NDArray[np.bool_]:
-        """Which rows are this operation."""
+        """Return which rows are this operation."""
         matches: NDArray[np.bool_] = (self.source == source) & (self.op == op)
         return matches
 
     def intervals(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """When each event began and ended."""
+        """Return the start and end of each event."""
         is_host = self.source == Source.HOST
         span = np.where(is_host & (self.op >= FIRST_SUMMARY_OP), _SUMMARY_NS, self.duration)
-        span = np.where(
-            self.is_op(*PAGE_ALLOC), 0, span
-        )  # page allocations of some recorders carry bytes here
+        # Some recorders store bytes in the duration of page allocations.
+        span = np.where(self.is_op(*PAGE_ALLOC), 0, span)
         ends_at = _IS_STAMPED_AT_END[self.source & 0xFF]
         return np.where(ends_at, self.timestamp - span, self.timestamp), np.where(
             ends_at, self.timestamp, self.timestamp + span
@@ -61,7 +59,7 @@ class EventColumns:
 
 
 def op_table(keys: Iterable[OpKey]) -> NDArray[np.bool_]:
-    """`table[events.code]` says which events are one of these operations; far cheaper than a search."""
+    """Return a table such that `table[events.code]` tells which events are these operations."""
     table = np.zeros(1 << 16, bool)
     for source, op in keys:
         table[(source << 8) | op] = True
@@ -69,7 +67,7 @@ def op_table(keys: Iterable[OpKey]) -> NDArray[np.bool_]:
 
 
 def source_table(sources: Iterable[int]) -> NDArray[np.bool_]:
-    """The same for whole sources."""
+    """Return the same table for all operations of these sources."""
     return op_table((source, op) for source in sources for op in range(256))
 
 
@@ -77,19 +75,19 @@ COLUMN_NAMES = tuple(field.name for field in fields(EventColumns))
 
 
 def columns_from_rows(rows: Sequence[Sequence[int]]) -> EventColumns:
-    """Rows in the order of `COLUMN_NAMES`."""
+    """Return columns from rows with values in the order of `COLUMN_NAMES`."""
     return columns_from_table(np.array(rows, np.int64).reshape(len(rows), len(COLUMN_NAMES)))
 
 
 def columns_from_table(table: NDArray[np.int64]) -> EventColumns:
-    """One row per event, one column per name."""
+    """Return columns from a table with one row per event, in the order of `COLUMN_NAMES`."""
     return EventColumns(
         *(np.ascontiguousarray(table[:, index]) for index in range(len(COLUMN_NAMES)))
     )
 
 
 def concatenate(parts: Sequence[EventColumns]) -> EventColumns:
-    """All rows, in order."""
+    """Join the rows of all parts in order."""
     if not parts:
         return columns_from_rows([])
     return EventColumns(

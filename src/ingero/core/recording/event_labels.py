@@ -1,7 +1,8 @@
-"""Which annotations hold for an event: what the job said about itself at that time.
+"""Event labels: which annotations of a job apply to an event.
 
-A span holds inside its two ends, a moment from then on. One about a process holds for the same run of the same program:
-no exec or exit of that pid lies between the two. Later annotations override earlier ones key by key.
+A span applies between its two ends, a moment from its time on. An annotation about a process
+applies only to the same run of the same program: no exec or exit of that pid lies between
+annotation and event. Later annotations override earlier ones key by key.
 """
 
 import heapq
@@ -13,9 +14,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StoredAnnotation:
-    """An annotation as stored: `from_ns` and `to_ns` of a span, or a moment with `to_ns` None. `pid` 0: the node."""
+    """An annotation as stored: a span, or a moment with `to_ns` None.
 
-    order: tuple[int, int]  # when it was said, and its number
+    `pid` 0 means that it is about the node.
+    """
+
+    order: tuple[int, int]  # time of writing and number
     pid: int
     from_ns: int
     to_ns: int | None
@@ -27,7 +31,10 @@ def label_events(
     turns: Mapping[int, Sequence[int]],
     events: Sequence[tuple[int, int]],
 ) -> list[dict[str, str]]:
-    """Labels of each event (pid, time); `turns` are the times, ascending, at which a pid began or ended a program."""
+    """Return the labels of each event (pid, time).
+
+    `turns` are the times at which a pid started or ended a program, ascending.
+    """
     by_pid: dict[int, list[StoredAnnotation]] = defaultdict(list)
     for note in notes:
         by_pid[note.pid].append(note)
@@ -53,10 +60,9 @@ def _sweep(
     times: Sequence[tuple[int, int]],
     found: list[dict[str, str]],
 ) -> None:
-    """One process, in the order of time."""
-    moments: dict[
-        tuple[str, bool], tuple[tuple[int, int], str, int]
-    ] = {}  # latest of each key, by scope
+    """Fill in the labels of one process, in order of time."""
+    # The latest moment of each key, for the process and for the node
+    moments: dict[tuple[str, bool], tuple[tuple[int, int], str, int]] = {}
     spans: list[tuple[int, tuple[int, int], StoredAnnotation]] = []
     position = 0
     for at_ns, index in times:
@@ -71,12 +77,12 @@ def _sweep(
         while spans and spans[0][0] < at_ns:
             heapq.heappop(spans)
         run = bisect_right(turns, at_ns)
-        holding = [
+        applying = [
             (order, key, value)
-            for (key, scoped), (order, value, said_ns) in moments.items()
-            if not scoped or bisect_right(turns, said_ns) == run
+            for (key, scoped), (order, value, from_ns) in moments.items()
+            if not scoped or bisect_right(turns, from_ns) == run
         ]
         for _, order, note in spans:
             if not note.pid or bisect_right(turns, note.from_ns) == run:
-                holding += [(order, key, value) for key, value in note.labels.items()]
-        found[index] = {key: value for _, key, value in sorted(holding)}
+                applying += [(order, key, value) for key, value in note.labels.items()]
+        found[index] = {key: value for _, key, value in sorted(applying)}

@@ -1,7 +1,7 @@
-"""The probe governor's decision: how closely each function may be watched so that probing stays inside its budget.
+"""The probe governor: how closely each function is probed, so that probing stays in its budget.
 
-A probe costs the traced process time on the CPU. Time a process would have spent waiting for the GPU anyway absorbs
-that cost: a job bound by the GPU is traced in full, a job bound by launches is not.
+A probe costs the traced process CPU time. That cost is free where the process would have waited
+for the GPU anyway: a job bound by the GPU is traced in full, a job bound by launches is not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ from enum import IntEnum
 from typing import Final
 
 NS_PER_S: Final = 1_000_000_000
-_NEXT_TO_NOTHING: Final = 0.05  # of the allowance
+_NEGLIGIBLE: Final = 0.05  # of the allowance
 
 
 class Step(IntEnum):
-    """How closely a function is watched, from all to nothing."""
+    """How closely a function is probed, from every call to none."""
 
     FULL = 0  # entry and return of every call
     ENTRY = 1  # every call counted, none timed
-    DUTY = 2  # entry and return, during a share of the time
+    DUTY = 2  # entry and return, for a share of the time
     OFF = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A step, and for DUTY the share of the time that probes are in place."""
+    """A step, and for DUTY the share of time during which probes are attached."""
 
     step: Step = Step.FULL
     duty: float = 1.0
@@ -32,9 +32,9 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One function of one process: how often it is called, what a probed call costs, how it is watched now.
+    """One function of one process: its call rate, the cost of a probed call, and its present watch.
 
-    `keep` marks the calls that name a late rank; they are thinned out last.
+    `keep` marks functions needed to find a late rank; their probes are reduced last.
     """
 
     name: str
@@ -47,18 +47,21 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GovernorPolicy:
-    """`budget_share` of one core per process; `absorbed` of the waiting time is taken as free."""
+    """The budget: `budget_share` of one core per process, plus `absorbed` of its waiting time."""
 
     budget_share: float = 0.01
     absorbed: float = 0.5
-    relax_share: float = 0.7  # step back up only into this part of the budget …
-    calm_ticks: int = 5  # … and only after this many calm decisions in a row
+    relax_share: float = 0.7  # loosen only up to this part of the budget …
+    calm_ticks: int = 5  # … and only after this many decisions in a row within it
     least_duty: float = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now. `charged_share` is the cost beyond what waiting absorbs; it is compared with the budget."""
+    """The watch of each function, and the cost.
+
+    `charged_share` is the cost beyond what waiting absorbs; it is compared with the budget.
+    """
 
     watches: Mapping[str, Watch]
     cost_share: float
@@ -67,7 +70,7 @@ class Decision:
 
 
 def probe_cost(load: Load, watch: Watch) -> float:
-    """Share of one core that probing this function costs the process."""
+    """Return the share of one core that probing this function costs the process."""
     ns = {
         Step.FULL: load.full_ns,
         Step.ENTRY: load.entry_ns,
@@ -78,18 +81,19 @@ def probe_cost(load: Load, watch: Watch) -> float:
 
 
 def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> dict[str, Watch]:
-    """The closest watch that costs no more than `allowance`: the dearest functions give way first, step by step.
+    """Return the closest watches that cost no more than `allowance`.
 
-    Functions that cost next to nothing are touched only when nothing else is left.
+    The most expensive functions are reduced first, step by step; functions of negligible cost only
+    when nothing else is left.
     """
     watches = {load.name: Watch() for load in loads}
-    dearest = sorted(loads, key=lambda load: -probe_cost(load, Watch()))
-    for keep, floor in ((False, _NEXT_TO_NOTHING * allowance), (False, 0.0), (True, 0.0)):
-        yielding = [
-            load for load in dearest if load.keep is keep and probe_cost(load, Watch()) > floor
+    costliest = sorted(loads, key=lambda load: -probe_cost(load, Watch()))
+    for keep, floor in ((False, _NEGLIGIBLE * allowance), (False, 0.0), (True, 0.0)):
+        reducible = [
+            load for load in costliest if load.keep is keep and probe_cost(load, Watch()) > floor
         ]
         for step in (Step.ENTRY, Step.DUTY):
-            for load in yielding:
+            for load in reducible:
                 total = sum(probe_cost(one, watches[one.name]) for one in loads)
                 if total <= allowance:
                     return watches
@@ -107,7 +111,7 @@ def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> 
 def decide(
     loads: Sequence[Load], waited_share: float, calm: int, policy: GovernorPolicy
 ) -> Decision:
-    """Tighten at once when over budget; loosen only after a calm while, so that steps do not flap."""
+    """Tighten at once when over budget; loosen only after several decisions, to avoid flapping."""
     absorbed = policy.absorbed * max(waited_share, 0.0)
     current = {load.name: load.watch for load in loads}
     cost = sum(probe_cost(load, load.watch) for load in loads)

@@ -1,4 +1,4 @@
-"""Percentiles from bucket counts: what the kernel counted, without a record per call."""
+"""Percentiles from bucket counts that the kernel keeps, without a record per call."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ WINDOW_TICKS = 10
 def histogram_percentile(
     counts: NDArray[np.int64], floors_ns: NDArray[np.int64], share: float
 ) -> int:
-    """Nearest rank, in the middle of its bucket; 0 when nothing was counted."""
+    """Return the middle of the bucket that holds the percentile; 0 without counts."""
     total = int(counts.sum())
     if not total:
         return 0
@@ -28,13 +28,13 @@ def histogram_percentile(
 
 @dataclass(slots=True)
 class BucketWindow:
-    """Bucket counts of the last ticks, from counters that only grow."""
+    """Bucket counts of the last ticks, computed from cumulative counters."""
 
     _last: NDArray[np.int64] | None = None
     _ticks: deque[NDArray[np.int64]] = field(default_factory=lambda: deque(maxlen=WINDOW_TICKS))
 
     def add(self, cumulative: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Take in a reading; returns what came since the last one. A counter that fell began anew."""
+        """Add a reading and return the counts since the last one; a lower counter was reset."""
         before = self._last if self._last is not None and (cumulative >= self._last).all() else 0
         fresh: NDArray[np.int64] = cumulative - before
         self._last = cumulative
@@ -42,6 +42,6 @@ class BucketWindow:
         return fresh
 
     def recent(self) -> NDArray[np.int64]:
-        """Counts of the whole window."""
+        """Return the counts of the whole window."""
         total: NDArray[np.int64] = np.sum(np.stack(list(self._ticks)), axis=0)
         return total

@@ -1,4 +1,4 @@
-"""Latency of each operation: a bounded window for percentiles, exact totals for everything else."""
+"""Latency of each operation: percentiles over a bounded window, exact totals over all calls."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ WINDOW = 1000
 ANOMALY_RATIO = 3.0
 ANOMALY_MIN_COUNT = 10
 MAX_SPIKES = 1000
-MAX_KEYS = 4096  # (pid, source, op): the least recently used goes first
+MAX_KEYS = 4096  # (pid, source, op): beyond this the least recently used is dropped
 
 StatKey = tuple[int, int, int]  # (pid, source, op)
 
 
 def percentile(ordered: NDArray[np.int64], share: float) -> int:
-    """Nearest rank of a sorted array; 0 when it is empty."""
+    """Return the nearest-rank percentile of a sorted array; 0 if it is empty."""
     if not len(ordered):
         return 0
     rank = int(np.ceil(share * len(ordered))) - 1
@@ -28,9 +28,9 @@ def percentile(ordered: NDArray[np.int64], share: float) -> int:
 
 
 def spike_period(positions: list[int]) -> int | None:
-    """Every how many events a spike comes, when at least 60 % of the distances agree within 30 %.
+    """Return the number of events between spikes, if 60 % of the distances agree within 30 %.
 
-    One slow call after the other is no pattern.
+    Consecutive slow calls are not a pattern.
     """
     if len(positions) < 3:
         return None
@@ -42,7 +42,7 @@ def spike_period(positions: list[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SlowCalls:
-    """Where the slow calls of an operation lie in time."""
+    """Start and end of the slow calls of an operation."""
 
     start_ns: NDArray[np.int64]
     end_ns: NDArray[np.int64]
@@ -50,7 +50,7 @@ class SlowCalls:
 
 @dataclass(frozen=True, slots=True)
 class OpSummary:
-    """An operation of one process at one moment; `pid` 0 is all processes together."""
+    """Statistics of an operation of one process; `pid` 0 stands for all processes together."""
 
     key: OpKey
     count: int
@@ -68,7 +68,7 @@ class OpSummary:
 
     @property
     def tail_ratio(self) -> float:
-        """How far the slowest percent is from the typical call."""
+        """The 99th percentile divided by the median."""
         return self.p99_ns / self.p50_ns if self.p50_ns else 0.0
 
 
@@ -87,10 +87,10 @@ class OpWindow:
     tids: set[int] = field(default_factory=set)
     _durations: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _starts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    _last: OpSummary | None = None  # until the next call
+    _last: OpSummary | None = None  # valid until the next call
 
     def add(self, durations: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Count calls; says which of them are anomalies: far above the median of the last summary."""
+        """Count calls and return which of them are far above the median of the last summary."""
         self._last = None
         counts = self.count + 1 + np.arange(len(durations))
         unusual = (
@@ -112,7 +112,7 @@ class OpWindow:
         return unusual
 
     def summary(self, key: OpKey, pid: int = 0) -> OpSummary:
-        """Percentiles now; the median found here is what the next calls are compared with."""
+        """Return the current statistics; later calls are compared with this median."""
         if self._last is not None:
             return self._last
         ordered = np.sort(self._durations)
@@ -121,14 +121,15 @@ class OpWindow:
         is_slow = self._durations >= ANOMALY_RATIO * p50 if p50 else np.zeros(len(ordered), bool)
         starts = self._starts[is_slow]
         self._last = OpSummary(
-            key, self.count, p50, p99, p95, self.min_ns, self.max_ns, self.total_ns, pid, self.anomalies,
-            spike_period(self.spikes), SlowCalls(starts, starts + self._durations[is_slow]), frozenset(self.tids),
+            key, self.count, p50, p99, p95, self.min_ns, self.max_ns, self.total_ns, pid,
+            self.anomalies, spike_period(self.spikes),
+            SlowCalls(starts, starts + self._durations[is_slow]), frozenset(self.tids),
         )  # fmt: skip
         return self._last
 
 
 class TraceStats:
-    """Windows of every (process, operation) seen, the least recently used forgotten first."""
+    """Windows of every process and operation; the least recently used are dropped first."""
 
     def __init__(self, window: int = WINDOW) -> None:
         self._window = window
@@ -136,7 +137,7 @@ class TraceStats:
         self.forgotten = 0
 
     def add(self, events: EventColumns) -> NDArray[np.bool_]:
-        """Count a batch; says which rows are anomalies."""
+        """Count a batch and return which rows are anomalies."""
         unusual = np.zeros(len(events), bool)
         if not len(events):
             return unusual
@@ -153,7 +154,7 @@ class TraceStats:
         return unusual
 
     def expect(self, medians: Mapping[StatKey, int]) -> None:
-        """What is usual, before the first call is counted."""
+        """Set the medians with which the first calls are compared."""
         for key, median_ns in medians.items():
             self._window_of(key).cached_p50_ns = median_ns
 
@@ -168,7 +169,7 @@ class TraceStats:
         return window
 
     def summaries(self) -> list[OpSummary]:
-        """One per process and operation, most time first."""
+        """Return one summary per process and operation, longest total time first."""
         found = [
             window.summary((source, op), pid) for (pid, source, op), window in self._ops.items()
         ]
@@ -179,7 +180,7 @@ class TraceStats:
 
 
 def summarise(events: EventColumns) -> list[OpSummary]:
-    """A finished recording: every call is compared with the median of its operation, the first ones too."""
+    """Summarise a finished recording; every call is compared with the median of its operation."""
     stats = TraceStats()
     stats.add(events)
     medians = {(summary.pid, *summary.key): summary.p50_ns for summary in stats.summaries()}

@@ -1,4 +1,4 @@
-"""Which events become rows. Everything is counted; rows are for what somebody will want to look at."""
+"""Row selection: which events are stored as rows. All events are counted, whether stored or not."""
 
 from collections import OrderedDict
 from collections.abc import Set as AbstractSet
@@ -14,14 +14,12 @@ BOOTSTRAP_NS = 10_000_000_000
 SLOW_IO_NS = 10_000_000
 SECOND_NS = 1_000_000_000
 MAX_SAMPLED = 8192
-LATE_S = (
-    10  # batches come out of order by less; a second further back means that the clock was set back
-)
+LATE_S = 10  # batches are out of order by less; an earlier second means a clock set back
 
 
 @dataclass(frozen=True, slots=True)
 class KeepPolicy:
-    """What a recording keeps; `since_ns` is when it began."""
+    """What a recording keeps; `since_ns` is the time it began."""
 
     since_ns: int
     record_all: bool = False
@@ -39,8 +37,12 @@ def choose_rows(
     active_pids: AbstractSet[int],
     policy: KeepPolicy,
 ) -> NDArray[np.bool_]:
-    """True for rows to keep. `unusual`: far slower than usual; `sampled`: kept in any case; `familiar`: its call stack
-    has been kept often enough; `active_pids`: processes that use the GPU."""
+    """Return which rows to keep.
+
+    `unusual` events are far slower than the median of their operation. `sampled` events are kept in
+    any case. `familiar` events have a call stack that was kept often enough. `active_pids` are the
+    processes that use the GPU.
+    """
     code = events.code
     failed = _IS_CALL[code] & (events.ret_code != 0)
     is_switch = events.is_op(*SCHED_SWITCH)
@@ -55,7 +57,7 @@ def choose_rows(
         | sampled
         | unusual
     )
-    # not simply "before": a clock that is set back would make everything worth a row until it has caught up
+    # abs(): after a clock is set back, events would otherwise all be kept until it has caught up.
     in_bootstrap = np.abs(events.timestamp - policy.since_ns) < BOOTSTRAP_NS
     keep: NDArray[np.bool_] = wanted | in_bootstrap | policy.record_all
     keep &= ~events.is_op(*PAGE_ALLOC)
@@ -64,13 +66,13 @@ def choose_rows(
 
 
 class CallSampler:
-    """Picks the first GPU call of each kind, process and second, so that a timeline has no holes."""
+    """Selects the first GPU call per kind, process and second, so that timelines have no gaps."""
 
     def __init__(self) -> None:
         self._seconds: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def choose(self, events: EventColumns) -> NDArray[np.bool_]:
-        """Which rows are samples."""
+        """Return which rows are samples."""
         chosen = np.zeros(len(events), bool)
         code = events.code
         calls = np.flatnonzero(_IS_CALL[code])

@@ -1,4 +1,4 @@
-"""Call stacks: their identity across processes, and their compact JSON."""
+"""Call stacks: a hash that identifies them across processes, and their compact JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Frame:
         return bool(self.symbol or self.file or self.py_file or self.py_func)
 
     def __str__(self) -> str:
-        """`forward (train.py:47)`, `cudaMalloc (libcudart.so.12)`, or the bare address."""
+        """Return `forward (train.py:47)`, `cudaMalloc (libcudart.so.12)`, or the address."""
         is_python = bool(self.py_func or self.py_file)
         name = self.py_func if is_python else self.symbol
         file, line = (self.py_file, self.py_line) if is_python else (self.file, self.line)
@@ -40,7 +40,10 @@ class Frame:
 
 
 def stack_hash(frames: Sequence[Frame]) -> int:
-    """Signed 64-bit identity. By names where any is known, so that address randomisation does not matter."""
+    """Return a signed 64-bit hash of the stack.
+
+    It is made of names where any is known, so that address randomisation does not matter.
+    """
     digest = _OFFSET
     if any(frame.is_resolved for frame in frames):
         parts: Iterable[bytes] = (
@@ -60,7 +63,7 @@ def stack_hash(frames: Sequence[Frame]) -> int:
 
 
 def encode_frames(frames: Sequence[Frame]) -> tuple[str, str]:
-    """(ips, frames) as stored: resolved frames with short keys, addresses only when nothing was resolved."""
+    """Return (ips, frames) as stored: resolved frames with short keys, else the addresses."""
     resolved = [_short(frame) for frame in frames if frame.is_resolved]
     if resolved:
         return "", json.dumps(resolved, separators=(",", ":"), ensure_ascii=False)
@@ -92,7 +95,7 @@ _SHORT = {
 
 
 class _Stored(msgspec.Struct, rename=_SHORT):
-    """A frame under the short keys it is stored with."""
+    """A frame with the short keys used for storage."""
 
     ip: str = ""
     symbol: str = ""
@@ -104,7 +107,7 @@ class _Stored(msgspec.Struct, rename=_SHORT):
 
 
 def decode_frames(ips: str, frames: str) -> list[Frame]:
-    """Inverse of `encode_frames`, for files of any recorder: the addresses where the frames cannot be read."""
+    """Decode stored frames of any recorder; return addresses where the frames cannot be read."""
     resolved = _decoded(frames, list[_Stored])
     if resolved:
         return [
