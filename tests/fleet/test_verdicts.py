@@ -14,7 +14,7 @@ from ingero.contract import names
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
 from ingero.contract.exposition import render
 from ingero.contract.measurements.collectives import encode_collectives
-from ingero.contract.measurements.decode import read_measurements
+from ingero.contract.measurements.ranks import decode_ranks
 from ingero.contract.otlp.values import (
     Gauge,
     Metric,
@@ -125,9 +125,7 @@ def collectives_cache(
 
 def test_collectives_survive_the_wire() -> None:
     sent = collectives(1, None, np.random.default_rng(3), False)
-    received = [
-        r for m in read_measurements(encode_collectives(sent, "c", "n")) for r in m.collectives
-    ]
+    received = [r for m in decode_ranks(encode_collectives(sent, "c", "n")) for r in m.collectives]
     assert sorted(received, key=repr) == sorted(sent, key=repr)
 
 

@@ -1,7 +1,7 @@
 """Collectives of one rank, and a Fleet that keeps what is pushed to it."""
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.contract.measurements.decode import Measured, read_measurements
+from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.core.health.modes import PushOutcome
 from ingero.transport.otlp.client import PushReply
@@ -33,4 +33,4 @@ class FleetStub:
         return self.answers.pop(0) if self.answers else PushReply(outcome=PushOutcome.OK)
 
     def measured(self) -> list[Measured]:
-        return [each for request in self.requests for each in read_measurements(request)]
+        return [each for request in self.requests for each in decode_ranks(request)]

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingero.contract.collective import CollectiveRecord
-from ingero.contract.measurements.decode import Measured, OwnTime
+from ingero.contract.measurements.own_time import OwnTime
+from ingero.contract.measurements.ranks import Measured
 from ingero.contract.verdict import Verdict, VerdictState
 from ingero.core.collectives.columns import from_records
 from ingero.core.collectives.lag import measure_lag

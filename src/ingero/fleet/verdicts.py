@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ingero.config.rates import RateTable, canonical_provider
 from ingero.contract import names
-from ingero.contract.measurements.decode import Measured, read_measurements
+from ingero.contract.measurements.ranks import Measured, decode_ranks
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.verdict import Verdict, encode_verdicts
 from ingero.core.verdict.engine import VerdictEngine
@@ -56,7 +56,7 @@ class VerdictService:
                 return
             found = self.clusters[cluster] = ClusterVerdicts(VerdictEngine(self._policy))
         found.last_push_s = now_s
-        for measured in read_measurements(request):
+        for measured in decode_ranks(request):
             self.counters.malformed += measured.malformed
             self._take_measured(found, cluster, measured, now_s)
 

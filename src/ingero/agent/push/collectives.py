@@ -20,7 +20,8 @@ import numpy as np
 from ingero.agent.push.collective_feed import CollectiveFeed, RankBatch, Rows
 from ingero.agent.push.counters import LiveCounters
 from ingero.contract.collective import COLLECTIVE_OPS, CollectiveSource
-from ingero.contract.measurements.encode import OwnTimePoint, RankReport, encode_rank
+from ingero.contract.measurements.own_time import OwnTime
+from ingero.contract.measurements.ranks import RankReport, encode_rank
 from ingero.contract.otlp.values import MetricsRequest
 from ingero.contract.push.decode import problem_with_id
 from ingero.contract.types import Identity
@@ -249,10 +250,10 @@ def _widest(rows: Collectives) -> tuple[int, int]:
     return int(rows.nranks[at]), int(rows.rank[at])
 
 
-def _own_times(points: StepPoints, source: CollectiveSource) -> tuple[OwnTimePoint, ...]:
+def _own_times(points: StepPoints, source: CollectiveSource) -> tuple[OwnTime, ...]:
     times = points.times
     return tuple(
-        OwnTimePoint(
+        OwnTime(
             step=None if step < 0 else step,
             count=points.count,
             own_ms=own * 1e3,

@@ -1,9 +1,21 @@
-"""Collective records as OTLP: one duration point per record, from entry to exit, its fields as attributes."""
+"""Collective records as OTLP: one duration point per record, with its fields as attributes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from ingero.contract import names
-from ingero.contract.collective import CollectiveRecord, encode_comm
+from ingero.contract.collective import (
+    CollectiveRecord,
+    CollectiveSource,
+    canonical_op,
+    decode_comm,
+    encode_comm,
+)
+from ingero.contract.measurements.fields import (
+    integer,
+    integer_or_none,
+    source_or_none,
+    text_or_none,
+)
 from ingero.contract.otlp.values import (
     Gauge,
     KeyValue,
@@ -16,6 +28,7 @@ from ingero.contract.otlp.values import (
     Scope,
     ScopeMetrics,
     attributes,
+    plain_attributes,
 )
 
 POINTS_PER_REQUEST = 2_000
@@ -25,7 +38,10 @@ SCOPE = "ingero.nccl"
 def encode_collectives(
     records: Sequence[CollectiveRecord], cluster: str, node: str
 ) -> MetricsRequest:
-    """One request; `node` stands in where a record does not name its own. A resource per node, job and rank."""
+    """Return one request with a resource per node, job and rank.
+
+    `node` is used for records that do not name their own.
+    """
     by_rank: dict[tuple[str, str | None, int | None], list[CollectiveRecord]] = {}
     for record in records:
         by_rank.setdefault((record.node or node, record.job, record.global_rank), []).append(record)
@@ -34,7 +50,7 @@ def encode_collectives(
             ResourceMetrics(
                 resource=Resource(attributes=_identity(cluster, *who)),
                 scope_metrics=(
-                    ScopeMetrics(scope=Scope(name=SCOPE), metrics=collective_metrics(own)),
+                    ScopeMetrics(scope=Scope(name=SCOPE), metrics=encode_collective_metrics(own)),
                 ),
             )
             for who, own in by_rank.items()
@@ -45,7 +61,7 @@ def encode_collectives(
 def encode_batches(
     records: Iterable[CollectiveRecord], cluster: str, node: str
 ) -> Iterator[tuple[MetricsRequest, int]]:
-    """Requests of bounded size, each with the number of its points."""
+    """Yield requests of bounded size, each with the number of its points."""
     batch: list[CollectiveRecord] = []
     for record in records:
         batch.append(record)
@@ -61,8 +77,11 @@ def _identity(cluster: str, node: str, job: str | None, rank: int | None) -> tup
     return attributes({key: value for key, value in values.items() if value is not None})
 
 
-def collective_metrics(records: Sequence[CollectiveRecord]) -> tuple[Metric, ...]:
-    """Durations of all records; where the host waited for some, those waits, marked by a flag of their own."""
+def encode_collective_metrics(records: Sequence[CollectiveRecord]) -> tuple[Metric, ...]:
+    """Return the durations of all records, and the waits of the host where there were any.
+
+    Points about a wait carry the attribute `nccl.barrier`.
+    """
     durations = [_point(record, (record.end_ns - record.start_ns) / 1e6) for record in records]
     waits = [
         _point(record, record.barrier_wait_ns / 1e6, is_barrier=True)
@@ -98,4 +117,33 @@ def _point(record: CollectiveRecord, value_ms: float, *, is_barrier: bool = Fals
         start_time_unix_nano=record.start_ns,
         time_unix_nano=record.end_ns,
         as_double=value_ms,
+    )
+
+
+def decode_collective(point: NumberPoint, resource: dict[str, Plain]) -> CollectiveRecord:
+    """Return the record of one duration point.
+
+    Raises KeyError, TypeError or ValueError for attributes that are missing or make no sense.
+    """
+    values = plain_attributes(point.attributes)
+    comm = values[names.NCCL_COMM]
+    rank = resource.get(names.RANK, resource.get(names.NODE_RANK))
+    return CollectiveRecord(
+        job=text_or_none(resource.get(names.JOB_ID)),
+        node=text_or_none(resource.get(names.NODE_ID)),
+        global_rank=integer_or_none(rank),
+        comm=(decode_comm(comm) if isinstance(comm, str) else integer(comm)) & 0xFFFFFFFFFFFFFFFF,
+        seq=integer_or_none(values.get(names.NCCL_SEQ)),
+        op=canonical_op(str(values[names.NCCL_OP])),
+        rank=integer(values[names.NCCL_RANK]),
+        nranks=integer(values[names.NCCL_NRANKS]),
+        peer=integer_or_none(values.get(names.NCCL_PEER)),
+        datatype=str(values.get(names.NCCL_DATATYPE, "")),
+        reduce_op=text_or_none(values.get(names.NCCL_REDUCE_OP)),
+        size_bytes=integer_or_none(values.get(names.NCCL_BYTES)) or 0,
+        start_ns=point.start_time_unix_nano,
+        end_ns=point.time_unix_nano,
+        gpu_duration_ns=integer_or_none(values.get(names.NCCL_GPU_DURATION_NS)),
+        stream=integer_or_none(values.get(names.NCCL_STREAM)),
+        source=source_or_none(values.get(names.SOURCE)) or CollectiveSource.EBPF,
     )
