@@ -1,4 +1,7 @@
-"""The `ingero` command: prints its grammar without importing anything heavy, then hands over to one command."""
+"""The `ingero` command: prints its list of commands, or loads and runs one of them.
+
+The list is printed without importing anything large.
+"""
 
 import sys
 
@@ -6,7 +9,7 @@ from ingero.cli.command_list import COMMANDS, GROUPS
 
 
 def help_text() -> str:
-    """All commands by task."""
+    """Return the list of all commands, grouped by task."""
     lines = [
         "Usage: ingero COMMAND [OPTIONS]",
         "",
@@ -24,11 +27,11 @@ def help_text() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns its exit status."""
+    """Run one command and return its exit status."""
     args = sys.argv[1:] if argv is None else argv
     try:
         return _main(args)
-    except KeyboardInterrupt:  # while a command was being loaded
+    except KeyboardInterrupt:  # while a command is being loaded
         return 130
     except OSError as error:
         from ingero.cli.dispatch import output_lost
@@ -51,7 +54,7 @@ def _main(args: list[str]) -> int:
         from ingero.cli.dispatch import run
 
         return run(args)
-    except KeyboardInterrupt:  # before the command could say how it ends
+    except KeyboardInterrupt:  # before the command handles it
         return 130
 
 

@@ -95,7 +95,7 @@ def test_a_full_disk_under_the_output_is_a_sentence() -> None:
         )
     assert (ended.returncode, ended.stderr) == (
         1,
-        "ingero rates: no space left where the output goes\n",
+        "ingero rates: no space left on the device of the output\n",
     )
 
 

@@ -1,144 +1,37 @@
-"""The commands of `ingero`: name, group, one line, click command. Plain tuples, since `--help` must cost nothing."""
+"""Every command of `ingero`: name, group, one-line summary and click command.
 
-GROUPS = (
-    "Try it",
-    "Find the slow one",
-    "On a GPU node",
-    "Across nodes and files",
-    "Operate",
-)
+Plain tuples, since `ingero --help` must not import the commands.
+"""
+
+TRY, FIND, NODE = "Try it", "Find the slow one", "On a GPU node"
+MANY, OPERATE = "Across nodes and files", "Operate"
+GROUPS = (TRY, FIND, NODE, MANY, OPERATE)
+
+_COMMANDS = "ingero.cli.commands"
+_NODE = f"{_COMMANDS}.node"
+_SERVICES = f"{_COMMANDS}.services"
 
 COMMANDS: tuple[tuple[str, str, str, str], ...] = (
-    (
-        "demo",
-        "Try it",
-        "a slow node being found, on this machine",
-        "ingero.cli.commands.demo:command",
-    ),
-    (
-        "status",
-        "Find the slow one",
-        "who is slow now, by cluster",
-        "ingero.cli.commands.status:command",
-    ),
-    (
-        "blame",
-        "Find the slow one",
-        "the rank a recorded job waits for, and why",
-        "ingero.cli.commands.blame:blame",
-    ),
-    (
-        "whatif",
-        "Find the slow one",
-        "what each fix would save: time, GPU hours, money",
-        "ingero.cli.commands.blame:whatif",
-    ),
-    (
-        "explain",
-        "Find the slow one",
-        "what was slow, why, and what to do about it",
-        "ingero.cli.commands.explain:command",
-    ),
-    (
-        "query",
-        "Find the slow one",
-        "ask a trace database with SQL or filters",
-        "ingero.cli.commands.query:command",
-    ),
-    (
-        "import",
-        "Find the slow one",
-        "recorded collectives into a database, Fleet or Echo",
-        "ingero.cli.commands.import_traces:command",
-    ),
-    (
-        "replay",
-        "Find the slow one",
-        "what Fleet decided, decided again, with the reasons",
-        "ingero.cli.commands.replay:command",
-    ),
-    (
-        "check",
-        "On a GPU node",
-        "is this node ready, and what does each missing piece cost",
-        "ingero.cli.commands.node.check:command",
-    ),
-    (
-        "trace",
-        "On a GPU node",
-        "watch CUDA, NCCL and the kernel, live and recorded",
-        "ingero.cli.commands.node.trace:command",
-    ),
-    (
-        "run",
-        "On a GPU node",
-        "start a job so that every collective is timed on the GPU",
-        "ingero.cli.commands.node.run:command",
-    ),
-    (
-        "annotate",
-        "On a GPU node",
-        "mark a step, epoch or phase in the running recording",
-        "ingero.cli.commands.node.annotate:command",
-    ),
-    (
-        "fleet-push",
-        "On a GPU node",
-        "push this node's health to Fleet, name it when it is slow",
-        "ingero.cli.commands.node.fleet_push:command",
-    ),
-    (
-        "dashboard",
-        "On a GPU node",
-        "this node's page and API",
-        "ingero.cli.commands.node.dashboard:command",
-    ),
-    (
-        "mcp",
-        "On a GPU node",
-        "this node's tools for an AI assistant",
-        "ingero.cli.commands.node.mcp:command",
-    ),
-    (
-        "ask",
-        "On a GPU node",
-        "ask one of those tools from the shell",
-        "ingero.cli.commands.node.mcp:ask",
-    ),
-    (
-        "nodes",
-        "Across nodes and files",
-        "list, trust and check the nodes a fan-out asks",
-        "ingero.cli.commands.nodes:command",
-    ),
-    (
-        "merge",
-        "Across nodes and files",
-        "trace databases of several nodes into one file",
-        "ingero.cli.commands.merge:command",
-    ),
-    (
-        "export",
-        "Across nodes and files",
-        "a timeline for Perfetto: JSON or native packets",
-        "ingero.cli.commands.export:command",
-    ),
-    (
-        "up",
-        "Operate",
-        "Fleet and Echo on this machine, watched over",
-        "ingero.cli.commands.services.up:command",
-    ),
-    (
-        "silence",
-        "Operate",
-        "no alerts about a node or a job for a while",
-        "ingero.cli.commands.silence:command",
-    ),
-    (
-        "rates",
-        "Operate",
-        "what a GPU hour costs: show, check, update",
-        "ingero.cli.commands.rates:command",
-    ),
-)
+    ("demo", TRY, "find a slow node in a simulated cluster", f"{_COMMANDS}.demo:command"),
+    ("status", FIND, "show who is slow now, by cluster", f"{_COMMANDS}.status:command"),
+    ("blame", FIND, "name the rank a recorded job waits for", f"{_COMMANDS}.blame:blame"),
+    ("whatif", FIND, "show what each fix would save", f"{_COMMANDS}.blame:whatif"),
+    ("explain", FIND, "show what was slow, why, and what to do", f"{_COMMANDS}.explain:command"),
+    ("query", FIND, "query trace databases with SQL or filters", f"{_COMMANDS}.query:command"),
+    ("import", FIND, "import recorded collectives", f"{_COMMANDS}.import_traces:command"),
+    ("replay", FIND, "repeat Fleet's decisions, with reasons", f"{_COMMANDS}.replay:command"),
+    ("check", NODE, "check whether this node can be traced", f"{_NODE}.check:command"),
+    ("trace", NODE, "watch CUDA, NCCL and the kernel", f"{_NODE}.trace:command"),
+    ("run", NODE, "start a job with timed collectives", f"{_NODE}.run:command"),
+    ("annotate", NODE, "mark a step or phase in the recording", f"{_NODE}.annotate:command"),
+    ("fleet-push", NODE, "push this node's health to Fleet", f"{_NODE}.fleet_push:command"),
+    ("dashboard", NODE, "serve this node's page and API", f"{_NODE}.dashboard:command"),
+    ("mcp", NODE, "serve this node's tools to an AI assistant", f"{_NODE}.mcp:command"),
+    ("ask", NODE, "ask one of those tools from the shell", f"{_NODE}.mcp:ask"),
+    ("nodes", MANY, "list, trust and check other nodes", f"{_COMMANDS}.nodes:command"),
+    ("merge", MANY, "merge trace databases into one file", f"{_COMMANDS}.merge:command"),
+    ("export", MANY, "write a timeline for Perfetto", f"{_COMMANDS}.export:command"),
+    ("up", OPERATE, "run Fleet and Echo on this machine", f"{_SERVICES}.up:command"),
+    ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
+    ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Loads one command of the grammar and runs it; errors become one sentence and an exit status."""
+"""Load one command and run it; an error becomes one sentence and an exit status."""
 
 import difflib
 import errno
@@ -12,7 +12,7 @@ from ingero.cli.command_list import COMMANDS
 from ingero.cli.show.table import printable
 from ingero.errors import IngeroError
 
-# what a base install leaves out, by module
+# the extra that provides a module which the base install lacks
 EXTRAS = {"duckdb": "echo", "pyarrow": "echo", "pytz": "echo", "mcp": "mcp", "PIL": "all"}
 
 
@@ -35,27 +35,26 @@ def run(args: list[str]) -> int:
 
 
 def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
-    """Run a click command the way every console script of ours does."""
+    """Run a click command; every console script of ours does it this way."""
     try:
         status = _run_in_context(command, args, prog_name)
-        sys.stdout.flush()  # while a reader that left or a full disk can still be told
+        sys.stdout.flush()  # here, so that a closed pipe or a full disk is still handled
     except OSError as error:
         return output_lost(error, prog_name)
     return status
 
 
 def output_lost(error: OSError, prog_name: str) -> int:
-    """The exit status when standard output takes no more; any other error rises again."""
-    if isinstance(error, BrokenPipeError):  # `| head`: the reader has seen enough
+    """Return the exit status when standard output cannot be written; raise any other error again."""
+    if isinstance(error, BrokenPipeError):  # `| head` has read enough
         status = 0
     elif error.errno == errno.ENOSPC:
-        print(f"{prog_name}: no space left where the output goes", file=sys.stderr)
+        print(f"{prog_name}: no space left on the device of the output", file=sys.stderr)
         status = 1
     else:
         raise error
-    os.dup2(
-        os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-    )  # Python flushes once more on its way out
+    # Python flushes standard output once more at its end.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 
@@ -72,15 +71,14 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
     except click.Abort:
         return 130
     except (KeyboardInterrupt, EOFError):
-        print(file=sys.stderr)  # the shell's prompt goes below ^C
+        print(file=sys.stderr)  # the terminal has printed ^C on this line
         return 130
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except IngeroError as error:
-        lines = [
-            printable(line) for line in f"{name}: {error}".splitlines()
-        ]  # some of it may be what a peer said
+        # A part of the text may come from a peer.
+        lines = [printable(line) for line in f"{name}: {error}".splitlines()]
         print(*lines, sep="\n", file=sys.stderr)
         return 1
     except ModuleNotFoundError as error:

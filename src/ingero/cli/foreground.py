@@ -1,4 +1,4 @@
-"""A service in the foreground: its loop, its log, and the line that says where it listens."""
+"""Run a service in the foreground: event loop, log, and the line with its addresses."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def run_service(
     as_json: bool,
     log_level: str,
 ) -> int:
-    """Run `serve` until it ends; the callback it gets is for when its listeners are open."""
+    """Run `serve` until it ends; `serve` calls its argument once its listeners are open."""
     import uvloop
 
     def announce(service: Started) -> None:
@@ -47,16 +47,17 @@ def run_service(
 
 
 def run_stdio(server: Any) -> int:
-    """Serve MCP on standard input and output until the client leaves, or until Ctrl-C ends the process at once.
+    """Serve MCP on standard input and output until the client closes it.
 
-    The SDK reads in a thread that no exception reaches, and there is nothing to be saved.
+    Ctrl-C ends the process at once: the SDK reads in a thread that no exception reaches, and there
+    is nothing to save.
     """
     from ingero.transport.tools.mcp import serve_stdio
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.stdin.isatty():
         click.echo(
-            "speaking MCP on standard input and output, which is for an assistant; Ctrl-C ends",
+            "serving MCP on standard input and output, for an AI assistant; Ctrl-C ends it",
             err=True,
         )
     asyncio.run(serve_stdio(server))

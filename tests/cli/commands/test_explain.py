@@ -200,7 +200,7 @@ def test_damaged_json_in_a_chain_is_shown_as_none(
         (["-d", "nowhere.db"], "nowhere.db is not there"),
         (["--since", "soon"], "not a duration"),
         (["--from", "yesterday"], "not a time"),
-        (["--since", "5m", "--from", "12:00"], "twice"),
+        (["--since", "5m", "--from", "12:00"], "--since excludes"),
     ],
 )
 def test_wrong_arguments_are_sentences(

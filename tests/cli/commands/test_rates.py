@@ -84,7 +84,7 @@ def test_update_replaces_the_file_when_digest_and_content_are_right(
     ("path", "digest", "complaint"),
     [
         ("/bad", None, "is not a rate"),
-        ("/big", None, "more than 1048576 bytes"),
+        ("/big", None, "larger than 1048576 bytes"),
         ("/away", None, "is not an https address"),
         ("/ok", "00", "is unchanged"),
     ],

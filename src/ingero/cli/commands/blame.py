@@ -1,4 +1,4 @@
-"""`ingero blame`, `ingero whatif`: questions to recorded traces of any known kind."""
+"""`ingero blame` and `ingero whatif`: who slows a recorded job down, and what a fix would save."""
 
 import sys
 from collections.abc import Sequence
@@ -20,27 +20,37 @@ DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
 )
-_FORMATS = """Known by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector JSON, Kineto/Chrome
-    traces (.json, .json.gz), step traces (Parquet), collective records (CSV), saved rings of the NCCL plugin, trace
-    databases. Files, folders and mixtures are fine; a missing rank is said, not fatal."""
+_FORMATS = """Recognised by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector
+    JSON, Kineto and Chrome traces (.json, .json.gz), step traces (Parquet), collective records
+    (CSV), saved rings of the NCCL plugin, and trace databases. Files, folders and mixtures are
+    accepted. A missing rank is reported and is not an error."""
 
 
 _price_options = stacked(
     click.option(
         "--rate",
         type=click.FloatRange(min=0),
-        help="Dollars per GPU hour; wins over the rate table.",
+        help="Price of a GPU hour in dollars; takes precedence over the rate table.",
     ),
-    click.option("--provider", default=None, help="Cloud or `onprem`, for the rate table."),
-    click.option("--gpu-model", default=None, help="For example H100, for the rate table."),
+    click.option(
+        "--provider", default=None, help="Provider in the rate table: a cloud, or `onprem`."
+    ),
+    click.option(
+        "--gpu-model", default=None, help="GPU model in the rate table, for example H100."
+    ),
 )
 
 
 @click.command(
     "blame",
-    help=f"""Name the rank a job waits for: who, why, how sure, what it costs – or why that cannot be said.
+    help=f"""Name the rank that a recorded job waits for.
+
+    The answer gives node, rank, collective, class of the cause, certainty, cost and the next step,
+    or "not sure" with the reason.
 
     {_FORMATS}
+
+    docs/how-to/blame-a-trace.md shows how to record a trace.
 
     \b
     Examples:
@@ -52,12 +62,12 @@ _price_options = stacked(
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[PATH...]")
 @AS_JSON
 @click.option(
-    "--live", is_flag=True, help="Ask the PyTorch processes of this machine for their dumps now."
+    "--live", is_flag=True, help="First ask the PyTorch processes of this machine for their dumps."
 )
 @click.option(
     "--picture",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw worker × step into FILE.svg or .png.",
+    help="Draw a heat map of workers and steps into this .svg or .png file.",
 )
 @_price_options
 def blame(
@@ -92,7 +102,10 @@ def blame(
 
 @click.command(
     "whatif",
-    help=f"""Show what each fix would save: step time, GPU hours and money if workers ran at their peers' pace.
+    help=f"""Show what each fix would save.
+
+    The recording is replayed with one slow worker, and with all of them, at the pace of their
+    peers. For each fix the command shows step time, saved GPU hours and money.
 
     {_FORMATS}
 

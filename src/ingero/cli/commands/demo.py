@@ -1,4 +1,4 @@
-"""`ingero demo`: a slow node being found, on this machine, without GPU, root or configuration."""
+"""`ingero demo`: find a slow node on this machine, without GPU, root or configuration."""
 
 import contextlib
 import sys
@@ -51,47 +51,67 @@ class Story:
 
 @click.command()
 @click.option(
-    "--nodes", type=click.IntRange(3, 32), default=5, show_default=True, help="Simulated nodes."
+    "--nodes",
+    type=click.IntRange(3, 32),
+    default=5,
+    show_default=True,
+    help="Number of simulated nodes.",
 )
-@click.option("--straggler", metavar="NAME", help="Node to slow down.  [default: gpu-node-03]")
+@click.option("--straggler", metavar="NAME", help="Node to slow down; the third one if omitted.")
 @click.option(
     "--push-interval",
     type=Duration(),
     default="1s",
     show_default=True,
-    help="Agents push this often; 5s in production.",
+    help="Interval between pushes of an agent; in production it is 5s.",
 )
-@click.option("--scenario", type=click.Choice(SCENARIOS), default="sudden", show_default=True)
+@click.option(
+    "--scenario",
+    type=click.Choice(SCENARIOS),
+    default="sudden",
+    show_default=True,
+    help="What happens to the slow node or to Fleet.",
+)
 @click.option(
     "--echo",
     "with_echo",
     is_flag=True,
-    help="Fleet forwards to an Echo, which must name the same node.",
+    help="Also start an Echo that Fleet forwards to; it must name the same node.",
 )
-@click.option("--keep", is_flag=True, help="Leave the cluster running afterwards, until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Keep the cluster running afterwards, until Ctrl-C.")
 @AS_JSON
 @click.option(
     "--no-gpu",
     metavar="SCENARIO",
-    help="Instead: play one of the six single-node scenarios (`list` names them).",
+    help="Play one of six single-node incidents instead; `list` names them.",
 )
 @click.option(
     "--write-samples",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Instead: write sample trace databases.",
+    help="Write sample trace databases into this folder instead.",
 )
 @click.option(
-    "--seed", type=int, default=1, show_default=True, help="Of the samples and scenarios."
+    "--seed",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Seed of the random numbers in samples and incidents.",
 )
 def command(
-    nodes: int, straggler: str | None, push_interval: float, scenario: str, with_echo: bool, keep: bool, as_json: bool,
-    no_gpu: str | None, write_samples: Path | None, seed: int,
+    nodes: int, straggler: str | None, push_interval: float, scenario: str, with_echo: bool,
+    keep: bool, as_json: bool, no_gpu: str | None, write_samples: Path | None, seed: int,
 ) -> int:  # fmt: skip
-    """Start Fleet and simulated nodes as real processes, slow one node, and show it being named.
+    """Find a slow node in a simulated cluster on this machine.
 
-    Nodes are simulated; Fleet, the wire, the agents and their decisions are the real ones. Exit status 0 means that the
-    right node was named and nobody else was.
+    The command starts Fleet and simulated nodes as real processes on loopback, waits for a quorum,
+    slows one node, shows it being named with score, threshold, detection mode and the seconds since
+    the slowdown, and lets it recover. Only the signals of the nodes are simulated; Fleet, the wire,
+    the agents and their decisions are the real ones. The exit status is 0 only if the right node
+    was named and no other.
+
+    The incidents of --no-gpu are single-node causes of a slow job; they pass through the same
+    statistics as a recording.
 
     \b
     Examples:

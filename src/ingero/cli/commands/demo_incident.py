@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from ingero.cli.commands.explain import chain_json, print_chain
+from ingero.cli.show.chains import chain_json, print_chain
 from ingero.cli.show.table import coloured, print_json, print_summaries, render_table
 from ingero.contract.events import op_name
 from ingero.core.durations import human_duration

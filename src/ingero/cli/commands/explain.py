@@ -1,11 +1,9 @@
-"""`ingero explain`: the causal chains of a trace database, as recorded or derived again."""
+"""`ingero explain`: show the causal chains of a trace database, recorded or derived again."""
 
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -13,9 +11,9 @@ import click
 from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_fanout
 from ingero.cli.params import AS_JSON, Duration, Moment
 from ingero.cli.settings import TRACE_DB
-from ingero.cli.show.table import print_json, printable, render_table, severity_tag
+from ingero.cli.show.chains import print_chains, print_chains_json
+from ingero.cli.show.process_times import print_process_times
 from ingero.config.ingero import trace_database
-from ingero.contract.chain import Severity
 from ingero.core.durations import human_duration
 from ingero.storage.trace.annotations import labels_of_chains
 from ingero.storage.trace.chain_replay import Span, derive_chains
@@ -23,7 +21,6 @@ from ingero.storage.trace.chains import RecordedChain, read_chains
 from ingero.storage.trace.query import (
     RECORDER_SILENT_NS,
     Kept,
-    ProcessTime,
     kept_events,
     process_times,
     recorded_until,
@@ -41,16 +38,22 @@ FANOUT_TIMEOUT_S = 5.0
 @click.option(
     "--since",
     type=Duration(),
-    help="Only the last 5m, 1h, 2d … [default: 5m; with --db: the whole file].",
+    help="Only this last period, such as 1h or 2d; without it five minutes, "
+    "or the whole file with --db.",
 )
 @click.option(
-    "--from", "begin", type=Moment(), help="From this time on: 12:30 (today) or 2026-01-15T12:30."
+    "--from",
+    "begin",
+    type=Moment(),
+    help="Begin at this time: 12:30 (today) or 2026-01-15T12:30.",
 )
-@click.option("--to", "end", type=Moment(), help="Up to this time.")
+@click.option("--to", "end", type=Moment(), help="End at this time.")
 @click.option(
-    "--last", type=click.IntRange(1), help="Only the newest so many events (implies --replay)."
+    "--last",
+    type=click.IntRange(1),
+    help="Only this many of the newest events (implies --replay).",
 )
-@click.option("--pid", type=int, default=0, help="Only this process (implies --replay).")
+@click.option("--pid", type=int, default=0, help="Only events of this process (implies --replay).")
 @click.option(
     "--replay",
     "again",
@@ -58,22 +61,31 @@ FANOUT_TIMEOUT_S = 5.0
     help="Derive the chains again from the events instead of reading them.",
 )
 @click.option(
-    "--chains", is_flag=True, help="Recorded chains only, without the account of what was kept."
+    "--chains",
+    is_flag=True,
+    help="Print only recorded chains, without the summary of what was recorded.",
 )
 @click.option(
     "--annotations",
     is_flag=True,
-    help="What the job said about itself at that time (step, epoch, phase …).",
+    help="Add the annotations of the job at that time (step, epoch, phase).",
 )
-@click.option("--per-process", is_flag=True, help="Where each process spent its time.")
+@click.option("--per-process", is_flag=True, help="Show how each process spent its time.")
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
 def command(
-    db: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None, pid: int, again: bool,
-    chains: bool, annotations: bool, per_process: bool, as_json: bool, **fanout: Any,
+    db: Path | None, since: float | None, begin: int | None, end: int | None, last: int | None,
+    pid: int, again: bool, chains: bool, annotations: bool, per_process: bool, as_json: bool,
+    **fanout: Any,
 ) -> int:  # fmt: skip
-    """Say what was slow, why, and what to do about it: on this machine, in a file, or on many nodes at once.
+    """Show what was slow, why, and what to do about it.
+
+    Without options, the last five minutes of the trace of this machine are read. With -d, a whole
+    file is read, worst node first. With --nodes, many nodes are asked at once.
+
+    Causal chains are shown as they were recorded; --replay, --last and --pid derive them again from
+    the events. docs/explain/causal-chains.md describes how chains are found.
 
     \b
     Examples:
@@ -89,8 +101,8 @@ def command(
         if again or last or pid or per_process or begin or end or annotations:
             named = "--nodes" if fanout["nodes"] is not None else "fleet.nodes of ingero.yaml"
             raise click.UsageError(
-                f"the nodes of {named} show their recorded chains: only --since, --json and connection options go "
-                "along; name a file with -d for the rest"
+                f"the nodes of {named} show their recorded chains, so only --since, --json and "
+                "connection options are accepted; name a file with -d for the others"
             )
         from ingero.cli.commands.explain_nodes import ask_chains
 
@@ -98,18 +110,13 @@ def command(
     span = _span(since, begin, end, last, is_default=db is None)
     with reading(trace_database(db)) as connection:
         if per_process:
-            _print_processes(process_times(connection, span.from_ns, span.to_ns), as_json)
+            print_process_times(process_times(connection, span.from_ns, span.to_ns), as_json)
             return 0
         derived = (again or last is not None or pid > 0) and not chains
-        found = (
-            _derive(connection, span, pid)
-            if derived
-            else read_chains(connection, span.from_ns, span.to_ns)
-        )
+        found = _derive(connection, span, pid) if derived else _recorded(connection, span)
         labels = labels_of_chains(connection, found) if annotations else []
         if as_json:
-            extra = [{"annotations": own} for own in labels] or [{}] * len(found)
-            print_json([chain_json(chain) | more for chain, more in zip(found, extra, strict=True)])
+            print_chains_json(found, labels)
             return 0
         print_chains(found, derived=derived, labels=labels)
         if not chains:
@@ -119,11 +126,15 @@ def command(
     return 0
 
 
+def _recorded(connection: sqlite3.Connection, span: Span) -> list[RecordedChain]:
+    return read_chains(connection, span.from_ns, span.to_ns)
+
+
 def _span(
     since: float | None, begin: int | None, end: int | None, last: int | None, is_default: bool
 ) -> Span:
     if since is not None and (begin is not None or end is not None):
-        raise click.UsageError("--since and --from/--to say the same thing twice: give one of them")
+        raise click.UsageError("--since excludes --from and --to: give one of them")
     if begin is not None or end is not None:
         return Span(begin or 0, MAX_TIME_NS if end is None else end, last or 0)
     if since is None and (not is_default or last):
@@ -136,62 +147,10 @@ def _span(
 def _derive(connection: sqlite3.Connection, span: Span, pid: int) -> list[RecordedChain]:
     if len(read_nodes(connection)) > 1:
         print(
-            "NOTE: system samples of a merged file do not say whose they are: left out of the replay",
+            "NOTE: the system samples of a merged file carry no node name: the replay ignores them",
             file=sys.stderr,
         )
     return derive_chains(connection, span, (pid,))
-
-
-def chain_json(recorded: RecordedChain) -> dict[str, Any]:
-    """The published shape of a chain, empty values left out."""
-    chain = recorded.chain
-    full = {
-        "node": recorded.node, "id": recorded.id, "detected_at": recorded.detected_at_ns,
-        "severity": str(chain.severity), "summary": chain.summary, "root_cause": chain.root_cause,
-        "explanation": chain.explanation, "recommendations": list(chain.recommendations), "cuda_op": chain.cuda_op,
-        "cuda_p99_us": chain.p99_ns // 1000, "cuda_p50_us": chain.p50_ns // 1000, "tail_ratio": chain.tail_ratio,
-        "timeline": [
-            {"layer": str(entry.layer), "op": entry.op, "detail": entry.detail, "dur_us": entry.duration_us}
-            for entry in chain.timeline
-        ],
-        "pid": chain.pid, "confidence": chain.confidence,
-    }  # fmt: skip
-    always = ("id", "severity", "summary", "root_cause", "explanation", "recommendations")
-    return {key: value for key, value in full.items() if value or key in always}
-
-
-def print_chains(
-    found: list[RecordedChain], *, derived: bool, labels: Sequence[Mapping[str, str]] = ()
-) -> None:
-    """Worst first: severity, node, what; then the evidence, the cause and what to do."""
-    if not found:
-        return
-    counts = ", ".join(
-        f"{count} {severity}"
-        for severity in Severity
-        if (count := sum(item.chain.severity == severity for item in found))
-    )
-    nodes = len({item.node for item in found})
-    how = "derived from the events" if derived else "as recorded"
-    print(f"CAUSAL CHAINS - {len(found)} chain(s) from {nodes} node(s), {how}: {counts}\n")
-    for index, item in enumerate(found):
-        print_chain(item, labels[index] if labels else {})
-
-
-def print_chain(item: RecordedChain, labels: Mapping[str, str] = MappingProxyType({})) -> None:
-    """One chain, with what the job said of that time."""
-    node = f" [{printable(item.node)}]" if item.node else ""
-    print(f"{severity_tag(item.chain.severity)}{node} {printable(item.chain.summary)}")
-    for entry in item.chain.timeline:
-        print(f"  [{entry.layer}] {printable(entry.op)}: {printable(entry.detail)}")
-    if labels:
-        print(
-            f"  During: {', '.join(f'{key}={printable(value)}' for key, value in labels.items())}"
-        )
-    print(f"  Root cause: {printable(item.chain.root_cause)}")
-    if item.chain.recommendations:
-        print(f"  Fix: {'; '.join(printable(line) for line in item.chain.recommendations)}")
-    print()
 
 
 def _print_kept(kept: Kept, has_chains: bool, derived: bool) -> None:
@@ -208,27 +167,3 @@ def _print_age(until_ns: int | None, now_ns: int) -> None:
     if until_ns is not None and now_ns - until_ns > RECORDER_SILENT_NS:
         age = human_duration(now_ns - until_ns)
         print(f"NOTE: no recorder is running: the last one wrote {age} ago", file=sys.stderr)
-
-
-def _print_processes(times: list[ProcessTime], as_json: bool) -> None:
-    if as_json:
-        keys = ("node", "pid", "process", "op", "count", "avg_ns", "max_ns")
-        values = ((t.node, t.pid, t.name, t.op, t.count, t.avg_ns, t.max_ns) for t in times)
-        print_json([dict(zip(keys, row, strict=True)) for row in values])
-        return
-    if not times:
-        print("no events in this part of the trace; widen --since, or record with `ingero trace`")
-        return
-    rows = [
-        (t.node, t.pid, t.name, t.op, t.count, human_duration(t.avg_ns), human_duration(t.max_ns))
-        for t in times
-    ]
-    print(render_table(("node", "pid", "process", "op", "count", "avg", "max"), rows))
-    gpu = {(t.node, t.pid) for t in times if t.is_gpu}
-    for node in sorted({node for node, _ in gpu}):
-        pids = sorted(pid for where, pid in gpu if where == node)
-        if len(pids) > 1:
-            where = f" on {printable(node)}" if node else ""
-            print(
-                f"\n{len(pids)} processes use the GPU{where}: {', '.join(map(str, pids))}; they share its time"
-            )

@@ -1,4 +1,4 @@
-"""`ingero export`: a trace database as a timeline for Perfetto."""
+"""`ingero export`: write a trace database as a timeline for Perfetto."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FORMATS = {
     "perfetto": "ingero-trace.json",
     "perfetto-proto": "ingero-trace.pftrace",
-}  # and where they go unless said
+}  # with the file names used without --output
 PROGRESS_EVERY_S = 0.5
 LIVE_SINCE_S = 3600.0
 FANOUT_TIMEOUT_S = 10.0
@@ -40,33 +40,49 @@ FANOUT_TIMEOUT_S = 10.0
     "kind",
     required=True,
     type=click.Choice(list(FORMATS)),
-    help="JSON that any reader knows, or native packets.",
+    help="Trace Event JSON for any reader, or native Perfetto packets.",
 )
 @TRACE_DB
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="File to write, `-` for standard output [default: ingero-trace.json or .pftrace here].",
+    help="File to write, or `-` for standard output; without it ingero-trace.json or "
+    "ingero-trace.pftrace.",
 )
 @click.option(
     "--since",
     type=Duration(),
-    help="Only the last 10m, 1h, 2d … [default: the whole file; 1h with --nodes].",
+    help="Only this last period, such as 10m or 2d; without it the whole file, "
+    "or one hour with --nodes.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
     default=1000,
     show_default=True,
-    help="Events per node, with --nodes.",
+    help="Events to read from each node, with --nodes.",
 )
 @fanout_options(FANOUT_TIMEOUT_S)
 @FAIL_ON_PARTIAL
 def command(
     kind: str, db: Path | None, output: Path | None, since: float | None, limit: int, **fanout: Any
 ) -> int:
-    """Write a timeline that opens in ui.perfetto.dev: a track per node, causal chains as coloured markers.
+    """Write a timeline for ui.perfetto.dev.
+
+    Every node has a track, and causal chains are coloured markers. `perfetto` is JSON that other
+    readers know, too. `perfetto-proto` has half the size and adds processes by name and rank,
+    threads, counters, and arrows from the cause to the symptom of each causal chain.
+
+    The stored time of context switches, disk requests and socket calls is their end. In
+    `perfetto-proto` they lie where they happened; in the JSON they begin at the stored time, as other
+    readers expect.
+
+    Counters are GPU calls per second, CPU, memory, load and the health score of each node, and with
+    --nodes the clock offset of each node. The score is computed from the recording, by minute and
+    with the formula of docs/explain/health-score.md, with the median minute as baseline throughput
+    and without the compute signal. The scores that were pushed are in Echo:
+    `ingero-echo ask event_history metric_name=ingero.node.health_score`.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`ingero import`: recorded collectives of any known kind into a trace database, or to Fleet or Echo."""
+"""`ingero import`: convert recorded collectives for a trace database, Fleet or Echo."""
 
 import asyncio
 import random
@@ -18,9 +18,11 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
 
 @click.command(
     "import",
-    help="""Convert recorded collectives into one shape: rows of a trace database, or OTLP to Fleet or Echo.
+    help="""Import recorded collectives into a trace database, Fleet or Echo.
 
-    The kinds of input are those of `ingero blame`; importing the same file twice into a database adds nothing.
+    The records become rows of a trace database, or are sent as OTLP to Fleet or Echo, so that the
+    same questions work there. The accepted files are those of `ingero blame`. Importing the same
+    file twice into a database adds nothing.
 
     \b
     Examples:
@@ -35,7 +37,7 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
     "target",
     required=True,
     metavar="FILE.db|ENDPOINT",
-    help="Trace database, or OTLP endpoint.",
+    help="Trace database to extend, or OTLP endpoint to send to.",
 )
 @click.option(
     "--cluster", default="default", show_default=True, help="Cluster the records belong to."
@@ -47,14 +49,14 @@ MAX_WAITS, MAX_WAIT_S = 10, 30.0
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Bearer token of the endpoint.",
+    help="File with the bearer token of the endpoint.",
 )
 @click.option(
     "--ca-cert",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Authority that signed its certificate.",
+    help="Authority that signed the certificate of the endpoint.",
 )
-@click.option("--insecure", is_flag=True, help="Allow plain text, also to another machine.")
+@click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
 @AS_JSON
 def command(
     paths: tuple[Path, ...],

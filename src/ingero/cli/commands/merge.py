@@ -1,4 +1,4 @@
-"""`ingero merge`: trace databases of several nodes into one file."""
+"""`ingero merge`: merge trace databases of several nodes into one file."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ MAX_WARNINGS = 10
     "--output",
     required=True,
     type=click.Path(path_type=Path),
-    help="File to write; replaced when complete.",
+    help="File to write; it appears only when it is complete.",
 )
 @click.option(
     "--force-node", metavar="NAME", help="Node of files recorded before node names existed."
@@ -32,7 +32,7 @@ MAX_WARNINGS = 10
     type=Duration(),
     default="100ms",
     show_default=True,
-    help="Warn when first events lie further apart.",
+    help="Warn when the first events of two nodes are further apart.",
 )
 @AS_JSON
 def command(
@@ -43,7 +43,13 @@ def command(
     clock_skew_threshold: float,
     as_json: bool,
 ) -> None:
-    """Merge trace databases into one that `explain`, `query` and `export` read. Sources are never changed.
+    """Merge trace databases of several nodes into one file.
+
+    `explain`, `query` and `export` read the result. Sources are opened read-only and never changed,
+    even when they have a write-ahead log or are being recorded.
+
+    Two copies of one file count once, even when one is older. When two recordings have the same node
+    name and both count from 1, all events are kept and those of the second get new numbers.
 
     \b
     Examples:
@@ -75,7 +81,7 @@ def _progress(done: int, total: int, path: Path) -> None:
 
 
 def _show(text: str) -> None:
-    """One line that the next one replaces, on a terminal."""
+    """Print a line that the next one replaces, on a terminal only."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -109,17 +115,17 @@ def _report(summary: MergeSummary, output: Path) -> None:
     widest = sorted(summary.possible_skew, key=lambda pair: -pair[2])
     for one, other, seconds in widest[:MAX_WARNINGS]:
         print(
-            f"WARNING: the first events of {printable(one)} and {printable(other)} are {seconds:.3g} s apart: their "
-            "clocks may differ, or one recording simply began later",
+            f"WARNING: the first events of {printable(one)} and {printable(other)} are "
+            f"{seconds:.3g} s apart: their clocks may differ, or one recording simply began later",
             file=sys.stderr,
         )
     if len(widest) > MAX_WARNINGS:
         print(
-            f"WARNING: and so are those of {len(widest) - MAX_WARNINGS:,} more pairs of nodes",
+            f"WARNING: the same holds for {len(widest) - MAX_WARNINGS:,} more pairs of nodes",
             file=sys.stderr,
         )
     print(
-        f"{output}: {summary.events:,} events, {summary.chains:,} chains, {summary.stacks:,} unique stacks from "
-        f"{len(summary.nodes)} node(s)",
+        f"{output}: {summary.events:,} events, {summary.chains:,} chains, "
+        f"{summary.stacks:,} unique stacks from {len(summary.nodes)} node(s)",
         file=sys.stderr,
     )

@@ -1,4 +1,4 @@
-"""`ingero nodes`: the nodes a fan-out asks, whose certificates are trusted, and whether they answer."""
+"""`ingero nodes`: list the nodes of a fan-out, trust their certificates, check that they answer."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ FANOUT_TIMEOUT_S = 5.0
 
 @click.group()
 def command() -> None:
-    """The nodes that `query`, `explain` and `export` ask.
+    """List, trust and check the nodes that `query`, `explain` and `export` ask.
 
     \b
     Examples:
@@ -40,7 +40,13 @@ def command() -> None:
 @command.command("list")
 @AS_JSON
 def list_nodes(as_json: bool) -> None:
-    """Nodes of ingero.yaml. With the certificates that are trusted by fingerprint."""
+    """List the nodes of ingero.yaml and the certificates trusted by fingerprint.
+
+    \b
+    Examples:
+      ingero nodes list
+      ingero nodes list --json
+    """
     fleet = load_ingero().fleet
     rows = [
         (node, fleet.trusted.get(node, ""))
@@ -61,12 +67,24 @@ def list_nodes(as_json: bool) -> None:
 
 @command.command()
 @click.argument("node", metavar="HOST:PORT")
-@click.option("--fingerprint", help="Trust only this one; without it you are asked to compare.")
-@click.option("--yes", is_flag=True, help="Trust what the node shows, without asking.")
+@click.option(
+    "--fingerprint", help="Trust only this fingerprint; without it you are asked to compare."
+)
+@click.option(
+    "--yes", is_flag=True, help="Trust the certificate that the node shows, without asking."
+)
 def trust(node: str, fingerprint: str | None, yes: bool) -> None:
-    """Remember a node's certificate. Compare the fingerprint with what `ingero dashboard` printed on the node."""
+    """Remember the certificate of a node by its fingerprint.
+
+    Compare the fingerprint with the one that `ingero dashboard` printed on the node.
+
+    \b
+    Examples:
+      ingero nodes trust gpu-node-01:8080
+      ingero nodes trust gpu-node-01:8080 --yes
+    """
     split_host_port(node)
-    node = split_scheme(node)[1]  # as the fan-out looks it up
+    node = split_scheme(node)[1]  # the form under which the fan-out looks it up
     try:
         seen = asyncio.run(peer_fingerprint(node, 5.0))
     except (OSError, TimeoutError) as error:
@@ -79,7 +97,8 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
         print(f"{node} shows the certificate\n  {seen}")
         if not sys.stdin.isatty():
             raise AuthError(
-                "nobody is here to compare it: nothing was trusted; give --fingerprint, or --yes"
+                "standard input is not a terminal, so nobody can compare it; nothing was trusted; "
+                "give --fingerprint or --yes"
             )
         if not click.confirm("Is that what the node printed?"):
             raise AuthError("nothing was trusted")
@@ -92,7 +111,13 @@ def trust(node: str, fingerprint: str | None, yes: bool) -> None:
 @AS_JSON
 @fanout_options(FANOUT_TIMEOUT_S)
 def check(as_json: bool, **fanout: object) -> int:
-    """Ask every node for the time. Who answers, under which name, how far its clock is off."""
+    """Check which nodes answer, under which name, and how far their clocks are off.
+
+    \b
+    Examples:
+      ingero nodes check
+      ingero nodes check --nodes gpu-node-01:8080,gpu-node-02:8080 --json
+    """
     options = fanout_of(fanout, load_ingero().fleet, FANOUT_TIMEOUT_S)
     replies: list[NodeReply] = []
     result = ask_nodes(options, (Question(NODE_TIME), replies.append))
@@ -125,7 +150,7 @@ def _checked(
     try:
         decode_time(reply.body)
     except NOT_DECODABLE:
-        hint = "something answers there, but it is no node; is that the port of `ingero dashboard`?"
+        hint = "this is not the API of a node; is it the port of `ingero dashboard`?"
         return reply.address, None, "no node", None, None, hint
     offset = result.offsets.get(reply.name)
     if offset is None:
@@ -135,14 +160,14 @@ def _checked(
             "ok",
             None,
             None,
-            "it did not tell its time three times; ask again",
+            "it did not report its time three times; ask again",
         )
     numbers = round(offset.offset_ms, 1) + 0.0, round(offset.rtt_ms, 1)
     return reply.address, reply.name, "ok", *numbers, clock_problem(offset, skew_threshold_ms)
 
 
 def clock_problem(offset: ClockOffset, threshold_ms: float) -> str | None:
-    """What to do about a clock, if anything: half a round trip is the error of its offset."""
+    """Say what to do about a clock, if anything; half a round trip is the error of its offset."""
     error_ms = offset.rtt_ms / 2
     if error_ms > threshold_ms >= abs(offset.offset_ms) - error_ms:
         return f"the round trip is too long to compare clocks closer than {error_ms:.0f} ms"

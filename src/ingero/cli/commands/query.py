@@ -32,23 +32,23 @@ DEFAULT_SINCE_S = 3600.0
 @click.option(
     "--since",
     type=Duration(),
-    help="Without SQL: only events of this last period, such as 5m or 2d; "
-    "without it the last hour, or the whole file with --db.",
+    help="Only events of this last period, such as 5m or 2d; if omitted, the last hour, "
+    "or the whole file with --db.",
 )
-@click.option("--pid", type=int, help="Without SQL: only events of this process.")
+@click.option("--pid", type=int, help="Only events of this process.")
 @click.option(
     "--op",
-    help="Without SQL: only this operation, such as cudaMemcpyAsync or sched_switch.",
+    help="Only this operation, such as cudaMemcpyAsync or sched_switch.",
 )
 @click.option(
     "--annotations",
     is_flag=True,
-    help="Without SQL: add a column with the annotations of the job at the time of each event.",
+    help="Add a column with the annotations of the job at the time of each event.",
 )
 @click.option(
     "--include-rolled",
     is_flag=True,
-    help="Without SQL: also read the files that a recording moved aside.",
+    help="Also read the files that a recording moved aside.",
 )
 @click.option(
     "--limit",
@@ -71,8 +71,9 @@ def command(
 ) -> int:
     """Query trace databases with SQL or with filters.
 
-    Without SQL, --since, --pid and --op select events, newest first. With --nodes, or when
-    ingero.yaml lists nodes, the same SQL runs on all nodes at once.
+    Without SQL, --since, --pid and --op select events, newest first; --annotations and
+    --include-rolled work with these filters only. With --nodes, or when ingero.yaml lists nodes, the
+    same SQL runs on all nodes at once.
 
     A database is opened read-only and only reading statements are accepted. A query that runs
     longer than --timeout is stopped. docs/reference/trace-database.md describes tables and columns.

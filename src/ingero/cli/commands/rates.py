@@ -1,4 +1,4 @@
-"""`ingero rates`: what a GPU hour costs, where the price comes from, and a new table when you have one."""
+"""`ingero rates`: show, check and update the prices of GPU hours."""
 
 import asyncio
 import hashlib
@@ -18,13 +18,15 @@ from ingero.transport.tls import ClientTls, client_context
 
 @click.group()
 def command() -> None:
-    """What a GPU hour costs, by provider and model.
+    """Show, check and update the prices of GPU hours by provider and model.
+
+    The shipped prices are list prices, an upper bound of what you pay.
 
     \b
     Examples:
       ingero rates show
       ingero rates check my-rates.yaml
-      ingero rates update --url https://prices.example/gpu_rates.yaml --sha256 9f86d0… --output gpu_rates.yaml
+      ingero rates update --url https://prices.example/gpu_rates.yaml
     """
 
 
@@ -33,11 +35,17 @@ def command() -> None:
     "--file",
     "override",
     type=click.Path(path_type=Path),
-    help="Own rates on top of the shipped ones.",
+    help="File with your own rates, which replace shipped ones.",
 )
 @AS_JSON
 def show(override: Path | None, as_json: bool) -> None:
-    """The rates in effect, with their date and source."""
+    """Show the rates in effect, with the date of each price.
+
+    \b
+    Examples:
+      ingero rates show
+      ingero rates show --file my-rates.yaml --json
+    """
     table = load_rates(override)
     if as_json:
         print_json(
@@ -57,7 +65,8 @@ def show(override: Path | None, as_json: bool) -> None:
     ]
     print(render_table(("provider", "GPU model", f"{table.currency_name}/GPU h", "as of"), rows))
     print(
-        f"\nunlisted: {table.fallback_rate or 'no price shown'}; list prices, an upper bound of what you pay"
+        f"\nother models: {table.fallback_rate or 'no price shown'}; "
+        "list prices, an upper bound of what you pay"
     )
 
 
@@ -65,26 +74,43 @@ def show(override: Path | None, as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @AS_JSON
 def check(file: Path, as_json: bool) -> None:
-    """Whether FILE is a rate table; its digest for `update --sha256`."""
+    """Check your own rate table and print its digest.
+
+    On-premises costs go under the provider `onprem`. The digest is the one that
+    `ingero rates update --sha256` takes.
+
+    \b
+    Examples:
+      ingero rates check my-rates.yaml
+      ingero rates check my-rates.yaml --json
+    """
     summary = _summary(read_rates(file)) | {"sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
     _print(summary, as_json)
 
 
 @command.command()
-@click.option("--url", required=True, help="https address of a rate table.")
+@click.option("--url", required=True, help="HTTPS address of a rate table.")
 @click.option(
-    "--output", type=click.Path(path_type=Path), default=Path("gpu_rates.yaml"), show_default=True
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("gpu_rates.yaml"),
+    show_default=True,
+    help="File to replace once the new table is valid.",
 )
-@click.option("--sha256", "digest", help="Refuse anything but these bytes.")
+@click.option("--sha256", "digest", help="SHA-256 digest that the table must have.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(1, 600),
     default=30.0,
     show_default=True,
-    help="Seconds.",
+    help="Timeout of the download in seconds.",
 )
-@click.option("--ca-cert", type=click.Path(path_type=Path), help="Trust this authority.")
+@click.option(
+    "--ca-cert",
+    type=click.Path(path_type=Path),
+    help="Authority that signed the server's certificate.",
+)
 @AS_JSON
 def update(
     url: str,
@@ -94,7 +120,15 @@ def update(
     ca_cert: Path | None,
     as_json: bool,
 ) -> None:
-    """Fetch a table, validate it, and only then replace OUTPUT."""
+    """Fetch a rate table over TLS and replace OUTPUT when it is valid.
+
+    A table may have at most 1 MiB.
+
+    \b
+    Examples:
+      ingero rates update --url https://prices.example/gpu_rates.yaml
+      ingero rates update --url https://prices.example/r.yaml --sha256 9f86d0… --output r.yaml
+    """
     if not url.startswith("https://"):
         raise AuthError(f"{url!r} is not an https address; prices are only fetched over TLS")
     if not output.parent.is_dir():

@@ -1,4 +1,4 @@
-"""`ingero replay`: what Fleet decided, decided again from its recorded inputs, with the reasons."""
+"""`ingero replay`: repeat what Fleet decided from its recorded inputs, with the reasons."""
 
 import datetime
 from pathlib import Path
@@ -22,13 +22,19 @@ DEFAULT_DIR = Path("fleet-inputs")
     type=click.Path(path_type=Path),
     default=DEFAULT_DIR,
     show_default=True,
-    help="Of an EPISODE.",
+    help="Folder with the recorded inputs, when WHAT is an episode.",
 )
 @AS_JSON
 def command(what: str, folder: Path, as_json: bool) -> int:
-    """Replay recorded inputs: WHAT is the folder of `ingero-fleet --record-inputs`, or an episode id in it.
+    """Repeat Fleet's decisions from its recorded inputs, with the reasons.
 
-    Exit status 1 when a verdict does not come out byte for byte as it was recorded.
+    WHAT is the folder that `ingero-fleet --record-inputs` wrote, or the id of an episode in it. For
+    a folder, the recorded inputs pass through the same engine again. For an episode, the command
+    shows its verdicts with their reasons, and for each other member why it was not blamed.
+
+    The exit status is 1 when a verdict differs from the recorded one in any byte. When the oldest
+    file of a recording was removed, the replay begins with an engine that has not learned a
+    baseline yet.
 
     \b
     Examples:
@@ -39,7 +45,8 @@ def command(what: str, folder: Path, as_json: bool) -> int:
     is_folder = path.is_dir()
     if not is_folder and not folder.is_dir():
         raise ConfigError(
-            f"{what} is no folder, and there is no folder {folder} to look for an episode in; give --dir"
+            f"{what} is not a folder, and there is no folder {folder} to search for an episode; "
+            "give --dir"
         )
     result = replay(path if is_folder else folder)
     chosen = [each for each in result.verdicts if is_folder or each.verdict.episode == what]

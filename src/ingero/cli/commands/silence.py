@@ -1,4 +1,4 @@
-"""`ingero silence`: no alerts about a node or a job for a while; it is measured and judged as before."""
+"""`ingero silence`: mute alerts about a node or a job for a while; it is measured as before."""
 
 import sys
 import time
@@ -17,6 +17,7 @@ from ingero.contract.api_paths import FLEET_SILENCES, FLEET_SILENCES_LIFT
 from ingero.contract.fleet_api import LiftedSilences, SilenceList
 from ingero.contract.silence import LiftRequest, Silence, SilenceRequest
 from ingero.errors import ConfigError
+from ingero.transport.fleet_client import FleetClient
 
 Request = TypeVar("Request", SilenceRequest, LiftRequest)
 
@@ -24,15 +25,17 @@ Request = TypeVar("Request", SilenceRequest, LiftRequest)
 @click.command()
 @click.argument("target", metavar="NODE|JOB|list|lift")
 @click.argument("lifted", required=False, metavar="[NODE|JOB]")
-@click.option("--for", "how_long", type=Duration(), help="How long: 30m, 2h, 1d.")
-@click.option("--why", help="The reason; others will read it.")
-@click.option("--cluster", help="Only in this cluster; otherwise in all.")
+@click.option(
+    "--for", "how_long", type=Duration(), help="Duration of the silence, such as 30m, 2h or 1d."
+)
+@click.option("--why", help="Reason for the silence, shown to others.")
+@click.option("--cluster", help="Cluster of the node or job; all clusters if omitted.")
 @click.option(
     "--fleet",
     default=DEFAULT_FLEET,
     show_default=True,
     metavar="URL",
-    help="Fleet's threshold API.",
+    help="Address of Fleet's threshold API.",
 )
 @AS_JSON
 @click.option(
@@ -48,9 +51,17 @@ def command(
     as_json: bool,
     ca_cert: Path | None,
 ) -> int:
-    """Mute alerts about a node or a job you know about; verdicts, series and prices go on and say so.
+    """Mute alerts about a node or a job for a while.
 
-    A token comes from $INGERO_FLEET_TOKEN; without one Fleet takes silences from its own machine only.
+    The node or job is measured and judged as before: its verdicts, their events and series carry
+    `silenced`, and the shipped Prometheus alerts leave them out. `ingero status` shows who is
+    silenced until when, and its exit status is no longer 1 because of them.
+
+    `ingero silence list` shows all silences and `ingero silence lift` ends one; lifting what is not
+    silenced exits with 1.
+
+    The token comes from $INGERO_FLEET_TOKEN or fleet.token_file of ingero.yaml. Without one, Fleet
+    accepts silences from its own machine only.
 
     \b
     Examples:
@@ -64,28 +75,34 @@ def command(
         print_json(msgspec.to_builtins(listed)) if as_json else _show(listed.silences)
         return 0
     if target == "lift":
-        if not lifted:
-            raise click.UsageError("say whose silence ends: `ingero silence lift NODE|JOB`")
-        asked = _checked(LiftRequest(target=lifted, cluster=cluster))
-        ended = client.post(FLEET_SILENCES_LIFT, asked, LiftedSilences)
-        if as_json:
-            print_json(msgspec.to_builtins(ended))
-        elif ended.lifted:
-            print(f"{printable(lifted)} is no longer silenced")
-        else:
-            print(
-                f"{printable(lifted)} was not silenced; `ingero silence list` shows who is",
-                file=sys.stderr,
-            )
-        return 0 if ended.lifted else 1
+        return _lift(client, lifted, cluster, as_json)
     if lifted or not how_long or not why:
         raise click.UsageError(
-            'say how long and why: `ingero silence NODE|JOB --for 2h --why "..."`'
+            'give duration and reason: `ingero silence NODE|JOB --for 2h --why "..."`'
         )
     request = _checked(SilenceRequest(target=target, for_s=how_long, why=why, cluster=cluster))
     silence = client.post(FLEET_SILENCES, request, Silence)
     print_json(msgspec.to_builtins(silence)) if as_json else _show([silence])
     return 0
+
+
+def _lift(client: FleetClient, target: str | None, cluster: str | None, as_json: bool) -> int:
+    if not target:
+        raise click.UsageError(
+            "name the node or job whose silence ends: `ingero silence lift NODE|JOB`"
+        )
+    request = _checked(LiftRequest(target=target, cluster=cluster))
+    ended = client.post(FLEET_SILENCES_LIFT, request, LiftedSilences)
+    if as_json:
+        print_json(msgspec.to_builtins(ended))
+    elif ended.lifted:
+        print(f"{printable(target)} is no longer silenced")
+    else:
+        print(
+            f"{printable(target)} was not silenced; `ingero silence list` shows who is",
+            file=sys.stderr,
+        )
+    return 0 if ended.lifted else 1
 
 
 def _checked(request: Request) -> Request:

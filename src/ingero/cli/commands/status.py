@@ -1,4 +1,4 @@
-"""`ingero status`: who is slow now, cluster by cluster, on one screen."""
+"""`ingero status`: show who is slow now, cluster by cluster, on one screen."""
 
 import sys
 import time
@@ -25,11 +25,11 @@ WATCH_S = 2.0
     default=DEFAULT_FLEET,
     show_default=True,
     metavar="URL",
-    help="Fleet's threshold API.",
+    help="Address of Fleet's threshold API.",
 )
-@click.option("--cluster", help="Only this cluster.")
+@click.option("--cluster", help="Show only this cluster.")
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
-@click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat every two seconds, until Ctrl-C.")
 @AS_JSON
 @click.option(
     "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
@@ -42,10 +42,17 @@ def command(
     as_json: bool,
     ca_cert: Path | None,
 ) -> int:
-    """Who is slow now: which rank of which node, why, by how much, since when, what it costs and what to do.
+    """Show who is slow now, by cluster.
 
-    Verdicts come from own time between collectives. Below them, nodes whose score is under the threshold.
-    Exit status 0: nobody is slow; 1: somebody is. A token comes from $INGERO_FLEET_TOKEN.
+    For each cluster, the verdicts come first: which rank of which node is slow, why, by how much,
+    since when, what it costs and what to do. They are based on the own time of ranks between
+    collectives. Below them are the nodes whose health score is below the threshold, with the
+    detection mode.
+
+    The exit status is 0 when nobody is slow and 1 when somebody is; silenced nodes do not count.
+
+    Certificates and the token are those of `fleet` in ingero.yaml; --ca-cert and
+    $INGERO_FLEET_TOKEN take precedence.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""The options of every command that can ask other nodes, and how they become a fan-out."""
+"""The options of every command that can ask other nodes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class FanoutOptions:
-    """Which nodes to ask and how."""
+    """Which nodes are asked, and how."""
 
     nodes: list[str]
     policy: FanoutPolicy
@@ -33,39 +33,45 @@ class FanoutOptions:
 
 
 FAIL_ON_PARTIAL = click.option(
-    "--fail-on-partial", is_flag=True, help="Exit 3 when a node is missing in the answer."
+    "--fail-on-partial",
+    is_flag=True,
+    help="Exit with status 3 when a node is missing in the answer.",
 )
 
 
 def fanout_options(default_timeout_s: float) -> Decorator:
-    """Adds --nodes and its companions to a command; the command receives them as `**fanout`."""
+    """Add --nodes and the options of its connections; the command receives them as `**fanout`."""
     return stacked(
         click.option(
             "--nodes",
             metavar="HOST:PORT,…",
-            help="Ask these nodes at once [else fleet.nodes of ingero.yaml].",
+            help="Nodes to ask at once; without it fleet.nodes of ingero.yaml.",
         ),
         click.option(
             "--timeout",
             type=Duration(above_zero=True),
-            help=f"How long to wait [default: {default_timeout_s:g}s per node].",
+            help=f"Timeout per node; {default_timeout_s:g}s if omitted.",
         ),
         click.option(
             "--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."
         ),
-        click.option("--client-cert", type=_PATH, help="Our certificate, where nodes want one."),
-        click.option("--client-key", type=_PATH, help="Key of that certificate."),
+        click.option(
+            "--client-cert",
+            type=_PATH,
+            help="Certificate of this client, for nodes that require one.",
+        ),
+        click.option("--client-key", type=_PATH, help="Private key of that certificate."),
         click.option(
             "--clock-skew-threshold",
             type=Duration(),
             default="10ms",
             show_default=True,
-            help="Warn about clocks further apart.",
+            help="Warn about clocks that differ by more than this.",
         ),
         click.option(
             "--fleet-require-tls/--no-fleet-require-tls",
             default=True,
-            help="Refuse plaintext off this machine.",
+            help="Refuse plaintext to other machines.",
         ),
     )
 
@@ -73,10 +79,10 @@ def fanout_options(default_timeout_s: float) -> Decorator:
 def resolve_fanout(
     fanout: dict[str, Any], default_timeout_s: float, *, is_local: bool
 ) -> FanoutOptions | None:
-    """The fan-out that was asked for: --nodes, or the nodes of ingero.yaml unless a local file was named."""
+    """Return the fan-out to the nodes of --nodes or ingero.yaml; None when a local file is read."""
     config = load_ingero().fleet
     if is_local and fanout["nodes"] is not None:
-        raise click.UsageError("--db and --nodes exclude each other: a file, or the nodes")
+        raise click.UsageError("--db and --nodes exclude each other: name a file or nodes")
     if is_local or (fanout["nodes"] is None and not config.nodes):
         return None
     return fanout_of(fanout, config, default_timeout_s)
@@ -85,7 +91,7 @@ def resolve_fanout(
 def fanout_of(
     fanout: dict[str, Any], config: FleetBlockConfig, default_timeout_s: float
 ) -> FanoutOptions:
-    """Options over configuration."""
+    """Return the fan-out of these options; what they leave open comes from the configuration."""
     nodes = parse_nodes(fanout["nodes"]) if fanout["nodes"] is not None else distinct(config.nodes)
     policy = FanoutPolicy(
         timeout_s=fanout["timeout"] or default_timeout_s,

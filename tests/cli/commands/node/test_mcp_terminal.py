@@ -26,7 +26,7 @@ def test_it_says_what_it_is_for_and_one_interrupt_ends_it(command: list[str]) ->
         while b"Ctrl-C ends" not in said and time.monotonic() < until_s:
             if select.select([ours], [], [], 0.1)[0]:
                 said += os.read(ours, 4096)
-        assert b"speaking MCP" in said
+        assert b"serving MCP" in said
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == -signal.SIGINT
     finally:

@@ -1,4 +1,4 @@
-"""`ingero annotate`: mark a step, epoch or phase in the recording that runs on this node."""
+"""`ingero annotate`: mark a step, epoch or phase in the running recording of this node."""
 
 import sys
 from pathlib import Path
@@ -12,33 +12,50 @@ from ingero.errors import MalformedInput
 @click.command()
 @click.argument("labels", nargs=-1, required=True, metavar="KEY=VALUE…")
 @click.option(
-    "--pid", type=click.IntRange(1), help="The process it is about [default: the whole node]."
+    "--pid",
+    type=click.IntRange(1),
+    help="Process that the annotation is about; the whole node if omitted.",
 )
 @click.option(
-    "--at", "at_ns", type=click.IntRange(1), help="Unix time in nanoseconds [default: now]."
+    "--at",
+    "at_ns",
+    type=click.IntRange(1),
+    help="Unix time in nanoseconds; the current time if omitted.",
 )
 @click.option(
-    "--span-start", type=click.IntRange(1), help="Beginning of a stretch of time, in nanoseconds."
+    "--span-start",
+    type=click.IntRange(1),
+    help="Beginning of a period, as Unix time in nanoseconds.",
 )
-@click.option("--span-end", type=click.IntRange(1), help="Its end.")
+@click.option(
+    "--span-end",
+    type=click.IntRange(1),
+    help="End of that period, as Unix time in nanoseconds.",
+)
 @click.option(
     "--socket",
     "path",
     type=click.Path(path_type=Path),
-    help="Socket of the recorder [default: where it listens].",
+    help="Path of the recorder's socket; found automatically if omitted.",
 )
 def command(
-    labels: tuple[str, ...], pid: int | None, at_ns: int | None, span_start: int | None, span_end: int | None,
-    path: Path | None,
+    labels: tuple[str, ...], pid: int | None, at_ns: int | None, span_start: int | None,
+    span_end: int | None, path: Path | None,
 ) -> None:  # fmt: skip
-    """Tell the running `ingero trace --annotate` what the job is doing.
+    """Mark a step, epoch or phase in the running recording.
 
-    Programs can write the same to its socket: one JSON object per line, see docs/reference/trace-database.md.
+    The labels are stored by `ingero trace --annotate` on this node. They describe a moment, or with
+    --span-start and --span-end a period. Only the owner of a process, or root, may annotate it.
+
+    A program can write the same to the socket itself, one JSON object per line:
+    docs/reference/trace-database.md#annotations.
 
     \b
     Examples:
       ingero annotate step=1200 epoch=3 --pid 4711
-      ingero annotate phase=checkpoint --span-start 1768478400000000000 --span-end 1768478412000000000
+      ingero annotate phase=warm-up
+      ingero annotate phase=checkpoint --span-start 1768478400000000000 \\
+          --span-end 1768478412000000000
     """
     from ingero.agent.host.sockets import find_socket
     from ingero.agent.recording.annotate import send_annotation

@@ -1,4 +1,4 @@
-"""`ingero check`: is this node ready, and what does each missing piece cost."""
+"""`ingero check`: whether this node can be traced, and what each missing piece costs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,17 +18,30 @@ if TYPE_CHECKING:
 @click.option(
     "--fleet",
     metavar="URL",
-    help="Instead: does a push from here reach this Fleet (http[s]://host:4318)?",
+    help="Check instead whether a push from here reaches this Fleet (http[s]://host:4318).",
 )
 @click.option(
-    "--cluster", default=DEFAULT_CLUSTER, show_default=True, help="With --fleet: whose quorum."
+    "--cluster",
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    help="Cluster whose quorum is checked, with --fleet.",
 )
 @click.option(
-    "--ca-cert", type=click.Path(path_type=Path), help="With --fleet: authority of its certificate."
+    "--ca-cert",
+    type=click.Path(path_type=Path),
+    help="Authority that signed Fleet's certificate, with --fleet.",
 )
 @AS_JSON
 def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None) -> int:
-    """Say whether this node can be traced, piece by piece: what is there, what is missing, what that costs, what to do.
+    """Check whether this node can be traced.
+
+    The command checks kernel, type information, capabilities, probes (under sudo each is loaded
+    once), driver, GPU, libraries, processes and the place of the database. For each missing piece it
+    says what that costs and what to do. The exit status is 1 when something required is missing;
+    notes do not count.
+
+    With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this
+    node and shares its clock. Too few nodes for a quorum is only a note.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`ingero dashboard`: this node's page and API."""
+"""`ingero dashboard`: serve this node's page and API."""
 
 import asyncio
 import contextlib
@@ -29,30 +29,47 @@ _FILE = click.Path(path_type=Path)
     "--addr",
     default=":8080",
     show_default=True,
-    help="Where to listen; `:PORT` is every address, IPv4 and IPv6.",
+    help="Address to listen on; `:PORT` means every address, IPv4 and IPv6.",
 )
 @TRACE_DB
 @click.option(
-    "--node", help="Name of this node [default: the one in the database, else the host name]."
+    "--node",
+    help="Name of this node; without it the name in the database, else the host name.",
 )
 @click.option(
-    "--host-name", "host_names", multiple=True, help="Another name callers use for this machine."
+    "--host-name",
+    "host_names",
+    multiple=True,
+    help="Another name that callers use for this machine; may be repeated.",
 )
-@click.option("--tls-cert", type=_FILE, help="Own certificate; with --tls-key.")
-@click.option("--tls-key", type=_FILE, help="Its key, readable by its owner only.")
+@click.option("--tls-cert", type=_FILE, help="Your own certificate, together with --tls-key.")
 @click.option(
-    "--client-ca", type=_FILE, help="Only answer clients with a certificate from this authority."
+    "--tls-key", type=_FILE, help="Private key of that certificate, readable by its owner only."
 )
-@click.option("--no-tls", is_flag=True, help="Plaintext; only on loopback.")
 @click.option(
-    "--token-file", type=_FILE, help=f"Want this bearer token for the API [else ${TOKEN_VARIABLE}]."
+    "--client-ca",
+    type=_FILE,
+    help="Answer only clients with a certificate of this authority.",
+)
+@click.option("--no-tls", is_flag=True, help="Use plaintext; allowed on loopback only.")
+@click.option(
+    "--token-file",
+    type=_FILE,
+    help=f"File with the bearer token that the API requires; else ${TOKEN_VARIABLE}.",
 )
 @click.option("--token", hidden=True, help="Refused: arguments are visible to every user.")
 def command(
-    addr: str, db: Path | None, node: str | None, host_names: tuple[str, ...], tls_cert: Path | None,
-    tls_key: Path | None, client_ca: Path | None, no_tls: bool, token_file: Path | None, token: str | None,
+    addr: str, db: Path | None, node: str | None, host_names: tuple[str, ...],
+    tls_cert: Path | None, tls_key: Path | None, client_ca: Path | None, no_tls: bool,
+    token_file: Path | None, token: str | None,
 ) -> None:  # fmt: skip
-    """Serve this node's trace: a page for people, an API for `ingero query --nodes` and friends.
+    """Serve the page and the API of this node's trace.
+
+    The page at / is for people. The API is what `query`, `explain` and `export` ask with --nodes.
+
+    A certificate for the node's name, host name and addresses is made once and kept in
+    ~/.ingero/tls. A new one is made when a name or an address is missing in it, or after a year. It
+    keeps the old names, and the command says what those who trusted the old certificate must do.
 
     \b
     Examples:
@@ -62,7 +79,8 @@ def command(
     """
     if token:
         raise AuthError(
-            f"a token on the command line is visible to every user; use --token-file or ${TOKEN_VARIABLE}"
+            "a token on the command line is visible to every user; "
+            f"use --token-file or ${TOKEN_VARIABLE}"
         )
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("--tls-cert and --tls-key come together; give both or none")
@@ -86,8 +104,8 @@ async def _serve(settings: DashboardSettings) -> None:
         print(serving.notice, file=sys.stderr, flush=True)
     if not is_loopback(settings.address) and not settings.token and settings.client_ca is None:
         print(
-            "WARNING: anybody who reaches this port can read the trace; want a token with --token-file or client "
-            "certificates with --client-ca",
+            "WARNING: anybody who can connect to this port can read the trace; require a token "
+            "with --token-file or client certificates with --client-ca",
             file=sys.stderr,
         )
     if not settings.db.exists():
@@ -99,7 +117,7 @@ async def _serve(settings: DashboardSettings) -> None:
 
 
 def _gpu() -> GpuInfo | None:
-    """What is built into this machine."""
+    """Return the GPU of this machine, if there is one."""
     with contextlib.suppress(Unavailable):
         found = Gpus().info()
         return GpuInfo(found.label, driver_version())
@@ -107,7 +125,7 @@ def _gpu() -> GpuInfo | None:
 
 
 def _node_in(path: Path) -> str | None:
-    """The node a database is of, when it is of one."""
+    """Return the node that a database was recorded on, if it was only one."""
     with contextlib.suppress(IngeroError):
         with reading(path) as connection:
             nodes = [name for name in read_nodes(connection) if name]

@@ -1,4 +1,4 @@
-"""`ingero mcp` and `ingero ask`: this node's tools for an assistant, and for a person at a shell."""
+"""`ingero mcp` and `ingero ask`: this node's tools, for an AI assistant and for the shell."""
 
 import asyncio
 import sys
@@ -52,9 +52,18 @@ MCP_TOKEN_VARIABLE = "INGERO_MCP_BEARER_TOKEN"  # noqa: S105 - the name of a var
 def command(
     address: str | None, db: Path | None, log_file: Path | None, mcp_bearer_token: str | None
 ) -> int:
-    """Serve this node's tools over MCP: statistics, causal chains, stacks, SQL, CUDA graphs, the other nodes.
+    """Serve this node's tools to an AI assistant over MCP.
 
-    Over HTTPS a bearer token is wanted when $INGERO_MCP_BEARER_TOKEN is set.
+    The tools give statistics, causal chains, stacks, SQL, CUDA graphs and the other nodes; the
+    prompt `investigate` guides an assistant through them. They are served on standard input and
+    output, or with --http as streamable HTTP over TLS at /mcp, where a bearer token is required when
+    $INGERO_MCP_BEARER_TOKEN is set.
+
+    Text of traced processes is marked as data. Passages in it that read like instructions to the
+    assistant are logged, to standard error or to the file of --log.
+
+    Configuration of a desktop assistant:
+    `{"mcpServers": {"ingero": {"command": "ingero", "args": ["mcp"]}}}`
 
     \b
     Examples:
@@ -76,7 +85,7 @@ def command(
 
 
 def _server(db: Path, *, is_local: bool) -> Any:
-    """The MCP SDK takes seconds to import, so only this command does."""
+    """Build the MCP server; only this command imports the MCP SDK, which takes seconds."""
     from ingero.transport.tools.mcp import McpPrompt, McpSurface
 
     context = agent_context(
@@ -111,7 +120,7 @@ async def _serve_http(server: Any, address: str) -> None:
             print(serving.notice, file=sys.stderr, flush=True)
         if not token:
             print(
-                f"WARNING: anybody who reaches this port may ask; set ${MCP_TOKEN_VARIABLE}",
+                f"WARNING: anybody who can connect to this port may ask; set ${MCP_TOKEN_VARIABLE}",
                 file=sys.stderr,
             )
         await serve_until_signal(serving)
@@ -120,7 +129,10 @@ async def _serve_http(server: Any, address: str) -> None:
 
 
 def _guarded(handle: Any, digest: bytes | None) -> Any:
-    """MCP at /mcp, behind the token when there is one; the answer does not say what was wrong with a token."""
+    """Serve MCP at /mcp and check the token, if one is set.
+
+    The answer does not say what was wrong with a token.
+    """
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -152,7 +164,7 @@ def _guarded(handle: Any, digest: bytes | None) -> Any:
 
 
 def agent_context(db: Path, *, may_page: bool) -> AgentContext:
-    """What the tools work with, from this machine's configuration."""
+    """Return what the tools work with, from this machine's configuration."""
     fleet = load_ingero().fleet
     policy = FanoutPolicy(
         tls=client_tls(fleet.ca_cert, fleet.client_cert, fleet.client_key),
@@ -183,7 +195,10 @@ def _play(name: str) -> dict[str, Any]:
 @TRACE_DB
 @AS_JSON
 def ask(name: str | None, pairs: tuple[str, ...], db: Path | None, as_json: bool) -> int:
-    """Ask one of the tools that `ingero mcp` offers to assistants. Without a name: list them.
+    """Ask one of the tools of `ingero mcp` from the shell.
+
+    Without a name, the tools are listed. A list is a repeated key (pids=42 pids=43), an object is
+    JSON (custom_details={"job": "a"}).
 
     \b
     Examples:

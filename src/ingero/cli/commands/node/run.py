@@ -1,4 +1,4 @@
-"""`ingero run`: starts a job with the environment the agent wants, and nothing else changed."""
+"""`ingero run`: start a job with the environment that lets NCCL time every collective."""
 
 import json
 import os
@@ -20,27 +20,21 @@ LIBRARY = "libnccl-profiler-ingero.so"
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
 RECORDER_ENTRIES = "2000"
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell says
-EPILOG = """\b
-Examples:
-  ingero run -- torchrun --nproc-per-node 8 train.py
-  ingero run --flight-recorder -- python train.py
-  ingero run --print-env >> job.env
-  ingero run --print-env --format k8s"""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
 
 
-@click.command(epilog=EPILOG)
+@click.command()
 @click.option(
     "--flight-recorder",
     is_flag=True,
-    help="Also let PyTorch keep recent collectives for a dump on demand.",
+    help="Also let PyTorch keep recent collectives for a dump on request.",
 )
 @click.option("--keep-rings", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-              help="When the job has ended, keep its records in DIR (the last 16384 of every rank).")  # fmt: skip
+              help="Save the records of the ended job in DIR: the last 16384 of every rank.")  # fmt: skip
 @click.option("--print-env", is_flag=True, help="Print the variables instead of starting anything.")
 @click.option("--format", "form", type=click.Choice(["shell", "slurm", "k8s", "docker"]), default="shell",
-              show_default=True, help="How to print them.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print them as a JSON object.")
+              show_default=True, help="Format of the printed variables.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the variables as a JSON object.")
 @click.argument("args", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(
     flight_recorder: bool,
@@ -50,10 +44,20 @@ def command(
     as_json: bool,
     args: tuple[str, ...],
 ) -> int:
-    """Start a job so that every collective is timed on the GPU.
+    """Start a job whose collectives are timed on the GPU.
 
-    The command sees NCCL_PROFILER_PLUGIN in addition to your environment; its code, output, signals and exit status
-    are its own. Write -- before the command.
+    NCCL times every collective, and the agent reads the result. The command gets one more
+    environment variable, NCCL_PROFILER_PLUGIN; its code, output, signals and exit status are its
+    own. A variable that you have set yourself is kept. Write -- before the command.
+
+    --print-env prints the variables for a launcher of your own: docs/how-to/nccl-plugin.md.
+
+    \b
+    Examples:
+      ingero run -- torchrun --nproc-per-node 8 train.py
+      ingero run --flight-recorder -- python train.py
+      ingero run --print-env >> job.env
+      ingero run --print-env --format k8s
     """
     wanted = wanted_environment(flight_recorder=flight_recorder)
     if print_env or as_json:
@@ -61,7 +65,8 @@ def command(
         return 0
     if not args:
         raise click.UsageError(
-            "no command; `ingero run -- python train.py` starts one, --print-env prints the variables"
+            "no command given; `ingero run -- python train.py` starts one, "
+            "--print-env prints the variables"
         )
     environment = merged_environment(original_environment(), wanted)
     if flight_recorder:
@@ -75,21 +80,23 @@ def command(
 
 
 def plugin_path() -> Path:
-    """The plugin for this machine, or why there is none."""
+    """Return the plugin for this machine; raises Unavailable when there is none."""
     library = Path(str(ingero.agent.nccl.__path__[0])) / platform.machine() / LIBRARY
     if not library.is_file():
         raise Unavailable(
-            f"no NCCL plugin for {platform.machine()} in this installation; collectives are not timed"
+            f"no NCCL plugin for {platform.machine()} in this installation; "
+            "collectives are not timed"
         )
     if len(str(library)) > MAX_PLUGIN_PATH:
         raise Unavailable(
-            f"{library} is longer than the {MAX_PLUGIN_PATH} characters NCCL reads; install it elsewhere"
+            f"{library} is longer than the {MAX_PLUGIN_PATH} characters that NCCL reads; "
+            "install it elsewhere"
         )
     return library
 
 
 def wanted_environment(*, flight_recorder: bool) -> dict[str, str]:
-    """What the agent wants a job to have."""
+    """Return the variables that a job needs."""
     wanted = {PLUGIN_VARIABLE: str(plugin_path())}
     if flight_recorder:
         prefix = _recorder_prefix()
@@ -105,7 +112,7 @@ def wanted_environment(*, flight_recorder: bool) -> dict[str, str]:
 
 
 def original_environment() -> dict[str, str]:
-    """The variables we were started with; Python may have added to its own (LC_CTYPE)."""
+    """Return the variables of this process as it was started, without those that Python adds."""
     try:
         block = Path("/proc/self/environ").read_bytes()
     except OSError:
@@ -115,20 +122,20 @@ def original_environment() -> dict[str, str]:
 
 
 def merged_environment(own: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Your variables win: what is set already stays, with one line about what that costs."""
+    """Add the wanted variables; a different value that is already set stays, with a remark."""
     for name in wanted:
         if own.get(name, wanted[name]) != wanted[name]:
             cost = (
                 "collectives are not timed by Ingero"
                 if name == PLUGIN_VARIABLE
-                else "it is left as it is"
+                else "its value is kept"
             )
-            click.echo(f"ingero run: {name} is {own[name]!r} already; {cost}", err=True)
+            click.echo(f"ingero run: {name} is already set to {own[name]!r}; {cost}", err=True)
     return {**wanted, **own}
 
 
 def run_and_keep(command: tuple[str, ...], environment: dict[str, str], target: Path) -> int:
-    """Run the command as a child, then move its rings out of shared memory into `target`."""
+    """Run the command as a child, then copy its rings from shared memory into `target`."""
     target.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ingero-run-", dir=RING_FOLDER))
     try:

@@ -1,4 +1,4 @@
-"""`ingero-echo ask` and `ingero-echo mcp`: the questions of a running Echo, for a person and for an assistant."""
+"""`ingero-echo ask` and `ingero-echo mcp`: questions to a running Echo, by hand or by an assistant."""
 
 import asyncio
 import os
@@ -32,27 +32,27 @@ _connection_options = stacked(
     click.option(
         "--url",
         metavar="URL",
-        help=f"Echo's API.  [default: ${URL_VARIABLE} or https://127.0.0.1:8081]",
+        help=f"Address of Echo's API; else ${URL_VARIABLE}, else https://127.0.0.1:8081.",
     ),
     click.option(
         "--token-file",
         type=click.Path(path_type=Path),
-        help=f"Bearer token; else ${TOKEN_VARIABLE}.",
+        help=f"File with the bearer token; else ${TOKEN_VARIABLE}.",
     ),
     click.option(
         "--ca-cert",
         type=click.Path(path_type=Path),
-        help=f"Authority of Echo; else ${CA_VARIABLE}.",
+        help=f"Authority that signed Echo's certificate; else ${CA_VARIABLE}.",
     ),
     click.option(
-        "--insecure", is_flag=True, help="Send the token in plain text, also to another machine."
+        "--insecure", is_flag=True, help="Send the token in plaintext, even to another machine."
     ),
     click.option(
         "--db-path",
         type=click.Path(path_type=Path),
         default=DEFAULT_DATABASE,
         show_default=True,
-        help="An Echo on this machine: token and certificate lie beside its database.",
+        help="Database of an Echo on this machine; its token and certificate are beside it.",
     ),
 )
 
@@ -64,7 +64,7 @@ def connect(
     db_path: Path,
     insecure: bool = False,
 ) -> EchoClient:
-    """A client from flags, environment, and what a local Echo keeps beside its database, in this order."""
+    """Return a client; flags come first, then the environment, then the files of a local Echo."""
     database = db_path.expanduser()
     token = token_from(token_file, TOKEN_VARIABLE)
     if token is None and token_beside(database).exists():
@@ -79,21 +79,24 @@ def connect(
     return EchoClient(url, token, ca_cert)
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  ingero-echo ask                                          what can be asked
-  ingero-echo ask find_stragglers cluster_id=prod
-  ingero-echo ask nccl_summary cluster_id=prod window=10m --json
-  ingero-echo ask run_analysis sql="SELECT node_id, count(*) FROM events GROUP BY 1"
-"""
-)
+@click.command()
 @click.argument("name", required=False, metavar="[QUESTION]")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @AS_JSON
 @_connection_options
 def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -> int:
-    """Ask a running Echo. The same questions that HTTP and MCP offer; without a name, list them."""
+    """Ask a running Echo a question.
+
+    The questions are those of the HTTP API and of MCP; without a name they are listed.
+    docs/how-to/ask-echo.md explains them.
+
+    \b
+    Examples:
+      ingero-echo ask                                          list the questions
+      ingero-echo ask find_stragglers cluster_id=prod
+      ingero-echo ask nccl_summary cluster_id=prod window=10m --json
+      ingero-echo ask run_analysis sql="SELECT node_id, count(*) FROM events GROUP BY 1"
+    """
     from ingero.echo.tools.catalogue import TOOLS
 
     if name is None:
@@ -111,12 +114,18 @@ def ask(name: str | None, pairs: tuple[str, ...], as_json: bool, **where: Any) -
     return 0
 
 
-@click.command(
-    epilog="\b\nExample, for a desktop assistant:\n  ingero-echo mcp --url https://echo.internal:8081"
-)
+@click.command()
 @_connection_options
 def mcp(**where: Any) -> int:
-    """Serve a running Echo to an assistant. Its questions over MCP, on standard input and output."""
+    """Serve the questions of a running Echo to an AI assistant.
+
+    The questions are served over MCP, on standard input and output.
+
+    \b
+    Examples:
+      ingero-echo mcp
+      ingero-echo mcp --url https://echo.internal:8081
+    """
     from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
     from ingero.echo.tools.catalogue import TOOLS
     from ingero.echo.tools.stragglers import StragglersQuestion
@@ -145,7 +154,7 @@ def mcp(**where: Any) -> int:
 
 
 def to_text(answer: dict[str, Any]) -> str:
-    """Facts first, then one table per list, then what to know about it."""
+    """Return an answer as text: facts first, then one table per list, then the notes."""
     facts = [
         (name, value if isinstance(value, str) else _cell(value))
         for name, value in answer.items()

@@ -1,9 +1,10 @@
-"""`ingero up`: Fleet and Echo for one machine, watched over: Fleet forwards what it hears to Echo."""
+"""`ingero up`: run Fleet and Echo on one machine; Fleet forwards everything to Echo."""
 
 import asyncio
 import json
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -13,33 +14,34 @@ from ingero.cli.params import AS_JSON, stacked
 from ingero.config.echo import certificate_beside, token_beside
 
 DATABASE = "echo.db"
-# flag -> (who, the flag of that service, default port)
-PORTS = {
-    "fleet-grpc": ("fleet", "--grpc", 4317),
-    "fleet-http": ("fleet", "--http", 4318),
-    "fleet-api": ("fleet", "--agent", 8080),
-    "fleet-admin": ("fleet", "--admin", 8081),
-    "fleet-health": ("fleet", "--health", 55679),
-    "fleet-metrics": ("fleet", "--metrics", 8888),
-    "fleet-prometheus": ("fleet", "--prometheus", 9090),
-    "echo-otlp": ("echo", "--otlp-addr", 14317),
-    "echo-otlp-http": ("echo", "--otlp-http-addr", 14318),
-    "echo-api": ("echo", "--mcp-addr", 18081),
-    "echo-health": ("echo", "--health-addr", 18080),
+
+
+class Listener(NamedTuple):
+    """One port of a service: its flag there, the name it is reported under, and its use."""
+
+    service: str
+    option: str
+    name: str
+    port: int
+    meaning: str
+
+
+LISTENERS = {  # by the flag of `ingero up`
+    "fleet-grpc": Listener("fleet", "--grpc", "grpc", 4317, "agents push here (OTLP/gRPC)"),
+    "fleet-http": Listener("fleet", "--http", "http", 4318, "agents push here (OTLP/HTTP)"),
+    "fleet-api": Listener("fleet", "--agent", "threshold", 8080, "thresholds and status"),
+    "fleet-admin": Listener("fleet", "--admin", "admin", 8081, "scores of every node"),
+    "fleet-health": Listener("fleet", "--health", "health", 55679, "health page"),
+    "fleet-metrics": Listener("fleet", "--metrics", "metrics", 8888, "Fleet's own metrics"),
+    "fleet-prometheus": Listener(
+        "fleet", "--prometheus", "prometheus", 9090, "what agents pushed, for Prometheus"
+    ),
+    "echo-otlp": Listener("echo", "--otlp-addr", "grpc", 14317, "OTLP/gRPC, Fleet forwards here"),
+    "echo-otlp-http": Listener("echo", "--otlp-http-addr", "http", 14318, "OTLP/HTTP"),
+    "echo-api": Listener("echo", "--mcp-addr", "mcp", 18081, "HTTP API and MCP, for questions"),
+    "echo-health": Listener("echo", "--health-addr", "health", 18080, "health page"),
 }
-_MEANINGS = {
-    ("fleet", "grpc"): "agents push here (OTLP/gRPC)",
-    ("fleet", "http"): "agents push here (OTLP/HTTP)",
-    ("fleet", "threshold"): "thresholds and status",
-    ("fleet", "admin"): "scores of every node",
-    ("fleet", "health"): "health page",
-    ("fleet", "metrics"): "Fleet's own metrics",
-    ("fleet", "prometheus"): "what agents pushed, for Prometheus",
-    ("echo", "grpc"): "OTLP/gRPC, Fleet forwards here",
-    ("echo", "http"): "OTLP/HTTP",
-    ("echo", "mcp"): "questions: HTTP API and MCP",
-    ("echo", "health"): "health page",
-}
+_MEANINGS = {(each.service, each.name): each.meaning for each in LISTENERS.values()}
 
 
 _port_options = stacked(
@@ -47,37 +49,41 @@ _port_options = stacked(
         click.option(
             f"--{flag}",
             type=click.IntRange(0, 65535),
-            default=port,
+            default=each.port,
             show_default=True,
-            help="Port.",
+            help=f"Port of {each.service.title()}: {each.meaning}.",
         )
-        for flag, (_, _, port) in PORTS.items()
+        for flag, each in LISTENERS.items()
     )
 )
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  ingero up
-  ingero up --data-dir /var/lib/ingero --fleet-http 24318
-  ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub     an agent to go with it
-"""
-)
+@click.command()
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default="~/.ingero/up",
     show_default=True,
-    help="Where Echo keeps its database, certificate and token.",
+    help="Folder of the database, certificate and token of Echo, and of both logs.",
 )
 @AS_JSON
 @_port_options
 def command(data_dir: Path, as_json: bool, **ports: int) -> int:
-    """Run Fleet and Echo on this machine; Fleet forwards to Echo. A child that dies is started again; Ctrl-C ends both.
+    """Run Fleet and Echo on this machine; Fleet forwards to Echo.
 
-    Everything listens on loopback. Fleet speaks plaintext there; Echo speaks TLS with a certificate and a token
-    that are made once and kept in the data folder.
+    Everything listens on loopback. Fleet uses plaintext there; Echo uses TLS, with a certificate and
+    a token that are made once and kept in the data folder. A port of 0 lets the kernel choose one.
+
+    A service that ends is started again after 1 s, then with growing pauses of up to 30 s. Ctrl-C
+    and SIGTERM stop Fleet first, so that everything it holds still reaches Echo. Each log is kept
+    up to 64 MiB, with one older file.
+
+    \b
+    Examples:
+      ingero up
+      ingero up --data-dir /var/lib/ingero --fleet-http 24318
+    An agent to go with it:
+      ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub
     """
     from ingero.cli.show.logs import set_up_logging
 
@@ -112,7 +118,7 @@ async def _up(folder: Path, ports: dict[str, int], as_json: bool) -> int:
         for watcher in watchers:
             watcher.cancel()
         await asyncio.gather(*watchers, return_exceptions=True)
-        await fleet.stop()  # first: it sends on what it holds
+        await fleet.stop()  # first, so that what it holds is still forwarded
         await echo.stop()
     if not as_json:
         print("Fleet and Echo have stopped")
@@ -130,30 +136,20 @@ def _fleet_command(folder: Path, ports: dict[str, int]) -> list[str]:
     return [*start, "--config", str(folder / "fleet-config.yaml"), *_listen("fleet", ports)]
 
 
-def _listen(who: str, ports: dict[str, int]) -> list[str]:
-    chosen = [
-        (option, ports[flag]) for flag, (service, option, _) in PORTS.items() if service == who
-    ]
-    return [word for option, port in chosen for word in (option, f"127.0.0.1:{port}")]
+def _listen(service: str, ports: dict[str, int]) -> list[str]:
+    chosen = [(each, ports[flag]) for flag, each in LISTENERS.items() if each.service == service]
+    return [word for each, port in chosen for word in (each.option, f"127.0.0.1:{port}")]
 
 
 def _pin(ports: dict[str, int], child: SupervisedService) -> None:
-    """Ports that the kernel chose stay the same when a child starts again."""
-    names = {
-        "--agent": "threshold",
-        "--otlp-addr": "grpc",
-        "--otlp-http-addr": "http",
-        "--mcp-addr": "mcp",
-    }
-    names |= {"--health-addr": "health"}
-    for flag, (service, option, _) in PORTS.items():
-        address = child.addresses.get(names.get(option, option.removeprefix("--")))
-        if service == child.name and not ports[flag] and address:
-            ports[flag] = int(address.rsplit(":", 1)[1])
+    """Keep the ports that the kernel chose, for when the service is started again."""
+    for flag, each in LISTENERS.items():
+        if each.service == child.name and not ports[flag] and each.name in child.addresses:
+            ports[flag] = int(child.addresses[each.name].rsplit(":", 1)[1])
 
 
 def fleet_config(folder: Path, echo_otlp: str) -> str:
-    """Fleet's file: everything as usual, and everything it hears also goes to Echo."""
+    """Return Fleet's configuration: the defaults, and everything it receives also goes to Echo."""
     exporter = {
         "endpoint": echo_otlp,
         "tls": {"ca_file": str(certificate_beside(folder / DATABASE))},
@@ -177,7 +173,8 @@ def _announce(folder: Path, children: list[SupervisedService], as_json: bool) ->
             print(f"{child.name:5}  {address:21}  {_MEANINGS.get((child.name, name), name)}")
     fleet, echo = (child.addresses for child in children)
     print(
-        f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} --fleet-cluster-id try --stub"
+        f"\npush:  ingero fleet-push --fleet-endpoint http://{fleet['http']} "
+        "--fleet-cluster-id try --stub"
     )
     print(f"look:  ingero status --fleet http://{fleet['threshold']}")
     print(
