@@ -85,15 +85,15 @@ scoreboard-seeds: $(READY) ## the gates on many seeds nobody tuned on; SEEDS=a-b
 	nice $(BIN)/python -m bench.detection --seeds $(SEEDS) --size 3 --size 8 --size 64
 
 .PHONY: bench-fleet
-bench-fleet: $(READY) ## what a push costs Fleet, beside a constant answer and plain ASGI; PASS or FAIL per bar
-	$(BIN)/python bench/fleet_push.py
+bench-fleet: $(READY) ## what a push costs Fleet, beside a constant answer and plain ASGI; PASS or FAIL per requirement
+	$(BIN)/python -m bench.fleet_push
 
 .PHONY: bench-peers
 bench-peers: $(READY) peers ## the same pushes to Fleet and to an OpenTelemetry Collector (needs Go)
-	$(BIN)/python bench/fleet_vs_collector.py
+	$(BIN)/python -m bench.fleet_vs_collector
 
 .PHONY: bench-echo
-bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per bar
+bench-echo: $(READY) ## Echo's ingest beside a row-by-row reference, one table, PASS or FAIL per requirement
 	$(BIN)/python -m bench.echo_ingest
 
 .PHONY: bench-verdict

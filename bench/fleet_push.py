@@ -1,6 +1,6 @@
 """`make bench-fleet`: what a push costs Fleet, beside a constant answer and plain ASGI, in one run.
 
-Absolute figures depend on the machine and on what else it does; the required bars are ratios inside this run.
+Absolute figures depend on the machine and its load; the requirements are ratios within this run.
 """
 
 import os
@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from grpc_load import closed_loop, open_loop
-from measure import HERE, cpu_s, free_port, load, python, rss_mb, server, write_requests
-from push_bodies import bodies
-
+from bench.grpc_load import closed_loop, open_loop
+from bench.measure import HERE, cpu_s, free_port, load, python, rss_mb, server, write_requests
+from bench.push_bodies import bodies
 from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
 from ingero.contract.push.decode import NodeReport
 from ingero.core.health.threshold import ThresholdPolicy
@@ -30,6 +28,7 @@ TARGET = "/v1/metrics?cluster_id=bench"
 
 
 def fleet_command(http: int, grpc_port: int | None = None) -> list[str]:
+    """Return the command that starts Fleet with OTLP on these ports."""
     others = [
         part
         for name in ("agent", "admin", "health", "metrics", "prometheus")
@@ -42,6 +41,7 @@ def fleet_command(http: int, grpc_port: int | None = None) -> list[str]:
 
 
 def commands() -> dict[str, Any]:
+    """Return the servers to compare: a function from port to command, by name."""
     servers = str(HERE / "push_servers.py")
     return {
         "constant answer": lambda port: python(servers, "constant", str(port)),
@@ -51,7 +51,7 @@ def commands() -> dict[str, Any]:
 
 
 def closed_loops(files: dict[str, Path]) -> dict[tuple[str, str], dict[str, float]]:
-    """In each round every server takes its turn, so that a busy minute hits all alike."""
+    """Load each server once per round, so that a busy minute affects all of them."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for _ in range(ROUNDS):
         for name, command in commands().items():
@@ -68,7 +68,10 @@ def closed_loops(files: dict[str, Path]) -> dict[tuple[str, str], dict[str, floa
 
 
 def least_disturbed(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The round with the least CPU per request: what else the machine does only ever adds. Errors of all rounds."""
+    """Return the round with the least CPU per request, and the errors of all rounds.
+
+    Other load on the machine can only add CPU time.
+    """
     return {
         **min(runs, key=lambda run: run["cpu_us"]),
         "errors": sum(run["errors"] for run in runs),
@@ -76,7 +79,10 @@ def least_disturbed(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def open_loops(files: dict[str, Path]) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """Fixed rates, latency from the scheduled time; the best of the rounds, as noise only adds."""
+    """Send at fixed rates; latency counts from the scheduled time.
+
+    The best round is returned, because other load can only add latency.
+    """
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for _ in range(ROUNDS):
         for name, encoding in (
@@ -98,7 +104,7 @@ def open_loops(files: dict[str, Path]) -> dict[tuple[str, str, int], dict[str, A
 def grpc_runs(
     bodies: list[bytes],
 ) -> tuple[dict[str, Any], dict[tuple[str, str, int], dict[str, Any]]]:
-    """Closed loop, and open loops by rate."""
+    """Return the closed loop over gRPC, and the open loops by rate."""
     http, port = free_port(), free_port()
     address, opened = f"127.0.0.1:{port}", {}
     with server(fleet_command(http, port), port) as pid:
@@ -121,7 +127,10 @@ def grpc_runs(
 
 
 def rss_with_nodes(nodes: int, directory: Path) -> float:
-    """Memory with that many nodes in one cluster, each having pushed twice, JSON bodies (the larger ones)."""
+    """Return the memory of Fleet after `nodes` nodes of one cluster pushed twice, as JSON.
+
+    JSON bodies are the larger ones.
+    """
     _, json_bodies = bodies(nodes, clusters=1)
     file = write_requests(directory / "many.bin", json_bodies, JSON_TYPE, TARGET)
     port = free_port()
@@ -131,7 +140,7 @@ def rss_with_nodes(nodes: int, directory: Path) -> float:
 
 
 def tick_ms(nodes: int) -> float:
-    """One whole tick over a roster of that many active nodes; best of nine."""
+    """Return the time of a tick with `nodes` active nodes, the best of nine."""
     processor = FleetProcessor(ThresholdPolicy(), max_nodes=nodes)
     roster = Roster(nodes)
     for node in range(nodes):
@@ -146,70 +155,92 @@ def tick_ms(nodes: int) -> float:
     return best * 1e3
 
 
-def verdict(name: str, value: float, unit: str, passed: bool, bar: str) -> bool:
-    print(f"  {'PASS' if passed else 'FAIL'}  {name:<58} {value:8.2f} {unit:<3} (required {bar})")
+def check(name: str, value: float, unit: str, passed: bool, required: str) -> bool:
+    """Print whether a requirement is met, and return it."""
+    result = "PASS" if passed else "FAIL"
+    print(f"  {result}  {name:<58} {value:8.2f} {unit:<3} (required {required})")
     return passed
 
 
+def print_machine() -> None:
+    """Print cores, load and the number and length of the rounds."""
+    cores, busy = os.cpu_count(), os.getloadavg()[0]
+    print(f"{cores} cores, load {busy:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n")
+
+
+def write_bodies(directory: Path, target: str) -> dict[str, Path]:
+    """Write 512 pushes as protobuf and as JSON for the load generator."""
+    protobuf, json = bodies(512)
+    return {
+        "protobuf": write_requests(directory / "pb.bin", protobuf, PROTOBUF_TYPE, target),
+        "JSON": write_requests(directory / "json.bin", json, JSON_TYPE, target),
+    }
+
+
+def print_closed(runs: dict[tuple[str, str], dict[str, float]]) -> None:
+    """Print the runs in which each connection waits for its answer."""
+    titles = f"{'server':<18}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}"
+    print(f"{titles}   closed loop, 32 connections")
+    for (name, encoding), run in runs.items():
+        figures = f"{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}"
+        is_grpc = encoding == "gRPC"
+        note = "   (the client is Python, too, and limits the rate)" if is_grpc else ""
+        print(f"{name:<18}{encoding:<10}{figures}{note}")
+
+
+def print_open(runs: dict[tuple[str, str, int], dict[str, Any]]) -> None:
+    """Print the runs at fixed rates."""
+    titles = f"{'server':<18}{'body':<10}{'rate/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>9}"
+    print(f"\n{titles}   open loop, 64 connections")
+    for (name, encoding, rate), run in sorted(runs.items()):
+        figures = f"{run['p50_ms']:>9.3f}{run['p99_ms']:>9.3f}{run['cpu_us']:>9.1f}"
+        is_slow = run["per_s"] < 0.95 * rate
+        note = f"   the client manages {run['per_s']:.0f}/s" if is_slow else ""
+        print(f"{name:<18}{encoding:<10}{rate:>9}{figures}{note}")
+
+
+def check_all(
+    closed: dict[tuple[str, str], dict[str, float]],
+    opened: dict[tuple[str, str, int], dict[str, Any]],
+    memory_mb: float,
+) -> bool:
+    """Check every requirement and return whether all are met."""
+    ours = closed["Fleet", "protobuf"]["cpu_us"]
+    constant = closed["constant answer", "protobuf"]["cpu_us"]
+    asgi = closed["plain ASGI", "protobuf"]["cpu_us"]
+    base_ms = opened["constant answer", "protobuf", 2000]["p99_ms"]
+    tick = tick_ms(100_000)
+    errors = sum(run["errors"] for run in closed.values())
+    results = [
+        check("CPU per protobuf push / constant answer", ours / constant, "x",
+              ours <= 4 * constant, "<= 4"),
+        check("CPU per protobuf push / plain ASGI", ours / asgi, "x", ours <= 0.7 * asgi, "<= 0.7"),
+    ]  # fmt: skip
+    for encoding in ("protobuf", "JSON"):
+        p99 = opened["Fleet", encoding, 2000]["p99_ms"]
+        name = f"p99 at 2,000/s, {encoding} (constant answer {base_ms:.2f} ms)"
+        passed = p99 < 20 or p99 <= 3 * base_ms
+        results.append(check(name, p99, "ms", passed, "< 20 ms or <= 3x constant answer"))
+    results += [
+        check("RSS with 10,000 nodes", memory_mb, "MB", memory_mb < 150, "< 150"),
+        check("tick for 100,000 nodes", tick, "ms", tick < 10, "< 10"),
+        check("errors", errors, "", not errors, "0"),
+    ]
+    return all(results)
+
+
 def main() -> int:
-    print(
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n"
-    )
+    print_machine()
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        protobuf_bodies, json_bodies = bodies(512)
-        files = {
-            "protobuf": write_requests(
-                directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, TARGET
-            ),
-            "JSON": write_requests(directory / "json.bin", json_bodies, JSON_TYPE, TARGET),
-        }
+        files = write_bodies(directory, TARGET)
         closed, opened = closed_loops(files), open_loops(files)
-        over_grpc, opened_grpc = grpc_runs(protobuf_bodies)
-        memory = rss_with_nodes(10_000, directory)
-    print(
-        f"{'server':<18}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}   closed loop, 32 connections"
-    )
-    for (name, encoding), run in sorted(closed.items()):
-        print(
-            f"{name:<18}{encoding:<10}{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}"
-        )
-    print(
-        f"{'Fleet':<18}{'gRPC':<10}{over_grpc['per_s']:>9.0f}{over_grpc['cpu_us']:>9.1f}{over_grpc['rss_mb']:>8.0f}"
-        "   (the client is Python too and sets the pace)"
-    )
-    print(
-        f"\n{'server':<18}{'body':<10}{'rate/s':>9}{'p50 ms':>9}{'p99 ms':>9}{'CPU us':>9}   open loop, 64 connections"
-    )
-    for (name, encoding, rate), run in sorted((opened | opened_grpc).items()):
-        slow = f"   the client manages {run['per_s']:.0f}/s" if run["per_s"] < 0.95 * rate else ""
-        print(
-            f"{name:<18}{encoding:<10}{rate:>9}{run['p50_ms']:>9.3f}{run['p99_ms']:>9.3f}{run['cpu_us']:>9.1f}{slow}"
-        )
+        over_grpc, opened_grpc = grpc_runs(bodies(512)[0])
+        memory_mb = rss_with_nodes(10_000, directory)
+    print_closed(dict(sorted(closed.items())) | {("Fleet", "gRPC"): over_grpc})
+    print_open(opened | opened_grpc)
     print()
-    ours, null = (
-        closed["Fleet", "protobuf"]["cpu_us"],
-        closed["constant answer", "protobuf"]["cpu_us"],
-    )
-    asgi = closed["plain ASGI", "protobuf"]["cpu_us"]
-    null_p99 = opened["constant answer", "protobuf", 2000]["p99_ms"]
-    tick = tick_ms(100_000)
-    results = [
-        verdict("CPU per protobuf push / constant answer", ours / null, "x", ours <= 4 * null, "<= 4"),
-        verdict("CPU per protobuf push / plain ASGI", ours / asgi, "x", ours <= 0.7 * asgi, "<= 0.7"),
-        *(
-            verdict(
-                f"p99 at 2,000/s, {encoding} (constant answer {null_p99:.2f} ms)", p99, "ms",
-                p99 < 20 or p99 <= 3 * null_p99, "< 20 ms or <= 3x constant answer",
-            )
-            for encoding, p99 in ((name, opened["Fleet", name, 2000]["p99_ms"]) for name in files)
-        ),
-        verdict("RSS with 10,000 nodes", memory, "MB", memory < 150, "< 150"),
-        verdict("tick for 100,000 nodes", tick, "ms", tick < 10, "< 10"),
-        verdict("errors", sum(run["errors"] for run in closed.values()), "", not any(
-            run["errors"] for run in closed.values()), "0"),
-    ]  # fmt: skip
-    return 0 if all(results) else 1
+    return 0 if check_all(closed, opened, memory_mb) else 1
 
 
 if __name__ == "__main__":

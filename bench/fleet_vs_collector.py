@@ -1,7 +1,8 @@
-"""`make bench-peers`: the same pushes to Fleet and to an OpenTelemetry Collector with a nop exporter, in the same run.
+"""`make bench-peers`: the same pushes to Fleet and to an OpenTelemetry Collector, in one run.
 
-The Collector decodes and throws away; Fleet decodes, keeps a roster, serves thresholds and keeps bodies for scraping.
-Both count what they do: the Collector with its default telemetry. The row without telemetry is there to see its share.
+The Collector decodes and discards (nop exporter); Fleet decodes, keeps a roster, serves thresholds
+and keeps bodies for scraping. Both count what they do, the Collector with its default telemetry.
+The row without telemetry shows what telemetry costs.
 """
 
 import os
@@ -11,12 +12,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from fleet_push import ROUNDS, SECONDS, fleet_command, least_disturbed, verdict
-from measure import free_port, load, rss_mb, server, write_requests
-from push_bodies import bodies
-
-from ingero.contract.names import JSON_TYPE, PROTOBUF_TYPE
+from bench.fleet_push import (
+    ROUNDS,
+    SECONDS,
+    check,
+    fleet_command,
+    least_disturbed,
+    print_machine,
+    write_bodies,
+)
+from bench.measure import free_port, load, rss_mb, server
 
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
 CONFIG = """
@@ -52,6 +57,7 @@ TELEMETRY = {
 
 
 def start(name: str, port: int, directory: Path) -> list[str]:
+    """Return the command that starts a server on this port."""
     if name == "Fleet":
         return fleet_command(port)
     config = directory / "collector.yaml"
@@ -59,44 +65,40 @@ def start(name: str, port: int, directory: Path) -> list[str]:
     return [str(PEERS / "otelcol"), "--config", str(config)]
 
 
+def measure(directory: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Load each server once per round; return its runs by server and encoding."""
+    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    files = write_bodies(directory, "/v1/metrics")
+    for _ in range(ROUNDS):
+        for name in (*TELEMETRY, "Fleet"):
+            port = free_port()
+            with server(start(name, port, directory), port, {"GOMAXPROCS": "1"}) as pid:
+                for encoding, file in files.items():
+                    load(port, pid, file, 0, 0.5, 16)
+                    run = load(port, pid, file, 0, SECONDS, 32)
+                    runs.setdefault((name, encoding), []).append({**run, "rss_mb": rss_mb(pid)})
+    return runs
+
+
 def main() -> int:
     if not (PEERS / "otelcol").exists():
         print(f"no Collector in {PEERS}; `make peers` builds it (needs Go)")
         return 1
-    print(
-        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {ROUNDS} rounds of {SECONDS:g} s each\n"
-    )
-    runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    print_machine()
     with tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        protobuf_bodies, json_bodies = bodies(512)
-        files = {
-            "protobuf": write_requests(
-                directory / "pb.bin", protobuf_bodies, PROTOBUF_TYPE, "/v1/metrics"
-            ),
-            "JSON": write_requests(directory / "json.bin", json_bodies, JSON_TYPE, "/v1/metrics"),
-        }
-        for _ in range(ROUNDS):
-            for name in (*TELEMETRY, "Fleet"):
-                port = free_port()
-                with server(start(name, port, directory), port, {"GOMAXPROCS": "1"}) as pid:
-                    for encoding, file in files.items():
-                        load(port, pid, file, 0, 0.5, 16)
-                        run = load(port, pid, file, 0, SECONDS, 32)
-                        runs.setdefault((name, encoding), []).append({**run, "rss_mb": rss_mb(pid)})
-    found = {who: least_disturbed(taken) for who, taken in runs.items()}
+        runs = measure(Path(folder))
     print(f"{'server':<17}{'body':<10}{'req/s':>9}{'CPU us':>9}{'RSS MB':>8}{'errors':>8}")
-    for (name, encoding), run in sorted(found.items()):
-        print(
-            f"{name:<17}{encoding:<10}{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}{run['errors']:>8.0f}"
-        )
+    for (name, encoding), rounds in sorted(runs.items()):
+        run = least_disturbed(rounds)
+        figures = f"{run['per_s']:>9.0f}{run['cpu_us']:>9.1f}{run['rss_mb']:>8.0f}"
+        print(f"{name:<17}{encoding:<10}{figures}{run['errors']:>8.0f}")
     print()
     passed = True
     for encoding, least in (("protobuf", 3.0), ("JSON", 2.0)):
-        rounds = zip(runs["Collector", encoding], runs["Fleet", encoding], strict=True)
-        ratio = statistics.median(theirs["cpu_us"] / ours["cpu_us"] for theirs, ours in rounds)
+        pairs = zip(runs["Collector", encoding], runs["Fleet", encoding], strict=True)
+        ratio = statistics.median(theirs["cpu_us"] / ours["cpu_us"] for theirs, ours in pairs)
         name = f"{encoding}: Collector's CPU per push / Fleet's, median of rounds"
-        passed &= verdict(name, ratio, "x", ratio >= least, f">= {least:g}")
+        passed &= check(name, ratio, "x", ratio >= least, f">= {least:g}")
     return 0 if passed else 1
 
 

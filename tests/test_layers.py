@@ -50,13 +50,6 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50
 MAX_FOLDER_MODULES = 20
 MAX_COLUMNS = 100
-STILL_LONG = {  # became long when lines became 100 columns wide; each is split by the owner of its room
-    "core/blame/records.py",
-    "core/blame/hang.py",
-    "core/blame/heatmap.py",
-    "importers/steps.py",
-    "bench/fleet_push.py",
-}
 MODULES = sorted(SOURCE.rglob("*.py"))
 COMPILED = sorted(SOURCE.rglob("*.p[xy][xid]"))
 BENCHES = sorted((ROOT / "bench").rglob("*.py"))
@@ -103,8 +96,7 @@ def test_module_keeps_its_layer_and_size(module: Path) -> None:
         assert text == "", "packages are namespaces; import from the module that owns the name"
     else:
         assert ast.get_docstring(tree), "the docstring says which noun this file is about"
-    if str(module.relative_to(SOURCE)) not in STILL_LONG:
-        check_size(text, tree)
+    check_size(text, tree)
 
 
 def check_layer(own: str, names: set[str]) -> None:
@@ -183,8 +175,7 @@ def test_groups_of_the_agent_import_downwards_only() -> None:
 
 @pytest.mark.parametrize("module", BENCHES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_benchmarks_keep_the_same_sizes(module: Path) -> None:
-    if str(module.relative_to(ROOT)) not in STILL_LONG:
-        check_size(module.read_text(), ast.parse(module.read_text()))
+    check_size(module.read_text(), ast.parse(module.read_text()))
 
 
 def check_size(text: str, tree: ast.AST) -> None:

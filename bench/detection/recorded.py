@@ -8,8 +8,9 @@ from tests.support.recorded_jobs import Job, record
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer
-from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress, blame_hang
+from ingero.core.blame.hang import blame_hang
 from ingero.core.blame.records import blame_records
+from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 from ingero.core.collectives.columns import from_records
 
 Truth = tuple[set[int], bool]  # ranks to blame; whether "not sure" belongs to the answer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingero.contract.collective import CollectiveRecord, CollectiveSource
-from ingero.core.blame.hang import ProcessGroup, RankProgress
 from ingero.core.blame.step_trace import StepTrace
+from ingero.core.blame.wait_graph import ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
 from ingero.importers.collectives_csv import read_csv
 from ingero.importers.flight_recorder import read_dump

@@ -23,7 +23,7 @@ from ingero.contract.collective import (
     canonical_op,
     checked,
 )
-from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress
+from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 from ingero.errors import ForeignFile, MalformedInput
 
 MAX_ENTRIES = 2_000_000

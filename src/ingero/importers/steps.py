@@ -1,6 +1,7 @@
-"""Reads step traces: one Parquet row per operation of one worker in one step."""
+"""Read step traces: one Parquet row per operation of one worker in one step."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,32 @@ from ingero.core.blame.step_trace import Node, StepTrace
 from ingero.errors import MalformedInput, TooLarge, Unavailable
 
 MAX_ROWS = 20_000_000
-MAX_CELLS = (
-    2 * MAX_ROWS
-)  # all run one schedule: more room than rows means that the columns are something else
+# All workers run one schedule, so a table much larger than its rows has columns of another meaning.
+MAX_CELLS = 2 * MAX_ROWS
 REQUIRED = ("dp_rank", "stage", "rank", "step", "optype", "start_ts", "duration", "seq_id")
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a trace, one value per operation; `optype` numbers the `labels`."""
+
+    replica: Ints
+    stage: Ints
+    rank: Ints
+    step: Ints
+    seq: Ints
+    chunk: Ints
+    place: Ints
+    optype: Ints
+    labels: list[str]
+    start_s: NDArray[np.float64]
+    duration_s: NDArray[np.float64]
 
 
 def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
-    """The trace of one job; `world_size` counts GPUs where a worker is a group of them."""
+    """Read the trace of one job; `world_size` counts GPUs where a worker is a group of them."""
     table = _read_table(path)
     missing = [name for name in REQUIRED if name not in table.column_names]
     if missing:
@@ -28,33 +47,8 @@ def read_steps(path: Path, world_size: int | None = None) -> StepTrace:
     if table.num_rows > MAX_ROWS:
         raise TooLarge(f"{path}: {table.num_rows} operations, at most {MAX_ROWS}; cut it by step")
     if not table.num_rows:
-        raise MalformedInput(f"{path}: holds no operation")
-    ints = {
-        name: _ints(path, table, name) for name in ("dp_rank", "stage", "rank", "step", "seq_id")
-    }
-    ints["chunk"] = (
-        _ints(path, table, "mc")
-        if "mc" in table.column_names
-        else np.zeros(table.num_rows, np.int64)
-    )
-    ints["place"] = _ints(path, table, "gmc") if "gmc" in table.column_names else ints["stage"]
-    optype = table.column("optype").combine_chunks()
-    names = optype.to_pylist() if not hasattr(optype, "dictionary") else None
-    if names is None:
-        labels = [str(x) for x in optype.dictionary.to_pylist()]
-        codes = optype.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    else:
-        found, codes = np.unique(np.array([str(x) for x in names]), return_inverse=True)
-        labels = [str(x) for x in found]
-    times = {
-        name: table.column(name).to_numpy().astype(np.float64) for name in ("start_ts", "duration")
-    }
-    for name, column in times.items():
-        if not np.isfinite(column).all():
-            raise MalformedInput(
-                f"{path}: column {name!r} holds a value that is no time, in row {int(np.argmin(np.isfinite(column)))}"
-            )
-    return _assemble(path, ints, codes, labels, times, world_size)
+        raise MalformedInput(f"{path}: contains no operation")
+    return _assemble(path, _columns(path, table), world_size)
 
 
 def _read_table(path: Path) -> Any:  # pyarrow has no types
@@ -71,73 +65,100 @@ def _read_table(path: Path) -> Any:  # pyarrow has no types
         raise MalformedInput(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _ints(path: Path, table: Any, name: str) -> NDArray[np.int64]:
+def _columns(path: Path, table: Any) -> _Columns:
+    stage = _ints(path, table, "stage")
+    has_chunk, has_place = "mc" in table.column_names, "gmc" in table.column_names
+    optype, labels = _optypes(table.column("optype").combine_chunks())
+    return _Columns(
+        replica=_ints(path, table, "dp_rank"),
+        stage=stage,
+        rank=_ints(path, table, "rank"),
+        step=_ints(path, table, "step"),
+        seq=_ints(path, table, "seq_id"),
+        chunk=_ints(path, table, "mc") if has_chunk else np.zeros(table.num_rows, np.int64),
+        place=_ints(path, table, "gmc") if has_place else stage,
+        optype=optype,
+        labels=labels,
+        start_s=_seconds(path, table, "start_ts"),
+        duration_s=_seconds(path, table, "duration"),
+    )
+
+
+def _ints(path: Path, table: Any, name: str) -> Ints:
     column = table.column(name)
     if column.null_count:
         raise MalformedInput(f"{path}: column {name!r} has {column.null_count} empty values")
-    values: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+    values: Ints = column.to_numpy().astype(np.int64)
     return values
 
 
-def _assemble(
-    path: Path,
-    ints: dict[str, NDArray[np.int64]],
-    codes: NDArray[np.int64],
-    labels: list[str],
-    times: dict[str, NDArray[np.float64]],
-    world_size: int | None,
-) -> StepTrace:
-    """Rows to arrays over replica × step; steps in which some operation is absent are left out and counted."""
-    replicas, replica = np.unique(ints["dp_rank"], return_inverse=True)
-    stages, stage = np.unique(ints["stage"], return_inverse=True)
-    steps, step = np.unique(ints["step"], return_inverse=True)
-    key = np.stack([stage, codes, ints["seq_id"]])
-    columns, first, node = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    node = node.reshape(-1)
-    shape = (columns.shape[1], len(replicas), len(steps))
+def _seconds(path: Path, table: Any, name: str) -> NDArray[np.float64]:
+    values: NDArray[np.float64] = table.column(name).to_numpy().astype(np.float64)
+    if not np.isfinite(values).all():
+        row = int(np.argmin(np.isfinite(values)))
+        raise MalformedInput(f"{path}: column {name!r} has a value that is not a time in row {row}")
+    return values
+
+
+def _optypes(column: Any) -> tuple[Ints, list[str]]:
+    """Return operation types as codes, and the label of each code."""
+    if hasattr(column, "dictionary"):
+        labels = [str(label) for label in column.dictionary.to_pylist()]
+        return column.indices.to_numpy(zero_copy_only=False).astype(np.int64), labels
+    names = np.array([str(name) for name in column.to_pylist()])
+    found, codes = np.unique(names, return_inverse=True)
+    return codes, [str(label) for label in found]
+
+
+def _assemble(path: Path, columns: _Columns, world_size: int | None) -> StepTrace:
+    """Turn rows into arrays over replica × step; incomplete steps are dropped and counted."""
+    replicas, replica = np.unique(columns.replica, return_inverse=True)
+    stages, stage = np.unique(columns.stage, return_inverse=True)
+    steps, step = np.unique(columns.step, return_inverse=True)
+    key = np.stack([stage, columns.optype, columns.seq])
+    found, first, node = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    shape = (found.shape[1], len(replicas), len(steps))
     if math.prod(shape) > MAX_CELLS:
-        raise TooLarge(
-            f"{path}: {shape[0]} operations × {shape[1]} replicas × {shape[2]} steps; cut it by step"
-        )
-    start = np.full(shape, np.nan)
-    duration = np.full(shape, np.nan)
-    start[node, replica, step] = times["start_ts"]
-    duration[node, replica, step] = times["duration"]
-    # an operation that most steps lack is no part of the schedule
-    common = np.isfinite(duration).mean(axis=(1, 2)) > 0.5
-    start, duration, first = start[common], duration[common], first[common]
-    whole = np.isfinite(duration).all(axis=(0, 1))
-    if not whole.any():
+        sizes = f"{shape[0]} operations × {shape[1]} replicas × {shape[2]} steps"
+        raise TooLarge(f"{path}: {sizes}; cut it by step")
+    start, duration = np.full(shape, np.nan), np.full(shape, np.nan)
+    start[node.reshape(-1), replica, step] = columns.start_s
+    duration[node.reshape(-1), replica, step] = columns.duration_s
+    # An operation that most steps lack is not part of the schedule.
+    is_common = np.isfinite(duration).mean(axis=(1, 2)) > 0.5
+    start, duration, first = start[is_common], duration[is_common], first[is_common]
+    is_whole = np.isfinite(duration).all(axis=(0, 1))
+    if not is_whole.any():
         raise MalformedInput(
-            f"{path}: no step has every operation of every worker; the trace has holes everywhere"
+            f"{path}: every step lacks an operation of some worker, so no step can be compared"
         )
     ranks = np.full((len(replicas), len(stages)), -1, np.int64)
-    ranks[replica, stage] = ints["rank"]
-    nodes = tuple(
-        Node(
-            int(stage[i]),
-            labels[codes[i]],
-            int(ints["seq_id"][i]),
-            int(ints["chunk"][i]),
-            int(ints["place"][i]),
-        )
-        for i in first
-    )
-    start, duration = start[:, :, whole], duration[:, :, whole]
+    ranks[replica, stage] = columns.rank
+    start, duration = start[:, :, is_whole], duration[:, :, is_whole]
     start -= start.min(axis=(0, 1))
     return StepTrace(
-        nodes,
+        tuple(_node(columns, int(stage[row]), row) for row in first.tolist()),
         start,
         duration,
-        tuple(int(s) for s in steps[whole]),
+        tuple(int(s) for s in steps[is_whole]),
         ranks,
         world_size or _guess_world(ranks),
-        int((~whole).sum()),
+        int((~is_whole).sum()),
     )
 
 
-def _guess_world(ranks: NDArray[np.int64]) -> int:
-    """Workers are numbered by their first GPU: the stride between them is the GPUs of one."""
+def _node(columns: _Columns, stage: int, row: int) -> Node:
+    return Node(
+        stage=stage,
+        optype=columns.labels[columns.optype[row]],
+        seq=int(columns.seq[row]),
+        chunk=int(columns.chunk[row]),
+        place=int(columns.place[row]),
+    )
+
+
+def _guess_world(ranks: Ints) -> int:
+    """Return the number of GPUs: workers are numbered by their first GPU."""
     flat = np.unique(ranks)
     stride = int(np.gcd.reduce(np.diff(flat))) if len(flat) > 1 else 1
     return int(flat[-1]) + stride

@@ -6,7 +6,8 @@ import pytest
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer
-from ingero.core.blame.hang import Pending, ProcessGroup, RankProgress, blame_hang
+from ingero.core.blame.hang import blame_hang
+from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 
 TP, DP = 2, 4
 WORLD = TP * DP
@@ -93,7 +94,7 @@ def test_two_ranks_without_dump_are_both_named_with_what_would_tell() -> None:
     assert [c.rank for c in answer.culprits] == [3, 6]
     assert (
         answer.not_sure
-        == "ranks 3, 6 left no dump: their dumps would tell which of them stopped first"
+        == "ranks 3, 6 left no dump: their dumps would show which of them stopped first"
     )
 
 

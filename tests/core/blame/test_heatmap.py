@@ -7,7 +7,8 @@ import pytest
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import Answer, Culprit, Heat
-from ingero.core.blame.heatmap import MAX_COLUMNS, MAX_ROWS, draw, to_svg
+from ingero.core.blame.drawing import to_svg
+from ingero.core.blame.heatmap import MAX_COLUMNS, MAX_ROWS, draw
 
 
 def _answer(workers: int, steps: int) -> Answer:

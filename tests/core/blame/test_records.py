@@ -116,7 +116,7 @@ def test_missing_ranks_do_not_hide_the_culprit(without: tuple[int, ...]) -> None
 def test_a_culprit_without_records_is_not_replaced_by_its_victim() -> None:
     answer = _ask(Job(slow_gpu={6: 0.05}), without=(6,))
     assert answer.culprits == ()
-    assert answer.not_sure is not None and answer.not_sure.startswith("everyone waits")
+    assert answer.not_sure is not None and answer.not_sure.startswith("all ranks wait")
 
 
 def test_order_of_records_does_not_matter() -> None:
@@ -200,7 +200,7 @@ def test_records_read_twice_count_once(exact_ends: bool) -> None:
     assert [c.rank for c in again.culprits] == [2]
     assert (again.culprits, again.loss_s) == (once.culprits, once.loss_s)
     assert again.notes == (
-        f"{len(rows)} records were there before, in this file or another, and count once",
+        f"{len(rows)} records are repeated, in one file or several, and count once",
     )
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from ingero.core.blame.answer import Answer
-from ingero.core.blame.heatmap import PAPER, Drawing, draw, to_svg
+from ingero.core.blame.drawing import PAPER, Drawing, to_svg
+from ingero.core.blame.heatmap import draw
 from ingero.errors import ConfigError, Unavailable
 
 PLAIN = str.maketrans(

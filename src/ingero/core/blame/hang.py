@@ -1,326 +1,131 @@
-"""Who a hang is waiting for: the wait graph of a stopped job, read from what each rank enqueued and completed.
+"""Blame of a stopped job: the ranks that everybody else waits for.
 
-A rank waits for the members that have not enqueued the operation it is stuck in, and for those whose GPU is still stuck
-in an earlier one. Following the waits ends at ranks that wait for nobody: the host that stopped enqueueing although
-everything it had asked for is done, or the GPU that does not complete what its peers completed long ago.
+Following the wait graph ends at ranks that wait for nobody: a host that stopped enqueueing although
+everything it had enqueued is done, or a GPU that does not complete what its peers completed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ingero.contract.verdict import CauseClass
 from ingero.core.blame.answer import NEXT_STEPS, Answer, Culprit
+from ingero.core.blame.wait_graph import (
+    NEVER_ENQUEUED,
+    NOT_STARTED,
+    ProcessGroup,
+    RankProgress,
+    StoppedJob,
+    Wait,
+    find_absent,
+    find_hosts_behind,
+    find_lagging_gpus,
+    find_mismatched,
+    find_older_dumps,
+    find_waits,
+    first_pending,
+    is_clearly_stuck,
+)
 
-NOT_STARTED = "enqueued it, but its GPU never started it"
-BROADCASTS = frozenset(
-    {"Broadcast", "Reduce", "Scatter", "Gather"}
-)  # their root may leave before the others arrive
-CLEAR_AGE = 1.5  # an operation pending this many times longer than any that completed is stuck
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """An operation that was enqueued and not seen to complete. `peer` is the other rank of a send or receive."""
-
-    group: str
-    seq: int
-    op: str
-    shape: str
-    peer: int | None
-    created_ns: int
-    is_started: bool | None = None  # on the GPU; None where the dump cannot tell
-
-
-@dataclass(frozen=True, slots=True)
-class RankProgress:
-    """How far one rank came, per process group: the last sequence numbers enqueued and completed."""
-
-    rank: int
-    enqueued: Mapping[str, int]
-    completed: Mapping[str, int]
-    pending: tuple[Pending, ...]
-    last_ns: int
-    longest_completed_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessGroup:
-    """A communicator as the framework knows it; `members` are global ranks."""
-
-    name: str
-    desc: str
-    members: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        ranks = ", ".join(str(r) for r in self.members[:8]) + (
-            ", …" if len(self.members) > 8 else ""
-        )
-        return f"{self.desc or 'group ' + self.name} [{ranks}]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    waiter: int
-    on: int
-    op: Pending
-    why: str
+# Each culprit's detail begins with one of these mechanisms.
+GPU_ERROR, GPU_STUCK, HOST_LOCK = "gpu_error", "gpu_stuck", "host_lock"
+MISMATCH, NO_DUMP, UNKNOWN = "mismatch", "no_dump", "unknown"
+NEXT_STEP: Final = {
+    GPU_ERROR: "read Xid and ECC errors of that GPU (dmesg, `nvidia-smi -q -d ECC`) "
+    "and drain the node",
+    GPU_STUCK: "see what that GPU is running (`nvidia-smi`, cuda-gdb) "
+    "and read its Xid errors before killing the job",
+    HOST_LOCK: "get the stack of that process before it is killed (`py-spy dump --pid`): "
+    "lock, GIL or I/O",
+    MISMATCH: "compare the code path of that rank at this call: "
+    "a branch depends on the rank or its data",
+    NO_DUMP: "check whether that process is alive and reachable; "
+    "the kernel log of its node shows why it ended",
+}
+MOST_LISTED = 16
 
 
 def blame_hang(
     ranks: Sequence[RankProgress], groups: Mapping[str, ProcessGroup], world: int, timed: bool
 ) -> Answer | None:
-    """The ranks a stopped job waits for; None when nothing is stuck. `timed` says completed history is in the dumps."""
-    by_rank = {r.rank: r for r in ranks}
-    if not any(r.pending for r in ranks):
+    """Name the ranks a stopped job waits for; None when nothing is stuck.
+
+    `timed` says that the dumps contain completed operations with their times.
+    """
+    if not any(r.pending for r in ranks) or (timed and not is_clearly_stuck(ranks)):
         return None
-    waits = _waits(by_rank, groups)
-    lagging = _gpu_lagging(by_rank, groups)
-    mismatched = _mismatched(by_rank, groups)
-    stale = _older_dumps(by_rank, groups)
-    if timed and not _clearly_stuck(ranks):
-        return None
-    absent = _absent(by_rank, waits)
-    culprits = _culprits(by_rank, groups, waits, lagging, mismatched, absent)
-    evidence = _evidence(by_rank, groups, waits, culprits)
-    not_sure = _not_sure(culprits, absent)
-    if stale:
-        evidence.append(
-            f"the dumps of ranks {_list(stale)} are older than their peers': their state may have moved on"
-        )
+    job = StoppedJob({r.rank: r for r in ranks}, groups)
+    waits = find_waits(job)
+    absent = find_absent(job, waits)
+    culprits = _culprits(job, waits, absent)
     return Answer(
         source="flight recorder (stopped job)",
         culprits=tuple(culprits),
         cause=CauseClass.HANG if culprits else CauseClass.NETWORK,
-        not_sure=not_sure,
-        evidence=tuple(evidence),
-        notes=_notes(by_rank, world),
+        not_sure=_not_sure(culprits, absent),
+        evidence=tuple(_evidence(job, waits, culprits)),
+        notes=_notes(job, world),
         gpus=world,
     )
 
 
-def _waits(by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]) -> list[_Wait]:
-    waits = []
-    for rank in by_rank.values():
-        for op in _fronts(rank):
-            members = (op.peer,) if op.peer is not None else groups[op.group].members
-            for other in members:
-                if other != rank.rank:
-                    why = _why(by_rank.get(other), op)
-                    if why:
-                        waits.append(_Wait(rank.rank, other, op, why))
-    return waits
-
-
-def _fronts(rank: RankProgress) -> list[Pending]:
-    """The first pending operation of each group: later ones only wait behind it."""
-    fronts: dict[str, Pending] = {}
-    for op in rank.pending:
-        fronts.setdefault(op.group if op.peer is None else f"{op.group} {op.op} {op.peer}", op)
-    return list(fronts.values())
-
-
-def _why(other: RankProgress | None, op: Pending) -> str:
-    if other is None:
-        return "left no dump"
-    if op.peer is not None:
-        blocked = any(p.peer is None for p in other.pending) or not any(
-            p.group == op.group for p in other.pending
-        )
-        return "has not answered" if blocked else ""
-    if other.enqueued.get(op.group, -1) < op.seq:
-        return "never enqueued it"
-    own = [p for p in other.pending if p.peer is None]
-    if (
-        own
-        and (own[0].group, own[0].seq) != (op.group, op.seq)
-        and other.completed.get(op.group, -1) < op.seq
-    ):
-        earlier = own[0].created_ns < next(
-            (p.created_ns for p in own if p.group == op.group and p.seq == op.seq), 0
-        )
-        return "is stuck before it" if earlier else ""
-    same = next((p for p in own if (p.group, p.seq) == (op.group, op.seq)), None)
-    return NOT_STARTED if same and op.is_started and same.is_started is False else ""
-
-
-def _gpu_lagging(
-    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
-) -> dict[int, Pending]:
-    """Ranks that do not complete what peers completed: the kernel ran with them, yet their GPU reports nothing.
-
-    The completion of a synchronising operation on a peer proves that this rank's part was done.
-    """
-    lagging: dict[int, Pending] = {}
-    for rank in by_rank.values():
-        for op in rank.pending:
-            if op.peer is not None or op.op in BROADCASTS:
-                continue
-            peers = [
-                by_rank[m] for m in groups[op.group].members if m in by_rank and m != rank.rank
-            ]
-            ahead = [p for p in peers if p.completed.get(op.group, -1) >= op.seq]
-            if ahead and all(
-                p.completed.get(op.group, -1) <= rank.enqueued.get(op.group, -1) for p in ahead
-            ):
-                lagging.setdefault(rank.rank, op)
-    return lagging
-
-
-def _mismatched(
-    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
-) -> dict[int, str]:
-    """Ranks that called another operation, or another size, than the others at the same sequence number."""
-    calls: dict[tuple[str, int], dict[int, str]] = {}
-    for rank in by_rank.values():
-        for op in rank.pending:
-            if op.peer is None:
-                calls.setdefault((op.group, op.seq), {})[rank.rank] = f"{op.op} {op.shape}".strip()
-    odd: dict[int, str] = {}
-    for (group, seq), by in calls.items():
-        common, count = Counter(by.values()).most_common(1)[0]
-        if (
-            len(by) > 1
-            and count < len(by)
-            and not common.startswith("AllToAll")
-            and count * 2 > len(by)
-        ):
-            for caller, call in by.items():
-                if call != common:
-                    odd.setdefault(
-                        caller,
-                        f"called {call} where the others called {common} ({groups[group].label}, seq {seq})",
-                    )
-    return odd
-
-
-def _older_dumps(
-    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
-) -> list[int]:
-    """Ranks whose peers completed operations that, by their dump, they had not even enqueued."""
-    older = set()
-    # sends have their own count
-    mixed = {op.group for r in by_rank.values() for op in r.pending if op.peer is not None}
-    for rank in by_rank.values():
-        for group, last in rank.enqueued.items():
-            members = groups[group].members if group in groups and group not in mixed else ()
-            if any(
-                by_rank[m].completed.get(group, -1) > last
-                for m in members
-                if m in by_rank and m != rank.rank
-            ):
-                older.add(rank.rank)
-    return sorted(older)
-
-
-def _clearly_stuck(ranks: Iterable[RankProgress]) -> bool:
-    """With history at hand: something is pending for longer than anything that completed ever took."""
-    for rank in ranks:
-        for op in rank.pending:
-            age = rank.last_ns - op.created_ns
-            if rank.longest_completed_ns is None or age > CLEAR_AGE * rank.longest_completed_ns:
-                return True
-    return False
-
-
-def _culprits(
-    by_rank: Mapping[int, RankProgress],
-    groups: Mapping[str, ProcessGroup],
-    waits: Sequence[_Wait],
-    lagging: Mapping[int, Pending],
-    mismatched: Mapping[int, str],
-    absent: Sequence[int],
-) -> list[Culprit]:
-    awaited = Counter(w.on for w in waits)
+def _culprits(job: StoppedJob, waits: Sequence[Wait], absent: Sequence[int]) -> list[Culprit]:
+    """Return the ranks with a clear signature, else those at the end of the chain of waits."""
     found: list[Culprit] = []
+    lagging = find_lagging_gpus(job)
     for rank, op in lagging.items():
         text = (
-            f"GPU error: {_op(op, groups)} completed on its peers, not here, "
-            f"while the host went on to enqueue {len(by_rank[rank].pending)} operations"
+            f"GPU error: {job.describe(op)} completed on its peers, not here, while the host "
+            f"went on to enqueue {len(job.by_rank[rank].pending)} operations"
         )
-        found.append(_culprit(rank, 0.95, text, "gpu_error", _op(op, groups)))
-    for rank, text in mismatched.items():
+        found.append(_culprit(rank, 0.95, GPU_ERROR, text, job.describe(op)))
+    for rank, text in find_mismatched(job).items():
         if rank not in lagging:
-            found.append(_culprit(rank, 0.9, f"mismatched call: {text}", "mismatch", None))
-    for rank in sorted(set(awaited) & set(by_rank)):
-        missed = [w for w in waits if w.on == rank and w.why == "never enqueued it"]
-        if missed and not by_rank[rank].pending:
-            text = f"host stopped: all it enqueued is done, it never enqueued {_op(missed[0].op, groups)}"
-            found.append(_culprit(rank, 0.95, text, "host_lock", _op(missed[0].op, groups)))
+            found.append(_culprit(rank, 0.9, MISMATCH, f"mismatched call: {text}"))
+    for rank in sorted({w.on for w in waits} & set(job.by_rank)):
+        missed = [w.op for w in waits if w.on == rank and w.why == NEVER_ENQUEUED]
+        if missed and not job.by_rank[rank].pending:
+            what = job.describe(missed[0])
+            text = f"host stopped: all it enqueued is done, it never enqueued {what}"
+            found.append(_culprit(rank, 0.95, HOST_LOCK, text, what))
     named = {c.rank for c in found}
-    for rank, op in _hosts_behind(by_rank, groups).items():
+    for rank, op in find_hosts_behind(job).items():
         if rank not in named:
-            text = f"host stopped too: peers stuck in the same {_op(op, groups)} enqueued more, it did not"
-            found.append(_culprit(rank, 0.75, text, "host_lock", _op(op, groups)))
-    if not found:
-        found = _end_of_chain(by_rank, groups, waits, absent)
+            what = job.describe(op)
+            text = f"host stopped too: peers stuck in the same {what} enqueued more, it did not"
+            found.append(_culprit(rank, 0.75, HOST_LOCK, text, what))
+    found = found or _end_of_chain(job, waits) or _absent_culprits(job, waits, absent)
     return sorted(found, key=lambda c: c.rank if c.rank is not None else -1)
 
 
-def _hosts_behind(
-    by_rank: Mapping[int, RankProgress], groups: Mapping[str, ProcessGroup]
-) -> dict[int, Pending]:
-    """Ranks that enqueued less than peers stuck in the very same operation: it did not hold those hosts up."""
-    behind: dict[int, Pending] = {}
-    for rank in by_rank.values():
-        op = rank.pending[0] if rank.pending else None
-        if op is None or op.peer is not None:
-            continue
-        here = [
-            by_rank[m]
-            for m in groups[op.group].members
-            if m in by_rank and m != rank.rank and by_rank[m].pending
-        ]
-        same = [p for p in here if (p.pending[0].group, p.pending[0].seq) == (op.group, op.seq)]
-        if len(same) >= 2 and all(_enqueued_more(peer, rank) for peer in same):
-            behind[rank.rank] = op
-    return behind
-
-
-def _enqueued_more(peer: RankProgress, rank: RankProgress) -> bool:
-    shared = [(peer.enqueued[g], last) for g, last in rank.enqueued.items() if g in peer.enqueued]
-    return any(theirs > own for theirs, own in shared) and all(
-        theirs >= own for theirs, own in shared
-    )
-
-
-def _end_of_chain(
-    by_rank: Mapping[int, RankProgress],
-    groups: Mapping[str, ProcessGroup],
-    waits: Sequence[_Wait],
-    absent: Sequence[int],
-) -> list[Culprit]:
-    """Nobody shows a signature: take the ranks that others wait for and that wait for nobody themselves."""
+def _end_of_chain(job: StoppedJob, waits: Sequence[Wait]) -> list[Culprit]:
+    """Return the ranks that others wait for and that wait for nobody themselves."""
     waiting = {w.waiter for w in waits}
     found = []
-    for rank in sorted(({w.on for w in waits} - waiting) & set(by_rank)):
+    for rank in sorted(({w.on for w in waits} - waiting) & set(job.by_rank)):
         wait = next(w for w in waits if w.on == rank)
-        is_stuck = wait.why == NOT_STARTED
-        text = f"others wait for it in {_op(wait.op, groups)}" + (
-            f", it {NOT_STARTED}" if is_stuck else ""
-        )
-        mechanism = "gpu_stuck" if is_stuck else "unknown"
-        found.append(
-            _culprit(rank, 0.9 if is_stuck else 0.7, text, mechanism, _op(wait.op, groups))
-        )
-    if found:
-        return found
-    for rank in absent:
-        op = next(w.op for w in waits if w.on == rank)
-        text = f"left no dump, and {_op(op, groups)} waits for it"
-        found.append(_culprit(rank, round(0.8 / len(absent), 2), text, "no_dump", _op(op, groups)))
+        what = job.describe(wait.op)
+        text = f"others wait for it in {what}"
+        if wait.why == NOT_STARTED:
+            found.append(_culprit(rank, 0.9, GPU_STUCK, f"{text}, it {NOT_STARTED}", what))
+        else:
+            found.append(_culprit(rank, 0.7, UNKNOWN, text, what))
     return found
 
 
-def _absent(by_rank: Mapping[int, RankProgress], waits: Sequence[_Wait]) -> list[int]:
-    """Ranks without a dump that someone waits for in its oldest operation; later ones only queue behind that."""
-    gone = {w.on for w in waits} - set(by_rank)
-    return sorted({w.on for w in waits if w.on in gone and w.op == by_rank[w.waiter].pending[0]})
+def _absent_culprits(
+    job: StoppedJob, waits: Sequence[Wait], absent: Sequence[int]
+) -> list[Culprit]:
+    found = []
+    for rank in absent:
+        what = job.describe(next(w.op for w in waits if w.on == rank))
+        text = f"left no dump, and {what} waits for it"
+        found.append(_culprit(rank, round(0.8 / len(absent), 2), NO_DUMP, text, what))
+    return found
 
 
 def _culprit(
-    rank: int, confidence: float, text: str, mechanism: str, collective: str | None
+    rank: int, confidence: float, mechanism: str, text: str, collective: str | None = None
 ) -> Culprit:
     return Culprit(
         worker=f"rank {rank}",
@@ -329,79 +134,76 @@ def _culprit(
         confidence=confidence,
         collective=collective,
         detail=f"{mechanism}: {text}",
-        next_step=_NEXT.get(mechanism, NEXT_STEPS[CauseClass.HANG]),
+        next_step=NEXT_STEP.get(mechanism, NEXT_STEPS[CauseClass.HANG]),
     )
 
 
-_NEXT = {
-    "gpu_error": "read Xid and ECC errors of that GPU (dmesg, `nvidia-smi -q -d ECC`) and drain the node",
-    "gpu_stuck": "see what that GPU is running (`nvidia-smi`, cuda-gdb) and read its Xid errors before killing the job",
-    "host_lock": "get the stack of that process before it is killed (`py-spy dump --pid`): lock, GIL or I/O",
-    "mismatch": "compare the code path of that rank at this call: a branch depends on the rank or its data",
-    "no_dump": "look whether that process is alive and reachable; its kernel log says why it ended",
-}
-
-
-def _evidence(
-    by_rank: Mapping[int, RankProgress],
-    groups: Mapping[str, ProcessGroup],
-    waits: Sequence[_Wait],
-    culprits: Sequence[Culprit],
-) -> list[str]:
+def _evidence(job: StoppedJob, waits: Sequence[Wait], culprits: Sequence[Culprit]) -> list[str]:
     lines = [f"{c.worker}: {c.detail.split(': ', 1)[1]}" for c in culprits]
     named = {c.rank for c in culprits}
-    direct: dict[str, set[int]] = {}
-    told: set[tuple[int, int]] = set()
+    waiters: dict[str, set[int]] = {}  # by what they wait for
+    counted: set[tuple[int, int]] = set()
     for wait in waits:
-        if wait.on in named and wait.waiter not in named and (wait.waiter, wait.on) not in told:
-            told.add((wait.waiter, wait.on))
-            direct.setdefault(
-                f"{_op(wait.op, groups)} for rank {wait.on}, which {wait.why}", set()
-            ).add(wait.waiter)
-    widest = sorted(direct.items(), key=lambda item: -len(item[1]))[:4]
-    lines += [f"{_ranks(sorted(by))} in {what}" for what, by in widest]
-    victims = {w.waiter for w in waits} - named
-    behind = victims - {r for by in direct.values() for r in by}
+        edge = (wait.waiter, wait.on)
+        if wait.on in named and wait.waiter not in named and edge not in counted:
+            counted.add(edge)
+            what = f"{job.describe(wait.op)} for rank {wait.on}, which {wait.why}"
+            waiters.setdefault(what, set()).add(wait.waiter)
+    most = sorted(waiters.items(), key=lambda item: -len(item[1]))[:4]
+    lines += [f"{_ranks_wait(sorted(ranks))} in {what}" for what, ranks in most]
+    behind = {w.waiter for w in waits} - named - {r for ranks in waiters.values() for r in ranks}
     if behind:
-        lines.append(f"{_ranks(sorted(behind))} behind those")
+        lines.append(f"{_ranks_wait(sorted(behind))} behind those")
     if not waits and not culprits:
-        stuck = Counter(op.op for r in by_rank.values() for op in _fronts(r)[:1]).most_common(1)
+        stuck = [ops[0].op for r in job.by_rank.values() if (ops := first_pending(r))]
+        what = Counter(stuck).most_common(1)[0][0] if stuck else "it"
+        lines.append(f"every rank reached {what} and none completes it: the transfer is stuck")
+    older = find_older_dumps(job)
+    if older:
         lines.append(
-            f"every rank reached {stuck[0][0] if stuck else 'it'} and none completes it: the transfer is stuck"
+            f"the dumps of ranks {_list(older)} are older than their peers': "
+            "these ranks may have moved on since"
         )
     return lines
 
 
 def _not_sure(culprits: Sequence[Culprit], absent: Sequence[int]) -> str | None:
     if not culprits:
-        return "every present rank has arrived and nobody moves: a dead link or a missing rank; NCCL_DEBUG=INFO would tell"
-    if culprits[0].detail.startswith("no_dump") and len(absent) > 1:
-        return f"ranks {_list(list(absent))} left no dump: their dumps would tell which of them stopped first"
-    if absent and not culprits[0].detail.startswith("no_dump"):
-        return f"ranks {_list(list(absent))} left no dump and are waited for too: their dumps would complete the picture"
-    if culprits[0].detail.startswith("unknown"):
-        return "no rank shows a clear signature; a second dump ten seconds later would show who still moves"
+        return (
+            "every present rank has arrived and none continues: a dead link or a missing rank; "
+            "NCCL_DEBUG=INFO would show which"
+        )
+    mechanism = culprits[0].detail.partition(":")[0]
+    if mechanism == NO_DUMP and len(absent) > 1:
+        return (
+            f"ranks {_list(absent)} left no dump: "
+            "their dumps would show which of them stopped first"
+        )
+    if absent and mechanism != NO_DUMP:
+        return (
+            f"ranks {_list(absent)} left no dump and others wait for them, too: "
+            "their dumps would complete the picture"
+        )
+    if mechanism == UNKNOWN:
+        return (
+            "no rank shows a clear signature; "
+            "a second dump ten seconds later would show which ranks still progress"
+        )
     return None
 
 
-def _notes(by_rank: Mapping[int, RankProgress], world: int) -> tuple[str, ...]:
-    missing = sorted(set(range(world)) - set(by_rank))
-    return (
-        (f"partial set: dumps of {len(by_rank)} of {world} ranks; missing {_list(missing)}",)
-        if missing
-        else ()
-    )
+def _notes(job: StoppedJob, world: int) -> tuple[str, ...]:
+    missing = sorted(set(range(world)) - set(job.by_rank))
+    if not missing:
+        return ()
+    present = len(job.by_rank)
+    return (f"partial set: dumps of {present} of {world} ranks; missing {_list(missing)}",)
 
 
-def _op(op: Pending, groups: Mapping[str, ProcessGroup]) -> str:
-    return f"{op.op} seq {op.seq} of {groups[op.group].label}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
+def _ranks_wait(ranks: Sequence[int]) -> str:
     return f"ranks {_list(ranks)} wait" if len(ranks) > 1 else f"rank {ranks[0]} waits"
 
 
 def _list(ranks: Sequence[int]) -> str:
-    return ", ".join(str(r) for r in ranks[:16]) + (
-        f" and {len(ranks) - 16} more" if len(ranks) > 16 else ""
-    )
+    more = f" and {len(ranks) - MOST_LISTED} more" if len(ranks) > MOST_LISTED else ""
+    return ", ".join(str(r) for r in ranks[:MOST_LISTED]) + more

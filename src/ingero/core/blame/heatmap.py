@@ -1,153 +1,110 @@
-"""The picture of an answer: a heat map of own time, worker × step, as plain shapes that SVG and PNG share."""
+"""The heat map of an answer: own time relative to the peers, worker × step."""
 
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingero.core.blame.answer import Answer, Heat
+from ingero.core.blame.drawing import FAINT, Box, Drawing, Label
 from ingero.core.robust import nan_median
 
 MAX_ROWS, MAX_COLUMNS = 64, 150
-TEXT, FAINT, UNKNOWN, PAPER = "#1b1f24", "#656d76", "#d7dade", "#ffffff"
-SLOW = (
-    (255, 247, 236),
-    (253, 187, 132),
-    (227, 74, 51),
-    (127, 0, 0),
-)  # pace of the role … far slower
+UNKNOWN, NAMED = "#d7dade", "#b3210f"
+SLOW = ((255, 247, 236), (253, 187, 132), (227, 74, 51), (127, 0, 0))  # from 1.0 to far slower
 FAST = ((255, 247, 236), (158, 202, 225), (33, 113, 181))
-MIN_SPAN = 0.05  # colours never stretch over less than this excess
+MIN_SPAN = 0.05  # the colours cover at least this much excess
+TOP = 74  # pixels above the first row
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
-    x: float
-    y: float
-    width: float
-    height: float
-    fill: str
-    hint: str = ""
+class _Grid:
+    """The cells to draw and where they are."""
 
+    heat: Heat
+    rows: list[int]  # of `heat`
+    values: NDArray[np.float64]  # as [row of `heat`, column shown]
+    starts: list[int]  # the column of `heat` at which each column shown begins
+    left: float
+    cell_w: int
+    cell_h: int
+    span: float  # excess with the darkest colour
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    x: float
-    y: float
-    text: str
-    size: int = 12
-    anchor: str = "start"
-    fill: str = TEXT
-    bold: bool = False
+    @property
+    def right(self) -> float:
+        return float(self.left + self.values.shape[1] * self.cell_w)
 
-
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Shapes in pixels, in painting order."""
-
-    width: int
-    height: int
-    boxes: tuple[Box, ...]
-    labels: tuple[Label, ...]
+    @property
+    def bottom(self) -> float:
+        return TOP + len(self.rows) * self.cell_h
 
 
 def draw(answer: Answer, title: str) -> Drawing:
-    """Draw the heat map of an answer; raises ValueError where there is nothing to draw."""
+    """Draw the heat map of an answer; raise ValueError when the answer has no steps."""
     if answer.heat is None or not answer.heat.values.size:
         raise ValueError("this answer has no steps to draw")
-    rows, heat = _shown_rows(answer.heat)
-    values, starts = _shown_columns(heat.values)
-    cell_w, cell_h = (
-        max(4, min(22, 900 // max(1, values.shape[1]))),
-        max(10, min(24, 620 // max(1, len(rows)))),
-    )
-    left = 24 + 7 * max(len(heat.rows[r]) for r in rows)
-    top, named = 74, _named_rows(answer, heat)
-    span = max(
-        MIN_SPAN,
-        float(np.nanquantile(values, 0.995)) - 1.0,
-        *(c.excess or 0.0 for c in answer.culprits[:1]),
-    )
-    boxes, labels = (
-        [],
-        [Label(20, 28, title, 17, bold=True), Label(20, 50, _headline(answer), 13, fill=FAINT)],
-    )
-    for y, row in enumerate(rows):
-        at = top + y * cell_h
-        labels.append(
-            Label(left - 8, at + cell_h * 0.72, heat.rows[row], 11, "end", bold=row in named)
-        )
-        for x, value in enumerate(values[row]):
-            hint = f"{heat.rows[row]}, step {heat.columns[starts[x]]}: {_times(value)}"
-            boxes.append(
-                Box(left + x * cell_w, at, cell_w - 0.5, cell_h - 1, _colour(value, span), hint)
-            )
-        if row in named:
-            labels.append(
-                Label(
-                    left + values.shape[1] * cell_w + 8,
-                    at + cell_h * 0.72,
-                    f"◀ {named[row]}",
-                    12,
-                    fill="#b3210f",
-                    bold=True,
-                )
-            )
-    bottom = top + len(rows) * cell_h
-    every = max(1, math.ceil(60 / cell_w))
-    for x in range(0, values.shape[1], every):
-        labels.append(
-            Label(
-                left + (x + 0.5) * cell_w,
-                bottom + 15,
-                str(heat.columns[starts[x]]),
-                10,
-                "middle",
-                FAINT,
-            )
-        )
-    labels.append(Label(left, bottom + 34, "step", 11, fill=FAINT))
-    if len(rows) < len(heat.rows):
-        labels.append(
-            Label(
-                left,
-                top - 6,
-                f"the {len(rows)} of {len(heat.rows)} workers furthest from their pace",
-                11,
-                fill=FAINT,
-            )
-        )
-    legend_boxes, legend_labels = _legend(left, bottom + 52, span)
-    width = int(max(left + values.shape[1] * cell_w + 170, left + 420))
-    return Drawing(
-        width, int(bottom + 100), tuple(boxes + legend_boxes), tuple(labels + legend_labels)
-    )
-
-
-def to_svg(drawing: Drawing) -> str:
-    """The drawing as a standalone SVG document; cells carry their value as a tooltip."""
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{drawing.width}" height="{drawing.height}" '
-        f'viewBox="0 0 {drawing.width} {drawing.height}" font-family="system-ui, sans-serif">',
-        f'<rect width="100%" height="100%" fill="{PAPER}"/>',
+    grid = _layout(answer, answer.heat)
+    cells, row_labels = _rows(grid, _named_rows(answer, answer.heat))
+    legend, legend_labels = _legend(grid.left, grid.bottom + 52, grid.span)
+    labels = [
+        Label(20, 28, title, 17, bold=True),
+        Label(20, 50, _headline(answer), 13, fill=FAINT),
+        *row_labels,
+        *_axis(grid),
+        *legend_labels,
     ]
-    for box in drawing.boxes:
-        hint = f"<title>{escape(box.hint)}</title>" if box.hint else ""
-        parts.append(
-            f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" '
-            f'fill="{box.fill}">{hint}</rect>'
-        )
-    for label in drawing.labels:
-        weight = ' font-weight="600"' if label.bold else ""
-        parts.append(
-            f'<text x="{label.x:g}" y="{label.y:g}" font-size="{label.size}" text-anchor="{label.anchor}" '
-            f'fill="{label.fill}"{weight}>{escape(label.text)}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
+    width = int(max(grid.right + 170, grid.left + 420))
+    return Drawing(width, int(grid.bottom + 100), tuple(cells + legend), tuple(labels))
+
+
+def _layout(answer: Answer, heat: Heat) -> _Grid:
+    rows = _shown_rows(heat)
+    values, starts = _shown_columns(heat.values)
+    excess = float(np.nanquantile(values, 0.995)) - 1.0
+    return _Grid(
+        heat,
+        rows,
+        values,
+        starts,
+        left=24 + 7 * max(len(heat.rows[r]) for r in rows),
+        cell_w=max(4, min(22, 900 // max(1, values.shape[1]))),
+        cell_h=max(10, min(24, 620 // max(1, len(rows)))),
+        span=max(MIN_SPAN, excess, *(c.excess or 0.0 for c in answer.culprits[:1])),
+    )
+
+
+def _rows(grid: _Grid, named: dict[int, str]) -> tuple[list[Box], list[Label]]:
+    """Return the cells of all rows, the name of each row and the excess of named ones."""
+    heat, boxes, labels = grid.heat, [], []
+    for number, row in enumerate(grid.rows):
+        top = TOP + number * grid.cell_h
+        base = top + grid.cell_h * 0.72
+        labels.append(Label(grid.left - 8, base, heat.rows[row], 11, "end", bold=row in named))
+        for x, value in enumerate(grid.values[row]):
+            hint = f"{heat.rows[row]}, step {heat.columns[grid.starts[x]]}: {_times(value)}"
+            fill = _colour(value, grid.span)
+            at = grid.left + x * grid.cell_w
+            boxes.append(Box(at, top, grid.cell_w - 0.5, grid.cell_h - 1, fill, hint))
+        if row in named:
+            text = f"◀ {named[row]}"
+            labels.append(Label(grid.right + 8, base, text, 12, fill=NAMED, bold=True))
+    return boxes, labels
+
+
+def _axis(grid: _Grid) -> list[Label]:
+    """Return step numbers, and a note where not all workers are shown."""
+    heat, labels = grid.heat, []
+    for x in range(0, grid.values.shape[1], max(1, math.ceil(60 / grid.cell_w))):
+        step, centre = str(heat.columns[grid.starts[x]]), grid.left + (x + 0.5) * grid.cell_w
+        labels.append(Label(centre, grid.bottom + 15, step, 10, "middle", FAINT))
+    labels.append(Label(grid.left, grid.bottom + 34, "step", 11, fill=FAINT))
+    if len(grid.rows) < len(heat.rows):
+        note = f"the {len(grid.rows)} of {len(heat.rows)} workers furthest from their pace"
+        labels.append(Label(grid.left, TOP - 6, note, 11, fill=FAINT))
+    return labels
 
 
 def _headline(answer: Answer) -> str:
@@ -167,30 +124,32 @@ def _headline(answer: Answer) -> str:
 
 
 def _named_rows(answer: Answer, heat: Heat) -> dict[int, str]:
+    """Return the rows of culprits, with what is written beside each."""
     named = {}
     for culprit in answer.culprits:
+        often = f" every {culprit.period} steps" if culprit.period else ""
+        text = str(culprit.cause) if culprit.excess is None else f"{culprit.excess:+.1%}{often}"
         for i, row in enumerate(heat.rows):
             if row == culprit.worker or row.startswith(f"{culprit.worker} "):
-                often = f" every {culprit.period} steps" if culprit.period else ""
-                named[i] = (
-                    f"{culprit.excess:+.1%}{often}"
-                    if culprit.excess is not None
-                    else str(culprit.cause)
-                )
+                named[i] = text
     return named
 
 
-def _shown_rows(heat: Heat) -> tuple[list[int], Heat]:
+def _shown_rows(heat: Heat) -> list[int]:
+    """Return at most MAX_ROWS rows, those furthest from the pace of their role."""
     if len(heat.rows) <= MAX_ROWS:
-        return list(range(len(heat.rows))), heat
-    far = np.nan_to_num(
-        np.abs(nan_median(np.log(np.where(heat.values > 0, heat.values, np.nan)), 1))
-    )
-    return sorted(np.argsort(-far, kind="stable")[:MAX_ROWS].tolist()), heat
+        return list(range(len(heat.rows)))
+    ratio = np.where(heat.values > 0, heat.values, np.nan)
+    far = np.nan_to_num(np.abs(nan_median(np.log(ratio), 1)))
+    rows: list[int] = sorted(np.argsort(-far, kind="stable")[:MAX_ROWS].tolist())
+    return rows
 
 
 def _shown_columns(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], list[int]]:
-    """At most MAX_COLUMNS columns; a column that stands for several shows the value furthest from the pace."""
+    """Return at most MAX_COLUMNS columns, and where each begins.
+
+    A column that stands for several shows the value furthest from 1.0.
+    """
     if values.shape[1] <= MAX_COLUMNS:
         return values, list(range(values.shape[1]))
     starts = np.linspace(0, values.shape[1], MAX_COLUMNS + 1).astype(int)
@@ -208,10 +167,12 @@ def _legend(x: float, y: float, span: float) -> tuple[list[Box], list[Label]]:
         for i in range(80)
     ]
     boxes.append(Box(x + 270, y, 14, 12, UNKNOWN))
-    marks = ((1 - span / 2, 0), (1.0, 80), (1 + span, 240))
-    labels = [Label(x + at, y + 27, _times(value), 10, "middle", FAINT) for value, at in marks[:2]]
-    labels.append(Label(x + marks[2][1], y + 27, f"≥ {_times(marks[2][0])}", 10, "middle", FAINT))
-    labels.append(Label(x + 290, y + 10, "not recorded", 10, fill=FAINT))
+    labels = [
+        Label(x, y + 27, _times(1 - span / 2), 10, "middle", FAINT),
+        Label(x + 80, y + 27, _times(1.0), 10, "middle", FAINT),
+        Label(x + 240, y + 27, f"≥ {_times(1 + span)}", 10, "middle", FAINT),
+        Label(x + 290, y + 10, "not recorded", 10, fill=FAINT),
+    ]
     return boxes, labels
 
 
@@ -227,6 +188,7 @@ def _colour(value: float, span: float) -> str:
 
 
 def _blend(ramp: Sequence[tuple[int, int, int]], place: float) -> str:
+    """Return the colour at a place between 0 and 1 of a ramp."""
     at = place * (len(ramp) - 1)
     low = min(int(at), len(ramp) - 2)
     part = at - low

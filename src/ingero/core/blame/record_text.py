@@ -1,0 +1,134 @@
+"""Evidence, notes and open questions of an answer about recorded collectives."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ingero.contract.verdict import CauseClass
+from ingero.core.blame.answer import Culprit
+from ingero.core.blame.record_fixes import Fixer
+from ingero.core.blame.recorded_job import RecordedJob, unexplained_wait
+from ingero.core.blame.suspects import Suspect
+from ingero.core.blame.transfer import SlowLink
+from ingero.core.robust import nan_median
+
+LOSS_FLOOR = 0.03  # of a step: a smaller loss is not a cause
+DATA_FLOOR = 0.05  # of a step lost to whoever is slowest in it, to call uneven data the cause
+OVERLAP_SHARE = 0.1  # of a slow GPU's gaps at which its peers have none
+MOST_LISTED = 16
+
+
+def describe_evidence(
+    job: RecordedJob, suspects: Sequence[Suspect], links: Sequence[SlowLink], stages_s: float
+) -> list[str]:
+    """Return what the records show, as one sentence each."""
+    findings = job.findings
+    lines = [line for suspect in suspects for line in _suspect_lines(job, suspect)]
+    lines += _other_ranks(job, {s.worker for s in suspects})
+    lines += [link.describe(job.collectives.recorders) for link in links[:2]]
+    if stages_s > LOSS_FLOOR * job.step_s:
+        lines.append(
+            f"the slowest role takes {stages_s * 1e3:.2f} ms more than the mean of the roles"
+        )
+    if not suspects and findings.rotating_loss >= DATA_FLOOR:
+        lines.append(
+            "the slowest rank changes from step to step and costs "
+            f"{findings.rotating_loss:.1%} of the step"
+        )
+    return lines
+
+
+def _suspect_lines(job: RecordedJob, suspect: Suspect) -> list[str]:
+    own_ms = np.nanmedian(job.measured.workers.own_s[suspect.worker]) * 1e3
+    inside_ms = nan_median(job.measured.waiting_s, 1) * 1e3
+    others_ms = np.nanmedian(np.delete(inside_ms, suspect.worker))
+    return [
+        f"{job.name(suspect.worker)}: own time {own_ms:.2f} ms a step, "
+        f"{suspect.excess:+.1%} ±{suspect.error:.1%} over {suspect.peers} peers",
+        f"time inside collectives a step: {inside_ms[suspect.worker]:.2f} ms here, "
+        f"{others_ms:.2f} ms at the others, who wait",
+    ]
+
+
+def _other_ranks(job: RecordedJob, named: set[int]) -> list[str]:
+    excess = job.findings.excess
+    others = [w for w in range(len(excess)) if w not in named and np.isfinite(excess[w])]
+    dropped = {s.worker for s in job.findings.suspects}
+    also = [job.name(w) for w in others if w in dropped]
+    if also:
+        return [f"{', '.join(also)} also over its peers, but fixing that saves almost nothing now"]
+    if others:
+        most = np.max(np.abs(excess[others]))
+        return [f"the other {len(others)} ranks are within {most:.1%} of their role"]
+    return []
+
+
+def describe_doubt(
+    job: RecordedJob,
+    suspects: Sequence[Suspect],
+    culprits: Sequence[Culprit],
+    links: Sequence[SlowLink],
+) -> str | None:
+    """Return why the answer is not certain and what would settle it; None when it is certain."""
+    findings = job.findings
+    if findings.split:
+        names = ", ".join(job.name(w) for w in findings.split)
+        return (
+            f"too many ranks of one role are slow together to blame single ones ({names}): "
+            "compare GPU models"
+        )
+    if links and len(culprits) != 1:
+        ranks = ", ".join(str(job.collectives.recorders[m].global_rank) for m in links[0].members)
+        return (
+            f"the slow link is one of ranks {ranks}: "
+            "NIC counters or a pairwise transfer test would show which"
+        )
+    if findings.rivals and suspects:
+        names = " and ".join(job.name(w) for w in (suspects[-1].worker, *findings.rivals))
+        return (
+            f"{names} lie within one error bar of each other: "
+            "more steps, or their GPU clocks, would separate them"
+        )
+    if culprits:
+        if culprits[0].cause is not CauseClass.UNKNOWN:
+            return None
+        return (
+            "the rank is clear, its class is not: "
+            "only the NCCL plugin records enqueue and GPU start on one clock"
+        )
+    if not links and unexplained_wait(job) >= LOSS_FLOOR:
+        return (
+            "all ranks wait, and ranks without records cannot be compared: "
+            "one of those may be the slow one"
+        )
+    if np.bincount(job.measured.workers.cohort).max() == 1:
+        return (
+            "every role has only one rank: a slow stage may be caused by the partition or by its "
+            "rank; a second replica would show which"
+        )
+    return None
+
+
+def describe_notes(
+    job: RecordedJob,
+    repeated: int,
+    fixer: Fixer,
+    suspects: Sequence[Suspect],
+    culprits: Sequence[Culprit],
+) -> list[str]:
+    """Return what a reader must know about the records; `repeated` ones were dropped."""
+    missing, notes = job.missing_ranks(), []
+    if missing:
+        shown = ", ".join(map(str, missing[:MOST_LISTED]))
+        present = job.world - len(missing)
+        notes.append(f"partial set: {present} of {job.world} ranks; missing {shown}")
+    if repeated:
+        notes.append(f"{repeated} records are repeated, in one file or several, and count once")
+    # Only a rank whose peers have no GPU work between two collectives shows overlap clearly.
+    slow = [s for s, c in zip(suspects, culprits, strict=False) if c.cause is CauseClass.COMPUTE]
+    if any(fixer.hidden_share(suspect) > OVERLAP_SHARE for suspect in slow):
+        notes.append(
+            "collectives overlap compute: peers work while they wait, "
+            "so the loss is less than excess and price say"
+        )
+    return notes

@@ -1,0 +1,102 @@
+"""A recorded job on its way to an answer: its records, their steps and what own time shows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingero.contract.collective import encode_comm
+from ingero.core.blame.answer import Heat
+from ingero.core.blame.record_fixes import pace_of
+from ingero.core.blame.record_steps import RecordSteps
+from ingero.core.blame.suspects import MIN_STEPS_TO_DROP, WARM_UP_STEPS, Findings, WorkerSteps
+from ingero.core.collectives.columns import Collectives
+from ingero.core.collectives.matching import match_collectives
+
+MOST_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """`exact_ends` says that end times are the GPU's; `labels` names communicators."""
+
+    collectives: Collectives
+    measured: RecordSteps
+    findings: Findings
+    step_s: float
+    world: int
+    exact_ends: bool
+    labels: Mapping[int, str]
+
+    def comm_name(self, comm: int) -> str:
+        """Return the framework's name of a communicator, else its hash, with its ranks."""
+        c = self.collectives
+        codes = np.unique(c.who[c.comm == np.uint64(comm)])
+        ranks = [str(c.recorders[w].global_rank) for w in codes]
+        shown = ", ".join(ranks[:MOST_LISTED]) + (", …" if len(ranks) > MOST_LISTED else "")
+        return f"{self.labels.get(comm) or 'communicator ' + encode_comm(comm)} (ranks {shown})"
+
+    def name(self, worker: int) -> str:
+        """Return the rank of a worker, else its node, else its number."""
+        recorder = self.collectives.recorders[self.measured.ranks[worker]]
+        if recorder.global_rank is not None:
+            return f"rank {recorder.global_rank}"
+        return recorder.node or f"recorder {worker}"
+
+    def missing_ranks(self) -> list[int]:
+        """Return the ranks of the job that left no records."""
+        known = {r.global_rank for r in self.collectives.recorders if r.global_rank is not None}
+        return sorted(set(range(self.world)) - known) if known else []
+
+    def heat(self) -> Heat:
+        """Return own times relative to the pace of their role."""
+        workers = self.measured.workers
+        rows = tuple(self.name(w) for w in range(len(workers.own_s)))
+        ratio = np.empty_like(workers.own_s)
+        for code in np.unique(workers.cohort):
+            members = np.flatnonzero(workers.cohort == code)
+            ratio[members] = workers.own_s[members] / pace_of(workers, int(members[0]), set())
+        return Heat(rows, workers.steps, ratio)
+
+
+def mean_period(workers: WorkerSteps) -> float:
+    """Return the mean length of a step, without the warm-up of a long recording."""
+    is_long = len(workers.period_s) >= MIN_STEPS_TO_DROP
+    return float(np.nanmean(workers.period_s[WARM_UP_STEPS if is_long else 0 :]))
+
+
+def structural_loss(workers: WorkerSteps, named: set[int]) -> float:
+    """Return by how many seconds the slowest role exceeds the mean of all roles.
+
+    Workers that are `named` are left out. With a single role the result is 0.
+    """
+    levels = []
+    for code in np.unique(workers.cohort):
+        members = [w for w in np.flatnonzero(workers.cohort == code) if w not in named]
+        if members and np.isfinite(workers.own_s[members]).any():
+            levels.append(float(np.nanmedian(workers.own_s[members])))
+    return max(levels) - float(np.mean(levels)) if len(levels) > 1 else 0.0
+
+
+def unexplained_wait(job: RecordedJob) -> float:
+    """Return the share of a step that even the rank which waits least spends waiting.
+
+    It is 0 where all ranks left records.
+    """
+    if not job.missing_ranks():
+        return 0.0
+    c = job.collectives
+    groups = match_collectives(c)
+    size = int(groups.max(initial=-1)) + 1
+    is_whole = np.bincount(groups, minlength=size)[groups] >= c.nranks
+    shortest = np.full(size, np.inf)
+    np.minimum.at(shortest, groups, c.duration_ns / 1e9)
+    kinds = np.stack([c.op, c.size_bytes, c.nranks], 1)
+    kind = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+    typical = np.full(int(kind.max()) + 1, np.nan)
+    for code in np.unique(kind[is_whole]):
+        typical[code] = np.median(shortest[groups[is_whole & (kind == code)]])
+    waited = np.maximum(0.0, c.duration_ns / 1e9 - typical[kind])
+    waited = np.where(job.measured.row_step >= 0, np.nan_to_num(waited), 0.0)
+    per_rank = [waited[c.who == code].sum() for code in job.measured.ranks]
+    return float(min(per_rank) / max(1, len(job.measured.workers.steps)) / job.step_s)
