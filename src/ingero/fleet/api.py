@@ -1,4 +1,4 @@
-"""The pages beside the OTLP listeners: threshold by GET, diagnostics, health, metrics."""
+"""Fleet's HTTP applications: OTLP, the threshold API, diagnostics, health and metrics."""
 
 import asyncio
 import html
@@ -57,7 +57,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
-    """The ordinary way of the OTLP listener."""
+    """Return the application of the OTLP listener, for all but plain pushes."""
 
     def endpoint(kind: Any) -> Callable[[Request], Any]:
         return otlp_endpoint(kind, receiver.receive_http, receiver.http_headers, max_body_bytes)
@@ -74,7 +74,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
 def threshold_app(
     processor: FleetProcessor, token: ListenerToken, verdicts: VerdictService
 ) -> Starlette:
-    """What agents ask when a push brought no threshold back, and what operators ask."""
+    """Return the API for agents whose push brought no threshold back, and for operators."""
 
     async def threshold(request: Request) -> Response:
         cluster = request.query_params.get(CLUSTER_QUERY, DEFAULT_CLUSTER)
@@ -104,7 +104,7 @@ def threshold_app(
 
 
 def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
-    """The state of every cluster and node; served on loopback only."""
+    """Return the diagnostics of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
         found = sorted(processor.clusters.items())
@@ -133,7 +133,7 @@ def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
 
 
 def _summary(name: str, cluster: Cluster) -> dict[str, Any]:
-    """The fields of a ClusterSummary, which three answers share."""
+    """Return the fields of a ClusterSummary, which three answers share."""
     state = cluster.threshold
     return {
         "cluster_id": name,
@@ -154,10 +154,10 @@ def _summary(name: str, cluster: Cluster) -> dict[str, Any]:
 async def _nodes(
     cluster: Cluster, now_s: float, ttl_s: float, silences: Silences | None = None
 ) -> list[msgspec.Raw]:
-    """Encoded one by one, with pauses: looking at a large cluster must not hold up the pushes of its nodes."""
+    """Encode the nodes one by one, with pauses, so that pushes do not wait for a large cluster."""
     rows = []
     for number, node in enumerate(sorted(cluster.roster.rows)[:MAX_LISTED_NODES], 1):
-        if node in cluster.roster.rows:  # nobody forgot it during a pause
+        if node in cluster.roster.rows:  # it may have been dropped during a pause
             row = cluster.roster.row(node, now_s)
             silenced = (
                 UNSET
@@ -203,7 +203,7 @@ def _node(
 
 
 def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: ListenerToken) -> Starlette:
-    """Probes for orchestrators and one page for people."""
+    """Return the probes for orchestrators and a status page for people."""
 
     async def health(request: Request) -> Response:
         if receiver.draining:
@@ -247,20 +247,23 @@ def _status_page(processor: FleetProcessor) -> str:
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     head = "".join(
         f"<th>{title}</th>"
-        for title in ("cluster", "threshold", "quorum", "median", "active", "idle", "calibrating", "silent", "below",
-                      "panic")
+        for title in (
+            "cluster", "threshold", "quorum", "median",
+            "active", "idle", "calibrating", "silent", "below", "panic",
+        )
     )  # fmt: skip
     counters = processor.counters
     return (
-        "<!doctype html><title>Ingero Fleet</title><style>body{font:14px sans-serif}td,th{padding:2px 10px;"
-        "text-align:right}td:first-child,th:first-child{text-align:left}</style><h1>Ingero Fleet</h1>"
+        "<!doctype html><title>Ingero Fleet</title><style>body{font:14px sans-serif}"
+        "td,th{padding:2px 10px;text-align:right}"
+        "td:first-child,th:first-child{text-align:left}</style><h1>Ingero Fleet</h1>"
         f"<p>{counters.pushes} pushes, {sum(counters.rejected.values())} points rejected.</p>"
         f"<table><tr>{head}</tr>{''.join(rows)}</table>"
     )
 
 
 def metrics_app(render: Callable[[], Awaitable[bytes]], token: ListenerToken) -> Starlette:
-    """A page for a Prometheus server."""
+    """Return an application that serves metrics to a Prometheus server."""
 
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)

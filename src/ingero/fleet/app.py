@@ -1,4 +1,4 @@
-"""The Fleet service: builds everything in reading order, runs until a signal, drains."""
+"""The Fleet service: builds its parts, runs until a signal and drains."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class FleetService:
-    """Everything `ingero-fleet` runs. `addresses` holds where each listener ended up."""
+    """Everything that `ingero-fleet` runs; `addresses` holds the address of each listener."""
 
     def __init__(
         self,
@@ -68,9 +68,8 @@ class FleetService:
         self._warned_defaulted = False
         self.failed_ticks = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._unix_offset_s = (
-            time.time() - time.monotonic()
-        )  # verdicts carry Unix time that never steps back
+        # verdicts carry Unix time, computed so that it never steps back
+        self._unix_offset_s = time.time() - time.monotonic()
         rates, verdict = load_rates(settings.verdict.rates_file), settings.verdict
         self._providers = load_providers(verdict.providers_file)
         self.verdicts = VerdictService(
@@ -88,7 +87,7 @@ class FleetService:
             self.receiver.verdict_texts = self.verdicts.texts
 
     async def start(self) -> None:
-        """Bind every listener, then serve; raises IngeroError and leaves nothing behind."""
+        """Bind every listener and serve; raise IngeroError and leave nothing open."""
         try:
             self.receiver.sinks = self.exporters.build(self.config)
             await self._open_listeners()
@@ -138,7 +137,7 @@ class FleetService:
             await asyncio.sleep(self._tick_s)
             try:
                 self._tick(time.monotonic())
-            except Exception:  # one bad second must not end all later ones
+            except Exception:  # one failed tick must not stop all later ones
                 self.failed_ticks += 1
                 log.exception("tick_failed")
             if self.processor.counters.defaulted and not self._warned_defaulted:
@@ -151,9 +150,8 @@ class FleetService:
     def _measured(
         self, request: MetricsRequest, cluster: str, now_s: float, address: str | None
     ) -> None:
-        request = with_provider(
-            request, self._providers, address
-        )  # recorded, too: a replay gives the same prices
+        # recorded with its provider, so that a replay gives the same prices
+        request = with_provider(request, self._providers, address)
         self._record(PUSH, now_s + self._unix_offset_s, cluster, lambda: encode_protobuf(request))
         self.verdicts.take(request, cluster, now_s + self._unix_offset_s)
 
@@ -174,7 +172,7 @@ class FleetService:
         self._judge(now_s + self._unix_offset_s)
 
     def _judge(self, now_s: float) -> None:
-        """One tick of the verdict engines; what changed is logged and goes where received logs go."""
+        """Run one tick of the verdict engines; log what changed and export it as log records."""
         self._record(TICK, now_s)
         changed = self.verdicts.tick(now_s)
         for cluster, verdict in changed:
@@ -195,7 +193,7 @@ class FleetService:
             sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
     async def _report_forever(self) -> None:
-        """Fleet's own series go where received metrics go."""
+        """Export Fleet's own series to where received metrics are forwarded."""
         while True:
             await asyncio.sleep(self.processor.policy.push_interval_s)
             if self.exporters.forwarders and self.processor.clusters:
@@ -218,7 +216,7 @@ class FleetService:
         )
 
     def reload(self) -> None:
-        """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
+        """Read tokens and certificates again; a wrong file is logged and its old content kept."""
         for reloaded in (*self._listeners.secrets, *self.exporters.backends):
             try:
                 reloaded.reload()
@@ -227,7 +225,7 @@ class FleetService:
         log.info("reloaded")
 
     async def stop(self) -> None:
-        """Say so, answer what is under way, send on what is queued, close; the health page goes last."""
+        """Refuse new requests, finish running and queued ones; close the health page last."""
         self.receiver.draining = True
         self._ready = False
         for task in self._tasks:
@@ -243,7 +241,7 @@ class FleetService:
 
 
 def check_files(config: FleetConfig) -> None:
-    """Read every file that a start would read; raises IngeroError naming the key that leads to a wrong one."""
+    """Read every file that a start would read; raise ConfigError with the key of a wrong one."""
     verdict = config.processors.ingero.verdict
     needed: list[tuple[str, Callable[[], object]]] = [
         ("processors.ingero.verdict.rates_file", lambda: load_rates(verdict.rates_file)),
@@ -269,7 +267,7 @@ def check_files(config: FleetConfig) -> None:
 
 
 async def serve(config: FleetConfig, on_started: Callable[[FleetService], None]) -> None:
-    """Run until SIGTERM or SIGINT; SIGHUP reloads."""
+    """Run until SIGTERM or SIGINT; reload on SIGHUP."""
     service = FleetService(config)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -277,7 +275,7 @@ async def serve(config: FleetConfig, on_started: Callable[[FleetService], None])
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     await service.start()
-    gc.freeze()  # what start-up made stays; the collector need not look at it again
+    gc.freeze()  # objects of the start stay alive, so the collector need not scan them
     gc.set_threshold(20_000, 20, 50)
     on_started(service)
     await stopping.wait()

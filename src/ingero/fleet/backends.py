@@ -1,4 +1,4 @@
-"""Where forwarded requests go: an OTLP receiver over HTTP or gRPC, given joined protobuf bytes."""
+"""OTLP backends of forwarding exporters, over HTTP and gRPC; they get joined protobuf bytes."""
 
 import gzip
 import ssl
@@ -39,17 +39,14 @@ _RETRYABLE_GRPC: Final = frozenset(
         grpc.StatusCode.DATA_LOSS,
     }
 )
-_EXHAUSTED: Final = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED
-)  # worth another try only where the backend says when
-_CROWDED: Final = (
-    "Concurrent RPC limit exceeded"  # or where gRPC's own server refuses, which never says when
-)
+# Retried only where the backend names a delay, or where gRPC's own server refuses, which names none
+_EXHAUSTED: Final = grpc.StatusCode.RESOURCE_EXHAUSTED
+_CROWDED: Final = "Concurrent RPC limit exceeded"
 MAX_REPLY_BYTES: Final = 64 << 10
 
 
 class HttpBackend:
-    """An `otlphttp` exporter's other side."""
+    """The receiver that an `otlphttp` exporter sends to."""
 
     _is_stale = False
 
@@ -66,13 +63,13 @@ class HttpBackend:
         self.reload()
 
     def reload(self) -> None:
-        """Read the certificates again; the next batch goes over a new connection. Raises AuthError."""
+        """Read the certificates again; the next batch opens a new connection. Raises AuthError."""
         if self._base.startswith("https://"):
             self._tls = _client_tls(self._config.tls)
             self._is_stale = True
 
     async def send(self, kind: Kind, body: bytes) -> int:
-        """Post one batch; see `forward.Send`."""
+        """Post one batch and return how many items were rejected; raise Busy or Refused."""
         headers = {"Content-Type": PROTOBUF_TYPE, **self._authorization()}
         if self._config.compression == "gzip":
             body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
@@ -85,8 +82,8 @@ class HttpBackend:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Busy(f"{self._base}: {error or type(error).__name__}") from None
         if response.status in _RETRYABLE_HTTP:
-            wished_s = parse_retry_after(response.headers.get("Retry-After"), time.time())
-            raise Busy(f"{self._base}: HTTP {response.status}", wished_s)
+            asked_s = parse_retry_after(response.headers.get("Retry-After"), time.time())
+            raise Busy(f"{self._base}: HTTP {response.status}", asked_s)
         if not 200 <= response.status < 300:
             raise Refused(f"{self._base}: HTTP {response.status}")
         return _rejected(kind, answer)
@@ -110,7 +107,7 @@ class HttpBackend:
 
 
 class GrpcBackend:
-    """An `otlp` exporter's other side."""
+    """The receiver that an `otlp` exporter sends to."""
 
     _is_stale = False
 
@@ -130,7 +127,7 @@ class GrpcBackend:
             self._is_stale = True
 
     async def send(self, kind: Kind, body: bytes) -> int:
-        """Call one Export; see `forward.Send`."""
+        """Export one batch and return how many items were rejected; raise Busy or Refused."""
         if self._is_stale:
             await self.close()
             self._is_stale = False
@@ -141,14 +138,14 @@ class GrpcBackend:
         try:
             answer = await call(body, timeout=self._config.timeout, metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            said = f"{self._target}: {error.code().name} {error.details()}"
-            wished_s = retry_after(dict(error.trailing_metadata() or ()))
+            why = f"{self._target}: {error.code().name} {error.details()}"
+            asked_s = retry_after(dict(error.trailing_metadata() or ()))
             is_crowded = error.code() is _EXHAUSTED and (
-                wished_s is not None or _CROWDED in (error.details() or "")
+                asked_s is not None or _CROWDED in (error.details() or "")
             )
             if error.code() in _RETRYABLE_GRPC or is_crowded:
-                raise Busy(said, wished_s) from None
-            raise Refused(said) from None
+                raise Busy(why, asked_s) from None
+            raise Refused(why) from None
         return _rejected(kind, answer)
 
     def _connect(self) -> Any:
@@ -173,7 +170,7 @@ def _client_tls(tls: ClientTlsConfig) -> ssl.SSLContext:
 
 
 def _channel_credentials(tls: ClientTlsConfig) -> Any:
-    _client_tls(tls)  # names the file that is wrong; gRPC would only say that the handshake failed
+    _client_tls(tls)  # its error names the wrong file; gRPC reports only a failed handshake
     ca, key, cert = (
         path.read_bytes() if path else None for path in (tls.ca_file, tls.key_file, tls.cert_file)
     )
@@ -181,7 +178,7 @@ def _channel_credentials(tls: ClientTlsConfig) -> Any:
 
 
 def _authorization(config: ForwardExporterConfig) -> Callable[[], dict[str, str]]:
-    """Reads the token for every batch, so that a rotated one is used without a restart."""
+    """Return a function that reads the token for every batch, so that it can be rotated."""
     path = config.token_file
     if path is None:
         return dict
@@ -193,4 +190,4 @@ def _rejected(kind: Kind, answer: bytes) -> int:
     try:
         return decode_response(kind, answer, Encoding.PROTOBUF).rejected
     except MalformedPush:
-        return 0  # taken is taken, whatever a proxy wrote into the reply
+        return 0  # the status says that it was accepted, whatever a proxy wrote into the body

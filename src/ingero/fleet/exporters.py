@@ -1,4 +1,4 @@
-"""The exporters of Fleet's pipelines: series for Prometheus, forwarding to backends, debug output."""
+"""The exporters of Fleet's pipelines: Prometheus series, forwarding, debug output."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Exporters that send on what was received: a bounded queue, batches, retries; never in the way of a push.
+"""Forwarding of received requests: a bounded queue, batches and retries, outside the push path.
 
-Requests travel as protobuf, and protobuf messages of one type concatenate: a batch is the joined bytes of its requests,
-never decoded again. JSON is turned into protobuf here, outside the push path.
+Requests are sent as protobuf, and protobuf messages of one type concatenate: a batch is the joined
+bytes of its requests, which are never decoded again. JSON is converted to protobuf here.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from ingero.fleet.processor import Taken
 
 BATCH_REQUESTS = 256
 BATCH_BYTES = 1 << 20
-FLUSH_S = 0.2  # how long a request may wait for company
+FLUSH_S = 0.2  # how long a request may wait for others to share its batch
 DRAIN_S = 5.0
 log = logging.getLogger(__name__)
 
 
 class Refused(Unavailable):
-    """The backend will not take this batch however often it is sent."""
+    """The backend refuses this batch, and would refuse it again."""
 
 
 class Busy(Unavailable):
-    """The backend cannot take it now; `retry_after_s` is its own wish."""
+    """The backend cannot accept a batch now; `retry_after_s` is the delay that it asked for."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ Send = Callable[[Kind, bytes], Awaitable[int]]  # returns how many items the bac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardPolicy:
-    """Bounds of one exporter."""
+    """Limits of the queue and of the retries of one exporter."""
 
     queue_size: int = 10_000
     queue_bytes: int = 32 << 20
@@ -55,7 +55,7 @@ class ForwardPolicy:
 
 @dataclass(slots=True)
 class ForwardCounters:
-    """What an exporter did; dropped by reason."""
+    """Counts of one exporter; dropped requests by reason."""
 
     sent: int = 0
     retries: int = 0
@@ -68,7 +68,7 @@ class ForwardCounters:
 
 
 class Forwarder:
-    """A sink with one worker. `send` raises Busy to be asked again and Refused to be spared."""
+    """A sink with one worker. `send` raises Busy to get a batch again, and Refused to drop it."""
 
     def __init__(
         self, name: str, send: Send, policy: ForwardPolicy, chance: random.Random | None = None
@@ -85,7 +85,7 @@ class Forwarder:
         self._task: asyncio.Task[None] | None = None
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
-        """Queue a request; the oldest makes room, since news is worth more than history."""
+        """Queue a request; a full queue drops its oldest, because recent data is worth more."""
         self._queue.append((kind, body, encoding))
         self._queued_bytes += len(body)
         while (
@@ -98,11 +98,11 @@ class Forwarder:
             self._wake.set()
 
     def start(self) -> None:
-        """Begin sending inside the running loop."""
+        """Start the worker inside the running event loop."""
         self._task = asyncio.create_task(self._run(), name=f"forward {self.name}")
 
     async def stop(self, within_s: float = DRAIN_S) -> None:
-        """Send what is queued if that goes quickly, then end."""
+        """Send what is queued, for at most `within_s`, then stop the worker."""
         self._closing = True
         self._wake.set()
         if self._task is not None:
@@ -125,9 +125,7 @@ class Forwarder:
                         await self._deliver(kind, count, body)
                     else:
                         await asyncio.sleep(0)
-                except (
-                    asyncio.CancelledError
-                ):  # the service ends, and nobody knows what of it arrived
+                except asyncio.CancelledError:  # the batch may or may not have arrived
                     self.counters.dropped["gave_up"] += count
                     raise
             self._wake.clear()
@@ -135,7 +133,7 @@ class Forwarder:
                 return
 
     def _next_batch(self) -> tuple[Kind, int, bytes]:
-        """Requests of one kind from the head of the queue, joined."""
+        """Take requests of one kind from the head of the queue and join their bytes."""
         kind = self._queue[0][0]
         parts: list[bytes] = []
         size = 0
@@ -166,17 +164,17 @@ class Forwarder:
                 log.warning("export_refused", extra={"exporter": self.name, "why": str(error)})
                 self.counters.dropped["refused"] += count
                 return
-            except IngeroError as error:  # busy, or a token file that cannot be read just now
+            except IngeroError as error:  # the backend is busy, or a token file cannot be read
                 if time.monotonic() - began_s + wait_s > self.policy.max_elapsed_s:
                     log.warning("export_gave_up", extra={"exporter": self.name, "why": str(error)})
                     self.counters.dropped["gave_up"] += count
                     return
                 self.counters.retries += 1
                 pause_s = wait_s * self._chance.uniform(0.5, 1.5)
-                wished_s = getattr(error, "retry_after_s", None) or 0.0
-                await asyncio.sleep(max(pause_s, min(wished_s, self.policy.max_s)))
+                asked_s = getattr(error, "retry_after_s", None) or 0.0
+                await asyncio.sleep(max(pause_s, min(asked_s, self.policy.max_s)))
                 wait_s = min(wait_s * 1.5, self.policy.max_s)
-            except Exception:  # a batch that cannot be sent must not hold up all later ones
+            except Exception:  # a batch that fails must not block later ones
                 log.exception("export_failed", extra={"exporter": self.name})
                 self.counters.dropped["failed"] += count
                 return
@@ -186,12 +184,12 @@ class Forwarder:
 
     @property
     def queued(self) -> int:
-        """Requests waiting."""
+        """The number of requests that wait to be sent."""
         return len(self._queue)
 
 
 def forward_families(forwarders: list[Forwarder]) -> list[Family]:
-    """How the exporters are doing, one label value each."""
+    """Return the metrics of every forwarding exporter, labelled with its name."""
     by_name = [((("exporter", forwarder.name),), forwarder) for forwarder in forwarders]
     return [
         counter(
@@ -201,12 +199,12 @@ def forward_families(forwarders: list[Forwarder]) -> list[Family]:
         ),
         counter(
             "ingero_fleet_export_retries_total",
-            "Retries",
+            "Batches sent again after a failure",
             ((n, f.counters.retries) for n, f in by_name),
         ),
         counter(
             "ingero_fleet_export_rejected_items_total",
-            "Items the backend took only in part",
+            "Items that the backend rejected",
             ((n, f.counters.rejected_items) for n, f in by_name),
         ),
         counter(
@@ -223,8 +221,10 @@ def forward_families(forwarders: list[Forwarder]) -> list[Family]:
 
 
 class DebugSink:
-    """Logs one line per request: what kind, how large, how many items; at most ten a second, the next one says how many
-    went without."""
+    """Logs kind, size and item count of each request, at most ten lines a second.
+
+    The first line after a pause counts the lines that were suppressed.
+    """
 
     def __init__(self, verbosity: str) -> None:
         self.verbosity = verbosity
@@ -233,7 +233,7 @@ class DebugSink:
         self._lines = 0
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
-        """Say what arrived, never its content."""
+        """Log what arrived, but never its content."""
         second = int(time.monotonic())
         self._lines = self._lines + 1 if second == self._second else 1
         self._second = second
@@ -248,8 +248,6 @@ class DebugSink:
         if self._suppressed:
             fields["suppressed"], self._suppressed = self._suppressed, 0
         if self.verbosity != "basic":
-            with contextlib.suppress(
-                MalformedPush
-            ):  # it was taken; what it holds is only shown here
+            with contextlib.suppress(MalformedPush):  # accepted undecoded; only decoded here
                 fields["items"] = count_items(decode(kind, body, encoding))
         log.info("debug_export", extra=fields)

@@ -1,4 +1,4 @@
-"""The last body of each kind of push per node, within bounds: what a scrape will read."""
+"""The last body of each kind of push per node, within limits, for the next scrape."""
 
 from ingero.compiled import FAST_PATH, compiled_or_pure
 from ingero.contract.otlp.body import Encoding
@@ -7,7 +7,7 @@ Key = tuple[str, str, str]  # cluster, node, name of the first metric
 
 
 class KeptBody:
-    """Replaced in place by the next one."""
+    """One body and when it arrived; the next one replaces its fields."""
 
     __slots__ = ("at_s", "body", "encoding")
 
@@ -16,7 +16,7 @@ class KeptBody:
 
 
 class KeptBodiesPurely:
-    """The oracle of the compiled twin, and its stand-in."""
+    """The pure version: the reference for the compiled one in tests, and its replacement."""
 
     def __init__(self, max_body_bytes: int, max_bytes: int, max_bodies: int) -> None:
         self.max_body_bytes, self.max_bytes, self.max_bodies = max_body_bytes, max_bytes, max_bodies
@@ -25,7 +25,7 @@ class KeptBodiesPurely:
         self.dropped = 0
 
     def keep(self, key: Key, body: bytes, encoding: Encoding, now_s: float) -> None:
-        """In place of the body that said the same things about the same node."""
+        """Store a body in place of the last one with the same key."""
         if len(body) > self.max_body_bytes:
             self.dropped += 1
             return
@@ -40,7 +40,7 @@ class KeptBodiesPurely:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Drop the quarter that is oldest; rare, so that keeping order need not be paid for with every push."""
+        """Drop the oldest quarter; this is rare, so pushes do not pay for keeping an order."""
         oldest = sorted(self.bodies, key=lambda key: self.bodies[key].at_s)[
             : 1 + len(self.bodies) // 4
         ]
@@ -49,7 +49,7 @@ class KeptBodiesPurely:
         self.dropped += len(oldest)
 
     def expire(self, before_s: float) -> None:
-        """Drop what is older."""
+        """Drop every body that arrived before `before_s`."""
         for key in [key for key, kept in self.bodies.items() if kept.at_s < before_s]:
             self._drop(key)
 

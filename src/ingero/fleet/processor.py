@@ -1,7 +1,7 @@
-"""The Ingero processor: takes decoded or raw pushes, keeps a roster and a threshold per cluster, and answers.
+"""The Ingero processor: accepts pushes and keeps a roster and a threshold per cluster.
 
-It owns no socket, thread or clock, so it fits into any pipeline: call `push` or `take` for what arrives, `tick` once a
-second, and `served` for what to tell the sender.
+It owns no socket, thread or clock, so that it fits into any pipeline: call `push` or `take` for
+each request, `tick` once a second, and `served` for the threshold that goes back to the sender.
 """
 
 from array import array
@@ -28,9 +28,8 @@ from ingero.contract.threshold import COLD_START, ServedThreshold
 from ingero.core.health.threshold import ClusterThreshold, ThresholdPolicy, update_threshold
 from ingero.fleet.roster import Put, Roster
 
-CLOCK_SKEW_NS = (
-    60 * 10**9
-)  # a sender further off than this is counted; its push counts at the time we received it
+# A sender whose clock differs by more is counted; its push counts at the time it was received
+CLOCK_SKEW_NS = 60 * 10**9
 MAX_CLUSTERS = 1024
 _EXPLANATIONS = {
     Reject.SCORE_NOT_FINITE: "health score is not a finite number",
@@ -45,7 +44,7 @@ _EXPLANATIONS = {
 
 @dataclass(slots=True)
 class Cluster:
-    """One cluster: who is in it and where its line is."""
+    """One cluster: its nodes and its threshold."""
 
     name: str
     roster: Roster
@@ -55,16 +54,16 @@ class Cluster:
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """What became of one request: the cluster and node its reply is about, and what was refused."""
+    """The outcome of one request: the cluster and node of its reply, and what was rejected."""
 
     cluster: str
     node: str
-    lead: str = ""  # name of the first metric: what kind of push this is
+    lead: str = ""  # name of the first metric, which identifies the kind of push
     partial: PartialSuccess | None = None
 
 
 class Tally(IntEnum):
-    """Counts of plain pushes; an index into `Counters.tally`."""
+    """Counts that plain pushes change; an index into `Counters.tally`."""
 
     PUSHES = 0
     MISMATCHED = 1  # query or header and resource disagree
@@ -73,13 +72,11 @@ class Tally(IntEnum):
 
 @dataclass(slots=True)
 class Counters:
-    """Everything counted on the push path. Compiled code adds to the arrays as well."""
+    """All counts of the push path; compiled code adds to the arrays as well."""
 
     tally: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Tally)))
-    puts: "array[int]" = field(
-        default_factory=lambda: array("q", [0] * len(Put))
-    )  # by what became of a report
-    defaulted: int = 0  # no cluster named anywhere
+    puts: "array[int]" = field(default_factory=lambda: array("q", [0] * len(Put)))  # by outcome
+    defaulted: int = 0  # reports that name no cluster
     rejected: Counter[Reject] = field(default_factory=Counter)
     forgotten: int = 0
     ticks: int = 0
@@ -87,28 +84,28 @@ class Counters:
 
     @property
     def pushes(self) -> int:
-        """Metrics requests taken."""
+        """The number of metrics requests accepted."""
         return self.tally[Tally.PUSHES]
 
     @property
     def mismatched(self) -> int:
-        """Reports whose body names another cluster than the request."""
+        """The number of reports whose body names another cluster than the request."""
         return self.tally[Tally.MISMATCHED]
 
     @property
     def skewed(self) -> int:
-        """Reports of senders whose clock is far off."""
+        """The number of reports from senders whose clock is far off."""
         return self.tally[Tally.SKEWED]
 
 
 def no_measurements(
     request: MetricsRequest, cluster: str, now_s: float, address: str | None
 ) -> None:
-    """Stands in where nothing reads collectives and own times."""
+    """Ignore measurements: the default where no verdict service reads them."""
 
 
 class FleetProcessor:
-    """Scores in, thresholds out, for every cluster that pushes here."""
+    """Computes the threshold of every cluster from the scores that its nodes push."""
 
     def __init__(
         self,
@@ -136,7 +133,7 @@ class FleetProcessor:
         wall_ns: int,
         address: str | None = None,
     ) -> Taken:
-        """One metrics request as received; raises MalformedPush, and then nothing of it counts."""
+        """Handle one encoded metrics request; raise MalformedPush before anything of it counts."""
         is_json = encoding is Encoding.JSON
         plain = decode_plain_push(body, is_json)
         if plain is None:
@@ -144,16 +141,14 @@ class FleetProcessor:
             return self.take(request, cluster, now_s, wall_ns, address)
         report, lead = plain
         found = self.clusters.get(cluster or report.cluster or "")
-        if (
-            found is None or found.served is COLD_START
-        ):  # the first pushes of a cluster go the long way
+        if found is None or found.served is COLD_START:  # a first push may set the threshold
             return self._apply(Push((report,), False, (), lead), cluster, now_s, wall_ns)
         return self._put_plain(found, report, lead, now_s, wall_ns)
 
     def _put_plain(
         self, cluster: Cluster, report: NodeReport, lead: str, now_s: float, wall_ns: int
     ) -> Taken:
-        """`_apply` for the push that nearly all are: one report for a cluster in service. Every microsecond counts."""
+        """Do what `_apply` does for one report of a served cluster, which nearly all pushes are."""
         counters = self.counters
         counters.tally[Tally.PUSHES] += 1
         if report.cluster != cluster.name and report.cluster is not None:
@@ -173,7 +168,7 @@ class FleetProcessor:
         wall_ns: int,
         address: str | None = None,
     ) -> Taken:
-        """One decoded request. `cluster` comes from the query or a header and wins over the resource."""
+        """Handle one decoded request; `cluster`, from query or header, wins over the resource."""
         found = decode_push(request)
         taken = self._apply(found, cluster, now_s, wall_ns)
         if found.has_measurements:
@@ -184,7 +179,7 @@ class FleetProcessor:
         self.counters.tally[Tally.PUSHES] += 1
         rejected = list(found.rejected)
         if cluster is not None and cluster not in self.clusters and problem_with_id(cluster):
-            cluster = None  # the body may know better; the request itself is told
+            cluster = None  # the body may name a valid one; the sender still gets the rejection
             rejected.append((Reject.IDENTITY_INVALID, 1))
         about = ("", "")
         for report in found.reports:
@@ -197,7 +192,7 @@ class FleetProcessor:
         return Taken(about[0] or cluster or DEFAULT_CLUSTER, about[1], found.lead, partial)
 
     def _place(self, report: NodeReport, cluster: str | None) -> str:
-        """The cluster a report belongs to: the request's word before its own."""
+        """Return the cluster of a report: the one that the request names, else the report's own."""
         name = cluster or report.cluster
         if name is None:
             self.counters.defaulted += 1
@@ -217,19 +212,19 @@ class FleetProcessor:
         if report.sent_ns and abs(report.sent_ns - wall_ns) > CLOCK_SKEW_NS:
             self.counters.tally[Tally.SKEWED] += 1
         if cluster.served is COLD_START and report.score is not None:
-            self._advance(
-                cluster, now_s
-            )  # the first score of a cluster is answered at once, not a second later
+            self._advance(cluster, now_s)  # answers the first score at once, not at the next tick
         return Reject.TOO_MANY_NODES if put is Put.FULL else None
 
     def _refuse(self, rejected: list[tuple[Reject, int]]) -> PartialSuccess:
         for reason, points in rejected:
             self.counters.rejected[reason] += points
-        said = "; ".join(f"{points} x {_EXPLANATIONS[reason]}" for reason, points in rejected[:4])
-        return PartialSuccess(sum(points for _, points in rejected), said)
+        message = "; ".join(
+            f"{points} x {_EXPLANATIONS[reason]}" for reason, points in rejected[:4]
+        )
+        return PartialSuccess(sum(points for _, points in rejected), message)
 
     def tick(self, now_s: float) -> None:
-        """Expire, recompute and serve; call it every second."""
+        """Drop old nodes and recompute every threshold; call it every second."""
         self.counters.ticks += 1
         for name, cluster in list(self.clusters.items()):
             self.counters.forgotten += cluster.roster.forget(now_s, self.policy.ttl_s)
@@ -252,6 +247,6 @@ class FleetProcessor:
         cluster.served = COLD_START if served == COLD_START else served
 
     def served(self, cluster: str) -> ServedThreshold:
-        """What agents of a cluster are told now; a cold start where nothing is known."""
+        """Return the threshold of a cluster; a cold start where it is unknown."""
         found = self.clusters.get(cluster)
         return found.served if found else COLD_START

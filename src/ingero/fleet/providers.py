@@ -1,4 +1,4 @@
-"""The provider of a sender, by the operator's rules: written into its measurements before anything prices them."""
+"""The cloud provider of a sender, set in its measurements before they are priced."""
 
 import msgspec
 
@@ -15,7 +15,10 @@ from ingero.contract.otlp.values import (
 def with_provider(
     request: MetricsRequest, providers: ProviderLookup, address: str | None
 ) -> MetricsRequest:
-    """The request with the provider that the operator's rules give its sender, by address or by label (F073)."""
+    """Return the request with the provider that the operator's rules assign to its sender (F073).
+
+    The rules match the sender's address or its labels.
+    """
     if providers.is_empty:
         return request
     return MetricsRequest(
@@ -27,12 +30,12 @@ def _provided(
     measured: ResourceMetrics, providers: ProviderLookup, address: str | None
 ) -> ResourceMetrics:
     resource = measured.resource
-    known = plain_attributes(resource.attributes) if resource is not None else {}
-    said = known.get(names.PROVIDER)
-    found = providers.find(address, known, said if isinstance(said, str) else None)
+    labels = plain_attributes(resource.attributes) if resource is not None else {}
+    reported = labels.get(names.PROVIDER)
+    found = providers.find(address, labels, reported if isinstance(reported, str) else None)
     if resource is None or found is None:
         return measured
-    told = msgspec.structs.replace(
-        resource, attributes=attributes({**known, names.PROVIDER: found})
+    changed = msgspec.structs.replace(
+        resource, attributes=attributes({**labels, names.PROVIDER: found})
     )
-    return msgspec.structs.replace(measured, resource=told)
+    return msgspec.structs.replace(measured, resource=changed)

@@ -1,4 +1,4 @@
-"""What happens to a request between socket and processor: admission, reply headers, copies for exporters."""
+"""Requests between socket and processor: admission, reply headers, copies for exporters."""
 
 import time
 from array import array
@@ -38,21 +38,19 @@ from ingero.transport.otlp.server_http import (
 PushFastPath: Any = compiled_or_pure(FAST_PATH, "PushFastPath", None)
 _HTTP_NAMES = (THRESHOLD_HEADER, QUORUM_HEADER, VERDICT_HEADER)
 _MAX_KEPT_QUERIES = 16384
-_MAX_KEPT_QUERY_BYTES = (
-    512  # a longer one is read each time: whoever sends it decides how long it is
-)
+_MAX_KEPT_QUERY_BYTES = 512  # the sender decides how long a query is: longer ones are parsed anew
 _GRPC_NAMES = (THRESHOLD_METADATA, QUORUM_METADATA, VERDICT_METADATA)
-_Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster, and what they say
+_Rendered = dict[str, tuple[ServedThreshold, bytes]]  # whole replies by cluster
 
 
 class Sink(Protocol):
-    """Takes a copy of what was received; must return at once."""
+    """An exporter: gets a copy of each received request, and must return at once."""
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None: ...
 
 
 class Receiver:
-    """Both OTLP listeners feed it; one instance per service."""
+    """Answers the requests of both OTLP listeners; a service has one receiver."""
 
     def __init__(
         self,
@@ -71,30 +69,27 @@ class Receiver:
         self.grpc_token = grpc_token or ListenerToken(None)
         self.max_requests_per_s = max_requests_per_s
         self.draining = False
-        self.replies: Counter[tuple[str, int]] = (
-            Counter()
-        )  # (transport, status); of the short cut only refusals
-        self.plain_pushes = array(
-            "q", [0]
-        )  # pushes the short cut took; compiled code adds to it as well
+        # by transport and status, without the plain pushes that were accepted
+        self.replies: Counter[tuple[str, int]] = Counter()
+        self.plain_pushes = array("q", [0])  # accepted; compiled code adds to it as well
         self.items: Counter[str] = Counter()  # received spans and log records
         self._allowance = max_requests_per_s
         self.clusters_by_query: dict[bytes, str | None] = {b"": None}
         self.rendered: tuple[_Rendered, _Rendered] = ({}, {})  # protobuf, JSON
 
     def second_passed(self) -> None:
-        """Renew the request allowance and let go of rendered replies; called with every tick."""
+        """Renew the request allowance and drop rendered replies; called with every tick."""
         self._allowance = self.max_requests_per_s
         for replies in self.rendered:
             replies.clear()
 
     def reply_counts(self) -> Counter[tuple[str, int]]:
-        """Replies by transport and status."""
+        """Count all replies by transport and status."""
         return self.replies + Counter({("http", 200): self.plain_pushes[0]})
 
-    # --- The short cut ---------------------------------------------------------------------------------------------
+    # --- Plain pushes ---
     def fast_path(self, max_body_bytes: int) -> FastPath:
-        """The compiled way for pushes of known nodes; it leaves everything else to `answer`."""
+        """Return the compiled fast path for pushes of known nodes; `answer` handles all others."""
         if PushFastPath is None:
             return no_fast_path
         fast_path: FastPath = PushFastPath(
@@ -110,7 +105,7 @@ class Receiver:
         return fast_path
 
     def answer(self, request: PlainRequest, date: bytes, address: str | None = None) -> bytes:
-        """A plain metrics push as a whole HTTP reply."""
+        """Handle a plain metrics push and return the whole HTTP reply."""
         is_json, query, header, authorization, body = request
         encoding = Encoding.JSON if is_json else Encoding.PROTOBUF
         cluster = self._named_cluster(query, header)
@@ -144,15 +139,15 @@ class Receiver:
         return _render(reply, encoding, date, content)
 
     def _named_cluster(self, query: bytes, header: bytes | None) -> str | None:
-        known = self.clusters_by_query
-        if query in known:
-            named = known[query]
+        kept = self.clusters_by_query
+        if query in kept:
+            named = kept[query]
         else:
             named = cluster_of(query.decode("ascii"), None)
             if len(query) <= _MAX_KEPT_QUERY_BYTES:
-                if len(known) >= _MAX_KEPT_QUERIES:
-                    known.clear()
-                known[query] = named
+                if len(kept) >= _MAX_KEPT_QUERIES:
+                    kept.clear()
+                kept[query] = named
         return named if named or not header else header.decode("latin-1")
 
     def _plain_ok(self, cluster: str, encoding: Encoding, date: bytes) -> bytes:
@@ -163,27 +158,25 @@ class Receiver:
             return kept[1]
         reply = Reply(headers=self.http_headers(cluster))
         rendered = _render(reply, encoding, date, encode_response(MetricsRequest, encoding))
-        if (
-            served is not COLD_START
-        ):  # until a cluster has its line, each push may draw it: the long way
+        if served is not COLD_START:  # before the first threshold, any push may set it
             replies[cluster] = (served, rendered)
         return rendered
 
-    # --- The ordinary way ------------------------------------------------------------------------------------------
+    # --- All other requests ---
     def receive_http(self, inbound: Inbound) -> Reply:
-        """Any request over HTTP; raises MalformedPush."""
+        """Handle any request over HTTP; raise MalformedPush."""
         return self._receive("http", self.http_token, _HTTP_NAMES, inbound)
 
     def receive_grpc(self, inbound: Inbound) -> Reply:
-        """Any request over gRPC; raises MalformedPush."""
+        """Handle any request over gRPC; raise MalformedPush."""
         return self._receive("grpc", self.grpc_token, _GRPC_NAMES, inbound)
 
     def http_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
-        """For replies to requests that never reached us whole."""
+        """Return the headers of a reply to a request that could not be read."""
         return self._headers(_HTTP_NAMES, cluster or "", "")
 
     def grpc_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
-        """The same as metadata."""
+        """Return the same as gRPC metadata."""
         return self._headers(_GRPC_NAMES, cluster or "", "")
 
     def _receive(

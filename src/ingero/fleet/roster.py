@@ -1,6 +1,7 @@
-"""Who is in a cluster and what each node last said, in numpy columns with one writer.
+"""The nodes of a cluster and the last report of each, in numpy columns with one writer.
 
-Times are seconds of one monotonic clock of the receiver: a node's own clock never decides whether it is alive.
+Times are seconds of the receiver's monotonic clock: a node's own clock never decides whether the
+node is alive.
 """
 
 from dataclasses import dataclass
@@ -16,27 +17,27 @@ from ingero.core.robust import Column
 
 # None without compiled parts: then every push takes the long way.
 RosterWriter: Any = compiled_or_pure(FAST_PATH, "RosterWriter", None)
-FORGET_AFTER_TTLS = 12  # a silent node stays visible as silent this long: missing is not gone
-REORDER_NS = (
-    5 * 10**9
-)  # an older push within this is a late retry; further back the sender's clock was set
+FORGET_AFTER_TTLS = 12  # for this long a node that stopped pushing is still listed, as silent
+# A push that is older than the last one by less than this is a late retry; otherwise the sender's
+# clock was set back
+REORDER_NS = 5 * 10**9
 ACTIVE = STATES.index(NodeState.ACTIVE.value)
 _FIRST_CAPACITY = 64
 _STATE_CODES = {state: code for code, state in enumerate(STATES)}
 
 
 class Put(IntEnum):
-    """What became of a report; an index into counters."""
+    """The outcome of storing a report; an index into counters."""
 
     STORED = 0
-    DUPLICATE = 1  # the same push again, as clients retry; the node is alive, nothing else changes
+    DUPLICATE = 1  # a retry of the same push: the node is alive, nothing else changes
     LATE = 2  # overtaken by a newer push
     FULL = 3
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as people see it; times are ages in seconds."""
+    """One node for display; times are ages in seconds."""
 
     node: str
     score: float | None
@@ -79,7 +80,7 @@ class Roster:
         self.writer = self._make_writer()
 
     def _make_writer(self) -> Any:
-        """What the compiled fast path writes through; it has to be made anew with the columns."""
+        """Return the writer of the compiled fast path; new columns need a new one."""
         if RosterWriter is None:
             return None
         columns = (self.score, self.seen_s, self.state, self.sent_ns, self.pushes)
@@ -94,7 +95,7 @@ class Roster:
     pushes: np.ndarray[tuple[int], np.dtype[np.int64]]
 
     def put(self, report: NodeReport, now_s: float) -> Put:
-        """Take one report; scoreless ones keep a known node alive and its last score."""
+        """Store one report; one without a score keeps a known node alive, with its last score."""
         row = self.rows.get(report.node)
         if row is None:
             row = self._admit(report, now_s)
@@ -136,12 +137,12 @@ class Roster:
             self.straggling_s[row] = now_s
 
     def active_scores(self, now_s: float, ttl_s: float) -> Column:
-        """Scores of the nodes that are active and were heard within `ttl_s`."""
+        """Return the scores of the nodes that are active and pushed within `ttl_s`."""
         scores: Column = self.score[(self.state == ACTIVE) & (self.seen_s >= now_s - ttl_s)]
         return scores
 
     def counts(self, now_s: float, ttl_s: float) -> dict[str, int]:
-        """Live nodes by state; `silent` counts those that stopped pushing and are not forgotten yet."""
+        """Count live nodes by state, and as `silent` the listed nodes that stopped pushing."""
         live = self.seen_s >= now_s - ttl_s
         by_state = np.bincount(
             self.state[live & (self.state >= 0)].astype(np.int64), minlength=len(STATES)
@@ -152,7 +153,7 @@ class Roster:
         return found
 
     def forget(self, now_s: float, ttl_s: float) -> int:
-        """Drop the nodes silent for so long that nobody expects them; returns how many."""
+        """Drop the nodes that have been silent for too long, and return how many."""
         gone = np.nonzero(
             (self.seen_s < now_s - ttl_s * FORGET_AFTER_TTLS) & np.isfinite(self.seen_s)
         )[0]
@@ -171,7 +172,7 @@ class Roster:
         return len(gone)
 
     def row(self, node: str, now_s: float) -> NodeRow:
-        """One node for display; raises KeyError."""
+        """Return one node for display; raise KeyError for an unknown one."""
         i = self.rows[node]
         report = self.reports[i]
         assert report is not None

@@ -1,8 +1,8 @@
-"""Received metrics for a Prometheus server: the last body per node and kind is kept, and read when somebody scrapes.
+"""Received metrics for a Prometheus server, decoded from the last body per node and kind.
 
-Keeping bodies instead of series makes the push path pay one dictionary entry; the scrape pays for decoding, in short
-slices that leave room for pushes in between. What nodes say of themselves hardly changes from push to push, so that
-the text of labels is remembered.
+Bodies are kept instead of series, so that a push costs one dictionary entry. A scrape decodes them,
+in short slices that leave time for pushes in between. The labels of a node hardly change from push to
+push, so their rendered text is cached.
 """
 
 import asyncio
@@ -37,10 +37,8 @@ from ingero.fleet.processor import Taken
 
 MAX_KEPT_BYTES: Final = 64 << 20
 MAX_KEPT_BODIES: Final = 1 << 17  # small bodies cost more than their bytes
-MAX_BODY_BYTES: Final = (
-    256 << 10
-)  # a larger body holds events (collectives), which are not for scraping
-SLICE_S: Final = 0.002  # of work between two looks at the sockets
+MAX_BODY_BYTES: Final = 256 << 10  # larger bodies hold collectives, which are not scraped
+SLICE_S: Final = 0.002  # of work before other tasks of the event loop run
 _SLICE_LINES: Final = 500
 _RESOURCE_LABELS: Final = {
     names.NODE_ID: "node_id",
@@ -56,7 +54,7 @@ _RESOURCE_LABELS: Final = {
     "host.name": "host_name",
 }
 _RESOURCE_NAMES: Final = frozenset(_RESOURCE_LABELS.values())
-# Values of these are new with every event: as labels they would make a series per push
+# Values that are new with every event: as labels they would create a series per push
 _UNBOUNDED: Final = frozenset(
     {
         names.EVENT_ID,
@@ -71,13 +69,12 @@ _MAX_LABEL_CHARACTERS: Final = 200
 _MAX_LABELS: Final = 24
 _MAX_TEXTS: Final = 16384
 Sample = tuple[int, str]  # (time in ns, rendered value)
-Families = dict[
-    str, tuple[str, str, dict[str, Sample]]
-]  # name: (kind, help, samples by the rest of their line)
+# By name: kind, help, and samples by the rest of their line
+Families = dict[str, tuple[str, str, dict[str, Sample]]]
 
 
 class ReceivedSeries:
-    """A sink that remembers what to show."""
+    """A sink that keeps what the next scrape will show."""
 
     def __init__(
         self, name: str, ttl_s: float, max_series: int, max_bodies: int = MAX_KEPT_BODIES
@@ -92,23 +89,23 @@ class ReceivedSeries:
         self._texts: dict[tuple[KeyValue, ...], str] = {}
 
     def offer(self, kind: Kind, body: bytes, encoding: Encoding, taken: Taken) -> None:
-        """Keep a body in place of the one that said the same things about the same node."""
+        """Keep a body in place of the last one of the same node and kind."""
         self.kept.keep((taken.cluster, taken.node, taken.lead), body, encoding, time.monotonic())
 
     @property
     def dropped_bodies(self) -> int:
-        """Too large, too many, or not readable after all."""
+        """The number of bodies that were too large, too many or not decodable."""
         return self.kept.dropped + self.unreadable
 
     async def render(self, slice_s: float = SLICE_S) -> bytes:
-        """Everything alive as Prometheus text."""
+        """Return the live series as Prometheus text."""
         self.kept.expire(time.monotonic() - self.ttl_s)
         families: Families = {}
         total, pause_s = 0, time.perf_counter() + slice_s
         for (cluster, _, _), kept in list(self.kept.bodies.items()):
             try:
                 request = decode(MetricsRequest, kept.body, kept.encoding)
-            except MalformedPush:  # the short cut took it; nobody else must
+            except MalformedPush:  # the fast path accepts some bodies that decoding rejects
                 self.unreadable += 1
                 continue
             total = self._add(request, cluster, families, total)
@@ -145,19 +142,19 @@ class ReceivedSeries:
                     families[name] = (kind, help, {})
                 samples = families[name][2]
                 for at_ns, tail, value in self._samples(metric, head, own):
-                    known = samples.get(tail)
-                    if known is None:
+                    present = samples.get(tail)
+                    if present is None:
                         if total >= self.max_series:
                             self.dropped_series += 1
                             continue
                         total += 1
-                    elif known[0] > at_ns:
+                    elif present[0] > at_ns:
                         continue
                     samples[tail] = (at_ns, value)
         return total
 
     def _labels(self, attributes: tuple[KeyValue, ...], head: str, own: dict[str, str]) -> str:
-        """Labels of a point behind those of its resource, which win."""
+        """Return the labels of a point after those of its resource, which win."""
         text = self._texts.get(attributes)
         if text is None:
             pairs = _point_labels(attributes)
@@ -166,7 +163,7 @@ class ReceivedSeries:
                 free = tuple(
                     sorted((name, value) for name, value in pairs.items() if name not in own)
                 )
-                text = render_labels(free)[1:-1]  # depends on the resource, so it is not kept
+                text = render_labels(free)[1:-1]  # depends on the resource, so it is not cached
             elif len(self._texts) < _MAX_TEXTS:
                 self._texts[attributes] = text
             else:
@@ -176,7 +173,7 @@ class ReceivedSeries:
     def _samples(
         self, metric: Metric, head: str, own: dict[str, str]
     ) -> Iterator[tuple[int, str, str]]:
-        """(time, rest of the line before the value, value)."""
+        """Yield time, the rest of the line before the value, and the value."""
         for point in metric.numbers:
             value = point.as_double if point.as_double is not None else point.as_int
             if value is not None:
@@ -203,7 +200,7 @@ class ReceivedSeries:
 
 
 def series_families(exporters: Iterable[ReceivedSeries]) -> list[Family]:
-    """How the exporters for scraping are doing, one label value each."""
+    """Return the metrics of every Prometheus exporter, labelled with its name."""
     by_name = [((("exporter", series.name),), series) for series in exporters]
     return [
         gauge(
@@ -213,12 +210,12 @@ def series_families(exporters: Iterable[ReceivedSeries]) -> list[Family]:
         ),
         counter(
             "ingero_fleet_prometheus_dropped_series_total",
-            "Beyond max_series",
+            "Series left out beyond max_series",
             ((n, s.dropped_series) for n, s in by_name),
         ),
         counter(
             "ingero_fleet_prometheus_dropped_bodies_total",
-            "Not kept",
+            "Bodies dropped: too large, too many or not decodable",
             ((n, s.dropped_bodies) for n, s in by_name),
         ),
     ]
@@ -265,7 +262,7 @@ def _resource_labels(attributes: tuple[KeyValue, ...], cluster: str) -> dict[str
     found = plain_attributes(attributes)
     own = {label: _label(found[key]) for key, label in _RESOURCE_LABELS.items() if key in found}
     if cluster:
-        own["cluster_id"] = cluster  # where Fleet put it, which the query may have decided
+        own["cluster_id"] = cluster  # as Fleet assigned it, perhaps from the query
     return own
 
 

@@ -1,4 +1,4 @@
-"""Silences over HTTP: list, begin, lift; behind the token of the threshold listener."""
+"""HTTP endpoints that list, start and lift silences, with the token of the threshold listener."""
 
 import time
 from http import HTTPStatus
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
-    """What `ingero silence` talks to."""
+    """Return the routes that `ingero silence` uses."""
 
     async def listed(request: Request) -> Response:
         return json_response(SilenceList(silences.active(time.time())))
@@ -55,7 +55,10 @@ def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
 
 
 async def _asked(request: Request, token: ListenerToken, kind: type[T]) -> T | Response:
-    """The request as `kind`, or the refusal of it. Without a token only this machine may change anything."""
+    """Decode a request as `kind`, or return the refusal.
+
+    A listener without a token accepts changes only from this machine.
+    """
     if not token.is_required and not (request.client and is_loopback(request.client.host)):
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)

@@ -1,4 +1,7 @@
-"""Silences: which nodes and jobs rest from alerts, until when and why; kept in a file where one is given."""
+"""The silences in force: which nodes and jobs cause no alerts, until when and why.
+
+They are kept in a file where one is configured.
+"""
 
 import logging
 import time
@@ -17,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class TooManySilences(StoreError):
-    """Nobody silences a thousand things on purpose."""
+    """More silences than any operator sets on purpose."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -26,7 +29,7 @@ class TooManySilences(StoreError):
 
 
 class Silences:
-    """All silences in force. A second one for the same target replaces the first."""
+    """All silences in force; a second one for the same target replaces the first."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -35,7 +38,7 @@ class Silences:
             self._kept = {(each.target, each.cluster): each for each in _read(path)}
 
     def put(self, asked: SilenceRequest, now_s: float) -> Silence:
-        """Begin one; raises StoreError when there are too many or the file cannot be written."""
+        """Start a silence; raise StoreError for too many, or for a file that cannot be written."""
         self.expire(now_s)
         key = (asked.target, asked.cluster)
         if key not in self._kept and len(self._kept) >= MAX_SILENCES:
@@ -52,7 +55,7 @@ class Silences:
         return silence
 
     def lift(self, asked: LiftRequest) -> list[Silence]:
-        """End those of a target, in one cluster or in all; returns what ended."""
+        """End the silences of a target, in one cluster or in all, and return them."""
         ended = [
             s
             for s in self._kept.values()
@@ -64,23 +67,23 @@ class Silences:
         return ended
 
     def active(self, now_s: float) -> list[Silence]:
-        """Those in force, the first to end first."""
+        """Return the silences in force, the first to end first."""
         return sorted(
             (s for s in self._kept.values() if now_s < s.until), key=lambda s: (s.until, s.target)
         )
 
     def expire(self, now_s: float) -> None:
-        """Let go of what is over; the file follows with the next change."""
+        """Forget silences that have ended; the file is written with the next change."""
         if any(s.until <= now_s for s in self._kept.values()):
             self._kept = {key: s for key, s in self._kept.items() if now_s < s.until}
 
     def about(self, cluster: str, node: str, job: str | None, now_s: float) -> str:
-        """Why a node is silenced, and until when; empty when it is not. The longest silence speaks."""
+        """Return until when and why a node is silenced, by its longest silence; else empty."""
         found = [s for s in self._kept.values() if now_s < s.until and s.covers(cluster, node, job)]
         return _text(max(found, key=lambda s: s.until)) if found else ""
 
     def mark(self, cluster: str, verdict: Verdict, now_s: float) -> Verdict:
-        """The verdict as it is told: the same, but saying that it is silenced."""
+        """Return the verdict, marked with its silence where the node or job has one."""
         if not self._kept:
             return verdict
         text = self.about(cluster, verdict.node, verdict.job, now_s)
