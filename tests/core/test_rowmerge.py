@@ -1,9 +1,9 @@
-"""One table out of many answers."""
+"""One table from the answers of many nodes."""
 
 from ingero.core.rowmerge import RowMerge
 
 
-def test_v9_first_columns_win_and_a_mismatch_is_named() -> None:
+def test_v9_the_first_columns_are_used_and_a_mismatch_is_reported() -> None:
     merge = RowMerge()
     assert merge.add("A", ["a", "b"], [[1, 2]]) == [["A", 1, 2]]
     assert merge.add("B", ["x", "y", "z"], [[3, 4, 5]]) == []
@@ -31,7 +31,7 @@ def test_empty_columns_contribute_nothing_silently() -> None:
     assert merge.warnings == []
 
 
-def test_v9b_only_silence_everywhere_is_a_failure() -> None:
+def test_v9b_only_no_answer_at_all_is_a_failure() -> None:
     merge = RowMerge()
     merge.fail("A", "HTTP 500: x")
     assert merge.is_total_failure

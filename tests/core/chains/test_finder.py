@@ -21,7 +21,8 @@ SECOND = 1000 * MS
 
 
 def find(
-    evidence: EventColumns = EMPTY, ops: Iterable[OpSummary] = (), system: SystemSample | None = None, pid: int = 0,
+    evidence: EventColumns = EMPTY, ops: Iterable[OpSummary] = (),
+    system: SystemSample | None = None, pid: int = 0,
     cgroup: int = 0, now: int = T0 + SECOND,
 ) -> list[Chain]:  # fmt: skip
     finder = ChainFinder(0, Host(8))
@@ -92,7 +93,8 @@ def test_a_host_under_pressure_in_table_order() -> None:
         ["SYSTEM", "HOST", "CUDA"],
     )
     assert chain.root_cause.split(" + ") == [
-        "high CPU utilization", "memory pressure", "swap activity", "high system load", "20 sched_switch events",
+        "high CPU utilization", "memory pressure", "swap activity", "high system load",
+        "20 sched_switch events",
     ]  # fmt: skip
     assert chain.recommendations == (
         recommendations.SWAP,
@@ -101,7 +103,7 @@ def test_a_host_under_pressure_in_table_order() -> None:
     )
 
 
-def test_a_calm_host_is_not_blamed() -> None:
+def test_a_host_without_pressure_is_not_blamed() -> None:
     """C7."""
     assert (
         find(ops=[summary("cudaLaunchKernel", 100, 10 * US, 20 * US)], system=system(30, 50)) == []
@@ -186,7 +188,7 @@ def test_sockets_need_calls_and_bytes() -> None:
     assert find(events("net_recv", 50, arg1=20 * 1024), [SLOW]) == []
 
 
-def test_without_a_symptom_only_the_burst_remains() -> None:
+def test_without_a_symptom_only_the_burst_is_reported() -> None:
     """C19."""
     evidence = join(
         events("sched_switch", 25, MS), io("block_write", 70, 35 * MS), events("tcp_retransmit", 60)
@@ -217,7 +219,7 @@ def test_noisy_neighbour() -> None:
     ids=[
         "C20",
         "three times",
-        "too short to hurt",
+        "too short to matter",
         "few of its own",
         "few of others",
         "the neighbour waits",
@@ -231,7 +233,7 @@ def test_noisy_neighbour_from_waits_of_all_cgroups_must_37(
 
 
 def snapshots(counts: list[int], switches: int, op: OpSummary) -> list[list[str]]:
-    """Names found at each snapshot, one second apart; switches come with the last two."""
+    """Return the names found at each snapshot, one second apart; the last two have switches."""
     finder = ChainFinder(0, Host())
     found = []
     for second, count in enumerate(counts):
@@ -253,7 +255,7 @@ RISING = [100, 200, 300, 400, 500]
 
 
 def test_falling_throughput() -> None:
-    """C22–C25: allowed from the sixth snapshot on, and only when something happened meanwhile."""
+    """C22–C25: allowed from the sixth snapshot on, and only with a cause."""
     half = ["drop-medium-cudaLaunchKernel 50%"]
     assert snapshots([*RISING, 550, 600], 10, LAUNCH) == [[], [], [], [], [], half, half]
     most = ["drop-high-cudaLaunchKernel 70%"]
@@ -269,7 +271,7 @@ def test_an_operation_with_a_tail_has_no_second_chain() -> None:
     ]
 
 
-def test_evidence_of_the_whole_window_counts_for_a_fall() -> None:
+def test_evidence_of_the_whole_window_counts_for_a_drop() -> None:
     watch = ThroughputWatch()
     for second, count in enumerate([*RISING, 550]):
         drop = watch.observe(T0 + second * SECOND, OpSummary((1, 3), count, 1, 1, pid=PID))
@@ -319,7 +321,7 @@ def captures(end_ret: int, end_duration: int) -> EventColumns:
 )  # fmt: skip
 def test_graphs(evidence: EventColumns, found: list[str]) -> None:
     assert names(find(evidence)) == found
-    assert find(evidence, pid=PID + 1) == [], "C34: another process has nothing to do with it"
+    assert find(evidence, pid=PID + 1) == [], "C34: another process has no findings"
 
 
 OTHER = PID + 1
@@ -336,7 +338,7 @@ OTHER = PID + 1
             events("graphLaunch", duration=MS // 2, at=T0 + 10 * MS),
             events("sched_switch", 10, US, at=T0 + MS, step=MS, pid=OTHER),
         ),
-        join(  # two forks of one program have the same handles: a fast one and a slow one, both steady
+        join(  # two forks of one program have the same handles: one fast and one slow, both steady
             events("graphLaunch", 300, at=T0 - 8 * SECOND, step=10 * MS, arg1=0xE),
             events("graphLaunch", 20, at=T0 - 4 * SECOND, step=200 * MS, arg1=0xE, pid=OTHER),
         ),
@@ -367,7 +369,7 @@ def test_window_follows_the_workload(workload: str, window_s: float) -> None:
     assert window_for(workload) == window_s * 1e9
 
 
-# --- what we add: the cause must be there while the calls are slow, and in the same process -------------------------
+# Not published: the cause must overlap the slow calls and belong to the same process.
 
 
 def slow_calls(at: int, pid: int = PID) -> EventColumns:
@@ -376,7 +378,7 @@ def slow_calls(at: int, pid: int = PID) -> EventColumns:
 
 
 def switches_during(at: int, pid: int = PID, ret: int = 1) -> EventColumns:
-    """Each ends inside a slow call that begins at `at`."""
+    """Return switches that each end inside a slow call that begins at `at`."""
     return events(
         "sched_switch", 6, 55 * MS, at=at + 57 * MS, step=70 * MS, pid=pid, arg1=812, ret=ret
     )
@@ -438,7 +440,7 @@ def test_same_input_same_output() -> None:
 
 
 def test_stats_and_finder_agree_on_threads() -> None:
-    """Recorders of the published format store the thread id in the pid column of a context switch."""
+    """Published recorders store the thread id in the pid column of a context switch."""
     calls = events("cudaStreamSync", 200, MS, step=5 * MS, tid=1001)
     slow = events("cudaStreamSync", 6, 60 * MS, at=T0 + 2 * SECOND, step=70 * MS, tid=1001)
     switched = events(

@@ -1,4 +1,4 @@
-"""Events that stand for a chain: one look at all events finds what a look for each chain would."""
+"""Events of a chain: one pass over all events finds the same rows as one pass per chain."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -47,7 +47,8 @@ def slowest(events: list[Event], one: TimelineChain, keys: set[OpKey]) -> int | 
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 200).map(lambda s: s * SECOND_NS), st.integers(0, 9), st.integers(3, 7), st.integers(1, 2),
+            st.integers(0, 200).map(lambda s: s * SECOND_NS), st.integers(0, 9),
+            st.integers(3, 7), st.integers(1, 2),
             st.integers(0, 1),
         ),
         max_size=60,

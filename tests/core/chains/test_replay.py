@@ -1,4 +1,4 @@
-"""Chains derived again from a recording, in event time."""
+"""Chains derived from a recording, in event time."""
 
 from tests.support.trace_events import MS, T0, US, events, join
 

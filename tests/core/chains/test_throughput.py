@@ -9,7 +9,7 @@ SECOND = 1000 * MS
 
 
 @pytest.mark.parametrize("set_back_s", [0, 3600])
-def test_a_fall_is_seen_also_after_the_clock_was_set_back(set_back_s: int) -> None:
+def test_a_drop_is_found_also_after_the_clock_was_set_back(set_back_s: int) -> None:
     watch, count, drops = ThroughputWatch(), 0, []
     for second in range(20):
         count += 100 if second < 15 else 40

@@ -14,7 +14,8 @@ def test_a_wait_counts_from_the_enqueue_n1() -> None:
 
 @pytest.mark.parametrize(
     ("collectives", "waits"),
-    [([], [(2 * MS, 9)]), ([(MS, 0)], [(2 * MS, 0)]), ([(MS, None)], [(2 * MS, 0)]), ([(MS, 9)], [(2 * MS, 8)]),
+    [([], [(2 * MS, 9)]), ([(MS, 0)], [(2 * MS, 0)]), ([(MS, None)], [(2 * MS, 0)]),
+     ([(MS, 9)], [(2 * MS, 8)]),
      ([(3 * MS, 9)], [(2 * MS, 9)])],
     ids=["no collective", "default stream", "unknown stream", "another stream", "wait came first"],
 )  # fmt: skip

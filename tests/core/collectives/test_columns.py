@@ -8,8 +8,10 @@ from ingero.core.collectives.columns import Recorder, concat, from_columns, from
 
 def record(rank: int, op: str = "ncclAllReduce", gpu_ns: int | None = 40) -> CollectiveRecord:
     return CollectiveRecord(
-        job="j", node=f"n{rank}", global_rank=rank, comm=2**63 + 5, seq=7, op=op, rank=rank, nranks=2, peer=None,
-        datatype="float32", reduce_op="sum", size_bytes=8, start_ns=100, end_ns=200, gpu_duration_ns=gpu_ns,
+        job="j", node=f"n{rank}", global_rank=rank, comm=2**63 + 5, seq=7, op=op, rank=rank,
+        nranks=2, peer=None,
+        datatype="float32", reduce_op="sum", size_bytes=8, start_ns=100, end_ns=200,
+        gpu_duration_ns=gpu_ns,
         stream=None, source=CollectiveSource.PLUGIN,
     )  # fmt: skip
 

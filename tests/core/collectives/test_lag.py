@@ -35,7 +35,7 @@ def collective(
     )
 
 
-def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # any result of one call
+def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # one call
     return measure_lag(columns, match_collectives(columns), **how)  # type: ignore[arg-type]
 
 
@@ -124,7 +124,8 @@ def test_an_unknown_clock_shows_no_lateness() -> None:
 def test_send_and_receive_are_one_pair() -> None:
     columns = {
         "comm": [1] * 4, "seq": [0] * 4, "op": [0, 1, 0, 1], "rank": [0, 1, 2, 3],
-        "peer": [1, 0, 3, 2], "nranks": [2] * 4, "start_ns": [0] * 4, "end_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
+        "peer": [1, 0, 3, 2], "nranks": [2] * 4, "start_ns": [0] * 4,
+        "end_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
         "gpu_duration_ns": [10 * MS, 4 * MS, 5 * MS, 5 * MS],
     }  # fmt: skip
     both = from_columns(columns, ["Send", "Recv"], [])

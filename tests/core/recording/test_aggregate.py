@@ -1,4 +1,4 @@
-"""Bucket sums."""
+"""Counts and sums per time bucket."""
 
 import numpy as np
 from hypothesis import given

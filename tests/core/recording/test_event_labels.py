@@ -1,4 +1,4 @@
-"""Which annotations hold for an event."""
+"""Which annotations apply to an event."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +10,11 @@ def moment(at: int, pid: int = 0, **labels: str) -> StoredAnnotation:
     return StoredAnnotation((at, at), pid, at, None, labels)
 
 
-def span(said: int, start: int, end: int, pid: int = 0, **labels: str) -> StoredAnnotation:
-    return StoredAnnotation((said, said), pid, start, end, labels)
+def span(written: int, start: int, end: int, pid: int = 0, **labels: str) -> StoredAnnotation:
+    return StoredAnnotation((written, written), pid, start, end, labels)
 
 
-def test_a_moment_holds_from_then_on_and_later_ones_override_key_by_key() -> None:
+def test_a_moment_applies_from_then_on_and_later_ones_override_key_by_key() -> None:
     notes = [moment(10, step="1", phase="warm"), moment(20, step="2")]
     assert label_events(notes, {}, [(7, 25), (7, 9), (7, 10)]) == [
         {"step": "2", "phase": "warm"},
@@ -23,20 +23,20 @@ def test_a_moment_holds_from_then_on_and_later_ones_override_key_by_key() -> Non
     ]
 
 
-def test_a_span_holds_inside_both_ends_even_when_said_afterwards() -> None:
+def test_a_span_applies_between_its_ends_even_when_written_afterwards() -> None:
     notes = [span(50, 10, 20, phase="eval")]
     found = label_events(notes, {}, [(1, at) for at in (9, 10, 20, 21)])
     assert found == [{}, {"phase": "eval"}, {"phase": "eval"}, {}]
 
 
-def test_one_about_a_process_is_not_about_another() -> None:
+def test_an_annotation_of_a_process_does_not_apply_to_another() -> None:
     notes = [moment(10, pid=7, step="1"), moment(11, step="node")]
     assert label_events(notes, {}, [(7, 12), (8, 12), (0, 12)]) == [{"step": "node"}] * 3
     assert label_events(notes[:1], {}, [(7, 12), (8, 12)]) == [{"step": "1"}, {}]
 
 
-def test_one_about_a_process_ends_with_its_program() -> None:
-    """Both sides unknown match; a known run and another do not."""
+def test_an_annotation_of_a_process_ends_with_its_program() -> None:
+    """Two unknown runs match; two different runs do not."""
     notes = [moment(10, pid=7, step="1"), moment(12, host="h")]
     assert label_events(notes, {7: [20]}, [(7, 19), (7, 20)]) == [
         {"step": "1", "host": "h"},
@@ -53,7 +53,8 @@ NOTES = st.lists(
         lambda at, pid, length, key, value, number: StoredAnnotation(
             (at, number), pid, at, None if length is None else at + length, {key: value}
         ),
-        TIMES, st.integers(0, 2), st.none() | st.integers(0, 10), st.sampled_from("ab"), st.sampled_from("xyz"),
+        TIMES, st.integers(0, 2), st.none() | st.integers(0, 10), st.sampled_from("ab"),
+        st.sampled_from("xyz"),
         st.integers(0, 10**6),
     ),
     max_size=12, unique_by=lambda note: note.order[1],
@@ -63,7 +64,7 @@ NOTES = st.lists(
 @given(
     NOTES, st.lists(TIMES, max_size=3), st.lists(st.tuples(st.integers(0, 2), TIMES), max_size=8)
 )
-def test_the_sweep_says_what_the_rules_say_one_by_one(notes, turns, events) -> None:
+def test_the_sweep_agrees_with_the_rules_applied_one_by_one(notes, turns, events) -> None:
     turning = {1: sorted(turns)}
 
     def plain(pid: int, at: int) -> dict[str, str]:

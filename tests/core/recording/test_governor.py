@@ -1,4 +1,4 @@
-"""F157: probing stays in its budget, gives way where it costs most, and says by how much."""
+"""F157: probing stays in its budget and is reduced first where it costs most."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,19 +51,22 @@ def test_moderate_rate_loses_only_the_return_probe() -> None:
     assert decision.watches["cudaStreamSynchronize"] == Watch()
 
 
-def test_hopeless_rate_is_switched_off() -> None:
+def test_a_function_called_too_often_is_switched_off() -> None:
     decision = decide([Load("f", 2_000_000, 13_000, 12_000)], 0.0, 0, POLICY)
     assert decision.watches["f"] == Watch(Step.OFF) and decision.cost_share == 0
 
 
 def test_waiting_for_the_gpu_absorbs_the_cost() -> None:
-    """22,500 traced calls/s cost 3.8 % of a core; the GPU-bound job that makes them waits half of the time."""
+    """22,500 traced calls/s cost 3.8 % of a core.
+
+    The GPU-bound job that makes them waits half of the time.
+    """
     decision = decide([Load("cuLaunchKernel", 22_500, 1700, 850)], 0.5, 0, POLICY)
     assert decision.watches["cuLaunchKernel"] == Watch()
     assert decision.cost_share > 0.03 and decision.charged_share == 0
 
 
-def test_loosens_only_after_a_calm_while() -> None:
+def test_loosens_only_after_several_decisions_within_budget() -> None:
     slow = [Load("cuLaunchKernel", 100, 1700, 850, Watch(Step.ENTRY))]
     calm = 0
     for _ in range(POLICY.calm_ticks - 1):
@@ -74,20 +77,20 @@ def test_loosens_only_after_a_calm_while() -> None:
 
 
 @given(loads, st.floats(0, 1))
-def test_never_beyond_the_allowance(some: list[Load], waited: float) -> None:
+def test_the_cost_is_never_above_the_allowance(some: list[Load], waited: float) -> None:
     decision = decide(some, waited, 0, POLICY)
     assert decision.charged_share <= POLICY.budget_share + 1e-9
 
 
 @given(loads, st.floats(0.001, 0.5))
-def test_plan_gives_up_nothing_when_everything_fits(some: list[Load], allowance: float) -> None:
+def test_the_plan_reduces_nothing_when_everything_fits(some: list[Load], allowance: float) -> None:
     watches = plan_watches(some, allowance, POLICY.least_duty)
     fits = sum(probe_cost(load, Watch()) for load in some) <= allowance
     assert fits is (set(watches.values()) <= {Watch()}) or not fits
 
 
 @given(loads)
-def test_kept_calls_give_way_last(some: list[Load]) -> None:
+def test_kept_functions_are_reduced_last(some: list[Load]) -> None:
     watches = plan_watches(some, 0.01, POLICY.least_duty)
     if any(watches[load.name].step is not Step.FULL for load in some if load.keep):
         others = [load for load in some if not load.keep and probe_cost(load, Watch()) > 0]

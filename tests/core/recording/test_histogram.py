@@ -1,4 +1,4 @@
-"""Percentiles from counts."""
+"""Percentiles from bucket counts."""
 
 import numpy as np
 from hypothesis import given
@@ -24,7 +24,7 @@ def test_percentile_is_within_a_bucket_of_the_exact_one(values: list[int], share
     assert abs(found - exact) <= exact * 0.25
 
 
-def test_nothing_counted_is_zero() -> None:
+def test_without_counts_the_percentile_is_zero() -> None:
     assert histogram_percentile(np.zeros(4, np.int64), FLOORS[:4], 0.5) == 0
 
 

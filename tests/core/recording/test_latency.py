@@ -1,4 +1,4 @@
-"""Latency statistics: nearest-rank percentiles, bounded windows, anomalies and their rhythm."""
+"""Latency statistics: nearest-rank percentiles, bounded windows, anomalies and their period."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_a_few_calls_make_no_anomaly() -> None:
         ([100, 200], None),
     ],
 )
-def test_rhythm_of_spikes(positions: list[int], period: int | None) -> None:
+def test_period_of_spikes(positions: list[int], period: int | None) -> None:
     assert spike_period(positions) == period
 
 
@@ -84,7 +84,7 @@ def test_processes_and_operations_are_kept_apart_and_sorted_by_time() -> None:
     assert stats.summaries()[0].tids == {77}
 
 
-def test_rows_that_are_anomalies_are_pointed_out() -> None:
+def test_rows_that_are_anomalies_are_returned() -> None:
     stats = TraceStats()
     stats.add(events("cudaMalloc", 20, MS))
     stats.summaries()
@@ -103,7 +103,7 @@ def test_memory_is_bounded() -> None:
     assert (len(stats), stats.forgotten) == (MAX_KEYS, 10)
 
 
-def test_slow_calls_know_when_they_were() -> None:
+def test_slow_calls_have_start_and_end() -> None:
     window = OpWindow()
     window.add(np.array([MS] * 20 + [8 * MS]), np.arange(21) * 10 * MS)
     slow = window.summary((1, 5)).slow

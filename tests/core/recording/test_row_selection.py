@@ -1,4 +1,4 @@
-"""Storage decisions: published cases, and ours."""
+"""Row selection: the published cases and our own."""
 
 import numpy as np
 import pytest
@@ -12,8 +12,13 @@ POLICY = KeepPolicy(T0)
 FIRST = events("cudaLaunchKernel", duration=10 * US, at=LATER)  # the sample of this second
 
 
-def kept(event: EventColumns, unusual: bool = False, active: frozenset[int] = frozenset({1000}), familiar: bool = False,
-         policy: KeepPolicy = POLICY) -> bool:  # fmt: skip
+def kept(
+    event: EventColumns,
+    unusual: bool = False,
+    active: frozenset[int] = frozenset({1000}),
+    familiar: bool = False,
+    policy: KeepPolicy = POLICY,
+) -> bool:
     batch = join(FIRST, event)
     flags = np.array([False, unusual])
     sampled = CallSampler().choose(batch)
@@ -46,7 +51,7 @@ def test_what_is_kept(event: EventColumns, unusual: bool, is_kept: bool) -> None
     assert kept(event, unusual) is is_kept
 
 
-def test_switches_of_everybody_count_while_nobody_uses_the_gpu() -> None:
+def test_all_switches_count_while_no_process_uses_the_gpu() -> None:
     assert kept(events("sched_switch", at=LATER, pid=9999), active=frozenset())
 
 
@@ -68,9 +73,9 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
         events("cudaLaunchKernel", 5, 10 * US, at=LATER, step=300 * MS),
         events("cudaLaunchKernel", 2, US, at=LATER, pid=7),
     )
-    book = CallSampler()
-    assert book.choose(batch).tolist() == [True, False, False, False, True, True, False]
-    assert not book.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), (
+    sampler = CallSampler()
+    assert sampler.choose(batch).tolist() == [True, False, False, False, True, True, False]
+    assert not sampler.choose(events("cudaLaunchKernel", 3, US, at=LATER + 1, step=1)).any(), (
         "also across batches"
     )
 
@@ -78,9 +83,9 @@ def test_one_call_of_each_kind_and_second_is_a_sample() -> None:
 def test_a_clock_that_is_set_back_neither_keeps_everything_nor_stops_the_samples() -> None:
     earlier = LATER - 3600 * 1000 * MS
     calls = events("cudaLaunchKernel", 5, 10 * US, at=earlier, step=US)
-    book, none = CallSampler(), np.zeros(5, bool)
-    assert book.choose(FIRST).tolist() == [True]
-    sampled = book.choose(calls)
+    sampler, none = CallSampler(), np.zeros(5, bool)
+    assert sampler.choose(FIRST).tolist() == [True]
+    sampled = sampler.choose(calls)
     assert sampled.tolist() == [True, False, False, False, False]
     assert (
         choose_rows(calls, none, sampled, none, frozenset({1000}), POLICY).tolist()

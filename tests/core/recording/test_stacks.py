@@ -1,4 +1,4 @@
-"""Stack identity and its stored form."""
+"""The hash of a stack and its stored form."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_published_hashes() -> None:
     )
 
 
-def test_identity_does_not_depend_on_addresses() -> None:
+def test_the_hash_does_not_depend_on_addresses() -> None:
     assert stack_hash([Frame(1, "f"), Frame(2)]) == stack_hash([Frame(3, "f"), Frame(4)])
     assert stack_hash([Frame(1), Frame(2)]) != stack_hash([Frame(2), Frame(1)])
 
@@ -51,7 +51,7 @@ def test_stored_form_is_compact() -> None:
     assert encode_frames([Frame(0x10), Frame(0x20)]) == ('["0x10","0x20"]', "")
 
 
-def test_frames_of_a_stranger_end_in_addresses_or_in_nothing() -> None:
+def test_frames_of_other_recorders_become_addresses_or_nothing() -> None:
     assert decode_frames('["0x10","zz"]', "{not json") == [Frame(0x10), Frame(0)]
     assert decode_frames('["0x10"]', "null") == [Frame(0x10)]
     assert decode_frames("[1]", '[{"s":7}]') == []
@@ -59,7 +59,7 @@ def test_frames_of_a_stranger_end_in_addresses_or_in_nothing() -> None:
     assert decode_frames("", "[" * 100_000) == []
 
 
-def test_a_frame_reads_as_a_line() -> None:
+def test_a_frame_as_text() -> None:
     assert str(Frame(5, "cudaMalloc", "libcudart.so.12")) == "cudaMalloc (libcudart.so.12)"
     assert str(Frame(py_file="train.py", py_func="forward", py_line=47)) == "forward (train.py:47)"
     assert (str(Frame(0x7F)), str(Frame(9, file="libc.so"))) == ("0x7f", "0x9 (libc.so)")
