@@ -24,7 +24,7 @@ from bench.echo_load import Measured, body, load
 from bench.table import finish, judge, print_table
 from ingero.contract.otlp.columns import new_columns
 from ingero.storage.events.arrow import batch_table
-from ingero.storage.events.schema import migrate
+from ingero.storage.events.migrate import migrate
 
 SECONDS = float(os.environ.get("BENCH_SECONDS", "4"))
 OFFERED = 100_000

@@ -18,7 +18,7 @@ import numpy as np
 from tests.support.echo_process import TOKEN, EchoProcess
 
 from bench.table import finish, judge, print_table
-from ingero.storage.events.schema import migrate
+from ingero.storage.events.migrate import migrate
 
 EVENTS = int(os.environ.get("BENCH_EVENTS", "10000000"))
 RATE = int(os.environ.get("BENCH_RATE", "20000"))

@@ -20,7 +20,7 @@ from ingero.echo.control import ask_running, control_path
 from ingero.echo.engine import Engine, EngineSettings
 from ingero.echo.store.api import QueryFailed, QueryLimits, QueryResult, StoreRestarting
 from ingero.errors import MalformedPush, Overloaded, StoreDamaged, StoreError, StoreLocked, TooLarge
-from ingero.storage.events.schema import migrate
+from ingero.storage.events.migrate import migrate
 from ingero.storage.journal.frames import list_segments
 from ingero.storage.journal.writer import JournalWriter
 
@@ -192,7 +192,7 @@ async def test_a_full_backlog_refuses_with_the_time_to_come_back(tmp_path: Path)
                 sent += (
                     await engine.submit(Signal.METRICS, metrics_body(points=5, first=i * 5))
                 ).events
-        assert engine.trouble == "the store is behind; its backlog is full"
+        assert engine.problem == "the store is behind; its backlog is full"
         os.kill(engine.store.pid, signal.SIGCONT)
         assert await count(engine) == sent
         assert (
@@ -230,7 +230,7 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
     newer.execute("UPDATE meta SET value = 99 WHERE key = 'schema_version'")
     newer.close()
     with pytest.raises(
-        StoreError, match="schema version 99, this program knows 1; use a newer ingero-echo"
+        StoreError, match="schema version 99, this program supports 1; use a newer ingero-echo"
     ):
         await Engine(settings(tmp_path)).start()
 

@@ -40,13 +40,13 @@ async def test_a_full_disk_refuses_then_recovers_and_nothing_is_lost(small_disk:
     try:
         (small_disk / "ballast").write_bytes(bytes(3 << 20))
         with pytest.raises(
-            (StoreFull, Overloaded), match="new data is refused until this is mended"
+            (StoreFull, Overloaded), match="new data is refused until this is fixed"
         ):
             for number in range(2000):
                 body = metrics_body(points=50, first=number * 50, note="x" * 200)
                 sent += (await engine.submit(Signal.METRICS, body)).events
         assert sent > 0
-        assert "No space left on device" in engine.trouble
+        assert "No space left on device" in engine.problem
         (small_disk / "ballast").unlink()
         subprocess.run(["mount", "-o", "remount,size=64m", small_disk], check=True)
         async with asyncio.timeout(PATIENCE_S):

@@ -209,7 +209,7 @@ def test_a_full_disk_refuses_new_requests_and_keeps_the_old(small_disk: Path) ->
     writer = JournalWriter(small_disk, 0, 16384)
     acknowledged = 0
     with pytest.raises(
-        StoreFull, match="No space left on device; new data is refused until this is mended"
+        StoreFull, match="No space left on device; new data is refused until this is fixed"
     ):
         for _ in range(100):
             acknowledged = writer.append([(1, b"x" * 3000)], 5)

@@ -150,7 +150,7 @@ def test_an_endless_statement_ends(trace: Path) -> None:
 
 def test_a_statement_ends_when_nobody_waits_for_it(trace: Path) -> None:
     looks = iter([False] * 20)
-    with pytest.raises(Unavailable, match="nobody waits"):
+    with pytest.raises(Unavailable, match="the client disconnected"):
         run_query(trace, ENDLESS, QueryLimits(timeout_s=10 * PATIENCE_S), lambda: next(looks, True))
 
 
@@ -198,7 +198,7 @@ def test_a_large_answer_is_an_error_not_a_flood(trace: Path) -> None:
 )
 def test_printf_does_not_pad_for_minutes_inside_one_step(trace: Path, padded: str) -> None:
     """The engine would go on for tens of seconds per conversion, and no time limit reaches into a step."""
-    with pytest.raises(MalformedInput, match="printf pads to at most 1000 characters"):
+    with pytest.raises(MalformedInput, match="printf may pad to at most 1000 characters"):
         run_query(trace, f"SELECT length({padded})")
 
 

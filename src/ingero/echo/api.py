@@ -136,10 +136,10 @@ class QuestionApi:
         return json_response(described())
 
     async def _health(self, request: Request) -> Response:
-        trouble = self.engine.trouble
+        problem = self.engine.problem
         body = {
-            "status": "trouble" if trouble else "ok",
-            "reason": trouble,
+            "status": "trouble" if problem else "ok",
+            "reason": problem,
             "version": version("ingero"),
             "store_restarts": self.engine.store.restarts,
             "backlog_requests": self.engine.ingest.durable_seq - self.engine.store.applied_seq,

@@ -174,9 +174,9 @@ class EchoService:
         self.addresses[name] = listener.address
 
     async def _health(self, _: Request) -> Response:
-        trouble = self.engine.trouble
-        body = {"status": "trouble" if trouble else "ok", "reason": trouble}
-        return json_response(body, 503 if trouble else 200)
+        problem = self.engine.problem
+        body = {"status": "trouble" if problem else "ok", "reason": problem}
+        return json_response(body, 503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
         key = self._sender(request.headers.get("authorization"))

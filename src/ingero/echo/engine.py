@@ -100,11 +100,11 @@ class Engine:
         return accepted
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why Echo is not well; empty when it is."""
         if self.store.pid is None:
             return "the store process is restarting"
-        return self.ingest.trouble or self.store.progress.trouble
+        return self.ingest.problem or self.store.progress.problem
 
     def _check_journal(self, applied: int) -> Inspection:
         found = inspect_journal(self._settings.journal, applied)

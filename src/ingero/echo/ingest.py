@@ -94,7 +94,7 @@ class Ingest:
         return self._journal.size_bytes
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why new data is refused; empty when it is not."""
         if self.draining:
             return "Echo is stopping"

@@ -14,7 +14,7 @@ from ingero.echo.control import ask_running
 from ingero.echo.engine import journal_directory
 from ingero.echo.stress import StressPlan, batch_body
 from ingero.errors import StoreDamaged, StoreError
-from ingero.storage.events.schema import SCHEMA_VERSION
+from ingero.storage.events.migrate import SCHEMA_VERSION
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
 from ingero.storage.journal.inspect import inspect_journal, recoverable_frames
@@ -185,7 +185,7 @@ def write_demo(target: Path) -> int:
 def _opened(database: Path) -> Iterator[EventStore]:
     """The database, owned while we look at it."""
     if not database.exists():
-        raise StoreError(f"{database} is not there; name the database of an Echo with --db-path")
+        raise StoreError(f"{database} does not exist; name the database of an Echo with --db-path")
     lock = DatabaseLock(database)
     try:
         store = EventStore(database, MEMORY_BYTES, max(1, (os.cpu_count() or 2) // 2))

@@ -1,4 +1,4 @@
-"""The saved baseline of a node: written atomically, believed only when fresh, whole and of a known version."""
+"""The saved baseline of a node: written atomically, and used only when it is recent and valid."""
 
 import contextlib
 import datetime
@@ -23,20 +23,20 @@ _MAX_QUARANTINED = 1000
 
 
 class LoadOutcome(StrEnum):
-    """What was found; everything but FRESH means calibrating from nothing."""
+    """What was found in the file. After anything but FRESH, the node calibrates anew."""
 
     MISSING = "missing"
     FRESH = "fresh"
-    STALE = "stale"  # too old or from the future: removed
-    CORRUPT = "corrupt"  # renamed, for somebody to look at
-    UNREADABLE = "unreadable"  # left alone
-    NEWER_VERSION = "newer_version"  # left alone: a newer agent may come back
-    OTHER_SETTINGS = "other_settings"  # averages made with other factors mean something else
+    STALE = "stale"  # too old, or saved in the future: deleted
+    CORRUPT = "corrupt"  # renamed, so that somebody can look at it
+    UNREADABLE = "unreadable"  # not changed
+    NEWER_VERSION = "newer_version"  # not changed, because a newer agent may run again
+    OTHER_SETTINGS = "other_settings"  # averages made with other factors are not comparable
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The outcome, the baseline when it is FRESH, and a sentence for the log."""
+    """The outcome, the baseline if it is FRESH, and a sentence for the log."""
 
     outcome: LoadOutcome
     baseline: Baseline | None = None
@@ -59,7 +59,7 @@ class _Document(msgspec.Struct, frozen=True, omit_defaults=True):
     fast_ema: _Averages
     hard_floor: _Averages
     signal_samples: tuple[int, int, int, int] | None = (
-        None  # only where a signal was missing for a while
+        None  # set only if a signal was missing for some time
     )
 
 
@@ -68,7 +68,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 def save_baseline(path: Path, baseline: Baseline, policy: BaselinePolicy, now_ns: int) -> None:
-    """Replace the file in one step; on failure (OSError) the old one is intact and nothing is left behind."""
+    """Write the file atomically. On failure (OSError) the old file is unchanged."""
     count = baseline.sample_count
     document = _Document(
         schema_version=SCHEMA_VERSION,
@@ -87,7 +87,10 @@ def save_baseline(path: Path, baseline: Baseline, policy: BaselinePolicy, now_ns
 
 
 def load_baseline(path: Path, policy: BaselinePolicy, now_ns: int, max_age_s: float) -> Loaded:
-    """Read the file and act on what it is: stale files go, corrupt ones are set aside, foreign ones stay."""
+    """Read the file.
+
+    Stale files are deleted, corrupt ones renamed, and those of newer versions kept.
+    """
     try:
         data = _read(path)
     except FileNotFoundError:
@@ -100,7 +103,8 @@ def load_baseline(path: Path, policy: BaselinePolicy, now_ns: int, max_age_s: fl
         version = msgspec.json.decode(data, type=_Version).schema_version
         if version > SCHEMA_VERSION:
             return Loaded(
-                LoadOutcome.NEWER_VERSION, detail=f"{path} has schema {version}, this agent knows 1"
+                LoadOutcome.NEWER_VERSION,
+                detail=f"{path} has schema {version}, this agent reads schema 1",
             )
         if version < SCHEMA_VERSION:
             raise ValueError(f"schema {version}")
@@ -134,11 +138,11 @@ def _unix_s(text: str) -> float:
 
 
 class _TooLarge(Exception):
-    """The file is no baseline."""
+    """The file is too large to be a baseline."""
 
 
 def _read(path: Path) -> bytes:
-    """Read without following a link and without waiting on a device."""
+    """Read the file without following a link, and without waiting if it is a device or a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(file.fileno())
@@ -182,7 +186,7 @@ def _quarantine(path: Path, now_ns: int, problem: str) -> Loaded:
         except OSError as error:
             return Loaded(
                 LoadOutcome.CORRUPT,
-                detail=f"{problem}; and it cannot be set aside: {error.strerror}",
+                detail=f"{problem}; and it cannot be renamed: {error.strerror}",
             )
         return Loaded(LoadOutcome.CORRUPT, detail=f"{problem}; kept as {target}")
     return Loaded(LoadOutcome.CORRUPT, detail=problem)

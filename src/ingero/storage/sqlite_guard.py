@@ -1,7 +1,8 @@
-"""SQL of a user on a trace database: one reading statement, bounded in time, rows, bytes and memory.
+"""SQL of a user on a trace database: one read-only statement with limited time, rows and memory.
 
-The engine enforces it: the file is opened read-only, an authorizer allows reading tables and known functions and
-nothing else. What is checked in the text beforehand only makes the refusal friendlier.
+SQLite itself enforces this: the file is opened read-only, and an authorizer allows only reading
+tables and calling known functions. The checks of the text before that only give clearer error
+messages.
 """
 
 import re
@@ -19,11 +20,11 @@ DEFAULT_ROWS: Final = 1000
 MAX_ROWS: Final = 10_000
 Value: TypeAlias = str | int | float | None
 
-_PROGRESS_STEPS: Final = 1000  # virtual machine steps between two looks at the clock
+_PROGRESS_STEPS: Final = 1000  # virtual machine steps between two checks of the time
 _MAX_GROWTH_BYTES: Final = 512 * 2**20
 _LIMITS: Final = {
     sqlite3.SQLITE_LIMIT_LENGTH: 256
-    * 1024,  # of one value: no function call runs long or takes much memory
+    * 1024,  # length of one value, so that no function call runs long or takes much memory
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 100_000,
     sqlite3.SQLITE_LIMIT_COLUMN: 500,
     sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 200,
@@ -36,22 +37,24 @@ _LIMITS: Final = {
 }
 _FUNCTIONS: Final = frozenset(
     # aggregates and windows
-    "avg count group_concat max min sum total string_agg row_number rank dense_rank percent_rank cume_dist ntile lag "
-    "lead first_value last_value nth_value median percentile percentile_cont percentile_disc "
+    "avg count group_concat max min sum total string_agg row_number rank dense_rank percent_rank "
+    "cume_dist ntile lag lead first_value last_value nth_value median percentile percentile_cont "
+    "percentile_disc "
     # scalars
-    "abs char coalesce concat concat_ws format glob hex ifnull iif instr length like likely unlikely likelihood "
-    "lower ltrim nullif octet_length printf quote random replace round rtrim sign substr substring trim typeof unicode "
-    "upper changes sqlite_version "
+    "abs char coalesce concat concat_ws format glob hex ifnull iif instr length like likely "
+    "unlikely likelihood lower ltrim nullif octet_length printf quote random replace round rtrim "
+    "sign substr substring trim typeof unicode upper changes sqlite_version "
     # dates, mathematics
-    "date time datetime julianday strftime unixepoch timediff current_date current_time current_timestamp "
-    "acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp floor ln log log10 log2 mod pi pow power "
-    "radians sin sinh sqrt tan tanh trunc "
+    "date time datetime julianday strftime unixepoch timediff current_date current_time "
+    "current_timestamp acos acosh asin asinh atan atan2 atanh ceil ceiling cos cosh degrees exp "
+    "floor ln log log10 log2 mod pi pow power radians sin sinh sqrt tan tanh trunc "
     # JSON
-    "json json_array json_array_length json_error_position json_extract json_insert json_object json_patch json_pretty "
-    "json_quote json_remove json_replace json_set json_type json_valid json_group_array json_group_object json_each "
+    "json json_array json_array_length json_error_position json_extract json_insert json_object "
+    "json_patch json_pretty json_quote json_remove json_replace json_set json_type json_valid "
+    "json_group_array json_group_object json_each "
     "json_tree -> ->>".split()
 )
-_WIDEST: Final = 1000  # characters that one conversion of printf may pad to
+_WIDEST: Final = 1000  # the widest padding of one printf conversion, in characters
 _CONVERSION: Final = re.compile(r"%([-+ #!0-9.,*l]*)")
 _PRAGMAS: Final = frozenset(
     {"table_info", "table_xinfo", "table_list", "index_list", "index_info", "index_xinfo"}
@@ -67,7 +70,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """How much one question may cost."""
+    """What one query may cost."""
 
     timeout_s: float = 10.0
     max_rows: int = DEFAULT_ROWS
@@ -76,7 +79,7 @@ class QueryLimits:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The answer; `truncated` when there were more rows than allowed."""
+    """The rows of a query; `truncated` if there were more rows than allowed."""
 
     columns: list[str]
     rows: list[list[Value]]
@@ -84,14 +87,16 @@ class QueryResult:
 
 
 def check_statement(sql: str) -> str:
-    """The one statement in `sql`, without its semicolon; says what is wrong otherwise."""
+    """Return the one statement in `sql` without its semicolon; raise MalformedInput otherwise."""
     words: list[str] = []
     end: int | None = None
     for match in _TOKEN.finditer(sql):
         if match.lastgroup == "space":
             continue
         if end is not None and match.lastgroup != "end":
-            raise MalformedInput("one statement at a time: there is more after the semicolon")
+            raise MalformedInput(
+                "only one statement is allowed, but more text follows the semicolon"
+            )
         if match.lastgroup == "end":
             end = match.start() if end is None else end
         elif match.lastgroup == "word":
@@ -104,7 +109,7 @@ def check_statement(sql: str) -> str:
         )
     if words[0] not in _FIRST_WORDS:
         raise MalformedInput(
-            f"only questions are allowed: begin with SELECT, WITH or EXPLAIN, not {words[0][:20]!r}"
+            f"only queries are allowed: begin with SELECT, WITH or EXPLAIN, not {words[0][:20]!r}"
         )
     return sql if end is None else sql[:end]
 
@@ -115,7 +120,10 @@ def run_query(
     limits: QueryLimits = QueryLimits(),  # noqa: B008 - frozen
     has_left: Callable[[], bool] = lambda: False,
 ) -> QueryResult:
-    """Ask one question of the trace database at `path`; it ends early when whoever asked `has_left`."""
+    """Run one query on the trace database at `path`.
+
+    It is stopped when `has_left` says that the client disconnected.
+    """
     statement = check_statement(sql)
     if "\0" in statement:
         raise MalformedInput("the query contains a NUL character")
@@ -130,7 +138,7 @@ def run_query(
 
 
 def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch") -> None:
-    """Make a read-only connection safe for a stranger's SQL."""
+    """Restrict a read-only connection to what a stranger's SQL may do."""
     for statement in (
         "query_only = ON",
         "trusted_schema = OFF",
@@ -139,7 +147,7 @@ def _guard(connection: sqlite3.Connection, text: "_BoundedText", watch: "_Watch"
     ):
         connection.execute(f"PRAGMA {statement}")
     for table in ("json_each", "json_tree", *(f"pragma_{name}" for name in sorted(_PRAGMAS))):
-        # the first use declares it, which looks like a write
+        # the first use declares the virtual table, which looks like a write
         connection.execute(f"SELECT 1 FROM {table}('[]')").close()
     for category, limit in _LIMITS.items():
         connection.setlimit(category, limit)
@@ -162,30 +170,29 @@ def _run(
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
             raise Unavailable(
-                f"the query was stopped: {watch.reason}; narrow it with WHERE timestamp > … or LIMIT"
+                f"the query was stopped: {watch.reason}; narrow it with WHERE timestamp > … or "
+                "LIMIT"
             ) from None
         raise MalformedInput(
             f"the query failed: {text.refusal or error}{_way_on(connection, str(error))}"
         ) from None
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_AUTH:
-            raise MalformedInput(
-                f"refused: {error}; only reading of tables is allowed here"
-            ) from None
+            raise MalformedInput(f"refused: {error}; only reading tables is allowed here") from None
         raise MalformedInput(f"the query failed: {error}") from None
     return QueryResult(columns, rows, truncated)
 
 
 def _way_on(connection: sqlite3.Connection, complaint: str) -> str:
-    """What helps with a name that is not there."""
+    """Return a hint for a name that does not exist."""
     if complaint.startswith("no such column"):
-        return "; `SELECT name FROM pragma_table_info('events')` lists those of a table"
+        return "; `SELECT name FROM pragma_table_info('events')` lists the columns of a table"
     if not complaint.startswith("no such table"):
         return ""
     tables = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 50"
     ).fetchall()
-    return f"; there are: {', '.join(str(name) for (name,) in tables)}"
+    return f"; the tables are: {', '.join(str(name) for (name,) in tables)}"
 
 
 def _collect(
@@ -200,7 +207,7 @@ def _collect(
         size += sum(len(value) if isinstance(value, str) else 8 for value in values)
         if size > max_bytes:
             raise TooLarge(
-                f"the answer is larger than {max_bytes >> 20} MiB; ask for fewer columns or rows"
+                f"the result is larger than {max_bytes >> 20} MiB; ask for fewer columns or rows"
             )
         rows.append(values)
     return rows, False
@@ -222,7 +229,7 @@ def _plain(value: object) -> Value:
 def _authorize(
     action: int, first: str | None, second: str | None, _schema: str | None, _trigger: str | None
 ) -> int:
-    """Called by SQLite while it prepares a statement; what is not known to be harmless is denied."""
+    """Allow or deny one action; SQLite calls this while it prepares a statement."""
     if action in _READS:
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() in _FUNCTIONS:
@@ -233,7 +240,10 @@ def _authorize(
 
 
 class _BoundedText:
-    """Text functions of SQLite that would work on for minutes inside one step, where no time limit reaches them."""
+    """Bounded versions of text functions that could run for minutes inside a single step.
+
+    SQLite checks its time limit only between steps.
+    """
 
     def __init__(self) -> None:
         self.refusal: str | None = None
@@ -244,7 +254,7 @@ class _BoundedText:
         self._engine.close()
 
     def replace_in(self, connection: sqlite3.Connection) -> None:
-        """Put these in the place of the engine's own."""
+        """Replace the functions of the engine by the bounded ones."""
         for name in ("printf", "format"):
             connection.create_function(name, -1, self.formatted, deterministic=True)
         connection.create_function(
@@ -258,12 +268,15 @@ class _BoundedText:
         )
 
     def formatted(self, *values: Value | bytes) -> Value:
-        """The engine's own printf, unless it is asked to pad without bounds."""
+        """Format with the engine's own printf, after checking the padding."""
         for conversion in _CONVERSION.findall(str(values[0]) if values else ""):
             if "*" in conversion or any(
                 int(digits[:9]) > _WIDEST for digits in re.findall("[0-9]+", conversion)
             ):
-                self.refusal = f"printf pads to at most {_WIDEST} characters here, and takes no width from an argument"
+                self.refusal = (
+                    f"printf may pad to at most {_WIDEST} characters, and takes no width from an "
+                    "argument"
+                )
                 raise ValueError(self.refusal)
         try:
             row = self._engine.execute(
@@ -285,7 +298,7 @@ def _stripped(
 
 
 class _Watch:
-    """Stops a statement that takes too long, makes this process grow too much, or that nobody waits for."""
+    """Stops a statement that runs too long, needs too much memory, or has lost its client."""
 
     def __init__(self, timeout_s: float, has_left: Callable[[], bool]) -> None:
         self.reason = ""
@@ -300,7 +313,7 @@ class _Watch:
         if time.monotonic() > self._deadline_s:
             self.reason = f"it ran longer than {self._timeout_s:g} s"
         elif self._has_left():
-            self.reason = "nobody waits for its answer"
+            self.reason = "the client disconnected"
         elif self._calls % 50 == 0 and _resident_bytes() > self._ceiling_bytes:
             self.reason = f"it needed more than {_MAX_GROWTH_BYTES >> 20} MiB of memory"
         return int(bool(self.reason))

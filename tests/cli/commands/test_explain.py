@@ -197,7 +197,7 @@ def test_damaged_json_in_a_chain_is_shown_as_none(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-d", "nowhere.db"], "nowhere.db is not there"),
+        (["-d", "nowhere.db"], "nowhere.db does not exist"),
         (["--since", "soon"], "not a duration"),
         (["--from", "yesterday"], "not a time"),
         (["--since", "5m", "--from", "12:00"], "--since excludes"),

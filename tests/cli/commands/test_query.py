@@ -98,10 +98,10 @@ def test_nothing_found_is_said(trace: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["DELETE FROM events"], "only questions are allowed"),
+        (["DELETE FROM events"], "only queries are allowed"),
         (
             ["SELECT * FROM nowhere"],
-            "no such table: nowhere; there are: annotations, causal_chains,",
+            "no such table: nowhere; the tables are: annotations, causal_chains,",
         ),
         (
             ["SELECT colour FROM events"],

@@ -4,16 +4,8 @@ import duckdb
 import pytest
 
 from ingero.errors import StoreError
-from ingero.storage.events.schema import (
-    EVENTS,
-    MIGRATIONS,
-    READABLE,
-    SCHEMA_VERSION,
-    TABLES,
-    VIEWS,
-    migrate,
-    stored_version,
-)
+from ingero.storage.events.migrate import MIGRATIONS, SCHEMA_VERSION, migrate, stored_version
+from ingero.storage.events.schema import EVENTS, READABLE, TABLES, VIEWS
 
 
 @pytest.fixture

@@ -221,9 +221,9 @@ def test_v15c_refusals_name_the_file_and_the_remedy(tmp_path: Path) -> None:
         merge([legacy(tmp_path / "1.db")], tmp_path / "out.db")
     with pytest.raises(StoreError, match="is also a source"):
         merge([plain], plain)
-    with pytest.raises(StoreError, match=r"gone\.db is not there"):
+    with pytest.raises(StoreError, match=r"gone\.db does not exist"):
         merge([tmp_path / "gone.db"], tmp_path / "out.db")
-    with pytest.raises(MalformedInput, match="no colon"):
+    with pytest.raises(MalformedInput, match="contain a colon"):
         merge([plain], tmp_path / "out.db", force_node="a:b")
     assert not (tmp_path / "out.db").exists()
 

@@ -130,7 +130,7 @@ def test_other_files_are_named_for_what_they_are(tmp_path: Path) -> None:
     sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE x (a)").connection.close()
     with pytest.raises(ForeignFile, match="no table `events`"):
         connect_readonly(tmp_path / "other.db")
-    with pytest.raises(StoreError, match="not there"):
+    with pytest.raises(StoreError, match="does not exist"):
         connect_readonly(tmp_path / "nowhere.db")
 
 

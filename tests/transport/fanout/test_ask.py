@@ -103,7 +103,7 @@ async def test_a_node_that_refuses_sql_is_quoted(tmp_path: Path) -> None:
         (reply,) = await ask(
             [address], Question("/api/v1/query", {"sql": "DELETE FROM events", "limit": 1})
         )
-    assert (reply.failure or "").startswith("HTTP 400: only questions are allowed")
+    assert (reply.failure or "").startswith("HTTP 400: only queries are allowed")
 
 
 async def test_an_endless_answer_is_an_error_not_memory(tmp_path: Path) -> None:

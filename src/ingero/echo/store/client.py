@@ -232,7 +232,7 @@ class StoreClient:
                     reader = await self._spawn()
                     break
                 except StoreError as error:
-                    self.progress = msgspec.structs.replace(self.progress, trouble=str(error))
+                    self.progress = msgspec.structs.replace(self.progress, problem=str(error))
                     log.error("store_not_started", extra={"reason": str(error)})
 
     async def _tell(self) -> None:

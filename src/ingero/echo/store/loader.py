@@ -98,7 +98,7 @@ class Loader:
         try:
             self._load_forever()
         except StoreDamaged as error:
-            self._report(trouble=str(error))
+            self._report(problem=str(error))
             log.critical("journal_damaged reason=%r", str(error))
             os._exit(REPLACE_ME)
         except BaseException:
@@ -134,7 +134,7 @@ class Loader:
                 ) or is_out_of_memory(error):
                     raise
                 log.warning("load_failed reason=%r", text)
-                self._report(trouble=f"cannot write the database: {text}")
+                self._report(problem=f"cannot write the database: {text}")
                 if self._stopping:
                     raise
                 time.sleep(RETRY_S)
@@ -169,7 +169,7 @@ class Loader:
             return next(steps, None)
 
     def _report(self, **changes: Any) -> None:
-        fields = {"trouble": "", **changes, "applied_seq": self._store.applied_seq}
+        fields = {"problem": "", **changes, "applied_seq": self._store.applied_seq}
         self._progress = msgspec.structs.replace(self._progress, **fields)
         self._send(self._progress)
 

@@ -55,7 +55,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     duplicates: int = 0
     unreadable: int = 0
     deleted: int = 0
-    trouble: str = ""
+    problem: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):

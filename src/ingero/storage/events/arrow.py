@@ -1,4 +1,4 @@
-"""Batches of events as Arrow tables: buffers are handed over, not copied value by value."""
+"""Batches of events as Arrow tables; their buffers are shared, not copied value by value."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _US = pa.timestamp("us")
 
 
 def batch_table(batch: Batch) -> pa.Table:
-    """The batch in the column order of `events`."""
+    """Return the batch in the column order of `events`."""
     contexts = batch.contexts
     speakers = [context.who for context in contexts]
     columns: dict[str, pa.Array] = {
@@ -50,7 +50,7 @@ def batch_table(batch: Batch) -> pa.Table:
 
 
 def _shared(context: NDArray[np.int32], values: list[Any], kind: pa.DataType) -> pa.Array:
-    """A column that all rows of one context share."""
+    """Return a column whose value is the same for all rows of one context."""
     return (
         pa.DictionaryArray.from_arrays(pa.array(context), pa.array(values, kind))
         if values

@@ -1,4 +1,4 @@
-"""What else a batch of events becomes: collectives, verdicts and causal chains in tables of their own, and minutes.
+"""Statements that derive collectives, verdicts, causal chains and minutes from events.
 
 Each projection is one INSERT … SELECT over the batch that is being loaded, in the same transaction.
 """
@@ -36,7 +36,7 @@ _OPS: Final = (
 
 
 def projections(metric_names: Iterable[str]) -> list[str]:
-    """The statements that a batch with these metric names needs; none for most."""
+    """Return the statements for a batch with these metric names; most batches need none."""
     present = set(metric_names)
     statements = []
     if names.COLLECTIVE_DURATION_MS in present:
@@ -57,14 +57,19 @@ _STRUCTURE: Final = (
 )
 # the communicator as 16 hex digits, whether it was sent as text or as a 64-bit integer
 _COMM: Final = f"""CASE WHEN json_type(attrs, '$."{names.NCCL_COMM}"') IN ('BIGINT', 'UBIGINT')
-  THEN format('{{:016x}}', ({_attribute(names.NCCL_COMM)}::HUGEINT + 18446744073709551616) % 18446744073709551616)
+  THEN format('{{:016x}}', ({_attribute(names.NCCL_COMM)}::HUGEINT + {2**64}) % {2**64})
   ELSE lpad(lower(replace({_attribute(names.NCCL_COMM)}, '0x', '')), 16, '0') END"""
-_OP: Final = f"""coalesce(MAP {{{_OPS}}}[lower(replace(replace(regexp_replace({_attribute(names.NCCL_OP)}, '^.*:', ''),
-  'nccl', ''), '_', ''))], {_attribute(names.NCCL_OP)})"""
+_OP: Final = f"""coalesce(
+  MAP {{{_OPS}}}[lower(replace(replace(
+    regexp_replace({_attribute(names.NCCL_OP)}, '^.*:', ''), 'nccl', ''), '_', ''))],
+  {_attribute(names.NCCL_OP)})"""
 
 
 def _collectives(present: set[str]) -> str:
-    """Duration points with the other measures of the same collective, as far as they came in the same request."""
+    """Return the statement that joins durations with the other measures of the same collective.
+
+    Only measures that arrived in the same request are joined.
+    """
     sides = {column: name for name, column in _SIDE_METRICS.items() if name in present}
     measures = ", ".join(
         f"max(coalesce(value_double, cumulative_value)) FILTER (metric_name = '{name}') AS {column}"
@@ -74,7 +79,9 @@ def _collectives(present: set[str]) -> str:
     points = f"""SELECT *, {_COMM} AS comm_id_hash, {_attribute(names.NCCL_RANK)} AS comm_rank,
     {_attribute(names.NCCL_SEQ)} AS comm_seq, {_OP} AS op_type
   FROM (SELECT *, json_transform(attrs, '{_STRUCTURE}') AS a FROM batch
-    WHERE metric_name IN ({", ".join(f"'{name}'" for name in (names.COLLECTIVE_DURATION_MS, *sides.values()))}))"""
+    WHERE metric_name IN ({
+        ", ".join(f"'{name}'" for name in (names.COLLECTIVE_DURATION_MS, *sides.values()))
+    }))"""
     join = (
         f"LEFT JOIN (SELECT {key}, {measures} FROM points GROUP BY {key}) AS m ON " if sides else ""
     )
@@ -90,7 +97,8 @@ def _collectives(present: set[str]) -> str:
         "peer": _field(names.NCCL_PEER),
         "datatype": _field(names.NCCL_DATATYPE),
         "reduce_op": _field(names.NCCL_REDUCE_OP),
-        "bytes": f"coalesce({_field(names.NCCL_BYTES)}, {'m.bytes::BIGINT' if 'bytes' in sides else 'NULL'})",
+        "bytes": f"coalesce({_field(names.NCCL_BYTES)}, "
+        f"{'m.bytes::BIGINT' if 'bytes' in sides else 'NULL'})",
         "duration_ms": "coalesce(d.value_double, d.cumulative_value)",
         "gpu_duration_ns": _field(names.NCCL_GPU_DURATION_NS),
         "stream": _field(names.NCCL_STREAM),
@@ -114,23 +122,29 @@ _OBJECT: Final = """CASE WHEN json_type(detail, '$.body') = 'OBJECT' THEN detail
 
 _VERDICTS: Final = f"""INSERT INTO verdicts
 SELECT seq, idx, ts, received_ts, cluster_id, o->>'$.episode', o->>'$.state',
-  coalesce(o->>'$.node', node_id), TRY_CAST(o->>'$.rank' AS INTEGER), coalesce(o->>'$.job', job_id), o->>'$.class',
+  coalesce(o->>'$.node', node_id), TRY_CAST(o->>'$.rank' AS INTEGER),
+  coalesce(o->>'$.job', job_id), o->>'$.class',
   TRY_CAST(o->>'$.excess' AS DOUBLE), TRY_CAST(o->>'$.error' AS DOUBLE),
-  make_timestamp((TRY_CAST(o->>'$.since' AS DOUBLE) * 1e6)::BIGINT), TRY_CAST(o->>'$.period' AS INTEGER),
+  make_timestamp((TRY_CAST(o->>'$.since' AS DOUBLE) * 1e6)::BIGINT),
+  TRY_CAST(o->>'$.period' AS INTEGER),
   TRY_CAST(o->>'$.peers' AS INTEGER), TRY_CAST(o->>'$.usd_per_hour' AS DOUBLE),
   TRY_CAST(o->>'$.confidence' AS DOUBLE), o->>'$.evidence', o->>'$.next'
-FROM (SELECT *, {_OBJECT} AS o FROM batch WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
+FROM (SELECT *, {_OBJECT} AS o FROM batch
+  WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
 
 _CHAINS: Final = f"""INSERT INTO causal_chains SELECT seq, idx,
-  coalesce(o->>'$.id', o->>'$.chain_id', causal_chain_id), cluster_id, coalesce(o->>'$.node', node_id),
-  coalesce(TRY_CAST(o->>'$.detected_at' AS TIMESTAMP_NS), ts), o->>'$.severity', o->>'$.summary', o->>'$.root_cause',
-  o->>'$.explanation', o->'$.recommendations', o->>'$.cuda_op', TRY_CAST(o->>'$.cuda_p99_us' AS DOUBLE),
+  coalesce(o->>'$.id', o->>'$.chain_id', causal_chain_id), cluster_id,
+  coalesce(o->>'$.node', node_id), coalesce(TRY_CAST(o->>'$.detected_at' AS TIMESTAMP_NS), ts),
+  o->>'$.severity', o->>'$.summary', o->>'$.root_cause', o->>'$.explanation',
+  o->'$.recommendations', o->>'$.cuda_op', TRY_CAST(o->>'$.cuda_p99_us' AS DOUBLE),
   TRY_CAST(o->>'$.cuda_p50_us' AS DOUBLE), TRY_CAST(o->>'$.tail_ratio' AS DOUBLE), o->'$.timeline'
-FROM (SELECT *, {_OBJECT} AS o FROM batch WHERE metric_name = '{names.CAUSAL_CHAIN_EVENT}' AND kind = 'log')"""
+FROM (SELECT *, {_OBJECT} AS o FROM batch
+  WHERE metric_name = '{names.CAUSAL_CHAIN_EVENT}' AND kind = 'log')"""
 
 ROLL_UP: Final = """INSERT INTO node_metric_parts
-SELECT cluster_id, node_id, rank, metric_name, temporality, time_bucket(INTERVAL 1 MINUTE, ts::TIMESTAMP),
-  count(value), sum(value_double), min(value), max(value), arg_max(value, ts), max(ts), make_timestamp($now_us)
+SELECT cluster_id, node_id, rank, metric_name, temporality,
+  time_bucket(INTERVAL 1 MINUTE, ts::TIMESTAMP), count(value), sum(value_double),
+  min(value), max(value), arg_max(value, ts), max(ts), make_timestamp($now_us)
 FROM (SELECT *, coalesce(value_double, cumulative_value) AS value FROM events
   WHERE seq > $rolled AND seq <= $applied AND kind IN ('gauge', 'sum') AND ts IS NOT NULL)
 WHERE value IS NOT NULL GROUP BY cluster_id, node_id, rank, metric_name, temporality, 6"""

@@ -1,22 +1,18 @@
-"""Echo's tables: every column with the sentence that a reader of the catalogue sees, and the steps between versions.
+"""Echo's tables and views, each column with the comment that readers of the catalogue see.
 
-Rules that shape it: `(seq, idx)` names an event (request in order of arrival, position inside it) and nothing is a
-primary key, because duplicates are removed by request digest before they get here. A cumulative counter never sits in
-a value column: its running total has a column of its own whose name says so, and views turn it into increases.
+`(seq, idx)` identifies an event: the request in order of arrival, and the position inside it.
+There are no primary keys, because duplicate requests are removed by their digest before they are
+stored. The running total of a cumulative counter never stands in a value column: it has a column
+of its own, and views turn it into increases.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
-
-from ingero.errors import StoreError
-
-SCHEMA_VERSION: Final = 1
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table or view: its comment, and per column `(name, type, comment)`. A view has its query in `sql`."""
+    """A table, or a view if it has `sql`; columns are `(name, type, comment)`."""
 
     name: str
     comment: str
@@ -25,10 +21,10 @@ class Table:
 
 
 _IDENTITY = (
-    ("cluster_id", "VARCHAR", "Cluster the sender named; 'default' when it named none"),
-    ("node_id", "VARCHAR", "Node that measured this; NULL when the sender did not say"),
+    ("cluster_id", "VARCHAR", "Cluster that the sender named; 'default' if it named none"),
+    ("node_id", "VARCHAR", "Node that measured this; NULL if the sender did not name it"),
     ("rank", "INTEGER", "Rank in the training job; NULL for the node itself"),
-    ("nranks", "INTEGER", "World size of the job; NULL when unknown"),
+    ("nranks", "INTEGER", "World size of the job; NULL if unknown"),
     ("job_id", "VARCHAR", "Training job"),
     ("role", "VARCHAR", "Role of the rank in the job, for example pp2"),
     ("provider", "VARCHAR", "Cloud or operator of the node"),
@@ -38,27 +34,28 @@ _ORIGIN = (
     (
         "seq",
         "BIGINT",
-        "Request that brought this row, in order of arrival; with idx it names the event",
+        "Number of the request, in order of arrival; (seq, idx) identifies the event",
     ),
     ("idx", "INTEGER", "Position inside the request"),
 )
 
 EVENTS: Final = Table(
     "events",
-    "Everything received over OTLP: one row per metric point, log record or span. Rows of Echo itself are never here.",
+    "Everything received over OTLP: one row per metric point, log record or span. Echo's own "
+    "metrics are not included.",
     (
         *_ORIGIN,
         (
             "ts",
             "TIMESTAMP_NS",
-            "When it happened on the sender's clock, UTC; for spans and collectives the end",
+            "Time on the sender's clock, UTC; for spans and collectives, their end",
         ),
         (
             "start_ts",
             "TIMESTAMP_NS",
-            "Start of the interval the value covers, of the span or of the collective",
+            "Start of the span, of the collective, or of the interval that the value covers",
         ),
-        ("received_ts", "TIMESTAMP", "When Echo received it, UTC; retention counts from here"),
+        ("received_ts", "TIMESTAMP", "When Echo received it, UTC; retention uses this time"),
         *_IDENTITY,
         ("scope", "VARCHAR", "Instrumentation scope of the sender"),
         ("metric_name", "VARCHAR", "Metric name, span name, or event name of a log record"),
@@ -68,16 +65,21 @@ EVENTS: Final = Table(
         (
             "value_double",
             "DOUBLE",
-            "The value: gauge, delta sum, span duration in ms. NULL for cumulative counters",
+            "Value of a gauge or delta sum, or span duration in ms; NULL for cumulative counters",
         ),
-        ("value_int", "BIGINT", "The same value where the sender sent an integer"),
+        ("value_int", "BIGINT", "The same value if the sender sent an integer"),
         (
             "cumulative_value",
             "DOUBLE",
-            "Running total of a cumulative counter. Do not sum: use max - min per series, or view counter_rates",
+            "Running total of a cumulative counter. Do not sum it: use max - min per series, or "
+            "the view counter_rates",
         ),
-        ("causal_chain_id", "VARCHAR", "Causal chain this event belongs to"),
-        ("attrs", "JSON", "All other attributes of the point: attrs->>'$.\"nccl.op_type\"'"),
+        ("causal_chain_id", "VARCHAR", "Causal chain that this event belongs to"),
+        (
+            "attrs",
+            "JSON",
+            "All other attributes of the point, for example attrs->>'$.\"nccl.op_type\"'",
+        ),
         ("resource", "JSON", "Resource attributes that have no column"),
         (
             "detail",
@@ -97,10 +99,10 @@ CAUSAL_CHAINS: Final = Table(
         ("node_id", "VARCHAR", "Node"),
         ("detected_at", "TIMESTAMP_NS", "When the agent found it, UTC"),
         ("severity", "VARCHAR", "CRITICAL, HIGH, MEDIUM or LOW"),
-        ("summary", "VARCHAR", "One line"),
+        ("summary", "VARCHAR", "Summary in one line"),
         ("root_cause", "VARCHAR", "What caused it"),
         ("explanation", "VARCHAR", "How cause and effect are linked"),
-        ("recommendations", "JSON", "What to do, a list"),
+        ("recommendations", "JSON", "List of things to do"),
         ("cuda_op", "VARCHAR", "CUDA call that became slow"),
         ("p99_us", "DOUBLE", "Its p99 in microseconds"),
         ("p50_us", "DOUBLE", "Its median in microseconds"),
@@ -111,7 +113,8 @@ CAUSAL_CHAINS: Final = Table(
 
 NODE_METRIC_PARTS: Final = Table(
     "node_metric_parts",
-    "One-minute sums as they were computed; read view node_metrics, which joins the parts of one minute.",
+    "One-minute aggregates in parts, as they were computed. Read the view node_metrics instead, "
+    "which combines the parts of each minute.",
     (
         ("cluster_id", "VARCHAR", "Cluster"),
         ("node_id", "VARCHAR", "Node"),
@@ -120,43 +123,46 @@ NODE_METRIC_PARTS: Final = Table(
         (
             "temporality",
             "VARCHAR",
-            "cumulative for counters: min, max and last are running totals and sum is NULL",
+            "cumulative for counters: then min, max and last are running totals, and sum is NULL",
         ),
         ("bucket_ts", "TIMESTAMP", "Start of the minute, UTC"),
-        ("count", "BIGINT", "Points"),
+        ("count", "BIGINT", "Number of points"),
         ("sum", "DOUBLE", "Sum of the values; NULL for cumulative counters"),
-        ("min", "DOUBLE", "Smallest"),
-        ("max", "DOUBLE", "Largest"),
-        ("last", "DOUBLE", "Latest"),
-        ("last_ts", "TIMESTAMP_NS", "Time of the latest"),
+        ("min", "DOUBLE", "Smallest value"),
+        ("max", "DOUBLE", "Largest value"),
+        ("last", "DOUBLE", "Latest value"),
+        ("last_ts", "TIMESTAMP_NS", "Time of the latest value"),
         ("received_ts", "TIMESTAMP", "When Echo computed it, UTC"),
     ),
 )
 
 NODE_METRICS: Final = Table(
     "node_metrics",
-    "One row per node, rank, metric and minute (UTC). The newest minute comes up to a minute late; events has it now.",
+    "One row per node, rank, metric and minute (UTC). The newest minute appears up to a minute "
+    "late; events has its points at once.",
     tuple(column for column in NODE_METRIC_PARTS.columns if column[0] != "received_ts"),
-    sql="""SELECT cluster_id, node_id, rank, metric_name, temporality, bucket_ts, sum(count)::BIGINT AS count,
-  sum(sum) AS sum, min(min) AS min, max(max) AS max, arg_max(last, last_ts) AS last, max(last_ts) AS last_ts
+    sql="""SELECT cluster_id, node_id, rank, metric_name, temporality, bucket_ts,
+  sum(count)::BIGINT AS count, sum(sum) AS sum, min(min) AS min, max(max) AS max,
+  arg_max(last, last_ts) AS last, max(last_ts) AS last_ts
 FROM node_metric_parts GROUP BY cluster_id, node_id, rank, metric_name, temporality, bucket_ts""",
 )
 
 NCCL_OPS: Final = Table(
     "nccl_ops",
-    "Collectives: one row per operation as one rank saw it, one for one with nccl.collective.duration_ms in events.",
+    "Collectives: one row per operation and rank, for each nccl.collective.duration_ms in events.",
     (
         *_ORIGIN,
         ("ts", "TIMESTAMP_NS", "End on the host clock, UTC"),
         ("start_ts", "TIMESTAMP_NS", "Entry on the host clock, UTC"),
         ("received_ts", "TIMESTAMP", "When Echo received it, UTC"),
         *(column for column in _IDENTITY if column[0] not in ("rank", "nranks")),
-        ("global_rank", "INTEGER", "Rank in the job; NULL when unknown"),
+        ("global_rank", "INTEGER", "Rank in the job; NULL if unknown"),
         ("comm_id_hash", "VARCHAR", "Communicator, 16 hex digits, the same on all ranks"),
         (
             "comm_seq",
             "BIGINT",
-            "Sequence number on the communicator: joins the ranks of one operation; NULL if unknown",
+            "Sequence number on the communicator, the same on all ranks of one operation; NULL if "
+            "unknown",
         ),
         (
             "op_type",
@@ -165,27 +171,32 @@ NCCL_OPS: Final = Table(
         ),
         ("rank", "INTEGER", "Rank within the communicator"),
         ("nranks", "INTEGER", "Ranks in the communicator"),
-        ("peer", "INTEGER", "Other side of a send or receive"),
+        ("peer", "INTEGER", "The other rank of a send or receive"),
         ("datatype", "VARCHAR", "Element type"),
         ("reduce_op", "VARCHAR", "sum, prod, max, min, avg"),
         ("bytes", "BIGINT", "Message size"),
         (
             "duration_ms",
             "DOUBLE",
-            "Time in the operation on the host. A late rank shows the shortest: it does not wait",
+            "Time in the operation on the host; shortest on a late rank, which does not wait",
         ),
         (
             "gpu_duration_ns",
             "BIGINT",
-            "Duration on the GPU's own clock; NULL where the GPU did not time it",
+            "Duration on the GPU's clock; NULL if the GPU did not time it",
         ),
         (
             "barrier_wait_ms",
             "DOUBLE",
-            "From the enqueue to the moment the host began to wait for its stream; NULL where it did not",
+            "Time from the enqueue until the host began to wait for the stream; NULL if it never "
+            "waited",
         ),
         ("peer_lag_ms", "DOUBLE", "Own duration minus the peers' median"),
-        ("lateness_ms", "DOUBLE", "How much later than its peers this rank came; positive is late"),
+        (
+            "lateness_ms",
+            "DOUBLE",
+            "How much later than its peers this rank arrived; positive is late",
+        ),
         ("stream", "BIGINT", "CUDA stream"),
         ("source", "VARCHAR", "nccl-plugin, nccl-inspector, flight-recorder, kineto or ebpf"),
     ),
@@ -193,7 +204,8 @@ NCCL_OPS: Final = Table(
 
 VERDICTS: Final = Table(
     "verdicts",
-    "What Fleet decided, one row per change of an episode; the latest row of an episode is where it stands.",
+    "Fleet's verdicts: one row per change of an episode. The latest row of an episode is its "
+    "present state.",
     (
         *_ORIGIN,
         ("ts", "TIMESTAMP_NS", "When Fleet decided, UTC"),
@@ -209,13 +221,13 @@ VERDICTS: Final = Table(
             "VARCHAR",
             "Why: compute, host, network, hang, stall, structural, data_imbalance, fleet, unknown",
         ),
-        ("excess", "DOUBLE", "Share of own time above the peers'"),
+        ("excess", "DOUBLE", "Share by which its own time exceeds that of its peers"),
         ("error", "DOUBLE", "Error bar of excess"),
         ("since", "TIMESTAMP", "Start of the episode, UTC"),
-        ("period", "INTEGER", "Steps between stalls, when they repeat"),
+        ("period", "INTEGER", "Steps between stalls, if they repeat"),
         ("peers", "INTEGER", "Peers compared"),
-        ("usd_per_hour", "DOUBLE", "What it costs at most; NULL without a rate"),
-        ("confidence", "DOUBLE", "0 to 1"),
+        ("usd_per_hour", "DOUBLE", "Upper bound of the cost; NULL without a GPU rate"),
+        ("confidence", "DOUBLE", "Confidence, 0 to 1"),
         ("evidence", "VARCHAR", "What was measured"),
         ("next", "VARCHAR", "What to do"),
     ),
@@ -223,9 +235,9 @@ VERDICTS: Final = Table(
 
 AUDIT_LOG: Final = Table(
     "audit_log",
-    "Who asked what: token digests, never tokens.",
+    "Requests with the digest of their token; tokens themselves are never stored.",
     (
-        ("ts", "TIMESTAMP", "When, UTC"),
+        ("ts", "TIMESTAMP", "Time of the request, UTC"),
         ("request_id", "VARCHAR", "Id of the request"),
         ("token_sha256_12", "VARCHAR", "First 12 hex digits of the token's SHA-256"),
         ("key_name", "VARCHAR", "Name of the key in the ACL file"),
@@ -233,7 +245,7 @@ AUDIT_LOG: Final = Table(
         ("tool", "VARCHAR", "Tool or path"),
         ("cluster_ids", "VARCHAR[]", "Clusters asked about"),
         ("status", "INTEGER", "HTTP status of the answer"),
-        ("rows", "BIGINT", "Rows answered"),
+        ("rows", "BIGINT", "Rows in the answer"),
         ("ms", "DOUBLE", "Time to answer"),
     ),
 )
@@ -246,10 +258,10 @@ META: Final = Table(
 
 APPLIED_REQUESTS: Final = Table(
     "applied_requests",
-    "Digests of the requests applied lately: a retry of one of them adds nothing.",
+    "Digests of recently applied requests, so that a retry adds nothing.",
     (
         ("digest", "BLOB", "BLAKE2b-128 of signal and body"),
-        ("seq", "BIGINT", "Request"),
+        ("seq", "BIGINT", "Number of the request"),
         ("received_ts", "TIMESTAMP", "When it was received, UTC"),
     ),
 )
@@ -257,7 +269,7 @@ APPLIED_REQUESTS: Final = Table(
 _SERIES = "cluster_id, node_id, rank, job_id, metric_name, unit, attrs"
 COUNTER_RATES: Final = Table(
     "counter_rates",
-    "Cumulative counters as increase and rate: max - min per series and minute.",
+    "Increase and rate of cumulative counters, per series and minute (max - min).",
     (
         *(column for column in EVENTS.columns if column[0] in _SERIES.split(", ")),
         ("bucket_ts", "TIMESTAMP", "Start of the minute, UTC"),
@@ -270,30 +282,35 @@ COUNTER_RATES: Final = Table(
         ("rate", "DOUBLE", "increase / seconds; NULL with a single point"),
     ),
     sql=f"""SELECT {_SERIES}, time_bucket(INTERVAL 1 MINUTE, ts::TIMESTAMP) AS bucket_ts,
-  max(cumulative_value) - min(cumulative_value) AS increase, (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds,
+  max(cumulative_value) - min(cumulative_value) AS increase,
+  (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds,
   CASE WHEN max(ts) > min(ts)
-    THEN (max(cumulative_value) - min(cumulative_value)) / ((epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9) END AS rate
+    THEN (max(cumulative_value) - min(cumulative_value))
+      / ((epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9) END AS rate
 FROM events WHERE cumulative_value IS NOT NULL GROUP BY ALL""",
 )
 COUNTER_STEPS: Final = Table(
     "counter_steps",
-    "Cumulative counters point by point: step is the growth since the point before, so steps may be summed.",
+    "Cumulative counters point by point. Steps are the growth since the previous point, so they "
+    "may be summed.",
     (
         *(column for column in EVENTS.columns if column[0] in _SERIES.split(", ")),
         ("ts", "TIMESTAMP_NS", "Time of the point, UTC"),
         (
             "step",
             "DOUBLE",
-            "Growth since the point before; the whole value after a reset; NULL for the first point",
+            "Growth since the previous point; the whole value after a reset; NULL for the first "
+            "point",
         ),
-        ("seconds", "DOUBLE", "Time since the point before"),
+        ("seconds", "DOUBLE", "Time since the previous point"),
     ),
     sql=f"""SELECT {_SERIES}, ts,
   CASE WHEN cumulative_value >= lag(cumulative_value) OVER series
       THEN cumulative_value - lag(cumulative_value) OVER series
     WHEN lag(cumulative_value) OVER series IS NOT NULL THEN cumulative_value END AS step,
   (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS seconds
-FROM events WHERE cumulative_value IS NOT NULL WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)""",
+FROM events WHERE cumulative_value IS NOT NULL
+WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)""",
 )
 
 TABLES: Final = (
@@ -307,7 +324,7 @@ TABLES: Final = (
     APPLIED_REQUESTS,
 )
 VIEWS: Final = (NODE_METRICS, COUNTER_RATES, COUNTER_STEPS)
-# what questions may read; the audit log, digests and meta stay with the operator
+# tables that user SQL may read; the audit log, digests and meta are for the operator only
 READABLE: Final = (
     EVENTS,
     CAUSAL_CHAINS,
@@ -317,80 +334,3 @@ READABLE: Final = (
     COUNTER_RATES,
     COUNTER_STEPS,
 )
-
-
-class Connection(Protocol):
-    """The little of a DuckDB connection that migrations need."""
-
-    def execute(self, query: str, /) -> "Connection": ...
-
-    def fetchone(self) -> tuple[object, ...] | None: ...
-
-    def fetchall(self) -> list[tuple[object, ...]]: ...
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def create_statements() -> list[str]:
-    """Version 1 from nothing."""
-    statements = [
-        f"CREATE TABLE {table.name} ({', '.join(f'{_quoted(name)} {kind}' for name, kind, _ in table.columns)})"
-        for table in TABLES
-    ]
-    statements += [f"CREATE VIEW {view.name} AS {view.sql}" for view in VIEWS]
-    for table in (*TABLES, *VIEWS):
-        word = "TABLE" if table.sql is None else "VIEW"
-        statements.append(f"COMMENT ON {word} {table.name} IS {_literal(table.comment)}")
-        statements += [
-            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
-            for name, _, comment in table.columns
-        ]
-    statements.append(
-        "INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)"
-    )
-    return statements
-
-
-# steps from the version before to this one; a released step never changes
-MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {1: create_statements()}
-
-
-def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:
-    """Bring a database to the newest version, one transaction per step; returns the version it had before."""
-    newest = max(migrations)
-    found = stored_version(connection)
-    if found > newest:
-        raise StoreError(
-            f"the database has schema version {found}, this program knows {newest}; use a newer ingero-echo"
-        )
-    for version in range(found + 1, newest + 1):
-        connection.execute("BEGIN")
-        for statement in migrations[version]:
-            connection.execute(statement)
-        connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
-        connection.execute(f"INSERT INTO meta VALUES ('schema_version', {version})")
-        connection.execute("COMMIT")
-    return found
-
-
-def stored_version(connection: Connection) -> int:
-    """0 for an empty database; one with tables of somebody else is refused, so that ours never land among them."""
-    tables = {
-        name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-    }
-    if not tables:
-        return 0
-    row = None
-    if "meta" in tables:
-        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
-    if row is None or not isinstance(row[0], int):
-        raise StoreError(
-            "the database is not one of Echo's: it has tables, but no schema version; name another"
-        )
-    return row[0]

@@ -1,7 +1,8 @@
-"""The event database: one process opens it, one thread writes it.
+"""The event database: opened by one process, written by one thread.
 
-A load is one transaction: rows, what is projected from them, the digests of their requests and the applied sequence.
-So after any crash the database says exactly which requests it holds, and the journal has the rest.
+A load is one transaction: the rows, what is projected from them, the digests of their requests, and
+the applied sequence. So after a crash the database states exactly which requests it holds, and the
+journal has the rest.
 """
 
 import contextlib
@@ -20,21 +21,23 @@ from ingero.contract.otlp.columns import Columns, new_columns
 from ingero.errors import MalformedInput, StoreError, TooLarge
 from ingero.files import publish_file
 from ingero.storage.events.arrow import batch_table
+from ingero.storage.events.migrate import migrate
 from ingero.storage.events.projections import ROLL_UP, projections
-from ingero.storage.events.schema import AUDIT_LOG, TABLES, migrate
+from ingero.storage.events.schema import AUDIT_LOG, TABLES
 from ingero.storage.journal.frames import Frame
 
 log = logging.getLogger(__name__)
 
 DIGEST_BYTES: Final = 16
 MAX_DIGESTS: Final = (
-    500_000  # retries come within minutes; this is the bound when requests are tiny and many
+    # retries come within minutes; this limit applies when there are very many small requests
+    500_000
 )
 DIGEST_AGE_US: Final = 15 * 60 * 1_000_000
 ROLL_UP_STEP: Final = (
-    1_000_000  # requests per roll-up, so that catching up after a long stop stays small
+    1_000_000  # requests per roll-up, so that catching up after a long stop takes small steps
 )
-_MAGIC: Final = (8, b"DUCK")  # where in the file, and what
+_MAGIC: Final = (8, b"DUCK")  # the offset in the file, and the bytes there
 _SAFE_SETTINGS: Final = (
     "SET enable_external_access = false",
     "SET allow_community_extensions = false",
@@ -45,7 +48,7 @@ _SAFE_SETTINGS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one load did."""
+    """The result of one load."""
 
     events: int
     requests: int
@@ -54,7 +57,7 @@ class Loaded:
 
 
 def request_digest(signal: int, body: bytes) -> bytes:
-    """Names a request by content: a retry has the same."""
+    """Return the digest of a request's content; a retry has the same one."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES, salt=bytes([signal])).digest()
 
 
@@ -93,11 +96,11 @@ class EventStore:
         }
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection of its own to the same database, for one reader."""
+        """Return a separate connection to the same database, for one reader."""
         return self._connection.cursor()
 
     def load(self, frames: Sequence[Frame]) -> Loaded:
-        """Apply requests in one transaction; on an error nothing of them is in the database."""
+        """Apply requests in one transaction; after an error none of them is in the database."""
         fresh: dict[bytes, Frame] = {}
         duplicates = unreadable = 0
         self._columns.clear()
@@ -112,7 +115,7 @@ class EventStore:
             except (
                 MalformedInput,
                 TooLarge,
-            ):  # it was checked before it was acknowledged: another version wrote it
+            ):  # bodies are checked before they are acknowledged, so another version wrote this one
                 unreadable += 1
                 log.exception("request_unreadable", extra={"seq": frame.seq})
         events = len(self._columns)
@@ -136,7 +139,7 @@ class EventStore:
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", [last_seq])
 
     def roll_up(self, now_us: int) -> int:
-        """Add what arrived since the last call to the minutes; returns the requests covered."""
+        """Add events since the last call to the minutes; return how many requests they cover."""
         rolled = self._meta("rolled_seq")
         until = min(self.applied_seq, rolled + ROLL_UP_STEP)
         if until > rolled:
@@ -146,7 +149,7 @@ class EventStore:
         return until - rolled
 
     def forget_digests(self, now_us: int) -> int:
-        """Drop digests too old for a retry; returns how many."""
+        """Delete digests that are too old for a retry; return how many."""
         excess = len(self._digests) - MAX_DIGESTS
         old = [
             digest
@@ -164,7 +167,10 @@ class EventStore:
         return len(old)
 
     def delete_step(self, table: str, keep_from_us: int | None, max_rows: int) -> int:
-        """Delete up to about `max_rows` of the oldest rows of `table`, all or those received before `keep_from_us`."""
+        """Delete up to about `max_rows` of the oldest rows of `table`; return how many.
+
+        With `keep_from_us`, only rows received before that time are deleted.
+        """
         order = {"events": "seq", "nccl_ops": "seq", "verdicts": "seq"}.get(
             table, _time_column(table)
         )
@@ -174,7 +180,8 @@ class EventStore:
             else f"WHERE {_time_column(table)} < make_timestamp({keep_from_us})"
         )
         row = self._connection.execute(
-            f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} LIMIT {max_rows})"
+            f"SELECT max({order}) FROM (SELECT {order} FROM {table} {limit} ORDER BY {order} "
+            f"LIMIT {max_rows})"
         ).fetchone()
         if row is None or row[0] is None:
             return 0
@@ -197,11 +204,14 @@ class EventStore:
             )
 
     def checkpoint(self) -> None:
-        """Move the write-ahead log into the file; frees the space of deleted rows for new ones."""
+        """Move the write-ahead log into the file. This makes the space of deleted rows reusable."""
         self._connection.execute("CHECKPOINT")
 
     def copy_to(self, target: Path) -> int:
-        """A consistent copy, complete or absent; the caller keeps writers away. Returns the applied sequence in it."""
+        """Write a consistent copy and return its applied sequence.
+
+        The copy is complete or absent; the caller must keep writers away.
+        """
         self.checkpoint()
         temporary = target.with_name(target.name + ".partial")
         try:
@@ -213,7 +223,7 @@ class EventStore:
         return self.applied_seq
 
     def used_bytes(self) -> int:
-        """Space of live blocks and of the write-ahead log; free blocks inside the file do not count."""
+        """Return the size of live blocks and of the write-ahead log."""
         row = self._connection.execute(
             "SELECT used_blocks * block_size FROM pragma_database_size()"
         ).fetchone()
@@ -221,7 +231,7 @@ class EventStore:
         return (int(row[0]) if row else 0) + (wal.stat().st_size if wal.exists() else 0)
 
     def row_counts(self) -> dict[str, int]:
-        """Rows by table."""
+        """Return the number of rows by table."""
         counts = {}
         for table in TABLES:
             row = self._connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()
@@ -229,7 +239,7 @@ class EventStore:
         return counts
 
     def scalar(self, sql: str) -> Any:
-        """The single value of a query of ours."""
+        """Return the single value of one of our own queries."""
         row = self._connection.execute(sql).fetchone()
         return row[0] if row else None
 
@@ -247,7 +257,7 @@ class EventStore:
         except BaseException:
             with contextlib.suppress(
                 duckdb.Error
-            ):  # a fatal error has ended the transaction already
+            ):  # after a fatal error the transaction is already over
                 self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
@@ -278,7 +288,10 @@ def _time_column(table: str) -> str:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """DuckDB would look for an extension that reads a file of another kind; such a file is a wrong path."""
+    """Refuse a file that is not a DuckDB database.
+
+    DuckDB would search for an extension that can read it, but the path is simply wrong.
+    """
     offset, magic = _MAGIC
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Looking at a whole journal: what waits, what is damaged, and what a repair can still read."""
+"""Inspection of a whole journal: what is not loaded yet, what is damaged, what can be recovered."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,31 +20,32 @@ from ingero.storage.journal.frames import (
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a scan of the whole journal found."""
+    """The result of scanning the whole journal."""
 
     segments: tuple[Segment, ...]
     last_seq: int
     frames: int
-    waiting_bytes: int  # of those frames
-    dropped_bytes: int  # torn tails: written, never acknowledged
+    waiting_bytes: int  # size of those frames
+    dropped_bytes: int  # torn tails: written but never acknowledged
     problems: tuple[str, ...]
 
 
 def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
-    """Read everything that is not in the database yet and say what cannot be read."""
+    """Read every request that is not in the database yet, and report those that cannot be read."""
     segments = list_segments(directory)
     problems = []
     frames = waiting = dropped = 0
     expected = applied_seq + 1
     for segment, following in zip_longest(segments, segments[1:]):
         if following and following.first_seq <= expected:
-            continue  # everything in it has been applied
+            continue  # all of it has been applied
         limit = (
             following.first_seq if following and following.number == segment.number + 1 else None
         )
         if segment.first_seq > expected:
             problems.append(
-                f"requests {expected} to {segment.first_seq - 1} are missing before {segment.path.name}"
+                f"requests {expected} to {segment.first_seq - 1} are missing before "
+                f"{segment.path.name}"
             )
             expected = segment.first_seq
         data = segment.path.read_bytes()
@@ -66,7 +67,7 @@ def inspect_journal(directory: Path, applied_seq: int) -> Inspection:
 
 
 class _Scan:
-    """Walks the frames of one segment."""
+    """Reads the frames of one segment one by one."""
 
     def __init__(self, data: bytes, first_seq: int) -> None:
         self.data = data
@@ -74,7 +75,7 @@ class _Scan:
         self.expected = first_seq
 
     def next(self, limit: int | None) -> Frame | None:
-        """The next frame below sequence `limit`, or None at the end of what can be read."""
+        """Return the next frame below sequence `limit`, or None where nothing more can be read."""
         if limit is not None and self.expected >= limit:
             return None
         frame = decode_frame(self.data, self.offset)
@@ -85,7 +86,10 @@ class _Scan:
         return frame
 
     def lost(self, limit: int | None) -> int | None:
-        """The last sequence that was acknowledged and cannot be read here; None when the end is a clean or torn one."""
+        """Return the last sequence that was acknowledged but cannot be read here.
+
+        None means that the segment ends cleanly or with a torn tail.
+        """
         if limit is not None and self.expected >= limit:
             return None
         at = self.data.find(FRAME_MAGIC, self.offset)
@@ -98,14 +102,14 @@ class _Scan:
 
 
 def _torn_bytes(data: bytes, offset: int) -> int:
-    """How much of an unfinished write lies after the last whole frame."""
-    frame = decode_frame(data, offset)  # a stale frame of the segment's former use is not torn
+    """Return the size of an unfinished write after the last complete frame."""
+    frame = decode_frame(data, offset)  # a frame left from the segment's earlier use is not torn
     return 0 if frame is not None else len(data[offset : offset + (1 << 20)].rstrip(b"\0"))
 
 
 def recoverable_frames(directory: Path, applied_seq: int) -> Iterator[Frame]:
-    """Every sound request that is not in the database, damage or not: what a repair can still save."""
-    found: dict[int, tuple[Path, int]] = {}  # a later segment has the acknowledged version
+    """Yield every readable request that is not in the database, also from damaged segments."""
+    found: dict[int, tuple[Path, int]] = {}  # the later segment has the acknowledged version
     for path in sorted(directory.glob("journal-*")):
         data = path.read_bytes()
         at = data.find(FRAME_MAGIC, SEGMENT_HEAD.size)

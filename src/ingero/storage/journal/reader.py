@@ -1,4 +1,4 @@
-"""Following the journal behind its writer."""
+"""Reading the journal while it is written."""
 
 import os
 from pathlib import Path
@@ -18,11 +18,11 @@ from ingero.storage.journal.frames import (
     segment_path,
 )
 
-_WINDOW_BYTES: Final = 1024 * 1024  # read at a time; larger frames are read on their own
+_WINDOW_BYTES: Final = 1024 * 1024  # bytes per read; larger frames are read separately
 
 
 class JournalReader:
-    """Follows the journal from the request after `applied_seq`; never reads past what is durable."""
+    """Reads from the request after `applied_seq` on, and never past what is durable."""
 
     def __init__(self, directory: Path, applied_seq: int) -> None:
         self._directory = directory
@@ -32,7 +32,7 @@ class JournalReader:
         self._offset = 0
 
     def read(self, durable_seq: int, max_bytes: int) -> list[Frame]:
-        """Requests in order, at least one when there is one; raises StoreDamaged."""
+        """Return the next requests in order, at least one if there is any; raise StoreDamaged."""
         frames: list[Frame] = []
         size = 0
         while self._expected <= durable_seq and size < max_bytes:
@@ -49,7 +49,7 @@ class JournalReader:
                     and self._segment
                     and frame.seq >= self._segment.first_seq
                 ):
-                    continue  # applied before we started
+                    continue  # applied before this reader started
                 if frame.seq != self._expected:
                     break
                 frames.append(frame)
@@ -79,7 +79,7 @@ class JournalReader:
         self._expected += 1
 
     def _enter_segment(self, durable_seq: int) -> int:
-        """Be in the segment that holds the expected request; returns the last sequence to read from it."""
+        """Open the segment of the expected request; return the last sequence to read from it."""
         following = self._following()
         if self._segment is None or (following and following.first_seq <= self._expected):
             fitting = [

@@ -1,7 +1,7 @@
 """Appending to the journal: requests are durable before they are acknowledged.
 
-Segments whose requests are all in the database are used again, so that disk space is claimed once
-and a sync never has to change file metadata.
+Segments whose requests are all in the database are used again. So disk space is claimed once, and a
+sync never has to change file metadata.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _ZEROS: Final = bytes(1024 * 1024)
 
 
 class JournalWriter:
-    """Appends groups of requests. One thread writes; another may call `prepare` and `recycle`."""
+    """Appends groups of requests. One thread appends; another may call `prepare` and `recycle`."""
 
     def __init__(self, directory: Path, last_seq: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._directory = directory
@@ -42,7 +42,10 @@ class JournalWriter:
         self._roll(0)
 
     def append(self, requests: Sequence[tuple[int, bytes]], received_us: int) -> int:
-        """Write `(signal, body)` requests and sync; returns the last sequence. On an error none of them counts."""
+        """Write `(signal, body)` requests, sync, and return the last sequence.
+
+        After an error none of the requests counts as written.
+        """
         first = self.last_seq + 1
         frames = [
             encode_frame(Frame(first + i, self.last_seq, received_us, signal, body))
@@ -64,13 +67,13 @@ class JournalWriter:
         return self.last_seq
 
     def prepare(self) -> None:
-        """Have the next segment's space claimed before it is needed; raises StoreFull."""
+        """Claim the disk space of the next segment before it is needed; raise StoreFull."""
         with self._spare_lock:
             if not self._spare.exists():
                 _claim(self._spare, self._segment_bytes)
 
     def recycle(self, applied_seq: int) -> int:
-        """Give back segments that are wholly in the database; returns how many."""
+        """Free the segments whose requests are all in the database; return how many."""
         given_back = 0
         while len(self.segments) > 1 and self.segments[1].first_seq <= applied_seq + 1:
             oldest = self.segments.pop(0)
@@ -84,7 +87,7 @@ class JournalWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Disk space of all segments."""
+        """Return the disk space of all segments."""
         return len(self.segments) * self._segment_bytes
 
     def close(self) -> None:
@@ -119,7 +122,10 @@ class JournalWriter:
 
 
 def _claim(path: Path, size: int) -> None:
-    """A zero-filled file: its blocks exist, so that writing into it cannot run out of space."""
+    """Create a file filled with zeros.
+
+    Its blocks exist, so later writes into it cannot run out of space.
+    """
     temporary = path.with_suffix(".tmp")
     try:
         fd = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, PRIVATE)
@@ -140,6 +146,6 @@ def _claim(path: Path, size: int) -> None:
 
 def _cannot_write(directory: Path, error: OSError) -> StoreError:
     return StoreFull(
-        f"cannot write the journal in {directory}: {error.strerror}; new data is refused until this is mended, "
-        "everything acknowledged is kept"
+        f"cannot write the journal in {directory}: {error.strerror}; new data is refused until "
+        "this is fixed, acknowledged data is kept"
     )

@@ -1,7 +1,7 @@
-"""Several trace databases into one: read-only sources, one atomic output, nothing counted twice.
+"""Merging trace databases into one, without changing the sources or counting anything twice.
 
-Rows move inside SQLite (ATTACH and INSERT … SELECT); indexes are built once at the end. The output appears under its
-name only when it is complete.
+Rows move inside SQLite (ATTACH and INSERT … SELECT), and indexes are built once at the end. The
+output appears under its name only when it is complete.
 """
 
 import errno
@@ -40,28 +40,31 @@ from ingero.storage.trace.schema import OWN_TABLES, TABLES, create_schema
 DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 UNNAMED_NODE: Final = "unknown"
 MAX_PAIRED: Final = (
-    10  # up to so many nodes every pair is compared, beyond it each with the middle one
+    10  # with up to this many nodes every pair is compared; with more, each with the median one
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MergedFile:
-    """What one source added; `skipped` says why a file was left out."""
+    """What one source added to the output, or in `skipped` why it was left out."""
 
     path: Path
     events: int = 0
     chains: int = 0
     stacks: int = 0
     oversized_stacks: int = 0
-    renumbered_events: int = 0  # whose ids other events had already
+    renumbered_events: int = 0  # their ids were taken by other events
     incomplete_events: int = 0  # left out: no time, process, kind or duration
-    known_events: int = 0  # left out: another file had them already
+    known_events: int = 0  # left out: another file already had them
     skipped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MergeSummary:
-    """The whole merge. `possible_skew` holds node pairs whose first events lie far apart, in seconds."""
+    """The result of a merge.
+
+    `possible_skew` lists pairs of nodes whose first events are many seconds apart.
+    """
 
     files: list[MergedFile]
     events: int
@@ -83,14 +86,14 @@ def merge(
     skew_threshold_s: float = 0.1,
     progress: Progress = lambda done, total, path: None,
 ) -> MergeSummary:
-    """Merge `sources` into `output`; raises naming the file that is in the way."""
+    """Merge `sources` into `output`; errors name the file that caused them."""
     try:
         _check_paths(sources, output)
     except OSError as error:
-        raise StoreError(f"{error.filename} cannot be looked at: {error.strerror}") from None
+        raise StoreError(f"{error.filename} cannot be read: {error.strerror}") from None
     if force_node is not None and (":" in force_node or not force_node.strip()):
         raise MalformedInput(
-            f"--force-node {force_node!r}: a node name is not empty and has no colon"
+            f"--force-node {force_node!r}: a node name must not be empty or contain a colon"
         )
     with _private_folder(output) as folder:
         target = folder / "merged.db"
@@ -115,21 +118,21 @@ def _check_paths(sources: Sequence[Path], output: Path) -> None:
         raise MalformedInput("name at least one trace database to merge")
     for source in sources:
         if not source.is_file():
-            trouble = "is not a file" if source.exists() else "is not there"
+            problem = "is not a file" if source.exists() else "does not exist"
             raise StoreError(
-                f"{source} {trouble}; name trace databases, as `ingero trace --record` writes them"
+                f"{source} {problem}; name trace databases that `ingero trace --record` wrote"
             )
         if output.exists() and source.samefile(output):
             raise StoreError(f"{output} is also a source; write to another file")
     if not output.parent.is_dir() or (output.exists() and not output.is_file()):
         raise StoreError(
-            f"cannot write {output}: its folder is not there, or it is something else than a file"
+            f"cannot write {output}: its folder does not exist, or it is not a regular file"
         )
 
 
 @contextmanager
 def _private_folder(output: Path) -> Iterator[Path]:
-    """A folder beside the output, so that the last step is a rename on one file system."""
+    """Yield a folder beside the output, so that the last step is a rename on one file system."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=_real(output).parent))
     except OSError as error:
@@ -163,8 +166,9 @@ def _new_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, uri=True)
     connection.text_factory = lambda data: data.decode(
         "utf-8", "replace"
-    )  # a name may be any bytes
-    connection.execute("PRAGMA page_size = 16384")  # a tenth less work than with SQLite's 4096
+    )  # a node name may be any bytes
+    # about a tenth less work than with SQLite's default of 4096
+    connection.execute("PRAGMA page_size = 16384")
     connection.execute("PRAGMA journal_mode = OFF")  # a failed merge is deleted, not rolled back
     connection.execute("PRAGMA synchronous = OFF")  # synced once, before the rename
     connection.execute("PRAGMA cache_size = -65536")
@@ -178,17 +182,17 @@ def _build_indexes(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA threads = 2")
     connection.execute(
         "PRAGMA cache_size = -4096"
-    )  # the sort is cut into parts of this size, one a thread
+    )  # the sort is split into parts of this size, one per thread
     create_schema(connection)
     connection.commit()
 
 
 class _HalfCopied(ForeignFile):
-    """A source failed when some of its rows were in the output already."""
+    """A source failed after some of its rows had been copied."""
 
 
 class _Merger:
-    """Copies one source after the other and remembers what has gone in."""
+    """Copies the sources one after the other and keeps track of what has been merged."""
 
     def __init__(
         self,
@@ -206,11 +210,11 @@ class _Merger:
             tuple[tuple[int, bytes], ...], dict[Path, Path]
         ] = {}  # sources and their readable copies
         self.nodes: set[str] = set()
-        self.first_ns: dict[str, int] = {}  # by node: the time of its first event
+        self.first_ns: dict[str, int] = {}  # the time of each node's first event
         self.used_numbers = 0
 
     def add(self, path: Path) -> MergedFile:
-        """Copy one source; raises before anything of it is copied when it cannot be used."""
+        """Copy one source. A source that cannot be used raises before any row is copied."""
         try:
             readable = readable_copy(path, self.folder)
             alike = self.by_ending.setdefault(ending(readable), {})
@@ -237,7 +241,7 @@ class _Merger:
                 ) from error
             raise damaged(path, error) from error
         finally:
-            with suppress(sqlite3.Error):  # a damaged source cannot even be let go of
+            with suppress(sqlite3.Error):  # a damaged source cannot even be detached
                 self.connection.commit()
                 self.connection.execute("DETACH src")
         return merged
@@ -297,7 +301,7 @@ class _Merger:
 
 
 def _is_full(error: Exception) -> bool:
-    """True where the output, not the source, is what failed."""
+    """Return whether the output failed, not the source."""
     return (
         getattr(error, "sqlite_errorcode", None) in NO_ROOM
         or getattr(error, "errno", None) in DISK_FULL
@@ -313,7 +317,7 @@ def _summarise(
 ) -> MergeSummary:
     first = sorted(
         first_ns.items(), key=lambda item: str(item[0])
-    )  # odd files have names that are no text
+    )  # some files have names that are not valid text
     pairs = list(itertools.combinations(first, 2)) if len(first) <= MAX_PAIRED else []
     if len(first) > MAX_PAIRED:
         middle = sorted(first, key=lambda item: int(item[1]))[len(first) // 2]
@@ -330,7 +334,7 @@ def _summarise(
 
 
 def _real(output: Path) -> Path:
-    """What a link leads to is replaced, not the link."""
+    """Return the target of a link, so that the target is replaced and not the link."""
     return Path(os.path.realpath(output))
 
 

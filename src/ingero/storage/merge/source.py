@@ -1,6 +1,7 @@
-"""One source of a merge: readable without a trace beside it, told apart from the others, refused where it is no trace.
+"""One source of a merge: opening it, comparing it with the others, checking its content.
 
-A source is never written to, and nothing is made beside it: it may lie on read-only media, or be recorded to right now.
+A source is never written to, and no file is created beside it: it may be on read-only media, or be
+recorded to at this moment.
 """
 
 import filecmp
@@ -19,17 +20,19 @@ from ingero.storage.trace.database import sibling_files
 from ingero.storage.trace.reading import connect_readonly
 
 ENDING_BYTES: Final = 16 * 1024
-LOG_HEADER_BYTES: Final = 32  # changes when the log begins anew
+LOG_HEADER_BYTES: Final = 32  # changes when the log is restarted
 
 
 def readable_copy(path: Path, folder: Path) -> Path:
-    """The source itself; a copy in `folder` when it has a write-ahead log, because reading that would write beside the
-    source."""
+    """Return the source, or a copy in `folder` if it has a write-ahead log.
+
+    Reading a write-ahead log would create files beside the source.
+    """
     database, log, _ = sibling_files(path)
     if not (log.exists() and log.stat().st_size):
         return database
     copy = Path(tempfile.mkdtemp(dir=folder)) / path.name
-    with suppress(FileNotFoundError):  # its recorder stopped and took the log away
+    with suppress(FileNotFoundError):  # its recorder stopped and removed the log
         before = _state(path)
         shutil.copyfile(database, copy)
         shutil.copyfile(log, sibling_files(copy)[1])
@@ -40,7 +43,10 @@ def readable_copy(path: Path, folder: Path) -> Path:
 
 
 def _state(path: Path) -> tuple[int, int, bytes]:
-    """Changes when the log is folded into the file or begins anew; rows added to its end are no harm."""
+    """Return a value that changes when the log is merged into the file or restarted.
+
+    Rows appended to the log do not change it.
+    """
     database, log, _ = sibling_files(path)
     status = database.stat()
     with log.open("rb") as content:
@@ -48,7 +54,7 @@ def _state(path: Path) -> tuple[int, int, bytes]:
 
 
 def _snapshot(path: Path, copy: Path) -> None:
-    """A copy of a database that is being recorded to, made by SQLite."""
+    """Let SQLite copy a database that is being recorded to."""
     for file in sibling_files(copy):
         file.unlink(missing_ok=True)
     with (
@@ -59,7 +65,7 @@ def _snapshot(path: Path, copy: Path) -> None:
 
 
 def ending(path: Path) -> tuple[tuple[int, bytes], ...]:
-    """Size and last bytes of a source: what tells two recordings apart without reading them."""
+    """Return the size and last bytes of a source: enough to tell two recordings apart."""
     endings = []
     for file in sibling_files(path)[:2]:
         if file.exists():
@@ -71,14 +77,17 @@ def ending(path: Path) -> tuple[tuple[int, bytes], ...]:
 
 
 def same_content(one: Path, other: Path) -> bool:
-    """True for two copies of one file."""
+    """Return whether two files are copies of each other."""
     pairs = zip(sibling_files(one)[:2], sibling_files(other)[:2], strict=True)
     return all(filecmp.cmp(ours, theirs, shallow=False) for ours, theirs in pairs if ours.exists())
 
 
 def check_content(path: Path, readable: Path, force_node: str | None, *, to_the_end: bool) -> None:
-    """Refuse what cannot be merged. Damage deep inside a file is looked for only where the merge must go on without it:
-    otherwise it stops the copy, and with it the merge, anyway."""
+    """Refuse a source that cannot be merged.
+
+    Deep damage is searched for only when the merge must go on without the source. Otherwise damage
+    stops the copy, and with it the merge, anyway.
+    """
     try:
         connection = connect_readonly(readable)
     except (ForeignFile, StoreError) as error:
@@ -89,8 +98,8 @@ def check_content(path: Path, readable: Path, force_node: str | None, *, to_the_
             raise damaged(path, problem)
         if force_node is None and needs_force_node(connection):
             raise ForeignFile(
-                f"{path} does not say which node it is from: name it with --force-node NAME, or record again with "
-                "`ingero trace --node NAME`"
+                f"{path} does not say which node it is from: name it with --force-node NAME, or "
+                "record again with `ingero trace --node NAME`"
             )
     except sqlite3.DatabaseError as error:
         raise damaged(path, error) from None
@@ -99,5 +108,5 @@ def check_content(path: Path, readable: Path, force_node: str | None, *, to_the_
 
 
 def damaged(path: Path, problem: object) -> ForeignFile:
-    """What to say of a file whose content cannot be read."""
+    """Return the error for a file whose content cannot be read."""
     return ForeignFile(f"{path} is damaged: {problem}; --skip-bad merges the other files")

@@ -1,6 +1,7 @@
-"""The statements that move one attached source (`src`) into the merged database (`main`).
+"""The SQL that copies one attached source (`src`) into the merged database (`main`).
 
-Sources of every version are probed for tables and columns; what a source lacks takes the column's default.
+Each source is checked for the tables and columns it has, because older versions had fewer. A
+missing column takes its default.
 """
 
 import sqlite3
@@ -22,30 +23,33 @@ _LARGER_AGGREGATES: Final = "DO UPDATE SET " + ", ".join(
 )
 _HAS_NO_NODE: Final = "ifnull(instr(id, ':'), 0) = 0"
 _EVENT: Final = (
-    "timestamp, pid, tid, source, op, duration"  # two events are never equal in all of these
+    "timestamp, pid, tid, source, op, duration"  # no two events are equal in all of these columns
 )
 _COUNTED_UP_TO: Final = (
     1 << 62
-)  # a higher number in an id was not counted, and counting on from it would overflow
+)  # higher numbers in ids were not assigned by us, and counting on from them could overflow
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement and its parameters; the keys are the names in the text."""
+    """One statement with its parameters by name."""
 
     sql: str
     parameters: dict[str, object] = field(default_factory=dict)
-    table: str = ""  # that the rows go to
+    table: str = ""  # the table that receives the rows
 
 
 def needs_force_node(connection: sqlite3.Connection) -> bool:
-    """True for a file from before node names."""
+    """Return whether the file is from a version that did not record node names."""
     return "node" not in table_columns(connection, "events")
 
 
 def nodes_of_source(connection: sqlite3.Connection) -> list[tuple[str, int, int]]:
-    """Nodes of the attached source, the one with the most events first, '' being one without name; with each the time
-    of its first event and how many of its events have ids without a node in front."""
+    """Return the nodes of the attached source, the one with the most events first.
+
+    Each comes with the time of its first event and the number of its events whose ids have no node
+    prefix. An unnamed node is ''.
+    """
     node = "node" if "node" in _columns(connection, "events") else "''"
     only = _only_node(connection, node)
     if only is not None:
@@ -57,8 +61,10 @@ def nodes_of_source(connection: sqlite3.Connection) -> list[tuple[str, int, int]
 
 
 def _only_node(connection: sqlite3.Connection, node: str) -> tuple[str, int, int] | None:
-    """The one node of a source whose events all name it, as a recording of one agent does: four times cheaper than
-    grouping, and the first time comes from the index."""
+    """Return the node of a source whose events all name the same one, as one agent records them.
+
+    This is four times cheaper than grouping, and the first time comes from the index.
+    """
     first = connection.execute(f"SELECT {node} FROM src.events LIMIT 1").fetchone()
     if first is None or not first[0]:
         return None
@@ -72,7 +78,7 @@ def _only_node(connection: sqlite3.Connection, node: str) -> tuple[str, int, int
 
 
 def node_of_sessions(connection: sqlite3.Connection) -> str | None:
-    """The node of a recording without events."""
+    """Return the node of a recording without events."""
     if "node" not in _columns(connection, "sessions"):
         return None
     named = connection.execute(
@@ -82,30 +88,36 @@ def node_of_sessions(connection: sqlite3.Connection) -> str | None:
 
 
 def count_events(connection: sqlite3.Connection) -> int:
-    """Events of the attached source."""
+    """Return the number of events in the attached source."""
     return int(connection.execute("SELECT count(*) FROM src.events").fetchone()[0])
 
 
 def count_incomplete_events(connection: sqlite3.Connection) -> int:
-    """Events of the attached source that lack what makes an event; the tables of early versions let them in."""
+    """Return the number of events without a time, process, kind or duration.
+
+    Tables of early versions allowed them.
+    """
     lacking = " OR ".join(f"{name} IS NULL" for name in _EVENT.split(", "))
     return int(connection.execute(f"SELECT count(*) FROM src.events WHERE {lacking}").fetchone()[0])
 
 
 def highest_number(connection: sqlite3.Connection, node: str) -> int:
-    """The highest number behind `node:` in an id, of what is merged and of the attached source: ids made from here on
-    are new."""
+    """Return the highest number after `node:` in any id of the output and the attached source.
+
+    Higher numbers are free for new ids.
+    """
     number = "CAST(substr(id, length(:node) + 2) AS INTEGER)"
     of_node = "id >= :node || ':' AND id < :node || ';'"  # the character after the colon
     sql = " UNION ALL ".join(
-        f"SELECT coalesce(max({number}), 0) FROM {table} WHERE {of_node} AND {number} < {_COUNTED_UP_TO}"
+        f"SELECT coalesce(max({number}), 0) FROM {table} WHERE {of_node} "
+        f"AND {number} < {_COUNTED_UP_TO}"
         for table in ("main.events", "src.events")
     )
     return max(int(row[0]) for row in connection.execute(sql, {"node": node}))
 
 
 def count_oversized_stacks(connection: sqlite3.Connection) -> int:
-    """Stacks of the attached source that will not be copied."""
+    """Return the number of stacks in the attached source that are too large to be copied."""
     if not _columns(connection, "stack_traces"):
         return 0
     sql = f"SELECT count(*) FROM src.stack_traces WHERE {_stack_bytes(connection)} > ?"
@@ -118,22 +130,32 @@ def _stack_bytes(connection: sqlite3.Connection) -> str:
 
 
 def copy_events(connection: sqlite3.Connection, node: str, used_numbers: int | None) -> Statement:
-    """All events whose ids are new. Unnamed ones are `node`'s; where ids lack a node (`used_numbers` is given), they
-    are numbered from there on."""
+    """Copy the events whose ids are not in the output yet.
+
+    Events without a node are given to `node`. Where ids have no node prefix, they are numbered from
+    `used_numbers` on.
+    """
     if used_numbers is None:
         return _copy(connection, "events", {"node": node})
     number = f"(:used + row_number() OVER (PARTITION BY {_HAS_NO_NODE} ORDER BY rowid))"
-    identifier = f"CASE WHEN {_HAS_NO_NODE} THEN {_node(connection, 'events')} || ':' || {number} ELSE id END"
+    identifier = (
+        f"CASE WHEN {_HAS_NO_NODE} THEN {_node(connection, 'events')} || ':' || {number} "
+        "ELSE id END"
+    )
     return _copy(connection, "events", {"node": node, "used": used_numbers}, id=identifier)
 
 
 def copy_displaced_events(
     connection: sqlite3.Connection, node: str, used_numbers: int
 ) -> Statement:
-    """Events whose id another event has: two recordings of one node, each counted from 1. They get new numbers."""
+    """Copy events whose ids are taken, under new numbers.
+
+    Two recordings of one node both number their events from 1.
+    """
     is_displaced = (
-        f"EXISTS (SELECT 1 FROM main.events m WHERE m.id = src.events.id AND ({_of('m')}) <> ({_of('src.events')})) "
-        f"AND ({_EVENT}) NOT IN (SELECT {_EVENT} FROM main.events)"
+        "EXISTS (SELECT 1 FROM main.events m WHERE m.id = src.events.id "
+        f"AND ({_of('m')}) <> ({_of('src.events')})) AND ({_EVENT}) NOT IN (SELECT {_EVENT} "
+        "FROM main.events)"
     )
     identifier = (
         f"{_node(connection, 'events')} || ':' || (:used + row_number() OVER (ORDER BY rowid))"
@@ -159,13 +181,16 @@ def copy_statements(
     node_is_new: bool,
     is_copy: bool,
 ) -> Iterator[Statement]:
-    """Everything beside the events of the attached source, whose unnamed rows are `node`'s.
+    """Return the statements that copy all but events; rows without a node are given to `node`.
 
-    Where a node was merged before, rows without a key are compared value for value. A copy (it has events that are
-    merged already) adds nothing to what was counted then.
+    If a node was merged before, rows without a key are compared value by value. A copy (a source
+    whose events are merged already) adds nothing to the counts.
     """
     named: dict[str, object] = {"node": node}
-    chain_id = f"CASE WHEN instr(id, ':') > 0 THEN id ELSE {_node(connection, 'causal_chains')} || ':' || id END"
+    chain_id = (
+        f"CASE WHEN instr(id, ':') > 0 THEN id ELSE {_node(connection, 'causal_chains')} || ':' || "
+        "id END"
+    )
     yield _copy(connection, "causal_chains", named, id=chain_id)
     if _columns(connection, "stack_traces"):
         small = f"{_stack_bytes(connection)} <= :limit"
@@ -196,7 +221,7 @@ def copy_statements(
 
 
 def add_up_aggregates(connection: sqlite3.Connection) -> None:
-    """The published table counts over the whole cluster what ours counts by node."""
+    """Sum the counts per node into the published table, which counts over the whole cluster."""
     sums = "sum(count), sum(stored), sum(sum_dur), min(min_dur), max(max_dur), sum(sum_arg0)"
     connection.execute(
         f"INSERT INTO main.event_aggregates ({_AGGREGATE}) SELECT bucket, source, op, pid, {sums} "
@@ -204,10 +229,10 @@ def add_up_aggregates(connection: sqlite3.Connection) -> None:
     )
 
 
-# tables by node, and where their rows are in a recording of one node
+# tables by node, and the table of a recording of one node that their rows come from
 _BY_NODE: Final = {"processes": "process_names", "node_snapshots": "system_snapshots"}
 
-# a process id means nothing without its node, and the table has no column for it
+# a process id means nothing without its node, and the table has no column for the node
 _LABELS_WITH_NODE: Final = (
     "CASE WHEN NOT json_valid(labels) THEN labels "
     "WHEN labels ->> '$.node' IS NULL THEN json_set(labels, '$.node', :node) ELSE labels END"
@@ -215,7 +240,7 @@ _LABELS_WITH_NODE: Final = (
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
-    """Columns of a table of the source, and whether each always has a value."""
+    """Return the columns of a source's table, and whether each always has a value."""
     sql = "SELECT name, \"notnull\" FROM pragma_table_info(?, 'src')"
     return {name: bool(required) for name, required in connection.execute(sql, (table,))}
 
@@ -243,7 +268,7 @@ def _copy(
     compare: bool = False,
     **expressions: str,
 ) -> Statement:
-    """Copy a table, from `origin` where that is another one; rows whose key is there already stay as they are."""
+    """Copy a table, or `origin` into it; rows whose key exists already are kept as they are."""
     origin = origin or table
     present = _columns(connection, origin)
     if not present:
@@ -268,25 +293,30 @@ def _copy(
     used = {key: value for key, value in parameters.items() if f":{key}" in values + where}
     known = f" EXCEPT SELECT {columns} FROM main.{table}" if compare else ""
     return Statement(
-        f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {values} FROM src.{origin} WHERE {where}{known}",
+        f"INSERT OR IGNORE INTO main.{table} ({columns}) SELECT {values} FROM src.{origin} "
+        f"WHERE {where}{known}",
         used,
         table,
     )
 
 
 def _sessions(connection: sqlite3.Connection, named: dict[str, object]) -> Iterator[Statement]:
-    """Sessions get new numbers above those in use, and what was lost in them goes along."""
+    """Copy sessions under numbers above those in use, together with the losses recorded in them."""
     if not _columns(connection, "sessions"):
         return
     offset = connection.execute("SELECT coalesce(max(id), 0) FROM main.sessions").fetchone()[0]
     parameters = {**named, "offset": offset}
     node = _node(connection, "sessions")
-    is_new = f"NOT EXISTS (SELECT 1 FROM main.sessions m WHERE m.node = {node} AND m.started_at = src.sessions.started_at)"
+    is_new = (
+        f"NOT EXISTS (SELECT 1 FROM main.sessions m WHERE m.node = {node} "
+        "AND m.started_at = src.sessions.started_at)"
+    )
     yield _copy(connection, "sessions", parameters, where=is_new, id=":offset + id")
     if _columns(connection, "losses"):
         yield Statement(
-            "INSERT OR IGNORE INTO main.losses SELECT :offset + session_id, place, count, updated_at FROM src.losses "
-            "WHERE :offset + session_id IN (SELECT id FROM main.sessions)",
+            "INSERT OR IGNORE INTO main.losses SELECT :offset + session_id, place, count, "
+            "updated_at FROM src.losses WHERE :offset + session_id IN (SELECT id "
+            "FROM main.sessions)",
             {"offset": offset},
         )
 
@@ -294,7 +324,7 @@ def _sessions(connection: sqlite3.Connection, named: dict[str, object]) -> Itera
 def _aggregates(
     connection: sqlite3.Connection, named: dict[str, object], *, is_copy: bool
 ) -> Iterator[Statement]:
-    """Counts add up, those of a copy are there already: by node in minutes, over the cluster in five seconds."""
+    """Add up counts, except those of a copy: by node per minute, by cluster per five seconds."""
     source, node = (
         ("event_aggregates", ":node")
         if _is_empty(connection, "node_aggregates")
@@ -302,12 +332,14 @@ def _aggregates(
     )
     if _columns(connection, source):
         yield Statement(
-            f"INSERT INTO main.node_aggregates (node, {_AGGREGATE}) SELECT {node}, {_AGGREGATE} FROM src.{source} "
-            f"WHERE 1 ON CONFLICT (node, bucket, source, op, pid) {_LARGER_AGGREGATES if is_copy else ADD_AGGREGATES}",
+            f"INSERT INTO main.node_aggregates (node, {_AGGREGATE}) SELECT {node}, {_AGGREGATE} "
+            f"FROM src.{source} WHERE 1 ON CONFLICT (node, bucket, source, op, pid) "
+            f"{_LARGER_AGGREGATES if is_copy else ADD_AGGREGATES}",
             named if node == ":node" else {},
         )
     if _columns(connection, "event_aggregates_5s"):
         yield Statement(
-            f"INSERT INTO main.event_aggregates_5s ({_AGGREGATE}) SELECT {_AGGREGATE} FROM src.event_aggregates_5s "
-            f"WHERE 1 ON CONFLICT (bucket, source, op, pid) {'DO NOTHING' if is_copy else ADD_AGGREGATES}"
+            f"INSERT INTO main.event_aggregates_5s ({_AGGREGATE}) SELECT {_AGGREGATE} "
+            "FROM src.event_aggregates_5s WHERE 1 ON CONFLICT (bucket, source, op, pid) "
+            f"{'DO NOTHING' if is_copy else ADD_AGGREGATES}"
         )

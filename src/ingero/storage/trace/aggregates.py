@@ -1,4 +1,4 @@
-"""Reads a live trace database: launches, busy time and per-process totals from its five-second and minute buckets."""
+"""Launches, busy time and totals per process, read from the buckets of a live trace database."""
 
 import sqlite3
 import time
@@ -12,13 +12,14 @@ from ingero.errors import StoreError
 from ingero.storage.trace.query import RECORDER_SILENT_NS, recorded_until
 from ingero.storage.trace.reading import READER_TIMEOUT_MS
 
-SHORT_WINDOW_S = 60.0  # up to here the five-second table, which is kept for ten minutes
+# up to this window the five-second buckets are used, which are kept for ten minutes
+SHORT_WINDOW_S = 60.0
 SHORT_BUCKET_NS = 5 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class WindowTotals:
-    """What happened on the GPUs of this node within a window."""
+    """The GPU activity of this node within a window."""
 
     launches: int
     gpu_call_ns: int
@@ -26,7 +27,7 @@ class WindowTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTotals:
-    """What one process did in a range of buckets; copies by direction number, where one was recorded."""
+    """What one process did in a range of buckets; copied bytes also by direction, if recorded."""
 
     pid: int
     launches: int
@@ -37,7 +38,7 @@ class ProcessTotals:
 
 
 class TraceReader:
-    """One reader connection that follows the file when it is rolled over."""
+    """A reader connection that reopens the file after a rollover."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,18 +46,25 @@ class TraceReader:
         self._identity: tuple[int, int] | None = None
 
     def window(self, now_ns: int, window_s: float) -> WindowTotals:
-        """Sums over (source, op): launches through runtime and driver, time inside GPU calls. Raises StoreError."""
+        """Return the launches through runtime and driver, and the time inside GPU calls.
+
+        Raises StoreError.
+        """
         table = "event_aggregates_5s" if window_s <= SHORT_WINDOW_S else "event_aggregates"
         sql = f"""
             SELECT coalesce(sum(CASE WHEN {_is_one_of(LAUNCH_OPS)} THEN count END), 0),
-                   coalesce(sum(CASE WHEN source IN ({Source.CUDA:d}, {Source.DRIVER:d}) THEN sum_dur END), 0)
+                   coalesce(sum(CASE WHEN source IN ({Source.CUDA:d}, {Source.DRIVER:d}) THEN
+                   sum_dur END), 0)
             FROM {table} WHERE bucket >= ? AND bucket <= ?
         """
         row = self._query(sql, (now_ns - int(window_s * 1e9), now_ns))[0]
         return WindowTotals(max(int(row[0]), 0), max(int(row[1]), 0))
 
     def check_recorder(self, now_ns: int) -> None:
-        """Raises StoreError where a recorder of ours wrote this file and has stopped: nothing seen is not no work."""
+        """Raise StoreError if a recorder of ours wrote this file and has stopped.
+
+        Without this check, no recorder would look like no work.
+        """
         try:
             until_ns = recorded_until(self._connect())
         except sqlite3.Error as error:
@@ -69,7 +77,7 @@ class TraceReader:
             )
 
     def processes(self, first_bucket_ns: int, end_ns: int) -> list[ProcessTotals]:
-        """Totals per process of the five-second buckets in [first, end). Raises StoreError."""
+        """Return totals per process of the buckets in [first, end). Raises StoreError."""
         sql = f"""
             SELECT pid,
                    coalesce(sum(CASE WHEN {_is_one_of(LAUNCH_OPS)} THEN count END), 0),
@@ -96,7 +104,10 @@ class TraceReader:
         ]
 
     def preemptors(self, pid: int, first_bucket_ns: int, end_ns: int) -> list[int]:
-        """Who ran instead of a process, longest first, as far as its switches were kept as rows. Raises StoreError."""
+        """Return the processes that ran instead of `pid`, longest first.
+
+        Raises StoreError. Only switches that were stored as rows count.
+        """
         return [
             other for (other,) in self._query(_PREEMPTORS_SQL, (first_bucket_ns, end_ns, pid, pid))
         ]
@@ -144,7 +155,8 @@ MAX_PREEMPTORS = 8
 # arg1 of a switch is the process that ran next; 0 is the idle task
 _PREEMPTORS_SQL = f"""
     SELECT arg1 FROM events
-    WHERE timestamp >= ? AND timestamp < ? AND pid = ? AND {_is_one_of([SCHED_SWITCH])} AND arg1 > 0 AND arg1 <> ?
+    WHERE timestamp >= ? AND timestamp < ? AND pid = ? AND {_is_one_of([SCHED_SWITCH])} AND arg1 > 0
+    AND arg1 <> ?
     GROUP BY arg1 ORDER BY sum(duration) DESC, arg1 LIMIT {MAX_PREEMPTORS}
 """
 # arg1 of a copy is its direction only for cudaMemcpy and cudaMemcpyAsync

@@ -13,13 +13,13 @@ from ingero.storage.trace.json_columns import json_object
 from ingero.storage.trace.reading import connect_readonly
 from ingero.storage.trace.schema import table_columns
 
-StepMark = tuple[int, int, int, int | None]  # process, step, from, to (None: a moment)
+StepMark = tuple[int, int, int, int | None]  # process, step, from, to (None for a single moment)
 
 
 def labels_of(
     connection: sqlite3.Connection, events: Sequence[tuple[int, int]]
 ) -> list[dict[str, str]]:
-    """Labels that held for each event (pid, time); files from before annotations have none."""
+    """Return the labels in force at each event (pid, time); files without annotations have none."""
     if not events or not table_columns(connection, "annotations"):
         return [{} for _ in events]
     last_ns = max(at_ns for _, at_ns in events)
@@ -27,7 +27,10 @@ def labels_of(
 
 
 def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[StepMark]]:
-    """(newest number, steps named after `after`): at most `limit`. None asks for the newest number only."""
+    """Return (newest id, steps annotated after id `after`), at most `limit` steps.
+
+    With `after` None only the newest id is read.
+    """
     connection = connect_readonly(path)
     try:
         if not table_columns(connection, "annotations"):
@@ -38,8 +41,8 @@ def follow_steps(path: Path, after: int | None, limit: int) -> tuple[int, list[S
         if after is None or after >= newest:
             return newest, []
         rows = connection.execute(
-            "SELECT id, iif(pid > 0, pid, peer_pid), iif(span_end > 0, span_start, timestamp), nullif(span_end, 0), "
-            "labels FROM annotations WHERE id > ? ORDER BY id LIMIT ?",
+            "SELECT id, iif(pid > 0, pid, peer_pid), iif(span_end > 0, span_start, timestamp), "
+            "nullif(span_end, 0), labels FROM annotations WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),
         ).fetchall()
         named = [
@@ -60,14 +63,15 @@ def _step(text: str) -> int | None:
 def labels_of_chains(
     connection: sqlite3.Connection, chains: Sequence[RecordedChain]
 ) -> list[dict[str, str]]:
-    """Labels that held for the slowest call of each chain, else for the moment it was found."""
+    """Return the labels in force at the slowest call of each chain, or when the chain was found."""
     return labels_of(connection, [_slowest_call(connection, recorded) for recorded in chains])
 
 
 def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[StoredAnnotation]:
     rows = connection.execute(
         "SELECT timestamp, id, pid, span_start, span_end, labels FROM annotations "
-        "WHERE min(timestamp, iif(span_end > 0, span_start, timestamp)) <= ? ORDER BY timestamp, id",
+        "WHERE min(timestamp, iif(span_end > 0, span_start, timestamp)) <= ? "
+        "ORDER BY timestamp, id",
         (last_ns,),
     )
     notes = []
@@ -81,9 +85,12 @@ def _read_notes(connection: sqlite3.Connection, last_ns: int) -> list[StoredAnno
 
 
 def _read_turns(connection: sqlite3.Connection) -> dict[int, list[int]]:
-    """When each process began another program or ended; the end of a thread is neither."""
+    """Return when each process started another program or exited, not counting threads."""
     turns: dict[int, list[int]] = defaultdict(list)
-    sql = "SELECT pid, timestamp FROM events WHERE source = ? AND (op = ? OR (op = ? AND pid = tid)) ORDER BY timestamp"
+    sql = (
+        "SELECT pid, timestamp FROM events WHERE source = ? AND (op = ? OR (op = ? AND pid = tid)) "
+        "ORDER BY timestamp"
+    )
     for pid, at_ns in connection.execute(sql, (*PROCESS_EXEC, PROCESS_EXIT[1])):
         turns[pid].append(at_ns)
     return turns
@@ -94,8 +101,8 @@ def _slowest_call(connection: sqlite3.Connection, recorded: RecordedChain) -> tu
     if op is None:
         return recorded.chain.pid, recorded.detected_at_ns
     row = connection.execute(
-        "SELECT pid, timestamp FROM events WHERE source = ? AND op = ? AND timestamp BETWEEN ? AND ? "
-        "AND (? = 0 OR pid = ?) ORDER BY duration DESC LIMIT 1",
+        "SELECT pid, timestamp FROM events WHERE source = ? AND op = ? "
+        "AND timestamp BETWEEN ? AND ? AND (? = 0 OR pid = ?) ORDER BY duration DESC LIMIT 1",
         (
             *op,
             recorded.detected_at_ns - CHAIN_WINDOW_NS,

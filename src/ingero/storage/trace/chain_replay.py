@@ -1,4 +1,4 @@
-"""Causal chains derived again from the events of a trace database."""
+"""Causal chains, derived again from the events of a trace database."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from ingero.storage.trace.chains import RecordedChain
 from ingero.storage.trace.rows import read_events, read_nodes, read_samples
 from ingero.storage.trace.schema import MAX_TIME_NS
 
-MARGIN_NS = 2_000_000_000  # a system sample speaks for the second before it
+MARGIN_NS = 2_000_000_000  # a system sample describes the second before it
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Which part of the trace; `last` keeps only its newest events."""
+    """Part of a trace; `last` keeps only the newest events."""
 
     from_ns: int = 0
     to_ns: int = MAX_TIME_NS
@@ -26,9 +26,11 @@ class Span:
 def derive_chains(
     connection: sqlite3.Connection, span: Span, pids: Sequence[int] = ()
 ) -> list[RecordedChain]:
-    """Worst first, node by node: a cause on one host is no cause on another.
+    """Return the chains of each node, worst first.
 
-    System samples of a merged file do not say whose they are and are left out.
+    Events of one host never explain those of another.
+
+    System samples of a merged file do not name their node and are left out.
     """
     names = dict(connection.execute("SELECT pid, name FROM process_names").fetchall())
     cpus = connection.execute("SELECT max(cpu_cores) FROM sessions").fetchone()[0] or 0

@@ -1,4 +1,4 @@
-"""Causal chains in a trace database: written with their history, read from files of every version."""
+"""Causal chains in a trace database: written with their history, read from all versions."""
 
 import json
 import sqlite3
@@ -13,21 +13,26 @@ from ingero.storage.trace.json_columns import json_list
 from ingero.storage.trace.schema import table_columns
 
 CHAIN_COLUMNS: Final = (
-    "id", "detected_at", "severity", "summary", "root_cause", "explanation", "recommendations", "cuda_op",
-    "cuda_p99_us", "cuda_p50_us", "tail_ratio", "timeline", "node",
+    "id", "detected_at", "severity", "summary", "root_cause", "explanation", "recommendations",
+    "cuda_op", "cuda_p99_us", "cuda_p50_us", "tail_ratio", "timeline", "node",
 )  # fmt: skip
-_WORST_FIRST: Final = "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC, id"
+_WORST_FIRST: Final = (
+    "CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 "
+    "ELSE 3 END, detected_at DESC, id"
+)
 NEWEST_FIRST: Final = "detected_at DESC, causal_chains.rowid DESC"
 UPSERT_CHAIN: Final = insert_sql("causal_chains", CHAIN_COLUMNS, "INSERT OR REPLACE")
 UPSERT_HISTORY: Final = """
-    INSERT INTO chain_history (id, first_seen, last_seen, hits, pid, confidence) VALUES (?1, ?2, ?2, 1, ?3, ?4)
-    ON CONFLICT (id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen), hits = hits + 1, resolved_at = NULL,
+    INSERT INTO chain_history (id, first_seen, last_seen, hits, pid, confidence) VALUES (?1, ?2, ?2,
+    1, ?3, ?4)
+    ON CONFLICT (id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen), hits = hits + 1,
+    resolved_at = NULL,
     pid = excluded.pid, confidence = excluded.confidence"""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedChain:
-    """A chain as found in a file; `chain.name` is the id without the node."""
+    """A chain found in a file; `chain.name` is its id without the node."""
 
     id: str
     node: str
@@ -36,21 +41,22 @@ class RecordedChain:
 
 
 def chain_row(node: str, detected_at_ns: int, chain: Chain) -> Row:
-    """A chain in the order of `CHAIN_COLUMNS`."""
+    """Return a chain as a row in the order of `CHAIN_COLUMNS`."""
     timeline = [
         {"layer": str(entry.layer), "op": entry.op, "detail": entry.detail}
         | ({"dur_us": entry.duration_us} if entry.duration_us else {})
         for entry in chain.timeline
     ]
     return (
-        chain_id(node, chain.name), detected_at_ns, str(chain.severity), chain.summary, chain.root_cause,
-        chain.explanation, json.dumps(chain.recommendations, ensure_ascii=False), chain.cuda_op, chain.p99_ns // 1000,
-        chain.p50_ns // 1000, chain.tail_ratio, json.dumps(timeline, ensure_ascii=False), node,
+        chain_id(node, chain.name), detected_at_ns, str(chain.severity), chain.summary,
+        chain.root_cause, chain.explanation, json.dumps(chain.recommendations, ensure_ascii=False),
+        chain.cuda_op, chain.p99_ns // 1000, chain.p50_ns // 1000, chain.tail_ratio,
+        json.dumps(timeline, ensure_ascii=False), node,
     )  # fmt: skip
 
 
 def history_row(node: str, detected_at_ns: int, chain: Chain) -> Row:
-    """What `UPSERT_HISTORY` takes."""
+    """Return the parameters of `UPSERT_HISTORY`."""
     return chain_id(node, chain.name), detected_at_ns, chain.pid, chain.confidence
 
 
@@ -61,7 +67,7 @@ def read_chains(
     limit: int = 10_000,
     order: str = _WORST_FIRST,
 ) -> list[RecordedChain]:
-    """Chains as recorded, worst first, then latest first; none when the file has no such table."""
+    """Return the recorded chains, worst first, then latest first; none if the table is missing."""
     present = table_columns(connection, "causal_chains")
     if not present:
         return []
@@ -77,7 +83,7 @@ def read_chains(
     try:
         return [_decode(row) for row in rows]
     except ValueError as error:
-        raise ForeignFile(f"a chain holds something else where a number belongs: {error}") from None
+        raise ForeignFile(f"a chain has a value that is not a number: {error}") from None
 
 
 def _decode(row: tuple[object, ...]) -> RecordedChain:

@@ -1,4 +1,4 @@
-"""The table `collectives` of a trace database: imported records go in once, and come out as they went in."""
+"""The table `collectives` of a trace database: adding imported records and reading them back."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -13,8 +13,9 @@ from ingero.storage.trace.reading import connect_readonly, reading
 
 ROWS_PER_WRITE = 10_000
 _INSERT = (
-    f"INSERT INTO collectives ({', '.join(COLLECTIVE_COLUMNS)}) SELECT {', '.join('?' * len(COLLECTIVE_COLUMNS))} "
-    "WHERE NOT EXISTS (SELECT 1 FROM collectives WHERE comm = ? AND seq IS ? AND rank = ? AND op = ? AND start_ns = ?)"
+    f"INSERT INTO collectives ({', '.join(COLLECTIVE_COLUMNS)}) "
+    f"SELECT {', '.join('?' * len(COLLECTIVE_COLUMNS))} WHERE NOT EXISTS (SELECT 1 "
+    "FROM collectives WHERE comm = ? AND seq IS ? AND rank = ? AND op = ? AND start_ns = ?)"
 )
 _KEY = tuple(COLLECTIVE_COLUMNS.index(name) for name in ("comm", "seq", "rank", "op", "start_ns"))
 
@@ -22,7 +23,7 @@ _KEY = tuple(COLLECTIVE_COLUMNS.index(name) for name in ("comm", "seq", "rank", 
 def add_collectives(
     path: Path, node: str, records: Iterable[CollectiveRecord], *, flag: str = "--db"
 ) -> int:
-    """Add records that are not there yet, creating the database where it is missing; returns how many were added."""
+    """Add the records that are missing, and return how many. The database is created if needed."""
     with TraceDb(path, node, flag=flag) as db:
         before = _count(db.connection)
         batch: list[tuple[object, ...]] = []
@@ -37,7 +38,7 @@ def add_collectives(
 
 
 def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
-    """All records of a trace database."""
+    """Return all records of a trace database."""
     with reading(path) as connection:
         cursor = connection.execute(
             f"SELECT {', '.join(COLLECTIVE_COLUMNS[:-1])} FROM collectives ORDER BY id"
@@ -52,8 +53,10 @@ def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
 def follow_collectives(
     path: Path, after: int | None, limit: int, max_behind: int
 ) -> tuple[int, list[tuple[int, int, CollectiveRecord]]]:
-    """(newest number, rows after `after` with their numbers and processes): at most `limit`, none further back than
-    `max_behind`. None asks for the newest number only."""
+    """Return (newest id, rows after id `after` with their ids and processes), at most `limit` rows.
+
+    Rows more than `max_behind` ids old are skipped. With `after` None only the newest id is read.
+    """
     connection = connect_readonly(path)
     try:
         newest = int(
@@ -74,15 +77,18 @@ def follow_collectives(
 def read_waits(
     path: Path, pids: Iterable[int], since_ns: int, limit: int
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """(start, end, stream) of every wait for a stream, event or device since then, by process and in order of time;
-    the stream is 0 for waits that are not about one."""
+    """Return every wait for a stream, event or device, by process and ordered by time.
+
+    Each is (start, end, stream); the stream is 0 for waits that do not concern one.
+    """
     wanted = sorted(set(pids))
     connection = connect_readonly(path)
     try:
         ops = " OR ".join("(source = ? AND op = ?)" for _ in SYNC_OPS)
         rows = connection.execute(
             "SELECT pid, timestamp, timestamp + duration, source, op, arg0 FROM events "
-            f"WHERE timestamp >= ? AND ({ops}) AND pid IN ({', '.join('?' * len(wanted))}) ORDER BY timestamp LIMIT ?",
+            f"WHERE timestamp >= ? AND ({ops}) AND pid IN ({', '.join('?' * len(wanted))}) "
+            "ORDER BY timestamp LIMIT ?",
             (since_ns, *(number for op in sorted(SYNC_OPS) for number in op), *wanted, limit),
         )
         found: dict[int, list[tuple[int, int, int]]] = {pid: [] for pid in wanted}

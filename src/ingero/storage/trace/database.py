@@ -1,7 +1,7 @@
-"""The trace database of one node: opening for writing, writing in batches.
+"""The trace database of one node: opening it for writing, and writing in batches.
 
-One process writes (`TraceDb`), any number read (`trace_reading`). A full disk is a state, not an exception: writes
-fail, say so, and succeed again when there is room.
+One process writes (`TraceDb`), any number read (`reading`). A full disk is a state and not an
+exception: writes return False, and succeed again when there is room.
 """
 
 import contextlib
@@ -21,16 +21,17 @@ from ingero.storage.trace.schema import ADD_AGGREGATES, AGGREGATE_COLUMNS, USER_
 
 WRITER_TIMEOUT_MS: Final = 5000
 Row: TypeAlias = Sequence[object]
-Batch: TypeAlias = list[tuple[str, list[Row]]]  # statements with their rows: one transaction
+# statements with their rows, written in one transaction
+Batch: TypeAlias = list[tuple[str, list[Row]]]
 NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 EVENT_COLUMNS: Final = (
-    "id", "timestamp", "pid", "tid", "source", "op", "duration", "gpu_id", "arg0", "arg1", "ret_code", "stack_hash",
-    "node", "rank", "local_rank", "world_size", "comm", "cgroup_id",
+    "id", "timestamp", "pid", "tid", "source", "op", "duration", "gpu_id", "arg0", "arg1",
+    "ret_code", "stack_hash", "node", "rank", "local_rank", "world_size", "comm", "cgroup_id",
 )  # fmt: skip
 COLLECTIVE_COLUMNS: Final = (
-    "job", "node", "global_rank", "comm", "seq", "op", "rank", "nranks", "peer", "datatype", "reduce_op", "size_bytes",
-    "start_ns", "end_ns", "gpu_duration_ns", "stream", "source", "pid",
+    "job", "node", "global_rank", "comm", "seq", "op", "rank", "nranks", "peer", "datatype",
+    "reduce_op", "size_bytes", "start_ns", "end_ns", "gpu_duration_ns", "stream", "source", "pid",
 )  # fmt: skip
 
 
@@ -43,32 +44,36 @@ class RecordingState(StrEnum):
 
 
 def signed64(value: int) -> int:
-    """SQLite integers are signed: pointers and hashes above 2**63 wrap."""
+    """Wrap a pointer or hash above 2**63, because SQLite integers are signed."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def collective_row(record: CollectiveRecord, pid: int = 0) -> Row:
-    """A record in the order of `COLLECTIVE_COLUMNS`."""
+    """Return a record as a row in the order of `COLLECTIVE_COLUMNS`."""
     stream = None if record.stream is None else signed64(record.stream)
     return (
-        record.job, record.node or "", record.global_rank, signed64(record.comm), record.seq, record.op, record.rank,
-        record.nranks, record.peer, record.datatype, record.reduce_op, record.size_bytes, record.start_ns,
-        record.end_ns, record.gpu_duration_ns, stream, str(record.source), pid,
+        record.job, record.node or "", record.global_rank, signed64(record.comm), record.seq,
+        record.op, record.rank, record.nranks, record.peer, record.datatype, record.reduce_op,
+        record.size_bytes, record.start_ns, record.end_ns, record.gpu_duration_ns, stream,
+        str(record.source), pid,
     )  # fmt: skip
 
 
 def insert_sql(table: str, columns: Sequence[str], verb: str = "INSERT OR IGNORE") -> str:
-    """`verb INTO table (columns) VALUES (?, …)`."""
+    """Return `verb INTO table (columns) VALUES (?, …)`."""
     return f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
 
 
 def upsert_aggregates_sql(table: str) -> str:
-    """Adds to what is there: late events and restarts inside one bucket never erase counts."""
-    return f"{insert_sql(table, AGGREGATE_COLUMNS, 'INSERT')} ON CONFLICT (bucket, source, op, pid) {ADD_AGGREGATES}"
+    """Return SQL that adds to existing counts, so that late events and restarts never erase any."""
+    return (
+        f"{insert_sql(table, AGGREGATE_COLUMNS, 'INSERT')} ON CONFLICT (bucket, source, op, pid) "
+        f"{ADD_AGGREGATES}"
+    )
 
 
 class TraceDb:
-    """The one writer of a trace database; `flag` is how its place was named, for errors."""
+    """The only writer of a trace database; `flag` is the option that named its path, for errors."""
 
     def __init__(self, path: Path, node: str, *, flag: str = "--db") -> None:
         self.path = path
@@ -91,7 +96,7 @@ class TraceDb:
         self.close()
 
     def _highest_seq(self) -> int:
-        """The highest number used by this node; `%` and `_` in its name are only characters."""
+        """Return the highest event number of this node; `%` and `_` in its name are literal."""
         pattern = self.node.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + ":%"
         row = self._connection.execute(
             "SELECT max(CAST(substr(id, ?) AS INTEGER)) FROM events WHERE id LIKE ? ESCAPE '\\'",
@@ -100,13 +105,16 @@ class TraceDb:
         return int(row[0] or 0)
 
     def next_ids(self, count: int) -> list[str]:
-        """Ids for new events of this node."""
+        """Return ids for new events of this node."""
         first = self._next_seq
         self._next_seq += count
         return [f"{self.node}:{number}" for number in range(first, first + count)]
 
     def write(self, batch: Iterable[tuple[str, Sequence[Row]]]) -> bool:
-        """Run statements over rows in one transaction: all or nothing. False when the disk refused; see `state`."""
+        """Run statements over rows in one transaction.
+
+        Return False if the disk refused them; `state` has the reason.
+        """
         statements = list(batch)
         try:
             if not self._is_open:
@@ -125,37 +133,40 @@ class TraceDb:
         return True
 
     def execute(self, statement: str, parameters: Row = ()) -> sqlite3.Cursor:
-        """One statement in its own transaction, for the rare things that are not a batch."""
+        """Run a single statement in its own transaction."""
         with self._connection:
             return self._connection.execute(statement, parameters)
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """For maintenance that needs the writer's own connection."""
+        """Return the writer's own connection, for maintenance."""
         return self._connection
 
     def reopen(self) -> None:
-        """Open the path again, after a rollover moved the file away. What fails now, the next write tries again."""
+        """Open the path again after a rollover moved the file away.
+
+        If this fails, the next write retries.
+        """
         self._connection.close()
         self._is_open = False
         self._connection = _open_for_writing(self.path, self.node, self._flag)
         self._is_open = True
 
     def checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the file, so that a plain copy of the file has the data."""
+        """Move the write-ahead log into the file, so that a plain copy of the file is complete."""
         if not self._is_open:
             return
         with contextlib.suppress(
             sqlite3.OperationalError
-        ):  # a reader is in the way, or the disk is full: next time
+        ):  # a reader blocks it, or the disk is full: retried at the next checkpoint
             self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def size_bytes(self) -> int:
-        """What the database takes on disk, its log included."""
+        """Return the disk space of the database and its log."""
         return sum(file.stat().st_size for file in sibling_files(self.path) if file.exists())
 
     def close(self) -> None:
-        """Fold the log into the file and let go."""
+        """Move the log into the file, close it and release the lock."""
         self.checkpoint("TRUNCATE")
         self._connection.close()
         for file in sibling_files(self.path):
@@ -164,7 +175,7 @@ class TraceDb:
 
 
 def sibling_files(path: Path) -> tuple[Path, Path, Path]:
-    """The file and what SQLite keeps beside it."""
+    """Return the database file and the two files that SQLite keeps beside it."""
     return path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")
 
 
@@ -201,7 +212,7 @@ def _open_for_writing(path: Path, node: str, flag: str) -> sqlite3.Connection:
             )
         connection.execute(
             "PRAGMA auto_vacuum = INCREMENTAL"
-        )  # only takes effect before the first table
+        )  # has an effect only before the first table is created
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         upgrade(connection, node)

@@ -1,4 +1,4 @@
-"""CUDA graph calls of a trace database: one by one, and how often each executable is launched."""
+"""CUDA graph calls of a trace database, and how often each executable graph is launched."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _OF_PROCESS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GraphUse:
-    """An executable graph of a process: its launches in all, and those of the last `window_ns`."""
+    """An executable graph of a process: its launches in total and in the last `window_ns`."""
 
     handle: str
     launches: int
@@ -31,11 +31,12 @@ class GraphUse:
 def read_graph_events(
     connection: sqlite3.Connection, since_ns: int, pid: int | None, limit: int
 ) -> list[GraphEvent]:
-    """The newest calls, newest first."""
+    """Return the newest calls, newest first."""
     present = table_columns(connection, "events")
     later = (name if name in present else "NULL" for name in ("ret_code", "comm", "arg0", "arg1"))
     rows = connection.execute(
-        f"SELECT timestamp, pid, op, duration, {', '.join(later)} {_OF_PROCESS} ORDER BY timestamp DESC LIMIT ?",
+        f"SELECT timestamp, pid, op, duration, {', '.join(later)} {_OF_PROCESS} "
+        "ORDER BY timestamp DESC LIMIT ?",
         (int(Source.GRAPH), since_ns, MAX_TIME_NS, pid, limit),
     ).fetchall()
     try:
@@ -45,13 +46,13 @@ def read_graph_events(
 
 
 def count_graph_calls(connection: sqlite3.Connection, since_ns: int, pid: int) -> dict[int, int]:
-    """How often each graph operation was called."""
+    """Return how often each graph operation was called."""
     sql = f"SELECT op, count(*) {_OF_PROCESS} GROUP BY op ORDER BY op"
     return dict(connection.execute(sql, (int(Source.GRAPH), since_ns, MAX_TIME_NS, pid)).fetchall())
 
 
 def graph_pids(connection: sqlite3.Connection, since_ns: int, limit: int) -> list[int]:
-    """Processes with graph calls, the busiest first."""
+    """Return the processes with graph calls, the busiest first."""
     sql = f"SELECT pid {_OF_PROCESS} GROUP BY pid ORDER BY count(*) DESC LIMIT ?"
     rows = connection.execute(sql, (int(Source.GRAPH), since_ns, MAX_TIME_NS, None, limit))
     return [int(row[0]) for row in rows]
@@ -60,14 +61,18 @@ def graph_pids(connection: sqlite3.Connection, since_ns: int, limit: int) -> lis
 def read_graph_use(
     connection: sqlite3.Connection, since_ns: int, pid: int, window_ns: int
 ) -> tuple[int, list[GraphUse]]:
-    """(when the window ends, executables): it ends with the newest graph call of the process. Most launched first."""
+    """Return (end of the window, executable graphs), most launched first.
+
+    The window ends with the newest graph call of the process.
+    """
     chosen = (int(Source.GRAPH), since_ns, MAX_TIME_NS, pid)
     until_ns = connection.execute(
         f"SELECT coalesce(max(timestamp), 0) {_OF_PROCESS}", chosen
     ).fetchone()[0]
     rows = connection.execute(
         f"SELECT arg1, total(op = {LAUNCH}), total(op = {LAUNCH} AND timestamp >= ?) {_OF_PROCESS} "
-        f"AND op IN ({INSTANTIATE}, {LAUNCH}) AND typeof(arg1) = 'integer' GROUP BY arg1 ORDER BY 3 DESC, 2 DESC",
+        f"AND op IN ({INSTANTIATE}, {LAUNCH}) AND typeof(arg1) = 'integer' GROUP BY arg1 "
+        "ORDER BY 3 DESC, 2 DESC",
         (until_ns - window_ns, *chosen),
     )
     return until_ns, [
@@ -89,7 +94,7 @@ def _graph_event(
     arg0: int | None,
     arg1: int | None,
 ) -> GraphEvent:
-    """Handles as hex, by what the call's arguments are."""
+    """Describe one call; which arguments are handles (shown as hex) depends on the operation."""
     handles: dict[str, Any] = {}
     first, second = _handle(arg0), _handle(arg1)
     if op == BEGIN_CAPTURE:

@@ -1,4 +1,7 @@
-"""JSON in the columns of trace databases, which others write too: damage is nothing, never an error."""
+"""JSON in the columns of trace databases.
+
+Other recorders write them too, so damaged JSON is treated as empty.
+"""
 
 from typing import Any, Final
 
@@ -8,7 +11,7 @@ MAX_CHARACTERS: Final = 1 << 20
 
 
 def json_list(text: object) -> list[Any]:
-    """Also for `null`, which other recorders write for an empty list."""
+    """Return the list in a column; other recorders write `null` for an empty one."""
     value = _value(text)
     return value if isinstance(value, list) else []
 

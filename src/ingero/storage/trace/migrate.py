@@ -1,4 +1,4 @@
-"""Brings an older trace database to the current schema, in one transaction, without losing a row."""
+"""Upgrading an older trace database to the current schema, in one transaction."""
 
 import sqlite3
 
@@ -6,7 +6,7 @@ from ingero.storage.trace.schema import TABLES, create_schema, table_columns
 
 
 def upgrade(connection: sqlite3.Connection, node: str) -> None:
-    """Create or complete the schema. Rows of a file from before node names get `node` in their ids."""
+    """Create or complete the schema; ids from before node names get `node` as their prefix."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         _rebuild_integer_events(connection, node)
@@ -21,7 +21,7 @@ def upgrade(connection: sqlite3.Connection, node: str) -> None:
 
 
 def _rebuild_integer_events(connection: sqlite3.Connection, node: str) -> None:
-    """The first format numbered events with an integer key, which refuses `node:number`: move the rows over."""
+    """Rebuild `events` of the first format, whose integer key cannot hold `node:number`."""
     types = dict(
         connection.execute("SELECT name, type FROM pragma_table_info('events')").fetchall()
     )
@@ -37,7 +37,8 @@ def _rebuild_integer_events(connection: sqlite3.Connection, node: str) -> None:
     columns = ", ".join(shared)
     named = "coalesce(nullif(node, ''), ?)" if "node" in types else "?"
     connection.execute(
-        f"INSERT INTO events (id, node, {columns}) SELECT {named} || ':' || id, {named}, {columns} FROM events_integer",
+        f"INSERT INTO events (id, node, {columns}) SELECT {named} || ':' || id, {named}, {columns} "
+        "FROM events_integer",
         (node, node),
     )
     connection.execute("DROP TABLE events_integer")

@@ -1,4 +1,4 @@
-"""What a node can tell about its trace database: overview, operations, chains, snapshots, CUDA graphs."""
+"""The trace database as the node API shows it: overview, operations, chains, snapshots, graphs."""
 
 import contextlib
 import sqlite3
@@ -42,14 +42,14 @@ from ingero.storage.trace.rows import NOT_A_NUMBER, int_table
 from ingero.storage.trace.schema import table_columns
 
 READ_TIMEOUT_S: Final = 30.0
-RECENT_NS: Final = 60_000_000_000  # how old a system snapshot may be and still be "now"
-BUCKET_NS: Final = 60_000_000_000  # of `event_aggregates`
+RECENT_NS: Final = 60_000_000_000  # a system snapshot up to this old counts as current
+BUCKET_NS: Final = 60_000_000_000  # bucket length of `event_aggregates`
 MAX_CHAINS: Final = 10_000
-MAX_SNAPSHOTS: Final = 100_000  # a day of them
+MAX_SNAPSHOTS: Final = 100_000  # one day at one per second
 
 
 class NodeView:
-    """One trace database as its node's API shows it. A file that is not there yet is an empty one."""
+    """One trace database as the node API shows it. A missing file counts as empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class NodeView:
             yield connection
 
     def overview(self, now_ns: int) -> Overview:
-        """Counts, the newest chain, the machine now."""
+        """Return the counts, the newest chain and the current state of the machine."""
         with self._reading() as connection:
             if connection is None:
                 return Overview(0, 0, 0)
@@ -83,7 +83,7 @@ class NodeView:
             )
 
     def ops(self, now_ns: int, since_ns: int = 0, pid: int | None = None) -> Ops:
-        """Latency per operation, most time first."""
+        """Return the latency of each operation, those with the most time first."""
         with self._reading() as connection:
             if connection is None:
                 return Ops("empty", [])
@@ -102,7 +102,7 @@ class NodeView:
             return Ops("percentile", _percentiles(connection.execute(sql, values)), system)
 
     def chains(self, since_ns: int = 0) -> Chains:
-        """Chains as recorded, newest first."""
+        """Return the recorded chains, newest first."""
         with self._reading() as connection:
             if connection is None:
                 return Chains([])
@@ -110,13 +110,13 @@ class NodeView:
         return Chains([chain_row(chain) for chain in newest[:MAX_CHAINS]], len(newest) > MAX_CHAINS)
 
     def snapshots(self, since_ns: int) -> Snapshots:
-        """The machine over time."""
+        """Return the state of the machine over time."""
         with self._reading() as connection:
             if connection is None or not table_columns(connection, "system_snapshots"):
                 return Snapshots([])
             newest = connection.execute(
-                "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
-                "WHERE timestamp >= ? ORDER BY timestamp DESC LIMIT ?",
+                "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg "
+                "FROM system_snapshots WHERE timestamp >= ? ORDER BY timestamp DESC LIMIT ?",
                 (since_ns, MAX_SNAPSHOTS),
             ).fetchall()
             return Snapshots(
@@ -124,7 +124,7 @@ class NodeView:
             )
 
     def graph_metrics(self, since_ns: int) -> GraphMetrics:
-        """CUDA graphs: how often captured, instantiated, launched."""
+        """Return how often CUDA graphs were captured, instantiated and launched."""
         with self._reading() as connection:
             if connection is None:
                 return GraphMetrics(0, 0, 0, 0)
@@ -149,13 +149,13 @@ class NodeView:
     def graph_events(
         self, since_ns: int, pid: int | None = None, limit: int = MAX_GRAPH_EVENTS
     ) -> list[GraphEvent]:
-        """The newest CUDA graph calls."""
+        """Return the newest CUDA graph calls."""
         with self._reading() as connection:
             return [] if connection is None else read_graph_events(connection, since_ns, pid, limit)
 
 
 def chain_row(recorded: RecordedChain) -> ChainRow:
-    """A chain as the API and the fan-out show it."""
+    """Return a chain as the API and the fan-out show it."""
     chain = recorded.chain
     return ChainRow(
         id=recorded.id,
@@ -185,7 +185,7 @@ def _count(connection: sqlite3.Connection, table: str) -> int:
 
 
 def system_now(connection: sqlite3.Connection, now_ns: int) -> SystemNow | None:
-    """The newest look at the machine, if it is of the last minute."""
+    """Return the newest system snapshot if it is at most a minute old."""
     if not table_columns(connection, "system_snapshots"):
         return None
     row = connection.execute(
@@ -206,7 +206,7 @@ def _top(chains: list[RecordedChain]) -> TopChain | None:
 
 
 def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
-    """Over the last calls of each operation, so that the answer is about now."""
+    """Return percentiles over the latest calls of each operation, to describe the present."""
     table = int_table(cursor.fetchall(), 3)
     keys = table[:, 0] << 16 | table[:, 1]
     found = []
@@ -224,18 +224,18 @@ def _percentiles(cursor: sqlite3.Cursor) -> list[OpRow]:
 def counted_ops(
     connection: sqlite3.Connection, since_ns: int, pid: int | None = None
 ) -> list[OpRow]:
-    """Totals of every operation from the minute buckets, which count also what was not kept as rows."""
+    """Return totals of every operation. The minute buckets also count events that have no row."""
     rows = connection.execute(
-        "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), max(max_dur) "
-        "FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) GROUP BY source, op "
-        "HAVING sum(count) > 0 ORDER BY sum(sum_dur) DESC",
+        "SELECT source, op, sum(count), sum(sum_dur) * 1.0 / sum(count), min(min_dur), "
+        "max(max_dur) FROM event_aggregates WHERE bucket >= ? AND pid = coalesce(?, pid) "
+        "GROUP BY source, op HAVING sum(count) > 0 ORDER BY sum(sum_dur) DESC",
         (since_ns - since_ns % BUCKET_NS, pid),
     ).fetchall()
-    if not rows:  # a recorder without buckets keeps every event
+    if not rows:  # a recorder without buckets stores every event
         rows = connection.execute(
             "SELECT source, op, count(*), avg(duration), min(duration), max(duration) FROM events "
-            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' GROUP BY +source, +op "
-            "ORDER BY total(duration) DESC",
+            "WHERE timestamp >= ? AND pid = coalesce(?, pid) AND typeof(duration) = 'integer' "
+            "GROUP BY +source, +op ORDER BY total(duration) DESC",
             (since_ns, pid),
         ).fetchall()
     try:

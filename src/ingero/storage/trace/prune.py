@@ -1,4 +1,4 @@
-"""Keeping a trace database within its size: the oldest rows go, or the whole file moves aside."""
+"""Keeping a trace database within its size: deleting old rows, or starting a new file."""
 
 import re
 import secrets
@@ -12,7 +12,7 @@ from ingero.storage.trace.database import TraceDb, sibling_files
 
 MAX_ROUNDS: Final = 3
 TARGET_SHARE: Final = 0.9
-SHORT_RETENTION_NS: Final = 600_000_000_000  # of the 5-second aggregates
+SHORT_RETENTION_NS: Final = 600_000_000_000  # how long the five-second aggregates are kept
 _TIME_COLUMNS: Final = {
     "events": "timestamp",
     "event_aggregates": "bucket",
@@ -32,7 +32,7 @@ _STAMP: Final = re.compile(r"\d{8}T\d{6}(\.\d{9})?Z(-[0-9a-f]{8})?")
 
 
 def prune(db: TraceDb, max_bytes: int) -> int:
-    """Delete the oldest rows until the file is below nine tenths of its limit; returns how many went."""
+    """Delete the oldest rows until the file is below 90 % of its limit; return how many."""
     deleted = 0
     for _ in range(MAX_ROUNDS):
         size = db.size_bytes()
@@ -43,7 +43,7 @@ def prune(db: TraceDb, max_bytes: int) -> int:
         pages = max(1000, int(size - TARGET_SHARE * max_bytes) // 4096)
         db.connection.executescript(
             f"PRAGMA incremental_vacuum({pages})"
-        )  # `execute` stops after the first page
+        )  # `execute` would stop after the first page
         db.checkpoint("TRUNCATE")
     return deleted
 
@@ -79,14 +79,14 @@ def _delete_oldest(connection: sqlite3.Connection, keep_share: float) -> int:
 
 
 def drop_short_aggregates(db: TraceDb, now_ns: int) -> None:
-    """The 5-second table serves the health score of now; the minutes stay."""
+    """Delete old five-second aggregates, which serve only the current health score."""
     db.write(
         [("DELETE FROM event_aggregates_5s WHERE bucket < ?", [(now_ns - SHORT_RETENTION_NS,)])]
     )
 
 
 def compact(db: TraceDb) -> None:
-    """At the end of a recording: fold the log in, and rewrite the file when a fifth of it is empty."""
+    """Move the log into the file after a recording; rewrite the file if a fifth of it is empty."""
     db.checkpoint("TRUNCATE")
     connection = db.connection
     free, total = (
@@ -99,14 +99,14 @@ def compact(db: TraceDb) -> None:
         try:
             connection.execute("VACUUM")
         except sqlite3.OperationalError:
-            return  # no room for a copy: the file is complete as it is
+            return  # no room for a copy; the file is complete as it is
         finally:
             connection.isolation_level = "IMMEDIATE"
         db.checkpoint("TRUNCATE")
 
 
 def roll_over(db: TraceDb, keep: int) -> Path:
-    """Move the file aside under a time stamp and begin a new one; the oldest beyond `keep` are removed."""
+    """Rename the file with a time stamp and start a new one; only the newest `keep` files stay."""
     db.checkpoint("TRUNCATE")
     db.connection.close()
     target = db.path.with_name(f"{db.path.stem}.{_stamp(time.time_ns())}{db.path.suffix}")
@@ -117,7 +117,7 @@ def roll_over(db: TraceDb, keep: int) -> Path:
     except OSError as error:
         db.reopen()
         raise StoreError(
-            f"{db.path} could not be moved aside: {error.strerror}; recording goes on in it"
+            f"{db.path} could not be renamed: {error.strerror}; recording continues in it"
         ) from error
     db.reopen()
     for old in rolled_files(db.path)[:-keep] if keep else []:
@@ -126,7 +126,7 @@ def roll_over(db: TraceDb, keep: int) -> Path:
 
 
 def rolled_files(path: Path) -> list[Path]:
-    """Files moved aside from `path`, oldest first."""
+    """Return the files that were rolled over from `path`, oldest first."""
     prefix, suffix = f"{path.stem}.", path.suffix
     return sorted(
         file
@@ -136,10 +136,11 @@ def rolled_files(path: Path) -> list[Path]:
 
 
 def glob_escape(text: str) -> str:
-    """A file name is not a pattern."""
+    """Escape a file name for use in a glob pattern."""
     return re.sub(r"([*?[])", r"[\1]", text)
 
 
 def _stamp(now_ns: int) -> str:
     seconds, rest_ns = divmod(now_ns, 1_000_000_000)
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(seconds))}.{rest_ns:09d}Z-{secrets.token_hex(4)}"
+    moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
+    return f"{moment}.{rest_ns:09d}Z-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Questions every trace database is asked: rows by filter, time per process, how much was kept."""
+"""Queries that every trace database answers: events by filter, time per process, events stored."""
 
 import sqlite3
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ EVENT_VIEW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events; None is any."""
+    """A selection of events; None matches any value."""
 
     since_ns: int = 0
     pid: int | None = None
@@ -34,7 +34,7 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTime:
-    """One operation of one process in total."""
+    """The total of one operation of one process."""
 
     node: str
     pid: int
@@ -48,7 +48,7 @@ class ProcessTime:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How many events happened, and how many have a row."""
+    """How many events happened, and how many were stored as rows."""
 
     counted: int
     stored: int
@@ -56,14 +56,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """Who a process id is; a rank of None is not known."""
+    """The name and rank of a process; a rank of None is unknown."""
 
     name: str
     rank: int | None
 
 
 def covered_ns(connection: sqlite3.Connection) -> tuple[int, int] | None:
-    """First and last event; None for an empty trace."""
+    """Return the times of the first and last event, or None for an empty trace."""
     [(first, last)] = connection.execute(
         "SELECT (SELECT min(timestamp) FROM events WHERE timestamp BETWEEN 0 AND ?1), "
         "(SELECT max(timestamp) FROM events WHERE timestamp BETWEEN 0 AND ?1)",
@@ -73,13 +73,13 @@ def covered_ns(connection: sqlite3.Connection) -> tuple[int, int] | None:
 
 
 def count_events(connection: sqlite3.Connection, since_ns: int) -> int:
-    """Rows since then."""
+    """Return the number of events since `since_ns`."""
     sql = "SELECT count(*) FROM events WHERE timestamp BETWEEN ? AND ?"
     return int(connection.execute(sql, (since_ns, MAX_TIME_NS)).fetchone()[0])
 
 
 def has_events(connection: sqlite3.Connection, pid: int) -> bool:
-    """Whether anything was recorded of a process."""
+    """Return whether any event of a process was recorded."""
     return (
         connection.execute("SELECT 1 FROM events WHERE pid = ? LIMIT 1", (pid,)).fetchone()
         is not None
@@ -87,7 +87,10 @@ def has_events(connection: sqlite3.Connection, pid: int) -> bool:
 
 
 def read_processes(connection: sqlite3.Connection) -> dict[tuple[str, int], Process]:
-    """By node and process id, the latest program of an id; a recorder without our table only knows names."""
+    """Return the latest program of each process id, by node.
+
+    A recorder without our table only knows names.
+    """
     if table_columns(connection, "processes"):
         rows = connection.execute(
             "SELECT node, pid, name, rank FROM processes ORDER BY seen_at"
@@ -105,7 +108,7 @@ def read_processes(connection: sqlite3.Connection) -> dict[tuple[str, int], Proc
 
 
 def recorded_until(connection: sqlite3.Connection) -> int | None:
-    """When a recorder of ours last wrote, which it does every second; None where none ever did."""
+    """Return when a recorder of ours last wrote (it writes every second); None if none ever did."""
     if not table_columns(connection, "losses"):
         return None
     newest = connection.execute("SELECT max(updated_at) FROM losses").fetchone()[0]
@@ -113,7 +116,7 @@ def recorded_until(connection: sqlite3.Connection) -> int | None:
 
 
 def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[list[object]]:
-    """Newest first, in the columns of `EVENT_VIEW`."""
+    """Return matching events, newest first, in the columns of `EVENT_VIEW`."""
     present = set(table_columns(connection, "events"))
     node = "CAST(e.node AS TEXT)" if "node" in present else "''"
     comm = "nullif(e.comm, '')" if "comm" in present else "NULL"
@@ -128,8 +131,8 @@ def find_events(connection: sqlite3.Connection, wanted: EventFilter) -> list[lis
         where.append("e.source = ? AND e.op = ?")
         values += _known_op(wanted.op)
     rows = connection.execute(
-        f"SELECT e.timestamp, {node}, e.pid, coalesce({comm}, p.name, ''), e.source, e.op, e.duration, "
-        f"{details} FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
+        f"SELECT e.timestamp, {node}, e.pid, coalesce({comm}, p.name, ''), e.source, e.op, "
+        f"e.duration, {details} FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
         f"WHERE {' AND '.join(where)} ORDER BY e.timestamp DESC LIMIT ?",
         (*values, wanted.limit),
     )
@@ -144,15 +147,15 @@ def _known_op(name: str) -> tuple[int, int]:
 
 
 def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> list[ProcessTime]:
-    """Where the processes spent their time, most first."""
+    """Return where the processes spent their time, most first."""
     present = set(table_columns(connection, "events"))
     node = "CAST(e.node AS TEXT)" if "node" in present else "''"
     comm = "nullif(max(e.comm), '')" if "comm" in present else "NULL"
     rows = connection.execute(
-        f"SELECT {node} AS node, e.pid, coalesce({comm}, max(p.name), ''), e.source, e.op, count(*), avg(e.duration), "
-        "max(e.duration) FROM events e LEFT JOIN process_names p ON p.pid = e.pid "
-        "WHERE e.timestamp BETWEEN ? AND ? AND typeof(e.duration) = 'integer' GROUP BY 1, 2, 4, 5 "
-        "ORDER BY total(e.duration) DESC",
+        f"SELECT {node} AS node, e.pid, coalesce({comm}, max(p.name), ''), e.source, e.op, "
+        "count(*), avg(e.duration), max(e.duration) FROM events e LEFT JOIN process_names p "
+        "ON p.pid = e.pid WHERE e.timestamp BETWEEN ? AND ? AND typeof(e.duration) = 'integer' "
+        "GROUP BY 1, 2, 4, 5 ORDER BY total(e.duration) DESC",
         (from_ns, to_ns),
     )
     return [
@@ -171,9 +174,13 @@ def process_times(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> l
 
 
 def kept_events(connection: sqlite3.Connection, from_ns: int, to_ns: int) -> Kept:
-    """From the aggregates, which count every event; a recorder without them only knows its rows."""
+    """Return the counts from the aggregates, which include every event.
+
+    A recorder without aggregates only has its rows.
+    """
     [(counted, stored)] = connection.execute(
-        "SELECT coalesce(sum(count), 0), coalesce(sum(stored), 0) FROM event_aggregates WHERE bucket BETWEEN ? AND ?",
+        "SELECT coalesce(sum(count), 0), coalesce(sum(stored), 0) FROM event_aggregates "
+        "WHERE bucket BETWEEN ? AND ?",
         (from_ns - 60_000_000_000, to_ns),
     ).fetchall()
     [(rows,)] = connection.execute(

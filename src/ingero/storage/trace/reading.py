@@ -1,4 +1,7 @@
-"""Reading a trace database of anybody: nothing is written beside it, nothing in it runs, damage is a sentence."""
+"""Reading trace databases from any source: damaged files become errors that name the problem.
+
+Nothing is written beside the file, and no SQL stored in it is run.
+"""
 
 import contextlib
 import shutil
@@ -15,9 +18,9 @@ from ingero.storage.trace.database import sibling_files
 from ingero.storage.trace.schema import OWN_TABLES, TABLES, USER_VERSION, table_columns
 
 READER_TIMEOUT_MS: Final = 2000
-_STEPS_BETWEEN_LOOKS: Final = 10_000  # of the engine, between two looks at the clock
+_STEPS_BETWEEN_LOOKS: Final = 10_000  # engine steps between two checks of the time
 _NEEDED: Final = ("timestamp", "pid", "tid", "source", "op", "duration")
-# other recorders may lack these; readers find them empty
+# other recorders may lack these tables; readers then find them empty
 _OPTIONAL: Final = (
     "causal_chains",
     "event_aggregates",
@@ -26,17 +29,16 @@ _OPTIONAL: Final = (
     "stack_traces",
     "system_snapshots",
 )
-# a view or a virtual table under the name of ours would run its author's SQL, perhaps without end
+# a view or virtual table with one of our names would run its author's SQL, perhaps forever
 _POSING_SQL: Final = (
-    "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND lower(name) IN ("
-    + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES))
-    + ")"
+    "SELECT name FROM sqlite_master WHERE (type = 'view' OR sql LIKE 'CREATE VIRTUAL%') AND "
+    "lower(name) IN (" + ", ".join(f"'{name}'" for name in (*TABLES, *OWN_TABLES)) + ")"
 )
 
 
 @contextlib.contextmanager
 def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Connection]:
-    """A connection for reading only; damage that shows itself later is told like damage at once."""
+    """Yield a read-only connection; damage is reported as ForeignFile, also when found later."""
     connection = connect_readonly(path)
     if timeout_s is not None:
         deadline_s = time.monotonic() + timeout_s
@@ -47,23 +49,26 @@ def reading(path: Path, timeout_s: float | None = None) -> Iterator[sqlite3.Conn
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_INTERRUPT:
             raise Unavailable(
-                f"{path}: no answer within {timeout_s:g} s; ask about a shorter time"
+                f"{path}: no answer within {timeout_s:g} s; ask about a shorter period"
             ) from None
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StoreError(f"{path} is locked by the process that writes it; ask again") from None
+            raise StoreError(f"{path} is locked by the process that writes it; try again") from None
         raise ForeignFile(
-            f"{path} cannot be read: {error}; the file is damaged or not a whole trace"
+            f"{path} cannot be read: {error}; the file is damaged or incomplete"
         ) from error
     finally:
         connection.close()
 
 
 def connect_readonly(path: Path) -> sqlite3.Connection:
-    """Open for reading only. Leaves nothing beside the file: without a write-ahead log it is opened as immutable."""
+    """Open for reading only, leaving nothing beside the file.
+
+    Without a write-ahead log the file is opened as immutable.
+    """
     if not path.is_file():
-        trouble = "is not a file" if path.exists() else "is not there"
+        state = "is not a file" if path.exists() else "does not exist"
         raise StoreError(
-            f"{path} {trouble}; record one with `ingero trace`, or name another with --db"
+            f"{path} {state}; record one with `ingero trace`, or name another with --db"
         )
     wal = sibling_files(path)[1]
     try:
@@ -114,12 +119,12 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute(
         "SELECT count(*) FROM sqlite_master"
-    ).fetchone()  # the first look opens the file
+    ).fetchone()  # the first query opens the file
     return connection
 
 
 def _open_with_log(path: Path) -> sqlite3.Connection:
-    """SQLite reads a write-ahead log with the help of a file beside it; where it may not make one, a copy is read."""
+    """Open a file with a write-ahead log; if SQLite may not create its helper file, open a copy."""
     try:
         return _open(path, "mode=ro")
     except sqlite3.OperationalError as error:
@@ -130,18 +135,16 @@ def _open_with_log(path: Path) -> sqlite3.Connection:
         for source, target in zip(sibling_files(path)[:2], sibling_files(copy), strict=False):
             shutil.copyfile(source, target)
         settled = sqlite3.connect(copy)
-        settled.execute("PRAGMA journal_mode = DELETE")  # folds the log into the file
+        settled.execute("PRAGMA journal_mode = DELETE")  # moves the log into the file
         settled.close()
-        return _open(copy, "immutable=1")  # stays readable without its name
+        return _open(copy, "immutable=1")  # stays readable after its name is removed
 
 
 def _problem(version: int, posing: tuple[str] | None, columns: set[str]) -> str | None:
     if version > USER_VERSION:
         return f"has format {version}, this version reads up to {USER_VERSION}; upgrade ingero"
     if posing is not None:
-        return (
-            f"is not to be trusted: {posing[0]!r} is computed, not recorded; only tables are read"
-        )
+        return f"cannot be trusted: {posing[0]!r} is a view or a virtual table, not a recorded one"
     if not columns:
         return "is a database, but not a trace: it has no table `events`"
     missing = [name for name in _NEEDED if name not in columns]

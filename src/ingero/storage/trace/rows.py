@@ -1,4 +1,4 @@
-"""Rows of a trace database as values for statistics and causal chains; files of every version."""
+"""Events and system samples of a trace database as values, read from files of all versions."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from ingero.core.recording.event_columns import COLUMN_NAMES, EventColumns, colu
 from ingero.errors import ForeignFile
 from ingero.storage.trace.schema import MAX_TIME_NS, table_columns
 
-NOT_A_NUMBER = "an event holds something else where a number belongs"
+NOT_A_NUMBER = "an event has a value that is not a number"
 
 
 def int_table(rows: Sequence[Sequence[Any]], width: int) -> NDArray[np.int64]:
-    """Rows of whole numbers; raises ForeignFile where a file holds anything else."""
+    """Return rows of integers as a table; raise ForeignFile if a file holds anything else."""
     try:
         return np.array(rows, np.int64).reshape(len(rows), width)
     except (ValueError, TypeError, OverflowError) as error:
@@ -30,7 +30,7 @@ def read_events(
     last: int = 0,
     node: str | None = None,
 ) -> EventColumns:
-    """Events in time order; `last` keeps only the newest so many, `node` only that node's."""
+    """Return events by time; `last` keeps only the newest, `node` only those of one node."""
     present = set(table_columns(connection, "events"))
     columns = ", ".join(name if name in present else f"0 AS {name}" for name in COLUMN_NAMES)
     where, values = "timestamp BETWEEN ? AND ?", [from_ns, to_ns]
@@ -40,7 +40,10 @@ def read_events(
         parameters.append(node)
     sql = f"SELECT {columns} FROM events WHERE {where} ORDER BY timestamp"
     if last:
-        sql = f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC LIMIT {int(last)})"
+        sql = (
+            f"SELECT * FROM (SELECT {columns} FROM events WHERE {where} ORDER BY timestamp DESC "
+            f"LIMIT {int(last)})"
+        )
     found = columns_from_table(
         int_table(connection.execute(sql, parameters).fetchall(), len(COLUMN_NAMES))
     )
@@ -50,7 +53,7 @@ def read_events(
 def read_samples(
     connection: sqlite3.Connection, from_ns: int = 0, to_ns: int = MAX_TIME_NS
 ) -> list[SystemSample]:
-    """System samples in time order."""
+    """Return system samples ordered by time."""
     rows = connection.execute(
         "SELECT timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg FROM system_snapshots "
         "WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp",
@@ -60,7 +63,7 @@ def read_samples(
 
 
 def read_nodes(connection: sqlite3.Connection) -> list[str]:
-    """Nodes with events in this file; a file from before node names has one without a name."""
+    """Return the nodes that have events; a file from before node names has one unnamed node."""
     if "node" not in table_columns(connection, "events"):
         return [""]
     names = connection.execute(

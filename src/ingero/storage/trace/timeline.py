@@ -1,4 +1,4 @@
-"""A trace database as a timeline: nodes, events and collectives in chunks, chains with their events, host counters."""
+"""A trace database as a timeline: events and collectives in chunks, chains, host counters."""
 
 import math
 import sqlite3
@@ -24,14 +24,14 @@ from ingero.storage.trace.schema import table_columns
 
 CHUNK_ROWS: Final = 10_000
 FIRST_NS: Final = -(1 << 63)
-_Name: TypeAlias = str | bytes | None  # a node as it is stored
+_Name: TypeAlias = str | bytes | None  # a node name as stored
 _Snapshot: TypeAlias = tuple[int, float, float, float]  # time, CPU and memory in percent, load
-_COLLECTIVE_ROW_BASE: Final = 1 << 62  # rows of collectives never meet rows of events
-_RANK_PID: Final = "iif(pid > 0, pid, rank)"  # a rank without a process id is shown by its number
+_COLLECTIVE_ROW_BASE: Final = 1 << 62  # keeps row numbers of collectives apart from those of events
+_RANK_PID: Final = "iif(pid > 0, pid, rank)"  # a rank without a process id is shown under its rank
 
 
 class TimelineReader:
-    """Reads one database in the order of time, from `since_ns` on."""
+    """Reads one database ordered by time, from `since_ns` on."""
 
     def __init__(self, connection: sqlite3.Connection, since_ns: int = FIRST_NS) -> None:
         self.connection = connection
@@ -40,12 +40,12 @@ class TimelineReader:
         self._collectives = bool(table_columns(connection, "collectives"))
         self._ranks: dict[tuple[_Name, int], int | None] = {}  # by node and pid
         found = self._read_nodes()
-        ordered = sorted(found, key=_text)  # so that tracks are numbered the same way every time
+        ordered = sorted(found, key=_text)  # sorted, so that tracks always get the same numbers
         self.nodes = [TimelineNode(_text(stored), found[stored]) for stored in ordered]
         self._index = {stored: index for index, stored in enumerate(ordered)}
 
     def _read_nodes(self) -> dict[_Name, int | None]:
-        """Nodes, each with the rank of its first event."""
+        """Return the nodes, each with the rank of its first event."""
         found: dict[_Name, int | None] = {}
         for (name, pid), rank in self._first_ranks():
             found.setdefault(name, rank)
@@ -55,8 +55,10 @@ class TimelineReader:
         return found or {"": None}
 
     def _first_ranks(self) -> list[tuple[tuple[_Name, int], int | None]]:
-        """Node and pid of every process in order of its first event, with the rank of that; grouping in SQLite would
-        hold all events in memory."""
+        """Return (node, pid) of every process in order of its first event, with that event's rank.
+
+        Grouping in SQLite would hold all events in memory.
+        """
         node, rank = (
             name if name in self._events else blank
             for name, blank in (("node", "''"), ("rank", "NULL"))
@@ -84,7 +86,7 @@ class TimelineReader:
                 found[name] = of_node.pop() if len(of_node) == 1 else None
 
     def processes(self) -> dict[tuple[int, int], TimelineProcess]:
-        """Every process of the timeline by node and pid, with its name where the file says it."""
+        """Return every process of the timeline by node and pid, with its name if recorded."""
         names: dict[tuple[int | None, int], str] = {}
         if len(self.nodes) == 1:
             names = {
@@ -106,7 +108,7 @@ class TimelineReader:
         return self.connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order}").fetchall()
 
     def event_chunks(self) -> Iterator[SliceChunk]:
-        """All events."""
+        """Yield all events."""
         return self._events_between(self.since_ns, math.inf)
 
     def _events_between(self, first_ns: int, last_ns: float) -> Iterator[SliceChunk]:
@@ -115,15 +117,15 @@ class TimelineReader:
             name if name in self._events else "0" for name in ("gpu_id", "ret_code")
         )
         sql = (
-            f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, rowid FROM events "
-            "WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp"
+            f"SELECT timestamp, duration, source, op, pid, tid, {gpu_id}, {ret_code}, {node}, "
+            "rowid FROM events WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp"
         )
         cursor = self.connection.execute(sql, (first_ns, last_ns))
         while rows := cursor.fetchmany(CHUNK_ROWS):
             yield self._chunk(rows)
 
     def collective_chunks(self) -> Iterator[SliceChunk]:
-        """Collectives of the NCCL layer."""
+        """Yield the collectives of the NCCL layer."""
         if not self._collectives:
             return
         sql = (
@@ -140,21 +142,21 @@ class TimelineReader:
             yield self._chunk([(*row[:3], codes[row[3]], *row[4:]) for row in rows])
 
     def chains(self) -> list[TimelineChain]:
-        """Chains, newest first."""
+        """Return the chains, newest first."""
         if not table_columns(self.connection, "causal_chains"):
             return []
         node = "node" if "node" in table_columns(self.connection, "causal_chains") else "''"
         sql = (
-            f"SELECT {node}, detected_at, severity, summary, root_cause, recommendations, cuda_op, timeline "
-            "FROM causal_chains WHERE detected_at >= ? AND typeof(detected_at) = 'integer' "
-            "ORDER BY detected_at DESC, id"
+            f"SELECT {node}, detected_at, severity, summary, root_cause, recommendations, cuda_op, "
+            "timeline FROM causal_chains WHERE detected_at >= ? "
+            "AND typeof(detected_at) = 'integer' ORDER BY detected_at DESC, id"
         )
         return [
             self._chain(*row) for row in self.connection.execute(sql, (self.since_ns,)).fetchall()
         ]
 
     def linked(self, chains: Sequence[TimelineChain]) -> list[TimelineChain]:
-        """The chains with the events that stand for them."""
+        """Return the chains together with the events that belong to them."""
         if not chains:
             return []
         times = [chain.at_ns for chain in chains]
@@ -162,21 +164,24 @@ class TimelineReader:
         return link_events(chains, self._events_between(first_ns, max(times)))
 
     def counters(self) -> Iterator[TimelineCounter]:
-        """By node: GPU calls per second, health score, CPU, memory and load. A file of several nodes says whose they
-        are where it was merged by us."""
+        """Yield the counters of each node: GPU calls, health score, CPU, memory and load.
+
+        A file of several nodes has them only if ingero merged it.
+        """
         rates, snapshots = self._call_rates(), self._read_snapshots()
         for index in range(len(self.nodes)):
             yield from _counters(index, rates.get(index, []), snapshots.get(index, []))
 
     def _call_rates(self) -> dict[int | None, list[Rate]]:
-        """From the minute buckets, which count every call, stored or not."""
+        """Return GPU calls per second. The minute buckets also count calls that have no row."""
         source = self._by_node("node_aggregates", "event_aggregates")
         if source is None:
             return {}
         table, node = source
         sql = (
             f"SELECT {node}, bucket, sum(count) / 60.0 FROM {table} "
-            f"WHERE source IN ({Source.CUDA:d}, {Source.DRIVER:d}) AND bucket >= ? GROUP BY 1, 2 ORDER BY 2"
+            f"WHERE source IN ({Source.CUDA:d}, {Source.DRIVER:d}) AND bucket >= ? GROUP BY 1, 2 "
+            "ORDER BY 2"
         )
         return self._series(sql, node)
 
@@ -190,12 +195,16 @@ class TimelineReader:
         )
         sql = (
             f"SELECT {node}, timestamp, cpu_pct, mem_pct, load_avg FROM {table} "
-            f"WHERE timestamp >= ? AND typeof(timestamp) = 'integer' AND {numbers} ORDER BY timestamp"
+            f"WHERE timestamp >= ? AND typeof(timestamp) = 'integer' AND {numbers} "
+            "ORDER BY timestamp"
         )
         return self._series(sql, node)
 
     def _by_node(self, of_many: str, of_one: str) -> tuple[str, str] | None:
-        """The table to read and its node; a table without nodes serves only where there is one."""
+        """Return the table to read and its node column.
+
+        A table without one is used only if there is a single node.
+        """
         if len(self.nodes) == 1:
             return (of_one, "NULL") if table_columns(self.connection, of_one) else None
         return (of_many, "node") if table_columns(self.connection, of_many) else None
@@ -233,7 +242,7 @@ class TimelineReader:
 
 
 def _text(stored: object) -> str:
-    """What a file of anybody holds where text belongs."""
+    """Return a value as text, whatever type the file stores."""
     return stored.decode("utf-8", "replace") if isinstance(stored, bytes) else str(stored or "")
 
 

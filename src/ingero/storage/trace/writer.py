@@ -1,7 +1,8 @@
-"""The thread that writes a trace: tracing never waits for a disk.
+"""The thread that writes a trace, so that tracing never waits for a disk.
 
-Batches wait in a bounded queue; what does not fit is counted. A batch the disk refuses is kept and tried again each
-second while there is room for it in memory. The log is folded into the file every few seconds.
+Batches wait in a bounded queue; those that do not fit are counted. A batch that the disk refuses is
+kept in memory, within limits, and retried every second. The log is moved into the file every few
+seconds.
 """
 
 import queue
@@ -24,7 +25,7 @@ MAX_HELD_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SizePolicy:
-    """How large the file may become: pruned in place, or moved aside. 0 is no limit."""
+    """The size at which rows are deleted or a new file is started; 0 is no limit."""
 
     max_bytes: int = 10 * 2**30
     rollover_bytes: int = 0
@@ -33,7 +34,7 @@ class SizePolicy:
 
 @dataclass(slots=True)
 class WriterCounters:
-    """What became of rows that were handed in."""
+    """What happened to the rows that were submitted."""
 
     written: int = 0
     dropped: int = 0  # the queue was full
@@ -44,7 +45,7 @@ class WriterCounters:
 
 
 class TraceWriter:
-    """Owns a `TraceDb` from here on; closes it."""
+    """Writes to a `TraceDb`, and closes it in the end."""
 
     def __init__(self, db: TraceDb, policy: SizePolicy | None = None) -> None:
         self.counters = WriterCounters()
@@ -61,11 +62,11 @@ class TraceWriter:
 
     @property
     def state(self) -> RecordingState:
-        """Whether rows reach the disk right now."""
+        """Whether rows reach the disk at the moment."""
         return self._db.state
 
     def submit(self, batch: Batch) -> bool:
-        """Hand over a batch; False when the writer cannot keep up and it was dropped."""
+        """Queue a batch; return False if the queue is full and the batch was dropped."""
         try:
             self._queue.put_nowait(batch)
         except queue.Full:
@@ -74,14 +75,14 @@ class TraceWriter:
         return True
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until everything handed in so far was tried."""
+        """Wait until all submitted batches were written or refused; False after the timeout."""
         deadline_s = time.monotonic() + timeout_s
         while self._queue.unfinished_tasks and time.monotonic() < deadline_s:
             time.sleep(0.005)
         return not self._queue.unfinished_tasks
 
     def close(self) -> None:
-        """Write what is left, tidy up, close the file."""
+        """Write what is left, compact and close the file."""
         self._queue.put(None)
         self._thread.join()
 
@@ -137,7 +138,7 @@ class TraceWriter:
         try:
             self._keep_size(now_s)
         except sqlite3.OperationalError:
-            self._next_tidy_s = now_s + TIDY_S  # no room even to delete: the state already says so
+            self._next_tidy_s = now_s + TIDY_S  # not even room to delete; `state` already shows it
 
     def _keep_size(self, now_s: float) -> None:
         if now_s >= self._next_tidy_s:

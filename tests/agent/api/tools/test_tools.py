@@ -99,7 +99,7 @@ async def test_sql_is_bounded_and_refused_like_everywhere(sample: Path) -> None:
     assert answer.data is not None
     assert answer.data["columns"] == ["node", "n"]
     assert answer.data["data"][0][0].startswith("[traced-data]")
-    with pytest.raises(ToolRefused, match="only questions are allowed"):
+    with pytest.raises(ToolRefused, match="only queries are allowed"):
         await ask(context(sample), "run_sql", query="DELETE FROM events")
 
 

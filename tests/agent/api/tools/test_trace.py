@@ -88,7 +88,7 @@ async def test_sql_is_bounded_in_rows_bytes_and_kind(tmp_path: Path) -> None:
             1,
             "ambiguous column name: pid; write table.column",
         ),
-        ("SELECT 1; SELECT 2", 1, "one statement at a time"),
+        ("SELECT 1; SELECT 2", 1, "only one statement is allowed"),
         ("SELECT load_extension('x')", 1, "not authorized"),
         ("", 1, "empty"),
         ("SELECT 1", 10_001, "<= 10000"),
@@ -104,7 +104,7 @@ async def test_a_question_that_takes_too_long_is_stopped(tmp_path: Path) -> None
     here = AgentContext(db=trace(tmp_path / "t.db", calls(20_000)), read_timeout_s=0.2)
     with pytest.raises(ToolRefused, match="the query was stopped"):
         await ask(here, "run_sql", query=endless)
-    with pytest.raises(Unavailable, match="no answer within 0 s; ask about a shorter time"):
+    with pytest.raises(Unavailable, match="no answer within 0 s; ask about a shorter period"):
         await ask(replace(here, read_timeout_s=0.0), "get_stacks")
 
 

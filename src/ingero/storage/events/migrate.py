@@ -1,0 +1,88 @@
+"""Creating Echo's database and upgrading it from one schema version to the next."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from ingero.errors import StoreError
+from ingero.storage.events.schema import TABLES, VIEWS
+
+SCHEMA_VERSION: Final = 1
+
+
+class Connection(Protocol):
+    """The part of a DuckDB connection that migrations use."""
+
+    def execute(self, query: str, /) -> "Connection": ...
+
+    def fetchone(self) -> tuple[object, ...] | None: ...
+
+    def fetchall(self) -> list[tuple[object, ...]]: ...
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def create_statements() -> list[str]:
+    """Return the statements that create version 1."""
+    statements = [
+        f"CREATE TABLE {table.name} "
+        f"({', '.join(f'{_quoted(name)} {kind}' for name, kind, _ in table.columns)})"
+        for table in TABLES
+    ]
+    statements += [f"CREATE VIEW {view.name} AS {view.sql}" for view in VIEWS]
+    for table in (*TABLES, *VIEWS):
+        word = "TABLE" if table.sql is None else "VIEW"
+        statements.append(f"COMMENT ON {word} {table.name} IS {_literal(table.comment)}")
+        statements += [
+            f"COMMENT ON COLUMN {table.name}.{_quoted(name)} IS {_literal(comment)}"
+            for name, _, comment in table.columns
+        ]
+    statements.append(
+        "INSERT INTO meta VALUES ('applied_seq', 0), ('rolled_seq', 0), ('rows_deleted', 0)"
+    )
+    return statements
+
+
+# the statements that lead from the previous version to this one; a released step never changes
+MIGRATIONS: Final[Mapping[int, Sequence[str]]] = {1: create_statements()}
+
+
+def migrate(connection: Connection, migrations: Mapping[int, Sequence[str]] = MIGRATIONS) -> int:
+    """Upgrade a database, one transaction per version; return the version that it had before."""
+    newest = max(migrations)
+    found = stored_version(connection)
+    if found > newest:
+        raise StoreError(
+            f"the database has schema version {found}, this program supports {newest}; use a newer "
+            "ingero-echo"
+        )
+    for version in range(found + 1, newest + 1):
+        connection.execute("BEGIN")
+        for statement in migrations[version]:
+            connection.execute(statement)
+        connection.execute("DELETE FROM meta WHERE key = 'schema_version'")
+        connection.execute(f"INSERT INTO meta VALUES ('schema_version', {version})")
+        connection.execute("COMMIT")
+    return found
+
+
+def stored_version(connection: Connection) -> int:
+    """Return the version of a database, or 0 if it is empty; refuse those of other programs."""
+    tables = {
+        name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+    }
+    if not tables:
+        return 0
+    row = None
+    if "meta" in tables:
+        row = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone()
+    if row is None or not isinstance(row[0], int):
+        raise StoreError(
+            "the database is not one of Echo's: it has tables, but no schema version; name another"
+        )
+    return row[0]
