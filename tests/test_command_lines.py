@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from tests.support.commands import SCRIPTS, commands_by_name
+from tests.support.commands import commands_by_name
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BY_NAME = commands_by_name()
+SCRIPTS = [name for name in BY_NAME if not name.startswith("ingero ")]
 _LINE = re.compile(rf"(?:\$ )?(?:\S+=\S+ )?(?:sudo )?(?:\S*/)?((?:ingero|{'|'.join(SCRIPTS)}) .*)")
 _SHELL = ("|", "&", "&&", ";", ">", ">>")
 
@@ -28,12 +29,14 @@ def copied_lines() -> Iterator[tuple[str, str]]:
         for block in re.findall(r"```[a-z]*\n(.*?)```", page.read_text(), re.DOTALL):
             yield from (
                 (str(page.relative_to(ROOT)), line)
-                for line in block.replace("\\\n", " ").splitlines()
+                for line in re.sub(r"\s*\\\n\s*", " ", block).splitlines()
             )
     for name, command in BY_NAME.items():
         for source, text in help_texts(name, command):
             examples = text.partition("Example")[2].partition("\n\n")[0]
-            yield from ((source, line) for line in re.sub(r"\\\n\s*", "", examples).splitlines())
+            yield from (
+                (source, line) for line in re.sub(r"\s*\\\n\s*", " ", examples).splitlines()
+            )
 
 
 def words_of(line: str) -> list[str] | None:

@@ -7,6 +7,9 @@ import click
 import pytest
 from tests.support.commands import commands_by_name, without_groups
 
+from ingero.cli.command_list import COMMANDS
+from ingero.cli.reference_commands import help_parts
+
 ALL = dict(without_groups(commands_by_name()))
 CHECKED = sorted(ALL)
 LEAST_WORDS = 3
@@ -53,6 +56,25 @@ def test_help_texts_stand_alone(name: str) -> None:
         for problem in problems_of(text)
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_command_has_a_summary_and_two_examples(name: str) -> None:
+    paragraphs, examples = help_parts(ALL[name])
+    summary = paragraphs[0]
+    assert len(re.findall(r"[\w'’-]+", summary)) >= LEAST_WORDS
+    assert summary.split()[0].lower() not in OPENINGS
+    assert "\n" not in summary
+    assert summary.endswith(".")
+    assert sum(name in line for line in examples) >= 2
+    words = {word.lower() for text in paragraphs for word in re.findall(r"[\w'’-]+", text)}
+    assert words & set(RETIRED) == set()
+
+
+def test_one_line_summaries_stand_alone() -> None:
+    short = [name for name, _, summary, _ in COMMANDS if len(summary.split()) < LEAST_WORDS]
+    opened = [name for name, _, text, _ in COMMANDS if text.split()[0] in OPENINGS]
+    assert (short, opened) == ([], [])
 
 
 @pytest.mark.parametrize("name", CHECKED)

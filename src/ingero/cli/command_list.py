@@ -35,3 +35,10 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("silence", OPERATE, "mute alerts about a node or a job", f"{_COMMANDS}.silence:command"),
     ("rates", OPERATE, "show, check and update GPU prices", f"{_COMMANDS}.rates:command"),
 )  # fmt: skip
+
+SCRIPTS = (  # console scripts of their own
+    ("ingero-fleet", f"{_SERVICES}.fleet:fleet"),
+    ("ingero-echo", f"{_SERVICES}.echo:echo"),
+    ("echo-stress", f"{_SERVICES}.echo_stress:stress"),
+    ("straggler-sink", f"{_SERVICES}.straggler_sink:command"),
+)

@@ -45,7 +45,7 @@ def run_click(command: click.Command, args: list[str], prog_name: str) -> int:
 
 
 def output_lost(error: OSError, prog_name: str) -> int:
-    """Return the exit status when standard output cannot be written; raise any other error again."""
+    """Return the exit status when standard output cannot be written; raise other errors again."""
     if isinstance(error, BrokenPipeError):  # `| head` has read enough
         status = 0
     elif error.errno == errno.ENOSPC:

@@ -1,4 +1,4 @@
-"""The Fleet that a command asks, with the certificates and the token that `ingero fleet-push` uses."""
+"""The Fleet that a command asks, with the certificates and the token of `ingero fleet-push`."""
 
 import os
 from pathlib import Path

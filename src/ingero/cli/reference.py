@@ -4,6 +4,7 @@ A page is written by hand, except between two comments: what stands there is rep
 code declares. `<!-- settings NAME KEY… -->` becomes a table of these settings, up to the next
 `<!-- end -->`. NAME is the configuration (`ingero`, `fleet` or `echo`); KEY is a setting or a
 section. `BASE:` before the keys shortens them in the table: `exporters.otlp: tls endpoint`.
+`<!-- commands -->` becomes one section per command, up to the next `<!-- end -->`.
 """
 
 import re
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ingero.cli.reference_commands import commands_page
 from ingero.cli.settings import default_text, help_text
 from ingero.config.echo import EchoConfig
 from ingero.config.fleet import FleetConfig
@@ -39,7 +41,10 @@ def configuration_page(page: str) -> str:
     return _TABLE.sub(lambda found: f"{found[1]}\n{_table(found[2].split())}\n{found[3]}", page)
 
 
-PAGES: dict[str, Callable[[str], str]] = {"configuration.md": configuration_page}
+PAGES: dict[str, Callable[[str], str]] = {
+    "commands.md": commands_page,
+    "configuration.md": configuration_page,
+}
 
 
 def _table(words: list[str]) -> str:

@@ -20,10 +20,10 @@ DUMP_TIMEOUT_S = 15.0
 _PATHS = click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
 )
-_FORMATS = """Recognised by their content: PyTorch Flight Recorder dumps (pickle or JSON), NCCL Inspector
-    JSON, Kineto and Chrome traces (.json, .json.gz), step traces (Parquet), collective records
-    (CSV), saved rings of the NCCL plugin, and trace databases. Files, folders and mixtures are
-    accepted. A missing rank is reported and is not an error."""
+_FORMATS = """Files are recognised by their content: PyTorch Flight Recorder dumps (pickle or
+    JSON), NCCL Inspector JSON, Kineto and Chrome traces (.json, .json.gz), step traces (Parquet),
+    collective records (CSV), saved rings of the NCCL plugin, and trace databases. Folders and
+    mixtures are accepted. A missing rank is reported and is not an error."""
 
 
 _price_options = stacked(

@@ -40,7 +40,19 @@ def command(
     """Push this node's health to Fleet and learn from the reply whether the node is slow.
 
     Settings come from ingero.yaml; a flag given here wins. No TCP port is opened unless
-    --metrics-listen is given.
+    --metrics-listen is given. The agent only observes: nothing in it can stop or move a job.
+
+    The node is scored once per push interval. Its signals come from the trace database that
+    `ingero trace` writes, from /proc and from the NVIDIA driver; the score is computed without a
+    signal that is missing. --stub sends constant signals, --replay recorded ones: one JSON object
+    per line with launches, throughput, compute, memory and cpu.
+
+    The own time per step and a sample of the collectives of every rank on this node are sent once
+    per second over a connection of their own, so that Fleet can name the rank that is late:
+    docs/how-to/live-verdicts.md.
+
+    While Fleet cannot be reached, the agent uses the last threshold for five minutes and then the
+    baseline of its own score.
 
     \b
     Examples:

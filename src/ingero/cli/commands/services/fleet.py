@@ -41,7 +41,12 @@ def fleet(
     """Compare the nodes of each cluster and reply to every push with the cluster's threshold.
 
     Agents push OTLP to port 4317 (gRPC) or 4318 (HTTP). Without --config everything listens on
-    loopback. An address without a host keeps the host of the configuration file.
+    loopback. An address without a host keeps the host of the configuration file; `off` closes the
+    gRPC or HTTP receiver.
+
+    SIGTERM answers open requests and stops. SIGHUP reads tokens and certificates again.
+    docs/configuration.md describes the file, docs/api.md the interfaces, docs/metrics.md the
+    metrics.
     """
     config = effective_config(path, flags)
     if print_config:

@@ -35,7 +35,9 @@ log = logging.getLogger(__name__)
 def command(listen: str, log_level: str, **flags: Any) -> None:
     """Count the messages of a remediation socket and serve them as metrics.
 
-    The sink only observes: it takes no action on a node.
+    The socket is the one that `ingero fleet-push --remediate` opens. The sink only observes: it
+    takes no action on a node. A slow node that is not reported for the time of --forget-after is
+    removed from the metrics.
 
     \b
     Examples:
