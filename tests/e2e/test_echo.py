@@ -158,7 +158,7 @@ def test_tls_is_the_default_and_a_kept_certificate_works(tmp_path: Path) -> None
         "Echo needs TLS: give --tls-cert and --tls-key, or --create-certificate" in refused.stderr
     )
     token = echo_command("serve", "--insecure-no-tls", "--auth-token", "secret")
-    assert (token.returncode, "visible to everybody" in token.stderr) == (1, True)
+    assert (token.returncode, "visible to every user" in token.stderr) == (1, True)
     with EchoProcess(tmp_path, "--create-certificate") as echo:
         authority = str(tmp_path / "echo.db.tls" / "server.crt")
         for endpoint, protocol in (
