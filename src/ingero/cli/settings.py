@@ -28,6 +28,12 @@ def option_of(config: type, key: str, *names: str, **attributes: Any) -> Decorat
     return _option(entry_of(config, key), *names, **attributes)
 
 
+def node_option(key: str, *names: str) -> Decorator:
+    """Return the option by which a command on a node overrides one setting of `ingero.yaml`."""
+    entry = entry_of(IngeroConfig, key)
+    return _option(entry, *names, help=f"{entry.setting.help} Wins over `{key}` of ingero.yaml.")
+
+
 def _option(entry: Entry, *names: str, **attributes: Any) -> Decorator:
     is_flag = entry.type is bool
     kind: Any = bool if is_flag else SettingType(entry)
@@ -104,5 +110,5 @@ def default_text(entry: Entry) -> str:
     return entry.setting.text(entry.default)
 
 
-TRACE_DB = option_of(IngeroConfig, "store.path", "-d", "--db")
+TRACE_DB = node_option("store.path", "-d", "--db")
 LOG_LEVEL = option_of(IngeroConfig, "agent.log_level", "--log-level", default="info")

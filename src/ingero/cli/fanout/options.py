@@ -1,15 +1,16 @@
 """The options of every command that can ask other nodes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ingero.cli.params import Decorator, Duration, stacked
+from ingero.cli.settings import node_option
 from ingero.config.ingero import load_ingero
 from ingero.config.ingero_fleet import FleetBlockConfig
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
+from ingero.core.units import format_duration
 from ingero.transport.bearer import token_from
 from ingero.transport.fanout.nodes import (
     FanoutPolicy,
@@ -18,8 +19,6 @@ from ingero.transport.fanout.nodes import (
     distinct,
     parse_nodes,
 )
-
-_PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +41,16 @@ FAIL_ON_PARTIAL = click.option(
 def fanout_options(default_timeout_s: float) -> Decorator:
     """Add --nodes and the options of its connections; the command receives them as `**fanout`."""
     return stacked(
-        click.option(
-            "--nodes",
-            metavar="HOST:PORT,…",
-            help="Nodes to ask at once; without it fleet.nodes of ingero.yaml.",
-        ),
+        node_option("fleet.nodes", "--nodes"),
         click.option(
             "--timeout",
             type=Duration(above_zero=True),
-            help=f"Timeout per node; {default_timeout_s:g}s if omitted.",
+            show_default=format_duration(default_timeout_s),
+            help="Timeout for each node.",
         ),
-        click.option(
-            "--ca-cert", type=_PATH, help="Authority that signed the nodes' certificates."
-        ),
-        click.option(
-            "--client-cert",
-            type=_PATH,
-            help="Certificate of this client, for nodes that require one.",
-        ),
-        click.option("--client-key", type=_PATH, help="Private key of that certificate."),
+        node_option("fleet.ca_cert", "--ca-cert"),
+        node_option("fleet.client_cert", "--client-cert"),
+        node_option("fleet.client_key", "--client-key"),
         click.option(
             "--clock-skew-threshold",
             type=Duration(),

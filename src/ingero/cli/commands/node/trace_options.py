@@ -3,8 +3,7 @@
 import click
 
 from ingero.cli.params import Duration, Size, stacked
-from ingero.cli.settings import TRACE_DB, option_of
-from ingero.config.ingero import IngeroConfig
+from ingero.cli.settings import TRACE_DB, node_option
 
 
 class Pids(click.ParamType[tuple[int, ...]]):
@@ -28,7 +27,7 @@ _PROCESSES = stacked(
         type=Pids(),
         help="Processes to trace, with their children; without it, all that use CUDA.",
     ),
-    option_of(IngeroConfig, "agent.node", "--node"),
+    node_option("agent.node", "--node"),
     click.option("--duration", type=Duration(), help="Stop after this time; else on Ctrl-C."),
 )
 _RECORDING = stacked(
@@ -54,7 +53,7 @@ _RECORDING = stacked(
         show_default=True,
         help="Rows to keep per call stack.",
     ),
-    option_of(IngeroConfig, "store.max_db_size", "--max-db"),
+    node_option("store.max_db_size", "--max-db"),
     click.option(
         "--db-rollover-size",
         type=Size(),
