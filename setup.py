@@ -1,4 +1,7 @@
-"""The optional compiled extensions; everything has a pure-Python twin, so a failed build only costs speed."""
+"""The optional compiled extensions.
+
+Each has a pure-Python twin, so a build that fails only costs speed.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which compiled parts this installation uses; whatever was not compiled runs in pure Python, slower.
+"""Which compiled parts this installation uses; what was not compiled runs in pure Python.
 
 A module with a compiled twin picks one of the two with `compiled_or_pure`.
 """
@@ -7,9 +7,7 @@ import importlib
 import os
 from typing import Final, TypeVar
 
-PURE_VARIABLE: Final = (
-    "INGERO_PURE_PYTHON"  # any text but the empty one leaves compiled parts unused
-)
+PURE_VARIABLE: Final = "INGERO_PURE_PYTHON"  # set it to leave compiled parts unused
 CODECS: Final = "ingero.contract._native.codecs"
 FAST_PATH: Final = "ingero.fleet._native.fast_path"
 _NAMES: Final = {CODECS: "codecs", FAST_PATH: "fast path"}

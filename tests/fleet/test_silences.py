@@ -16,7 +16,7 @@ from ingero.cli.commands.status import command as status_command
 from ingero.contract.exposition import render
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.contract.verdict import VerdictState, decode_verdicts
-from ingero.contract.verdict_otlp import verdict_logs
+from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, StoreError
 from ingero.fleet.silences import MAX_SILENCES, Silences
 from ingero.fleet.verdict_metrics import verdict_families
@@ -88,7 +88,7 @@ def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() ->
     assert "fan is being replaced" in service.recent_verdicts("c")[0].silenced
     assert 'silenced="true"' in render(verdict_families(service)).decode()
     record = (
-        verdict_logs([("c", service.recent_verdicts("c")[0])], 1)
+        encode_verdict_logs([("c", service.recent_verdicts("c")[0])], 1)
         .resource_logs[0]
         .scope_logs[0]
         .log_records[0]

@@ -26,7 +26,7 @@ from ingero.contract.otlp.values import (
     attributes,
 )
 from ingero.contract.verdict import CauseClass, VerdictState, decode_verdicts
-from ingero.contract.verdict_otlp import verdict_logs
+from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.core.verdict.policy import VerdictPolicy
 from ingero.fleet.verdict_metrics import verdict_families
 from ingero.fleet.verdicts import VerdictService
@@ -44,7 +44,7 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
     assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
     page = render(verdict_families(service)).decode()
     assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page
-    record = verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
+    record = encode_verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
     assert record.event_name == names.VERDICT_EVENT
     assert record.body is not None
     assert json.loads(record.body.string_value or "")["node"] == "n5"

@@ -1,8 +1,8 @@
-"""Annotations: what a job says about itself, one JSON object per line on a Unix socket. Protocol 1.
+"""Annotations: what a job reports about itself, one JSON object per line on a Unix socket.
 
-`{"labels": {"step": "120"}, "pid": 4711}` marks a moment, `span_start` and `span_end` mark a stretch of time. Times are
-Unix nanoseconds; `start_time` is the process's start in clock ticks since boot: it tells a process from a later one
-with its pid.
+`{"labels": {"step": "120"}, "pid": 4711}` marks a point in time; `span_start` and `span_end` mark
+an interval. Times are Unix nanoseconds. `start_time` is when the process started, in clock ticks
+since boot; it distinguishes the process from a later one with the same pid.
 """
 
 import re
@@ -27,7 +27,11 @@ _LAST_NS: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotation:
-    """One line. `at_ns` 0: when it arrived; `pid` 0: about the whole node; both span ends 0: a moment."""
+    """One annotation.
+
+    Zero has a meaning: the time of arrival for `at_ns`, the whole node for `pid`, and a point in
+    time instead of an interval for the ends of the span.
+    """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     at_ns: int = 0
@@ -51,7 +55,7 @@ _DECODER: Final = msgspec.json.Decoder(_Line)
 
 
 def decode_annotation(line: bytes) -> Annotation:
-    """Parse and check a line; raises MalformedInput with what is wrong."""
+    """Read and check a line; the MalformedInput it raises names what is wrong."""
     if len(line) > MAX_LINE_BYTES:
         raise MalformedInput(f"the line is longer than {MAX_LINE_BYTES} bytes")
     try:
@@ -59,7 +63,7 @@ def decode_annotation(line: bytes) -> Annotation:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedInput(f"not an annotation: {error}") from None
     if found.v != PROTOCOL:
-        raise MalformedInput(f"protocol {found.v} is not spoken here, only {PROTOCOL}")
+        raise MalformedInput(f"annotation protocol {found.v} is not supported; use {PROTOCOL}")
     labels = {key: _text(value) for key, value in found.labels.items()}
     note = Annotation(
         labels=labels,
@@ -74,11 +78,16 @@ def decode_annotation(line: bytes) -> Annotation:
 
 
 def encode_annotation(note: Annotation) -> bytes:
-    """The line of an annotation, checked, with its newline."""
+    """Check an annotation and return its line with the newline."""
     check_annotation(note)
     line = _Line(
-        dict(note.labels), note.at_ns, note.pid, note.start_time, note.span_start_ns, note.span_end_ns
-    )  # fmt: skip
+        dict(note.labels),
+        note.at_ns,
+        note.pid,
+        note.start_time,
+        note.span_start_ns,
+        note.span_end_ns,
+    )
     encoded = msgspec.json.encode(line) + b"\n"
     if len(encoded) > MAX_LINE_BYTES:
         raise MalformedInput(f"the annotation is longer than {MAX_LINE_BYTES} bytes")
@@ -86,13 +95,14 @@ def encode_annotation(note: Annotation) -> bytes:
 
 
 def check_annotation(note: Annotation) -> None:
-    """All limits that do not need the machine it is about."""
+    """Check every limit that does not depend on the machine; raises MalformedInput."""
     if not 1 <= len(note.labels) <= MAX_LABELS:
         raise MalformedInput(f"{len(note.labels)} labels; 1 to {MAX_LABELS} are allowed")
     for key, value in note.labels.items():
         if not _KEY.fullmatch(key) or len(key) > MAX_KEY_BYTES:
             raise MalformedInput(
-                f"the key {key[:80]!r} is not 1 to {MAX_KEY_BYTES} of letters, digits, `_`, `.`, `-`"
+                f"the key {key[:80]!r} must be 1 to {MAX_KEY_BYTES} "
+                "letters, digits, `_`, `.` and `-`"
             )
         if len(value.encode()) > MAX_VALUE_BYTES:
             raise MalformedInput(f"the value of {key!r} is longer than {MAX_VALUE_BYTES} bytes")
@@ -102,7 +112,7 @@ def check_annotation(note: Annotation) -> None:
     if any(not 0 <= number <= _LAST_NS for number in numbers):
         raise MalformedInput("times, pid and start_time must not be negative")
     if bool(note.span_start_ns) != bool(note.span_end_ns):
-        raise MalformedInput("span_start and span_end come together")
+        raise MalformedInput("span_start and span_end must be given together")
     if note.span_end_ns < note.span_start_ns:
         raise MalformedInput("span_end is before span_start")
 

@@ -1,4 +1,7 @@
-"""A causal chain: what is slow, what happened meanwhile, what to do. Stored, exported and printed in this shape."""
+"""A causal chain: what is slow, what happened at the same time, and what to do.
+
+Chains are stored, exported and printed in this shape.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,28 +11,27 @@ from ingero.contract.events import Layer
 
 
 class Severity(StrEnum):
-    """How bad, worst first."""
+    """How bad a finding is, worst first."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
     LOW = "LOW"
 
 
-CHAIN_WINDOW_NS: Final = (
-    60_000_000_000  # how far before its detection the events of a chain may lie
-)
-SEVERITIES = ("CRITICAL", *(str(severity) for severity in Severity))  # other agents know one more
+# How far before the detection of a chain its events may lie.
+CHAIN_WINDOW_NS: Final = 60_000_000_000
+SEVERITIES = ("CRITICAL", *(str(severity) for severity in Severity))  # other agents send CRITICAL
 
 
 def severity_order(severity: str) -> int:
-    """Place in a list that begins with the worst; what nobody knows comes last."""
+    """Return the position in a list that begins with the worst; unknown severities come last."""
     text = severity.upper()
     return SEVERITIES.index(text) if text in SEVERITIES else len(SEVERITIES)
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line of evidence; the symptom is the last."""
+    """One line of evidence; the symptom is the last line of a timeline."""
 
     layer: Layer
     op: str
@@ -39,7 +41,10 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """One finding about one process. `name` says what was found and is the same each time it is found again."""
+    """One finding about one process.
+
+    `name` identifies the finding and is the same each time it is found again.
+    """
 
     name: str
     severity: Severity
@@ -53,10 +58,10 @@ class Chain:
     tail_ratio: float = 0.0
     timeline: tuple[TimelineEntry, ...] = ()
     pid: int = 0
-    # share of the slow calls that overlap the evidence; None where nothing could be compared
+    # The share of slow calls that overlap the evidence; None where nothing could be compared.
     confidence: float | None = None
 
 
 def chain_id(node: str, name: str) -> str:
-    """`node:name`, or the plain name for a trace without a node."""
+    """Return `node:name`, or the plain name for a trace without a node."""
     return f"{node}:{name}" if node else name

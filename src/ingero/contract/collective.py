@@ -1,8 +1,9 @@
 """The collective record: one shape for probe, importer, trace database, OTLP and Echo.
 
-Times are nanoseconds of the host clock. `start_ns` is when the host enqueued the call, `end_ns` when the operation
-ended; where the GPU timed it, `gpu_duration_ns` is the kernel's own duration and `end_ns - gpu_duration_ns` is when the
-GPU began. `rank` counts within the communicator; `global_rank` and `node` say who recorded it.
+Times are nanoseconds of the host clock. `start_ns` is when the host enqueued the call, `end_ns`
+when the operation ended. Where the GPU timed the operation, `gpu_duration_ns` is the duration of
+its kernel and `end_ns - gpu_duration_ns` is when the GPU began. `rank` counts within the
+communicator; `global_rank` and `node` identify the rank and node that recorded the operation.
 """
 
 from dataclasses import dataclass
@@ -10,19 +11,22 @@ from enum import StrEnum
 
 
 class CollectiveSource(StrEnum):
-    """Where a record comes from, best first: the GPU's own clock beats the host's, measurement beats enqueue."""
+    """Where a record comes from, most precise first.
+
+    The clock of the GPU is more precise than that of the host, and a measured operation more
+    precise than its enqueueing.
+    """
 
     PLUGIN = "nccl-plugin"
     INSPECTOR = "nccl-inspector"
     FLIGHT_RECORDER = "flight-recorder"
     KINETO = "kineto"
-    ANNOTATION = (
-        "annotation"  # own time between steps a job names; its collectives are those of probes
-    )
+    # Own time between the steps that a job annotates; its collectives come from probes.
+    ANNOTATION = "annotation"
     EBPF = "ebpf"
 
 
-# NCCL's own spelling; the wire carries the symbol name (`ncclAllReduce`), both are accepted
+# Spelled as NCCL does. Probes send the symbol name (`ncclAllReduce`); both are accepted.
 COLLECTIVE_OPS = (
     "AllReduce",
     "AllGather",
@@ -44,19 +48,18 @@ DATATYPE_BYTES = {
 NCCL_DATATYPES = tuple(DATATYPE_BYTES)  # index = ncclDataType_t
 _DATATYPE_BY_PLAIN_NAME = {name.replace("_", ""): name for name in DATATYPE_BYTES}
 NCCL_REDUCE_OPS = ("sum", "prod", "max", "min", "avg")  # index = ncclRedOp_t
-MAX_RANKS = (
-    1 << 20
-)  # of one communicator: more is not a cluster but a wrong number, and costs memory per rank
+# Of one communicator. A larger number is an error of the sender, and each rank costs memory.
+MAX_RANKS = 1 << 20
 _RANGES = {
-    "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS, "nranks": MAX_RANKS + 1,
-    "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62, "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62,
-    "stream": 1 << 63, "barrier_wait_ns": 1 << 62,
+    "global_rank": 1 << 31, "comm": 1 << 64, "seq": 1 << 63, "rank": MAX_RANKS,
+    "nranks": MAX_RANKS + 1, "peer": 1 << 31, "size_bytes": 1 << 63, "start_ns": 1 << 62,
+    "end_ns": 1 << 62, "gpu_duration_ns": 1 << 62, "stream": 1 << 63, "barrier_wait_ns": 1 << 62,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
-    """One operation on one communicator as one rank saw it. Unknown is None, never zero."""
+    """One operation on one communicator as one rank saw it. Unknown values are None, never 0."""
 
     job: str | None
     node: str | None
@@ -75,36 +78,41 @@ class CollectiveRecord:
     gpu_duration_ns: int | None
     stream: int | None
     source: CollectiveSource
-    barrier_wait_ns: int | None = (
-        None  # from the enqueue to the host's wait for the stream; measured, never stored
-    )
+    # From the enqueueing to the host's wait for the stream; pushed, never stored.
+    barrier_wait_ns: int | None = None
 
 
 def encode_comm(comm: int) -> str:
-    """Communicator hashes travel as 16 hex digits."""
+    """Return the hash of a communicator as 16 hex digits."""
     return f"{comm & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
 def decode_comm(text: str) -> int:
-    """Accepts hex with or without 0x, as senders differ."""
+    """Read hex digits with or without a leading `0x`; senders differ."""
     return int(text.removeprefix("0x"), 16)
 
 
 def canonical_op(name: str) -> str:
-    """`ncclAllReduce`, `allreduce`, `nccl:all_reduce` and `AllReduce` are one operation; unknown names pass through."""
+    """Return `AllReduce` for `ncclAllReduce`, `allreduce` and `nccl:all_reduce`.
+
+    Unknown names are returned as they are.
+    """
     plain = name.rsplit(":", 1)[-1].removeprefix("nccl").replace("_", "").lower()
     plain = {"bcast": "broadcast"}.get(plain, plain)
     return next((op for op in COLLECTIVE_OPS if op.lower() == plain), name)
 
 
 def canonical_datatype(name: str) -> str:
-    """The plugin says `Bfloat16` and `Float8e4m3`, a record `bfloat16` and `float8_e4m3`; unknown ones stay."""
+    """Return `bfloat16` for the plugin's `Bfloat16`, and `float8_e4m3` for its `Float8e4m3`.
+
+    Unknown names are returned in lower case.
+    """
     plain = name.lower()
     return _DATATYPE_BY_PLAIN_NAME.get(plain.replace("_", ""), plain)
 
 
 def checked(record: CollectiveRecord) -> CollectiveRecord:
-    """The record itself; raises ValueError for a number out of range or an end before the start."""
+    """Return the record; raise ValueError for a number out of range or an end before the start."""
     for name, bound in _RANGES.items():
         value = getattr(record, name)
         if value is not None and not 0 <= value < bound:

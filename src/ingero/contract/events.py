@@ -1,7 +1,7 @@
-"""Trace events: sources, operations and their names, as stored in the trace database and sent by the probes.
+"""Trace events: sources, operations and their names, in the trace database and from the probes.
 
-Numbers are shared with every reader of a trace database: never renumber, only append. Operations that the published
-format does not know come after its last number of that source.
+Every reader of a trace database relies on these numbers: never change one, only append. Operations
+that the published format does not contain come after its last number of that source.
 """
 
 from enum import IntEnum, StrEnum
@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 
 class Source(IntEnum):
-    """Which layer saw the event."""
+    """The layer in which an event was recorded."""
 
     CUDA = 1
     NVIDIA = 2  # reserved, never recorded
@@ -23,7 +23,7 @@ class Source(IntEnum):
 
 
 class MemcpyKind(IntEnum):
-    """Direction of a copy; an unreadable one is UNKNOWN, never 0."""
+    """The direction of a copy; UNKNOWN, never 0, where it could not be read."""
 
     H2H = 0
     H2D = 1
@@ -34,7 +34,7 @@ class MemcpyKind(IntEnum):
 
 
 class Layer(StrEnum):
-    """What a line of a causal chain is about."""
+    """The layer that a line of a causal chain is about."""
 
     SYSTEM = "SYSTEM"
     HOST = "HOST"
@@ -47,7 +47,7 @@ class Layer(StrEnum):
 
 OpKey: TypeAlias = tuple[int, int]  # (source, op)
 
-# event name of a source, description for people who read the database with a plain SQL client
+# The event name of a source, and a description for readers who open the database in an SQL client.
 SOURCE_TEXT: Final[dict[Source, tuple[str, str]]] = {
     Source.CUDA: ("cuda", "CUDA runtime calls (libcudart), by uprobe"),
     Source.NVIDIA: ("nvidia", "reserved: the NVIDIA kernel driver is not traced"),
@@ -164,11 +164,11 @@ _UNKNOWN_OP: Final = {
     Source.NCCL: "nccl_op_{}",
 }
 
-# sched_switch flags (`ret_code` of the row): other recorders leave 0, which means nobody knows why the thread left
+# Why a thread left the CPU (`ret_code` of a sched_switch row). Other recorders write 0.
 OFF_CPU_UNKNOWN: Final = 0
-OFF_CPU_PREEMPTED: Final = 1  # it could have run: somebody else had the CPU
+OFF_CPU_PREEMPTED: Final = 1  # it could have run, but another thread got the CPU
 OFF_CPU_SLEPT: Final = 2  # it waited for something
-OFF_CPU_IO: Final = 3  # it waited in the kernel, uninterruptibly: disk, page, lock
+OFF_CPU_IO: Final = 3  # it waited uninterruptibly in the kernel: disk, page, lock
 
 GPU_SOURCES: Final = frozenset({int(Source.CUDA), int(Source.DRIVER)})
 LAUNCH_OPS: Final = frozenset({(1, 3), (1, 13), (4, 1), (4, 7)})
@@ -176,11 +176,12 @@ STREAM_SYNC_OPS: Final = frozenset({(1, 5), (4, 8)})  # their arg0 is the stream
 SYNC_OPS: Final = frozenset({(1, 5), (1, 6), (1, 14), (4, 4), (4, 8), (4, 9)})
 ALLOC_OPS: Final = frozenset({(1, 1), (1, 8), (4, 5), (4, 6)})
 MEMCPY_OPS: Final = frozenset({(1, 4), (1, 7), (1, 9), (1, 10), (1, 11), (1, 12), (4, 2), (4, 3)})
-# operations whose arg0 is an amount (bytes, sectors) that may be summed; everywhere else it may be a pointer
+# Operations whose arg0 is an amount (bytes, sectors) and may be summed. Elsewhere arg0 may be a
+# pointer.
 SUMMED_ARG0_OPS: Final = frozenset(ALLOC_OPS | MEMCPY_OPS | {(3, 3), (5, 1), (5, 2), (5, 3)})
-# never sampled, never aggregated away
+# Always stored as single events: never sampled, never only aggregated.
 CRITICAL_OPS: Final = frozenset({(3, 4), (3, 5), (3, 6), (3, 7), (3, 10), (3, 11), (3, 12)})
-FIRST_SUMMARY_OP: Final = 20  # of Source.HOST: many events of a second in one
+FIRST_SUMMARY_OP: Final = 20  # from here on, one event of Source.HOST sums up many
 SCHED_SWITCH: Final[OpKey] = (3, 1)
 PAGE_ALLOC: Final[OpKey] = (3, 3)
 OOM_KILL: Final[OpKey] = (3, 4)
@@ -197,7 +198,7 @@ TCP_RETRANSMIT: Final[OpKey] = (6, 1)
 
 
 def op_name(source: int, op: int) -> str:
-    """`cudaMalloc` for (1, 1); a name that says so for a number nobody knows."""
+    """Return `cudaMalloc` for (1, 1), and such as `io_op(99)` for an unknown number."""
     known = OP_TEXT.get((source, op))
     if known:
         return known[0]
@@ -209,19 +210,19 @@ def op_name(source: int, op: int) -> str:
 
 
 def source_name(source: int) -> str:
-    """`cuda` for 1, `unknown(2)` for the reserved hole and for strangers."""
+    """Return `cuda` for 1, and `unknown(2)` for the reserved and for unknown numbers."""
     if source == Source.NVIDIA or source not in SOURCE_TEXT:
         return f"unknown({source})"
     return SOURCE_TEXT[Source(source)][0]
 
 
 def find_source(name: str) -> Source | None:
-    """The source of that name in any case; None when nobody knows it."""
+    """Return the source with this name, in any case; None for an unknown name."""
     return next((source for source in SOURCE_TEXT if source_name(source) == name.lower()), None)
 
 
 def find_op(name: str) -> OpKey | None:
-    """(source, op) of a name in any case and in the spellings CUDA itself uses; None when nobody knows it."""
+    """Return (source, op) of a name, in any case and in CUDA's own spellings; else None."""
     return _BY_NAME.get(name.lower())
 
 

@@ -1,4 +1,4 @@
-"""Metrics as a Prometheus server reads them: families of samples and their text form."""
+"""Metrics as Prometheus reads them: families of samples, and their text format."""
 
 import math
 import re
@@ -16,7 +16,10 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric: `kind` is gauge, counter, histogram, summary or untyped; a sample may add a suffix to the name."""
+    """One metric with its samples.
+
+    `kind` is gauge, counter, histogram, summary or untyped. A sample may add a suffix to the name.
+    """
 
     name: str
     kind: str
@@ -25,46 +28,46 @@ class Family:
 
 
 def gauge(name: str, help: str, values: Iterable[tuple[Labels, float]]) -> Family:
-    """A family of plain gauges."""
+    """Return a family of gauges."""
     return Family(name, "gauge", help, tuple(("", labels, value) for labels, value in values))
 
 
 def counter(name: str, help: str, values: Iterable[tuple[Labels, float]]) -> Family:
-    """A family of counters; the name ends in `_total`."""
+    """Return a family of counters; `name` must end in `_total`."""
     return Family(name, "counter", help, tuple(("", labels, value) for labels, value in values))
 
 
 def total(name: str, help: str, value: float) -> Family:
-    """A counter without labels."""
+    """Return a counter without labels."""
     return counter(name, help, [((), value)])
 
 
 def by_label(name: str, help: str, label: str, counts: Mapping[str, float]) -> Family:
-    """A counter with one label, its values in order."""
+    """Return a counter with one label, its samples sorted by the value of the label."""
     return counter(name, help, [(((label, key),), count) for key, count in sorted(counts.items())])
 
 
 def labels(values: Mapping[str, str]) -> Labels:
-    """Labels in a stable order."""
+    """Return labels in a stable order."""
     return tuple(sorted(values.items()))
 
 
 @lru_cache(maxsize=4096)
 def metric_name(name: str) -> str:
-    """An OTLP name as Prometheus spells it: `ingero.node.health_score` is `ingero_node_health_score`."""
+    """Return an OTLP name in Prometheus spelling, with `_` for every other character."""
     plain = _INVALID.sub("_", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """The text format; equal input gives equal bytes."""
+    """Return the text format; equal input gives equal bytes."""
     lines: list[str] = []
     for family in families:
         if not family.samples:
             continue
         if family.help:
-            said = family.help.replace("\\", "\\\\").replace("\n", "\\n")
-            lines.append(f"# HELP {family.name} {said}")
+            help_text = family.help.replace("\\", "\\\\").replace("\n", "\\n")
+            lines.append(f"# HELP {family.name} {help_text}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for suffix, pairs, value in family.samples:
             lines.append(f"{family.name}{suffix}{render_labels(pairs)} {render_value(value)}")
@@ -73,7 +76,7 @@ def render(families: Iterable[Family]) -> bytes:
 
 
 def render_labels(pairs: Labels) -> str:
-    """`{a="1",b="2"}`, or nothing."""
+    """Return `{a="1",b="2"}`, or an empty string without labels."""
     return (
         "{" + ",".join([f'{key}="{value.translate(_ESCAPES)}"' for key, value in pairs]) + "}"
         if pairs
@@ -82,7 +85,7 @@ def render_labels(pairs: Labels) -> str:
 
 
 def render_value(value: float) -> str:
-    """Shortest exact form; the format has its own words for what is not finite."""
+    """Return the shortest exact form of a number; NaN and infinities as the format spells them."""
     if isinstance(value, int) or (
         math.isfinite(value) and value == int(value) and abs(value) < 1e15
     ):

@@ -1,4 +1,4 @@
-"""Every name that crosses a process boundary, written once. A rename here is a break of the contract."""
+"""Every name that another process relies on, written once. Renaming one breaks the contract."""
 
 from typing import Final
 
@@ -7,14 +7,14 @@ NODE_ID: Final = "ingero.node.id"
 CLUSTER_ID: Final = "ingero.cluster.id"
 JOB_ID: Final = "ingero.job.id"
 RANK: Final = "ingero.rank"
-NODE_RANK: Final = "ingero.node.rank"  # what other agents send; accepted and sent beside RANK
+NODE_RANK: Final = "ingero.node.rank"  # what other agents send; accepted, and sent with RANK
 LOCAL_RANK: Final = "ingero.local_rank"
 WORLD_SIZE: Final = "ingero.world_size"
 ROLE: Final = "ingero.role"
 PROVIDER: Final = "ingero.provider"
 GPU_MODEL: Final = "ingero.gpu_model"
 GPU_COUNT: Final = "ingero.gpu_count"
-DEFAULT_CLUSTER: Final = "default"  # where a push without a cluster id lands
+DEFAULT_CLUSTER: Final = "default"  # for pushes without a cluster id
 
 # Point attributes
 NODE_STATE: Final = "ingero.node.state"
@@ -25,12 +25,13 @@ EVENT_ID: Final = "ingero.event.id"
 EPISODE_ID: Final = "ingero.episode.id"
 MEMCPY_DIRECTION: Final = "ingero.memcpy.direction"
 SOURCE: Final = "ingero.source"
-STEP: Final = "ingero.step"  # number of a step; of the first one where a point stands for several
-STEP_COUNT: Final = (
-    "ingero.step.count"  # steps one own-time point is the mean of; 1 where it is missing
+STEP: Final = "ingero.step"  # number of the step, or of the first where a point covers several
+# How many steps an own-time point is the mean of; 1 where it is missing.
+STEP_COUNT: Final = "ingero.step.count"
+STEP_IDLE_MS: Final = (
+    "ingero.step.idle_ms"  # the part of own time in which the GPU waited for its host
 )
-STEP_IDLE_MS: Final = "ingero.step.idle_ms"  # of own time: the GPU waited for its host
-STEP_SPAN_MS: Final = "ingero.step.span_ms"  # wall time of the step, waiting included
+STEP_SPAN_MS: Final = "ingero.step.span_ms"  # wall time of the step, including waits
 THRESHOLD_ATTR: Final = "threshold"
 SCORE_ATTR: Final = "score"
 DOMINANT_SIGNAL_ATTR: Final = "dominant_signal"
@@ -53,18 +54,16 @@ MEMCPY_BYTES_TOTAL: Final = "ingero.node.cuda_memcpy_bytes_total"
 STRAGGLER_EVENT: Final = "ingero.node.straggler_event"
 STEP_OWN_TIME_MS: Final = "ingero.step.own_time_ms"
 HEALTH_SCOPE: Final = "ingero.health"
-HEALTH_SCOPE_VERSION: Final = "0.10.0"  # the version of the published contract that this is
+HEALTH_SCOPE_VERSION: Final = "0.10.0"  # version of the published contract
 
 # Collectives
 COLLECTIVE_DURATION_MS: Final = "nccl.collective.duration_ms"
 COLLECTIVE_BARRIER_WAIT_MS: Final = "nccl.collective.barrier_wait_ms"
 COLLECTIVE_BYTES: Final = "nccl.collective.bytes"
-COLLECTIVE_PEER_LAG_MS: Final = (
-    "nccl.collective.peer_lag_ms"  # published: own duration minus the peers' median
-)
-COLLECTIVE_LATENESS_MS: Final = (
-    "ingero.collective.lateness_ms"  # ours: positive means this rank came late
-)
+# Published: the rank's own duration minus the median of its peers.
+COLLECTIVE_PEER_LAG_MS: Final = "nccl.collective.peer_lag_ms"
+# Ours: positive where the rank entered the collective later than its peers.
+COLLECTIVE_LATENESS_MS: Final = "ingero.collective.lateness_ms"
 NCCL_OP: Final = "nccl.op_type"
 NCCL_COMM: Final = "nccl.comm_id_hash"
 NCCL_RANK: Final = "nccl.rank"
@@ -76,9 +75,8 @@ NCCL_SEQ: Final = "nccl.seq"
 NCCL_STREAM: Final = "nccl.stream"
 NCCL_GPU_DURATION_NS: Final = "nccl.gpu_duration_ns"
 NCCL_BYTES: Final = "nccl.bytes"
-NCCL_BARRIER: Final = (
-    "nccl.barrier"  # true on points about a wait, which keep the plain name of the operation
-)
+# True on points about a wait; their `nccl.op_type` is that of the operation.
+NCCL_BARRIER: Final = "nccl.barrier"
 
 # Reply of a push
 THRESHOLD_HEADER: Final = "X-Ingero-Threshold"
@@ -93,11 +91,10 @@ CLUSTER_HEADER: Final = "ingero.cluster.id"
 FLEET_TOKEN_VARIABLE: Final = "INGERO_FLEET_TOKEN"  # noqa: S105 - the name of a variable, not a token
 NODE_NAME_HEADER: Final = "X-Ingero-Node"
 
-SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the number under which a request is durable
+SEQUENCE_HEADER: Final = "X-Ingero-Sequence"  # Echo: the journal number of a request
 SEQUENCE_METADATA: Final = "ingero-sequence"
-WAIT_HEADER: Final = (
-    "x-ingero-wait"  # Echo: answer once it can be queried; header and metadata alike
-)
+# Echo: reply only once the request can be queried; the name of a header and of gRPC metadata.
+WAIT_HEADER: Final = "x-ingero-wait"
 
 # OTLP
 METRICS_METHOD: Final = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
@@ -106,10 +103,9 @@ JSON_TYPE: Final = "application/json"
 
 # Verdict events and series
 VERDICT_EVENT: Final = "ingero.verdict"  # log record name and Echo event
-CAUSAL_CHAIN_EVENT: Final = (
-    "ingero.causal_chain"  # log record name; body or attributes are the chain object
-)
+# Log record name; the body or the attributes are the chain object.
+CAUSAL_CHAIN_EVENT: Final = "ingero.causal_chain"
 
-# where the NCCL plugin puts its rings, unless the variable names another folder
+# The folder of the NCCL plugin's rings, unless the variable names another one.
 RING_FOLDER: Final = "/dev/shm"  # noqa: S108 - files there are owner-only and never followed through links
 RING_FOLDER_VARIABLE: Final = "INGERO_NCCL_RING_DIR"

@@ -1,7 +1,8 @@
-"""The ring file of the NCCL plugin: header, communicator table and records as numpy types, and their checks.
+"""The ring file of the NCCL plugin: header, communicator table, records and their checksums.
 
-The plugin (`agent/nccl/ring.h`) writes these bytes; the agent and importers read them. Records are valid when their
-stamp is their index plus one and their check fits, whatever the writer was doing when the bytes were copied.
+The plugin (`agent/nccl/ring.h`) writes these bytes; the agent and importers read them. A record is
+valid when its stamp is its index plus one and its checksum fits, whatever the plugin was doing
+while the bytes were copied.
 """
 
 from dataclasses import dataclass
@@ -23,33 +24,36 @@ COMM_LIVE, COMM_CLOSED = 2, 3
 RECORD = np.dtype(
     [
         ("stamp", "<u8"), ("check", "<u8"), ("comm", "<u8"), ("seq", "<u8"), ("nccl_seq", "<u8"),
-        ("enqueue_ns", "<u8"), ("gpu_start_ns", "<u8"), ("gpu_stop_ns", "<u8"), ("host_stop_ns", "<u8"),
-        ("count", "<u8"), ("stream", "<u8"), ("rank", "<i4"), ("nranks", "<i4"), ("peer", "<i4"), ("tid", "<u4"),
-        ("kind", "u1"), ("channels", "u1"), ("channels_done", "u1"), ("warps", "u1"), ("flags", "<u4"),
-        ("op", "S16"), ("datatype", "S12"), ("algo", "S12"), ("proto", "S8"),
+        ("enqueue_ns", "<u8"), ("gpu_start_ns", "<u8"), ("gpu_stop_ns", "<u8"),
+        ("host_stop_ns", "<u8"), ("count", "<u8"), ("stream", "<u8"), ("rank", "<i4"),
+        ("nranks", "<i4"), ("peer", "<i4"), ("tid", "<u4"), ("kind", "u1"), ("channels", "u1"),
+        ("channels_done", "u1"), ("warps", "u1"), ("flags", "<u4"), ("op", "S16"),
+        ("datatype", "S12"), ("algo", "S12"), ("proto", "S8"),
     ]
 )  # fmt: skip
 COMM = np.dtype(
     [
-        ("state", "<u4"), ("interface", "<u4"), ("comm", "<u8"), ("rank", "<i4"), ("nranks", "<i4"), ("nodes", "<i4"),
-        ("reserved", "<i4"), ("name", "S48"), ("opened_ns", "<u8"), ("closed_ns", "<u8"), ("enqueued", "<u8"),
-        ("finished", "<u8"), ("last_enqueue_ns", "<u8"), ("last_finish_ns", "<u8"),
+        ("state", "<u4"), ("interface", "<u4"), ("comm", "<u8"), ("rank", "<i4"),
+        ("nranks", "<i4"), ("nodes", "<i4"), ("reserved", "<i4"), ("name", "S48"),
+        ("opened_ns", "<u8"), ("closed_ns", "<u8"), ("enqueued", "<u8"), ("finished", "<u8"),
+        ("last_enqueue_ns", "<u8"), ("last_finish_ns", "<u8"),
     ]
 )  # fmt: skip
-_FACTS = [
-    ("magic", "<u8"), ("version", "<u4"), ("header_bytes", "<u4"), ("comm_bytes", "<u4"), ("comms", "<u4"),
-    ("record_bytes", "<u4"), ("slots", "<u4"), ("pid", "<u4"), ("uid", "<u4"), ("start_ticks", "<u8"),
-    ("pid_namespace", "<u8"), ("created_ns", "<u8"), ("created_monotonic_ns", "<u8"), ("global_rank", "<i4"),
-    ("local_rank", "<i4"), ("world_size", "<i4"), ("reserved", "<i4"), ("job", "S64"), ("plugin", "S16"),
+_HEADER_FIELDS = [
+    ("magic", "<u8"), ("version", "<u4"), ("header_bytes", "<u4"), ("comm_bytes", "<u4"),
+    ("comms", "<u4"), ("record_bytes", "<u4"), ("slots", "<u4"), ("pid", "<u4"), ("uid", "<u4"),
+    ("start_ticks", "<u8"), ("pid_namespace", "<u8"), ("created_ns", "<u8"),
+    ("created_monotonic_ns", "<u8"), ("global_rank", "<i4"), ("local_rank", "<i4"),
+    ("world_size", "<i4"), ("reserved", "<i4"), ("job", "S64"), ("plugin", "S16"),
 ]  # fmt: skip
 COUNTERS = ("head", "seen", "dropped", "partial", "orphans", "refused")
 _COUNTERS_AT, _CACHE_LINE = 1024, 64
 HEADER = np.dtype(
     {
-        "names": [name for name, _ in _FACTS] + list(COUNTERS),
-        "formats": [kind for _, kind in _FACTS] + ["<u8"] * len(COUNTERS),
+        "names": [name for name, _ in _HEADER_FIELDS] + list(COUNTERS),
+        "formats": [kind for _, kind in _HEADER_FIELDS] + ["<u8"] * len(COUNTERS),
         "offsets": [
-            *np.cumsum([0, *(np.dtype(kind).itemsize for _, kind in _FACTS[:-1])]).tolist(),
+            *np.cumsum([0, *(np.dtype(kind).itemsize for _, kind in _HEADER_FIELDS[:-1])]).tolist(),
             *range(_COUNTERS_AT, _COUNTERS_AT + _CACHE_LINE * len(COUNTERS), _CACHE_LINE),
         ],
         "itemsize": 4096,
@@ -66,7 +70,7 @@ _WEIGHTS[1] = 0  # the check itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingHeader:
-    """Whose ring it is and how it is laid out. Unknown is None."""
+    """The process that owns a ring, and the layout of the ring. Unknown values are None."""
 
     pid: int
     uid: int
@@ -84,34 +88,40 @@ class RingHeader:
 
     @property
     def records_at(self) -> int:
-        """Offset of the first record."""
+        """The offset of the first record."""
         return HEADER.itemsize + self.comms * COMM.itemsize
 
     @property
     def file_bytes(self) -> int:
-        """Size of the whole file."""
+        """The size of the whole file."""
         return self.records_at + self.slots * RECORD.itemsize
 
 
 def decode_header(data: bytes, where: str) -> RingHeader:
-    """The header, or why these bytes are not a ring we can read."""
+    """Return the header.
+
+    Raises ForeignFile for other files, and Unavailable for a ring that is not set up yet.
+    """
     if len(data) < HEADER.itemsize:
         raise ForeignFile(f"{where}: {len(data)} bytes are too few for an NCCL ring")
     raw = np.frombuffer(data, HEADER, 1)[0]
     if int(raw["magic"]) == 0:
-        raise Unavailable(f"{where}: its process is still setting it up, or died while it did")
+        raise Unavailable(f"{where}: its process is still creating it, or ended before it was done")
     if int(raw["magic"]) != MAGIC:
         raise ForeignFile(f"{where}: not an NCCL ring")
     if int(raw["version"]) != VERSION:
         raise ForeignFile(
-            f"{where}: ring layout {raw['version']}, this agent reads {VERSION}; upgrade the older side"
+            f"{where}: the ring has layout {raw['version']} and this agent reads layout {VERSION}; "
+            "upgrade the older of the two"
         )
     sizes = (int(raw["header_bytes"]), int(raw["comm_bytes"]), int(raw["record_bytes"]))
     slots, comms = int(raw["slots"]), int(raw["comms"])
     if sizes != (HEADER.itemsize, COMM.itemsize, RECORD.itemsize):
-        raise ForeignFile(f"{where}: ring with sizes {sizes} instead of ours")
+        raise ForeignFile(f"{where}: the ring has other sizes {sizes} than this agent reads")
     if not 0 < slots <= MAX_SLOTS or slots & (slots - 1) or comms > MAX_COMMS:
-        raise ForeignFile(f"{where}: ring with {slots} slots and {comms} communicators is damaged")
+        raise ForeignFile(
+            f"{where}: damaged; its header names {slots} slots and {comms} communicators"
+        )
     return RingHeader(
         pid=int(raw["pid"]),
         uid=int(raw["uid"]),
@@ -130,27 +140,34 @@ def decode_header(data: bytes, where: str) -> RingHeader:
 
 
 def decode_counters(data: bytes) -> dict[str, int]:
-    """The plugin's own counters: records published, operations seen, dropped, given up; events and comms refused."""
+    """Return the plugin's counters.
+
+    They count records published, operations seen, dropped and given up, and events and
+    communicators refused.
+    """
     raw = np.frombuffer(data, HEADER, 1)[0]
     return {name: int(raw[name]) for name in COUNTERS}
 
 
 def decode_comms(data: bytes) -> Records:
-    """Communicators of the table that are or were in use; a name cut by a concurrent change is possible, once."""
+    """Return the communicators that are or were in use.
+
+    A name may be incomplete where the plugin was writing it while the bytes were copied.
+    """
     table = np.frombuffer(data, COMM)
     in_use: Records = table[np.isin(table["state"], (COMM_LIVE, COMM_CLOSED))]
     return in_use
 
 
 def record_checks(records: Records) -> NDArray[np.uint64]:
-    """What the check of every record should be."""
+    """Return the checksum that every record should carry."""
     words = np.ascontiguousarray(records).view("<u8").reshape(len(records), _WORDS)
     sums: NDArray[np.uint64] = words @ _WEIGHTS
     return sums
 
 
 def whole_records(records: Records, first: int) -> NDArray[np.bool_]:
-    """Which of the records copied from index `first` on are complete and unharmed."""
+    """Return which of the records copied from index `first` on are complete and undamaged."""
     index = np.arange(first, first + len(records), dtype=np.uint64)
     whole: NDArray[np.bool_] = (records["stamp"] == index + np.uint64(1)) & (
         records["check"] == record_checks(records)
@@ -160,7 +177,7 @@ def whole_records(records: Records, first: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class RingCopy:
-    """A ring read from a file: what was there, how much the ring had already lost and what was damaged."""
+    """A ring read from a file, with the numbers of overwritten and of damaged (`torn`) records."""
 
     header: RingHeader
     counters: dict[str, int]
@@ -171,10 +188,10 @@ class RingCopy:
 
 
 def decode_ring(data: bytes, where: str) -> RingCopy:
-    """All records of a copied or left ring, oldest first."""
+    """Return all records of a ring file, oldest first."""
     header = decode_header(data, where)
     if len(data) < header.file_bytes:
-        raise ForeignFile(f"{where}: cut short at {len(data)} of {header.file_bytes} bytes")
+        raise ForeignFile(f"{where}: incomplete, {len(data)} of {header.file_bytes} bytes")
     head = decode_counters(data)["head"]
     oldest = max(head - header.slots, 0)
     slots = np.frombuffer(data, RECORD, header.slots, header.records_at)
@@ -187,7 +204,7 @@ def decode_ring(data: bytes, where: str) -> RingCopy:
 
 
 def decode_text(raw: Any) -> str:  # Any: numpy's scalar of a bytes field
-    """A zero-padded field as text; bytes that are none become replacement marks."""
+    """Return a zero-padded field as text; bytes that are not UTF-8 become replacement characters."""
     return bytes(raw).decode(errors="replace")
 
 

@@ -1,12 +1,14 @@
-"""What a node's API answers, key by key as other clients of the published API expect it. Absent means not known."""
+"""The answers of a node's HTTP API, key by key as clients of the published API expect them.
+
+A key is left out where its value is unknown.
+"""
 
 from typing import Final
 
 import msgspec
 
-AGGREGATE_ABOVE_EVENTS: Final = (
-    500_000  # above this many events, operations are answered from minute buckets
-)
+# With more events than this, operations are answered from per-minute aggregates.
+AGGREGATE_ABOVE_EVENTS: Final = 500_000
 MAX_QUERY_BODY_BYTES: Final = 1 << 20
 
 
@@ -37,11 +39,11 @@ class Overview(msgspec.Struct, omit_defaults=True):
     system: SystemNow | None = None
     top_chain: TopChain | None = None
     gpu: GpuInfo | None = None
-    recorded_until: str | None = None  # only where no recorder is running any more
+    recorded_until: str | None = None  # only where no recorder is running
 
 
 class OpRow(msgspec.Struct, omit_defaults=True):
-    """Percentiles of the last calls, or totals where there are too many events for that."""
+    """Percentiles of the last calls, or totals where there are too many events for percentiles."""
 
     operation: str
     source: str
@@ -114,9 +116,8 @@ class GraphEvent(msgspec.Struct, omit_defaults=True):
     pid: int
     op: str
     duration_us: int
-    ret_code: int | None = msgspec.field(
-        default_factory=int
-    )  # null where the recorder did not keep it
+    # Null where the recorder did not store it.
+    ret_code: int | None = msgspec.field(default_factory=int)
     comm: str = ""
     stream_handle: str = ""
     graph_handle: str = ""
@@ -185,7 +186,7 @@ _ABSENT = (
 
 
 def capabilities() -> list[Capability]:
-    """What this API can show, and what it would need for the rest."""
+    """Return what this API can show, and which tool the rest would need."""
     present = [
         Capability(id=i, label=label, available=True, source=source)
         for i, label, source in _PRESENT

@@ -1,4 +1,4 @@
-"""A silence: an operator knows about a node or a job, so alerts about it rest for a while; measurements go on."""
+"""A silence: an operator suspends alerts about a node or a job; measurements continue."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ Reason = Annotated[str, msgspec.Meta(min_length=1, max_length=500, pattern=r"^[^
 
 
 class SilenceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operator asks for; without a cluster the target counts in all of them."""
+    """What an operator asks for; without a cluster the silence holds in all clusters."""
 
     target: Name
     for_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_FOR_S)]
@@ -19,14 +19,14 @@ class SilenceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class LiftRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose silences end now."""
+    """The node or job whose silences end now."""
 
     target: Name
     cluster: Name | None = None
 
 
 class Silence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One silence; times are Unix seconds. `target` is the id of a node or of a job."""
+    """One silence of a node or job, named by its id in `target`; times are in Unix seconds."""
 
     target: Name
     cluster: Name | None = None
@@ -35,5 +35,5 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     why: Reason
 
     def covers(self, cluster: str, node: str, job: str | None) -> bool:
-        """Whether it is about this node, or about the job it works for."""
+        """Return whether the silence holds for this node, or for the job that runs on it."""
         return self.cluster in (None, cluster) and self.target in (node, job)

@@ -1,7 +1,7 @@
 """Lines of the remediation socket: newline-delimited JSON, `type` first, contract version 1.
 
-Readers ignore unknown types and unknown fields. A required field of a stable type (`memory`, `straggle`) is never
-removed or renamed within this version.
+Readers ignore unknown types and unknown fields. Within this version no required field of a stable
+type (`memory`, `straggle`) is removed or renamed.
 """
 
 from typing import TypeAlias
@@ -17,11 +17,11 @@ MAX_LINE_BYTES = 64 * 1024
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
-    """What every line shares: its type."""
+    """The base of all lines, which have a type."""
 
 
 class Memory(Line, frozen=True, tag="memory"):
-    """Device memory one process holds, after an allocation or a free."""
+    """The device memory that one process holds after an allocation or a free."""
 
     pid: int
     gpu_id: int
@@ -34,7 +34,7 @@ class Memory(Line, frozen=True, tag="memory"):
 
 
 class Straggle(Line, frozen=True, tag="straggle"):
-    """A process whose launch rate fell while others took its CPU."""
+    """A process whose launch rate fell while other processes used its CPU."""
 
     pid: int
     throughput_drop_pct: float
@@ -49,7 +49,7 @@ class Straggle(Line, frozen=True, tag="straggle"):
 
 
 class StragglerState(Line, frozen=True, tag="straggler_state"):
-    """This node is below the line, once per evaluation; `event_id` is the same through the episode."""
+    """This node is a straggler; sent at every evaluation, with one `event_id` per episode."""
 
     node_id: str
     cluster_id: str
@@ -61,11 +61,11 @@ class StragglerState(Line, frozen=True, tag="straggler_state"):
     event_id: str = ""
     rank: int | None = None
     world_size: int | None = None
-    sequence: int | None = None  # counts the messages of the episode, so that a gap shows
+    sequence: int | None = None  # counts the lines of the episode, so that a reader notices a gap
 
 
 class StragglerResolved(Line, frozen=True, tag="straggler_resolved"):
-    """The episode is over; `reason` says why when the node did not simply recover."""
+    """The episode is over; `reason` is set where the node did not simply recover."""
 
     node_id: str
     cluster_id: str
@@ -78,7 +78,7 @@ class StragglerResolved(Line, frozen=True, tag="straggler_resolved"):
 
 
 class InferenceOutlier(Line, frozen=True, tag="inference_outlier"):
-    """One inference step took much longer than usual."""
+    """One inference step took much longer than its baseline."""
 
     node_id: str
     cluster_id: str
@@ -101,7 +101,7 @@ class InferenceOutlier(Line, frozen=True, tag="inference_outlier"):
 
 
 class InferenceSamplerDegraded(Line, frozen=True, tag="inference_sampler_degraded"):
-    """The sampler of inference steps backed off, and until when."""
+    """The sampler of inference steps pauses until `cooldown_end`."""
 
     node_id: str
     cluster_id: str
@@ -120,14 +120,14 @@ class InferenceSamplerDegraded(Line, frozen=True, tag="inference_sampler_degrade
 class VerdictLine(
     Verdict, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="verdict"
 ):
-    """A verdict Fleet sent in the reply to a push, with where and when it was received."""
+    """A verdict from the reply to a push, with the cluster and the time of reception."""
 
     cluster_id: str
     timestamp: str
 
 
 class Heartbeat(Line, frozen=True, tag="heartbeat"):
-    """The agent lives: silence longer than a few of these means it does not."""
+    """The agent is running; a reader that misses several of these may assume that it is not."""
 
     node_id: str
     cluster_id: str
@@ -150,7 +150,7 @@ SocketLine: TypeAlias = (
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """The fields of a line that a reader of any type needs."""
+    """The fields that a reader needs of a line of any type."""
 
     type: str
     node_id: str = ""
@@ -164,12 +164,12 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 
 
 def encode_line(line: SocketLine) -> bytes:
-    """One line with its newline."""
+    """Return a line with its newline."""
     return _ENCODER.encode(line) + b"\n"
 
 
 def decode_line(line: bytes) -> SocketLine:
-    """Inverse of `encode_line`; raises MalformedInput, also for a type nobody knows."""
+    """Read a line; raises MalformedInput, also for an unknown type."""
     try:
         return _DECODER.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -177,7 +177,10 @@ def decode_line(line: bytes) -> SocketLine:
 
 
 def decode_envelope(line: bytes) -> Envelope:
-    """The type of any line, known or not; raises MalformedInput for what is no JSON object with a type."""
+    """Read the common fields of a line, also of an unknown type.
+
+    Raises MalformedInput for anything but a JSON object with a type.
+    """
     try:
         envelope = _ENVELOPE.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -188,6 +191,6 @@ def decode_envelope(line: bytes) -> Envelope:
 
 
 def verdict_line(verdict: Verdict, cluster: str, received_ns: int) -> VerdictLine:
-    """A verdict as a line of the socket."""
+    """Return a verdict as a line of the socket."""
     values = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
     return VerdictLine(**values, cluster_id=cluster, timestamp=rfc3339_ns(received_ns))

@@ -1,4 +1,4 @@
-"""The threshold as it travels back to an agent: reply headers, gRPC metadata, the GET answer."""
+"""The threshold as Fleet returns it to an agent: in reply headers, gRPC metadata or a GET answer."""
 
 import re
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-MIN_DELIVERED: Final = 0.1  # agents drop anything outside, inclusive
+MIN_DELIVERED: Final = 0.1  # agents reject thresholds below this and above MAX_DELIVERED
 MAX_DELIVERED: Final = 0.99
 _DECIMAL: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedThreshold:
-    """What Fleet serves for one cluster; a cold start is 0 without quorum."""
+    """The threshold of one cluster as Fleet serves it; before the first one, 0 without quorum."""
 
     value: float
     quorum_met: bool
@@ -24,37 +24,38 @@ COLD_START: Final = ServedThreshold(0.0, False)
 
 
 class Delivery(StrEnum):
-    """What a reply's two headers amount to."""
+    """What an agent makes of the two headers of a reply."""
 
-    HIT = "hit"  # both there and valid
-    MISS = "miss"  # none, or one without the other
-    REJECTED = "rejected"  # there, but not to be trusted; the old value stays
+    HIT = "hit"  # both are there and valid
+    MISS = "miss"  # at least one is missing
+    REJECTED = "rejected"  # not valid; the agent keeps its old threshold
 
 
 def encode_threshold(value: float) -> str:
-    """Six decimals, as other agents and dashboards of this wire expect."""
+    """Return six decimals, which other agents and dashboards expect."""
     return f"{value:.6f}"
 
 
 def encode_quorum(quorum_met: bool) -> str:
-    """The only two spellings agents accept."""
+    """Return `true` or `false`, the only two spellings that agents accept."""
     return "true" if quorum_met else "false"
 
 
 def decode_headers(
     threshold: str | None, quorum: str | None
 ) -> tuple[Delivery, ServedThreshold | None]:
-    """The pair of reply headers; both or neither count, and nothing but a finite number within bounds is believed."""
+    """Return what the two reply headers contain.
+
+    Both must be there, and the threshold must be a finite number within bounds. 0 without quorum
+    means that Fleet has no threshold yet.
+    """
     threshold, quorum = (threshold or "").strip(), (quorum or "").strip()
     if not threshold or not quorum:
         return Delivery.MISS, None
     value = float(threshold) if _DECIMAL.fullmatch(threshold) else None
     flag = {"true": True, "false": False}.get(quorum.lower())
     if value == 0.0 and flag is False:
-        return (
-            Delivery.HIT,
-            COLD_START,
-        )  # the same as in an answer to GET: Fleet is there and has no line yet
+        return Delivery.HIT, COLD_START
     if value is None or flag is None or not MIN_DELIVERED <= value <= MAX_DELIVERED:
         return Delivery.REJECTED, None
     return Delivery.HIT, ServedThreshold(value, flag)
@@ -66,7 +67,7 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=False):
 
 
 def encode_answer(served: ServedThreshold) -> bytes:
-    """The body of GET /api/v1/threshold."""
+    """Return the body of the answer to `GET /api/v1/threshold`."""
     return b'{"threshold":%b,"quorum_met":%b}' % (
         (encode_threshold(served.value) if served.value else "0").encode(),
         encode_quorum(served.quorum_met).encode(),
@@ -74,7 +75,7 @@ def encode_answer(served: ServedThreshold) -> bytes:
 
 
 def decode_answer(body: bytes) -> tuple[Delivery, ServedThreshold | None]:
-    """The same rules as for headers, with both keys required; 0 without quorum is Fleet's cold start, not an error."""
+    """Read the body of that answer by the rules for headers; both keys are required."""
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Who speaks, and in which state: identity of a node or rank, its lifecycle, the mode it judges itself in."""
+"""The identity of a node or rank, the state of a node, and its detection mode."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,10 @@ _LINE_BREAK = re.compile(r"[\r\n]")
 
 
 class NodeState(StrEnum):
-    """Lifecycle of a node as agents report it; STALE never goes over the wire, because a stale agent does not push."""
+    """The state of a node as its agent reports it.
+
+    STALE is never sent: a stale agent does not push.
+    """
 
     ACTIVE = "active"
     CALIBRATING = "calibrating"
@@ -20,7 +23,7 @@ class NodeState(StrEnum):
 
 
 class DetectionMode(StrEnum):
-    """Which threshold an agent trusts right now, best first."""
+    """Which threshold an agent uses at the moment, best first."""
 
     FLEET = "fleet"
     FLEET_CACHED = "fleet-cached"
@@ -31,7 +34,7 @@ class DetectionMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who speaks. A node may run several ranks: `rank` is None for the node's own resource."""
+    """A node, or one of its ranks; `rank` is None for the node itself."""
 
     node: str
     cluster: str = DEFAULT_CLUSTER

@@ -1,15 +1,18 @@
-"""The verdict: what Fleet decided about one node or rank, one shape for reply header, socket, Echo and Prometheus."""
+"""The verdict: what Fleet decided about one node or rank.
+
+Reply headers, the remediation socket, Echo and Prometheus all use this shape.
+"""
 
 from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 
-MAX_HEADER_BYTES = 2048  # of the whole list in a push reply
+MAX_HEADER_BYTES = 2048  # size limit of the whole list in the reply to a push
 
 
 class VerdictState(StrEnum):
-    """Where an episode stands."""
+    """The state of an episode."""
 
     SUSPECT = "suspect"
     STRAGGLER = "straggler"
@@ -20,7 +23,7 @@ class VerdictState(StrEnum):
 
 
 class CauseClass(StrEnum):
-    """Why; `structural` and `data_imbalance` never blame a node."""
+    """The class of a cause; `structural` and `data_imbalance` never blame a node."""
 
     COMPUTE = "compute"
     HOST = "host"
@@ -40,7 +43,10 @@ class Verdict(
     rename={"cause": "class", "next_step": "next"},
     omit_defaults=True,
 ):
-    """One decision with its evidence. `excess` and `error` are shares of own time; `since` is Unix seconds."""
+    """One decision with its evidence.
+
+    `excess` and `error` are shares of own time; `since` is in Unix seconds.
+    """
 
     episode: str
     state: VerdictState
@@ -57,7 +63,7 @@ class Verdict(
     confidence: float | None = None
     evidence: str = ""
     next_step: str = ""
-    silenced: str = ""  # until when and why, where an operator silenced the node or the job
+    silenced: str = ""  # until when and why an operator silenced the node or job
 
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
@@ -65,7 +71,10 @@ _DECODER = msgspec.json.Decoder(list[Verdict])
 
 
 def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """ASCII JSON for a reply header. Verdicts that do not fit are left out, the least confident first."""
+    """Return ASCII JSON for a reply header.
+
+    Where it would be too long, the least confident verdicts are left out.
+    """
     kept = sorted(verdicts, key=lambda verdict: -(verdict.confidence or 0.0))
     while True:
         text = _ascii(_ENCODER.encode(kept))
@@ -75,7 +84,7 @@ def encode_verdicts(verdicts: Sequence[Verdict]) -> str:
 
 
 def decode_verdicts(text: str | bytes) -> list[Verdict]:
-    """Inverse of `encode_verdicts`; raises msgspec.DecodeError on anything else."""
+    """Read what `encode_verdicts` returns; raises msgspec.DecodeError for anything else."""
     return _DECODER.decode(text)
 
 

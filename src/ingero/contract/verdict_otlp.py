@@ -1,4 +1,4 @@
-"""Verdicts as OTLP log records, which is how they reach Echo and any other backend."""
+"""Verdicts as OTLP log records, the form in which Echo and other backends receive them."""
 
 from collections.abc import Iterable
 
@@ -17,8 +17,8 @@ from ingero.contract.otlp.values import (
 from ingero.contract.verdict import Verdict, VerdictState
 
 
-def verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRequest:
-    """One resource per (cluster, verdict)."""
+def encode_verdict_logs(changed: Iterable[tuple[str, Verdict]], wall_ns: int) -> LogsRequest:
+    """Return a request with one resource per pair of cluster and verdict."""
     resources = []
     for cluster, verdict in changed:
         identity = {

@@ -20,7 +20,7 @@ from ingero.contract.names import DEFAULT_CLUSTER
 from ingero.contract.otlp.body import Encoding
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest
-from ingero.contract.verdict_otlp import verdict_logs
+from ingero.contract.verdict_otlp import encode_verdict_logs
 from ingero.errors import ConfigError, IngeroError
 from ingero.fleet.api import admin_app, health_app, metrics_app, receiver_app, threshold_app
 from ingero.fleet.exporters import FleetExporters, build_backend
@@ -188,7 +188,7 @@ class FleetService:
                 "verdict",
                 extra={"cluster": cluster, "node": verdict.node, "state": str(verdict.state)},
             )
-        body = encode_protobuf(verdict_logs(changed, time.time_ns()))
+        body = encode_protobuf(encode_verdict_logs(changed, time.time_ns()))
         for sink in self.receiver.sinks.get(LogsRequest, ()):
             sink.offer(LogsRequest, body, Encoding.PROTOBUF, Taken("", ""))
 
