@@ -1,6 +1,7 @@
 """Messages about an episode: a socket line and an event for Fleet, sent together with one id."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from ingero.contract.push.encode import StragglerEvent
 from ingero.contract.straggler import StragglerResolved, StragglerState
@@ -18,7 +19,7 @@ class StragglerMessage:
     event: StragglerEvent
 
 
-def straggler_message(
+def episode_message(
     identity: Identity,
     now: Classification,
     decision: ModeDecision,
@@ -26,51 +27,11 @@ def straggler_message(
     dominant: str,
     now_ns: int,
 ) -> StragglerMessage:
-    """Return the message that the node is a straggler."""
-    event = _event(now, decision, score, dominant, now_ns)
-    line = StragglerState(
-        node_id=identity.node,
-        cluster_id=identity.cluster,
-        score=score,
-        threshold=event.threshold,
-        detection_mode=event.mode.value,
-        dominant_signal=dominant,
-        timestamp=rfc3339_ns(now_ns),
-        event_id=event.event_id,
-        rank=identity.rank,
-        world_size=identity.world_size,
-        sequence=now.sequence,
-    )
-    return StragglerMessage(line, event)
+    """Return the message that the node is a straggler, or that its episode has ended.
 
-
-def resolved_message(
-    identity: Identity,
-    now: Classification,
-    decision: ModeDecision,
-    score: float,
-    dominant: str,
-    now_ns: int,
-) -> StragglerMessage:
-    """Return the message that the episode ended; `reason` is empty when the node recovered."""
-    event = _event(now, decision, score, dominant, now_ns)
-    line = StragglerResolved(
-        node_id=identity.node,
-        cluster_id=identity.cluster,
-        timestamp=rfc3339_ns(now_ns),
-        event_id=event.event_id,
-        rank=identity.rank,
-        world_size=identity.world_size,
-        sequence=now.sequence,
-        reason="" if now.closing in (None, Closing.RECOVERED) else now.closing.value,
-    )
-    return StragglerMessage(line, event)
-
-
-def _event(
-    now: Classification, decision: ModeDecision, score: float, dominant: str, now_ns: int
-) -> StragglerEvent:
-    return StragglerEvent(
+    `reason` is empty when the node recovered.
+    """
+    event = StragglerEvent(
         at_ns=now_ns,
         is_straggler=now.is_straggler,
         mode=decision.mode,
@@ -79,3 +40,23 @@ def _event(
         dominant_signal=dominant,
         event_id=now.episode or now.closed or "",
     )
+    shared: dict[str, Any] = {
+        "node_id": identity.node,
+        "cluster_id": identity.cluster,
+        "timestamp": rfc3339_ns(now_ns),
+        "event_id": event.event_id,
+        "rank": identity.rank,
+        "world_size": identity.world_size,
+        "sequence": now.sequence,
+    }
+    if not now.is_straggler:
+        reason = "" if now.closing in (None, Closing.RECOVERED) else now.closing.value
+        return StragglerMessage(StragglerResolved(**shared, reason=reason), event)
+    line = StragglerState(
+        **shared,
+        score=score,
+        threshold=event.threshold,
+        detection_mode=event.mode.value,
+        dominant_signal=dominant,
+    )
+    return StragglerMessage(line, event)

@@ -33,7 +33,7 @@ from ingero.core.health.classifier import (
     close,
 )
 from ingero.core.health.lifecycle import Lifecycle, LifecyclePolicy, Reading, update_lifecycle
-from ingero.core.health.messages import StragglerMessage, resolved_message, straggler_message
+from ingero.core.health.messages import StragglerMessage, episode_message
 from ingero.core.health.modes import (
     UNREACHABLE_AFTER,
     Delivery,
@@ -217,10 +217,10 @@ class NodeMonitor:
         now_ns: int,
     ) -> Evaluation:
         signals, policy = observation.signals, self.policy
-        usual = baseline_signals(self.baseline, policy.baseline)
+        reference = baseline_signals(self.baseline, policy.baseline)
         relative = relative_signals(self.baseline, signals, policy.baseline)
-        score, dominant = compute_score(relative, policy.score), dominant_signal(signals, usual)
-        work = work_score(relative, usual, policy.score)
+        score, dominant = compute_score(relative, policy.score), dominant_signal(signals, reference)
+        work = work_score(relative, reference, policy.score)
         is_active = self.lifecycle.state is NodeState.ACTIVE
         # Samples without work say nothing about the baseline.
         is_working = bool(observation.launches) or is_active
@@ -264,14 +264,13 @@ class NodeMonitor:
             now_ns=now_ns,
             may_raise=decision.may_raise,
         )
-        facts = (self.identity, self.classification, decision, pending.score, pending.dominant)
-        if self.classification.is_straggler:
-            self.open_message = straggler_message(*facts, now_ns)
-            return self.open_message
-        if self.classification.closed is None:
+        if not self.classification.is_straggler and self.classification.closed is None:
             return None
-        self.open_message = None
-        return resolved_message(*facts, now_ns)
+        message = episode_message(
+            self.identity, self.classification, decision, pending.score, pending.dominant, now_ns
+        )
+        self.open_message = message if self.classification.is_straggler else None
+        return message
 
     def _holds_baseline(
         self, score: Score | None, threshold: float | None, before: NodeState, now_s: float
@@ -302,7 +301,7 @@ class NodeMonitor:
             return None
         event = last.event
         decision = ModeDecision(event.mode, event.threshold)
-        return resolved_message(
+        return episode_message(
             self.identity, self.classification, decision, event.score, event.dominant_signal, now_ns
         )
 
