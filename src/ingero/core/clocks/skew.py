@@ -72,21 +72,15 @@ def skew_warnings(offsets: Mapping[str, ClockOffset], limit_ms: float) -> list[S
     else:
         middle = sorted(names, key=lambda name: offsets[name].offset_ms)[len(names) // 2]
         pairs = [(middle, name) for name in names if name != middle]
-    found = [_compare(one, other, offsets) for one, other in pairs]
-    beyond = [warning for warning in found if abs(warning.offset_ms) > limit_ms]
-    return [
-        SkewWarning(w.node, w.other, w.offset_ms, w.rtt_ms, w.rtt_ms / 2 > limit_ms)
-        for w in sorted(beyond, key=lambda warning: -abs(warning.offset_ms))
-    ]
+    found = []
+    for one, other in pairs:
+        offset_ms = offsets[other].offset_ms - offsets[one].offset_ms
+        rtt_ms = max(offsets[one].rtt_ms, offsets[other].rtt_ms)
+        if abs(offset_ms) > limit_ms:
+            found.append(SkewWarning(one, other, offset_ms, rtt_ms, rtt_ms / 2 > limit_ms))
+    return sorted(found, key=lambda warning: -abs(warning.offset_ms))
 
 
 def unsure_nodes(offsets: Mapping[str, ClockOffset], limit_ms: float) -> list[str]:
     """Return nodes whose round trip is too long to detect an offset of `limit_ms`."""
     return [name for name, offset in offsets.items() if offset.rtt_ms / 2 > limit_ms]
-
-
-def _compare(one: str, other: str, offsets: Mapping[str, ClockOffset]) -> SkewWarning:
-    difference = offsets[other].offset_ms - offsets[one].offset_ms
-    return SkewWarning(
-        one, other, difference, max(offsets[one].rtt_ms, offsets[other].rtt_ms), False
-    )

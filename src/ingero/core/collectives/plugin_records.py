@@ -1,6 +1,5 @@
 """Records of the NCCL plugin as collectives, with GPU times converted to the host's clock."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,7 +94,7 @@ def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]
     who = columns.recorders[0]
     datatypes = [canonical_datatype(decode_text(raw)) for raw in records["datatype"].tolist()]
     known = {
-        name: _none_below_zero(getattr(columns, name))
+        name: [None if value < 0 else value for value in getattr(columns, name).tolist()]
         for name in ("seq", "peer", "gpu_duration_ns", "stream")
     }
     return [
@@ -122,10 +121,6 @@ def to_records(records: Records, columns: Collectives) -> list[CollectiveRecord]
     ]
 
 
-def _none_below_zero(column: NDArray[np.signedinteger]) -> list[int | None]:
-    return [None if value < 0 else value for value in column.tolist()]
-
-
 def _has(records: Records, flag: int) -> NDArray[np.bool_]:
     has: NDArray[np.bool_] = (records["flags"] & np.uint32(flag)) != 0
     return has
@@ -138,8 +133,5 @@ def _codes(names: NDArray[np.bytes_]) -> tuple[list[str], NDArray[np.int16]]:
 
 def _element_sizes(datatypes: NDArray[np.bytes_]) -> Ints:
     names, codes = _codes(datatypes)
-    return np.array(_sizes_of(names), np.int64)[codes]
-
-
-def _sizes_of(names: Iterable[str]) -> list[int]:
-    return [DATATYPE_BYTES.get(canonical_datatype(name), 0) for name in names] or [0]
+    sizes = [DATATYPE_BYTES.get(canonical_datatype(name), 0) for name in names]
+    return np.array(sizes or [0], np.int64)[codes]

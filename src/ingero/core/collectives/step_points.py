@@ -5,7 +5,7 @@ coincide. Where two ranks use different sizes, every second group of the smaller
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -77,7 +77,12 @@ class StepGroups:
                 self._open = NO_STEPS
 
     def _group(self, steps: StepTimes) -> StepTimes:
-        pending = _joined(self._open, steps)
+        pending = StepTimes(
+            *(
+                np.concatenate((getattr(self._open, column.name), getattr(steps, column.name)))
+                for column in fields(StepTimes)
+            )
+        )
         group = pending.step // self.size
         is_open = group == group[-1]
         if (pending.step[-1] + 1) % self.size == 0:
@@ -87,13 +92,6 @@ class StepGroups:
         whole = counts[which] == self.size
         self.incomplete += int((~whole).sum())
         return _means(done.take(whole), group[whole], self.size)
-
-
-def _joined(first: StepTimes, second: StepTimes) -> StepTimes:
-    names = ("step", "own_s", "idle_s", "span_s", "end_ns")
-    return StepTimes(
-        *(np.concatenate((getattr(first, name), getattr(second, name))) for name in names)
-    )
 
 
 def _means(steps: StepTimes, group: Ints, size: int) -> StepTimes:
