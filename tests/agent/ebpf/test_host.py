@@ -166,9 +166,8 @@ def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10
         rescan_s=1000.0,
         ring_bytes=(("critical_ring", 4096),),
     )
-    process.do(
-        "[rt.cudaDeviceSynchronize() for _ in range(5000)]"
-    )  # a flood elsewhere costs nothing here
+    # a flood elsewhere costs nothing here
+    process.do("[rt.cudaDeviceSynchronize() for _ in range(5000)]")
     process.do(
         "for _ in range(100):\n  pid = os.fork()\n  if not pid: os._exit(0)\n  os.waitpid(pid, 0)\n"
     )

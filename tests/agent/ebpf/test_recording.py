@@ -351,9 +351,8 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
         for _ in range(5):
             for process in (ranks[0], ranks[2]):
                 process.do("nccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
-            ranks[
-                1
-            ].do(  # asked after the others have answered: always the last, by a quarter of a second or more
+            # asked after the others have answered: always the last, by a quarter of a second or more
+            ranks[1].do(
                 "time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))"
             )
     finally:

@@ -339,9 +339,8 @@ def test_rings_of_dead_processes_are_removed_by_the_next_one(host, plugin):
             env=environment,
         )
         assert process.stdout.readline() == b"ready\n"
-        assert (
-            len(rings_of(process.pid)) == 1
-        )  # looked at while it lives: any other job may remove it afterwards
+        # looked at while it lives: any other job may remove it afterwards
+        assert len(rings_of(process.pid)) == 1
         process.communicate(b"\n")
         return process.pid
 

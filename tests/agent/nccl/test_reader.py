@@ -110,7 +110,7 @@ def test_a_truncated_ring_is_an_error_and_not_a_crash(ring):
     reader = RingReader(ring.path)
     ring.write()
     os.ftruncate(ring.fd, HEADER.itemsize + 10)
-    with pytest.raises(ForeignFile, match="cut short"):
+    with pytest.raises(ForeignFile, match="truncated"):
         reader.poll(0.0)
 
 
@@ -133,7 +133,7 @@ def test_a_ring_that_goes_backwards_is_an_error(ring):
         ("record_bytes", 96, ForeignFile, "sizes"),
         ("slots", 63, ForeignFile, "damaged"),
         ("slots", 1 << 30, ForeignFile, "damaged"),
-        ("slots", 128, ForeignFile, "cut short"),
+        ("slots", 128, ForeignFile, "truncated"),
     ],
 )
 def test_foreign_headers_are_refused_with_the_reason(ring, field, value, error, message):
@@ -183,9 +183,8 @@ def test_every_record_is_delivered_missed_or_torn_once(steps, slots):
                     ring.put(index, ring.fill(index), cut=64)
             elif step == "finish" and open_indices:
                 index = open_indices.pop(0)
-                ring.put(
-                    index, ring.fill(index)
-                )  # perhaps a lap too late, over somebody else's record
+                # perhaps a lap too late, over somebody else's record
+                ring.put(index, ring.fill(index))
             elif step == "poll":
                 delivered += counts(reader.poll(now_s))
             elif step == "wait":

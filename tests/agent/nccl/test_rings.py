@@ -77,9 +77,8 @@ def test_a_process_we_cannot_see_is_not_called_gone(tmp_path, monkeypatch):
 
 def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monkeypatch):
     model = make_ring(tmp_path, child.pid)
-    model.header["pid_namespace"] = (
-        1  # not ours: the number is looked for in every process's own namespace
-    )
+    # not ours: the number is looked for in every process's own namespace
+    model.header["pid_namespace"] = 1
     model.write_header()
     process = find_process(_header(model))
     assert process is not None
@@ -130,7 +129,7 @@ def test_a_ring_that_is_cut_while_read_is_dropped_with_a_reason(tmp_path, child)
     rings.poll(0.0)
     os.ftruncate(model.fd, 100)
     assert rings.poll(0.1) == []
-    assert "cut short" in rings.refused[model.path]
+    assert "truncated" in rings.refused[model.path]
 
 
 def test_kept_rings_are_read_but_not_removed(tmp_path):

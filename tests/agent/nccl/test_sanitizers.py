@@ -12,10 +12,11 @@ from tests.support.waiting import PATIENCE_S
 from ingero.agent.nccl.build import FOLDER, SOURCES
 
 COMPILER = shutil.which("gcc") or shutil.which("clang")
+# on some kernels the runtime finds room for its tables only in a fixed layout
 LAYOUTS = [
     [],
     ["setarch", "-R"],
-]  # on some kernels the runtime finds room for its tables only in a fixed layout
+]
 NO_ROOM = ("unexpected memory mapping", "errno: 12")
 SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "hung", "comms"],
              "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip

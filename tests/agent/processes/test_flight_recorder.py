@@ -61,9 +61,8 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_running_process_writes_its_dump_when_asked(
     job: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        flight_recorder, "SETTLED_POLLS", 10
-    )  # a crowded machine stops a writer for a while
+    # a crowded machine stops a writer for a while
+    monkeypatch.setattr(flight_recorder, "SETTLED_POLLS", 10)
     target = find_target(job.pid)
     assert target is not None and target.rank == 3
     for _ in range(2):  # a second dump replaces the first and is noticed too

@@ -247,9 +247,8 @@ async def test_a_span_per_episode_is_exported(
             confirmations=1,
         )
         await one.run(asyncio.Event())
-        (body,) = (
-            body for request, body in fleet.requests if request.path == "/v1/traces"
-        )  # shutdown ended it
+        # shutdown ended it
+        (body,) = (body for request, body in fleet.requests if request.path == "/v1/traces")
     (resource,) = decode_protobuf(TracesRequest, body).resource_spans
     (span,) = resource.scope_spans[0].spans
     said = {attribute.key: attribute.value.string_value for attribute in span.attributes}
@@ -342,9 +341,8 @@ def test_no_code_path_signals_or_reschedules_a_workload_f013() -> None:
     modules = [
         *(SOURCE / "core").rglob("*.py"),
         *(SOURCE / "agent" / "push").glob("*.py"),
-        *(
-            path for path in (SOURCE / "agent" / "host").glob("*.py") if path.name != "child.py"
-        ),  # ends its own child
+        # ends its own child
+        *(path for path in (SOURCE / "agent" / "host").glob("*.py") if path.name != "child.py"),
         SOURCE / "transport" / "uds.py",
         SOURCE / "sink.py",
         SOURCE / "cli" / "commands" / "node" / "fleet_push.py",

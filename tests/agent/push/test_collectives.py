@@ -79,10 +79,10 @@ def test_each_rank_is_a_resource_with_its_own_time_and_its_collectives() -> None
         names.WORLD_SIZE: 8, names.PROVIDER: "p",
     }  # fmt: skip
     assert [
-        (each.step, each.own_ms, each.idle_ms, each.span_ms) for each in measured[2].own_times
-    ] == [
-        (step, 240.0, 238.0, 250.0) for step in (31, 32, 33)
-    ]  # the step under way when the pattern was seen is left out
+        (each.step, each.own_ms, each.idle_ms, each.span_ms)
+        for each in measured[2].own_times
+        # the step under way when the pattern was seen is left out
+    ] == [(step, 240.0, 238.0, 250.0) for step in (31, 32, 33)]
     assert measured[2].collectives == tuple(record(seq) for seq in range(60, 68))
     assert measured[3].own_times == ()
     assert node.live.counters.records == {"nccl-plugin": 76}
@@ -271,9 +271,8 @@ def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> 
     waits = [(500, 5000, 0), (1100, 1400, 0), (1500, 1600, 0), (2100, 3100, 0), (3200, 9000, 0)]
     found = end_by_waits([third, first, second], [replace(third, start_ns=9500)], waits)
     assert found == [replace(first, end_ns=1400), second, replace(third, end_ns=9000)]
-    still_waiting = end_by_waits(
-        [third], [replace(third, start_ns=8000)], waits
-    )  # when the next one came
+    # when the next one came
+    still_waiting = end_by_waits([third], [replace(third, start_ns=8000)], waits)
     assert still_waiting == [third]
     assert end_by_waits([first], [], [(1100, 1400, 5)])[0].barrier_wait_ns is None, (
         "it waited for another stream"

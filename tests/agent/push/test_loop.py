@@ -177,9 +177,8 @@ async def test_retry_after_replaces_the_next_pushes_and_ticks_go_on() -> None:
         assert len(fleet.requests) == 1
         assert loop.counters.skipped_pushes["backoff"] == 11
         assert loop.monitor.last is not None
-        assert (
-            loop.monitor.last.decision.mode is DetectionMode.FLEET
-        )  # the value is as fresh as Fleet wants it
+        # the value is as fresh as Fleet wants it
+        assert loop.monitor.last.decision.mode is DetectionMode.FLEET
         assert loop.monitor.is_reachable
 
 

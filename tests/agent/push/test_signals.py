@@ -205,11 +205,12 @@ def test_counters_add_every_bucket_once_bug_overcount(database: Path) -> None:
         (NOW_NS, 3, 1, 101, 3, 4_000_000, 0),
         (NOW_NS, 1, 7, 101, 3, 0, 700),
     )
+    # vector 79
     expected = (
         CgroupTotals(
             cgroup_hash="same", launches=75, stall_ns=4_000_000, memcpy_bytes={"unknown": 700}
         ),
-    )  # vector 79
+    )
     assert counters.read(NOW_NS + 9 * 10**9) == ()  # the bucket may still grow
     for later_s in (15, 16, 40, 60):
         assert counters.read(NOW_NS + later_s * 10**9) == expected

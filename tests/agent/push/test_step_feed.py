@@ -114,7 +114,7 @@ def test_what_names_no_rank_or_no_number_is_said_or_ignored(
         name_step(db, "warm-up", 1000 * step)
     clock.now_ns += 9000 * MS
     assert feed.poll() == []
-    assert feed.problem == "process 1 names steps, but not its rank: set RANK in its environment"
+    assert feed.problem == "process 1 names steps but has no rank: set RANK in its environment"
 
 
 def test_a_job_that_stops_naming_steps_is_measured_by_its_collectives_again(

@@ -214,9 +214,8 @@ def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_mu
 ) -> None:
     """Waits of processes nobody traces count as well: in windows of ten seconds, beside those of the job."""
     one = recorder(sink)
-    one.take(
-        traced(events("cudaStreamSync", 5, MS, at=LATER))
-    )  # it uses the GPU: its container is cgroup 77
+    # it uses the GPU: its container is cgroup 77
+    one.take(traced(events("cudaStreamSync", 5, MS, at=LATER)))
     waits = CountedRow(
         PID, 3, 1, 40, 40, 800 * MS, 30 * MS, np.array([0, 0, 0, 0, 40, 0]), FLOORS, True
     )

@@ -54,9 +54,8 @@ from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
-MAX_CONCURRENT_SQL = (
-    4  # more wait: slow questions must not take every thread, nor each its share of memory
-)
+# more wait: slow questions must not take every thread, nor each its share of memory
+MAX_CONCURRENT_SQL = 4
 MAX_CONCURRENT_READS = 4  # of the other endpoints, so that slow SQL does not keep them waiting
 DEFAULT_SNAPSHOT_SINCE = "60s"
 # the first that fits: a file that is no trace is our trouble, not the caller's
@@ -174,9 +173,8 @@ class NodeGuard:
         self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None
     ) -> None:
         self.app = app
-        self.node = "".join(c if c.isprintable() else "?" for c in node).encode(
-            "utf-8", "replace"
-        )  # one line
+        # one line
+        self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")
         self.token_digest = token_digest
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
 

@@ -79,9 +79,8 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         raise AuthError(
             f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
         )
-    bound = bind(
-        settings.address
-    )  # first: a name that nobody can listen on has no place in a certificate
+    # first: a name that nobody can listen on has no place in a certificate
+    bound = bind(settings.address)
     tls = None if settings.plaintext else _certificate(settings, host)
     context = server_context(tls) if tls else None
     names = [

@@ -1,7 +1,7 @@
-"""Where a C function finds its integer arguments on entry: System V x86-64 and AAPCS64.
+"""Locations of integer arguments at function entry: System V x86-64 and AAPCS64.
 
-A probe saves eight register words and four stack words (`frame.words` in probes/calls.h); a location is the index of
-the word plus the width, in one byte.
+A probe saves eight register words and four stack words (`frame.words` in probes/calls.h).
+A location is one byte: the index of the word, with flags for its presence and width.
 """
 
 from enum import Enum
@@ -14,7 +14,7 @@ _REGISTERS: Final = {"x86_64": 6, "aarch64": 8}
 
 
 class Arg(Enum):
-    """Types of arguments that the traced libraries use."""
+    """Argument types that occur in the traced libraries."""
 
     WORD = "q"  # pointer, handle, size_t
     INT = "i"  # int, unsigned, enum: the upper half of the register is undefined
@@ -23,7 +23,10 @@ class Arg(Enum):
 
 
 def locate(signature: str, machine: str) -> list[int]:
-    """One location byte per argument; 0 for those the probe cannot see. The id's location holds its address."""
+    """Return one location byte per argument, 0 for those the probe cannot see.
+
+    The location of a unique id holds its address.
+    """
     registers = _REGISTERS[machine]
     used, stack = 0, 0
     locations: list[int] = []
@@ -38,7 +41,7 @@ def locate(signature: str, machine: str) -> list[int]:
         locations.append(_encode(kind, FIRST_STACK_WORD + stack) if stack < STACK_WORDS else 0)
         stack += words
         if machine == "aarch64":
-            used = registers  # once an argument went to the stack, later ones follow it there
+            used = registers  # after one argument on the stack, all later ones are there too
         # x86-64 may still fill the remaining registers with later, smaller arguments
     return locations
 
@@ -48,5 +51,5 @@ def _encode(kind: Arg, word: int) -> int:
 
 
 def reads_stack(locations: list[int], picked: list[int]) -> bool:
-    """Whether any of the picked arguments lies on the stack."""
+    """Return whether any of the picked arguments is on the stack."""
     return any(locations[index] & 15 >= FIRST_STACK_WORD for index in picked if locations[index])

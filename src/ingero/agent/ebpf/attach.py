@@ -1,4 +1,4 @@
-"""Probes of one process: slots first, then links; every change of mode goes through here."""
+"""Probes of one process: slots are taken first, then links; every mode change happens here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Sites = Mapping[int, tuple[Site, ...]]  # by function number
 
 
 class ProbeMode(Enum):
-    """How a function is watched at this moment."""
+    """How a function is probed at this moment."""
 
     FULL = "full"
     ENTRY = "entry"
@@ -28,18 +28,26 @@ class ProbeMode(Enum):
 
 
 class SiteCache:
-    """Where the probed functions are in each library file. Only while it is that very file: a group remembered from
-    another one would be in the middle of an instruction, and kill the process."""
+    """File offsets of the probed functions in each library file.
+
+    An entry is used only for the very same file: an offset from another file would be in the middle
+    of an instruction and kill the process.
+    """
 
     def __init__(self) -> None:
         self._known: dict[tuple[FileId, Library], Sites] = {}
 
     def sites(self, pid: int, library: MappedLibrary) -> Sites:
-        """Raises Unavailable when the mapped file cannot be opened any more, and OSError when it goes meanwhile."""
+        """Return the probe sites of a mapped library.
+
+        Raises Unavailable when the mapped file can no longer be opened, and OSError when it
+        disappears while it is read.
+        """
         path = openable(pid, library)
         if path is None:
             raise Unavailable(
-                f"{library.path} of process {pid} is gone or replaced, and the mapped file is closed to us"
+                f"{library.path} of process {pid} was deleted or replaced, and its "
+                "mapped file cannot be opened"
             )
         key = identify(path), library.library
         if key not in self._known:
@@ -50,7 +58,7 @@ class SiteCache:
 
 
 def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
-    """Probe groups of all functions of one library, each address once."""
+    """Find the probe sites of all functions of one library, each address once."""
     elf = ElfFile(path)
     try:
         if elf.machine != machine:
@@ -84,7 +92,7 @@ def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
 
 @dataclass(frozen=True, slots=True)
 class CallPrograms:
-    """The programs that watch function calls, in the style this kernel takes."""
+    """The BPF programs for function calls, in the style this kernel supports."""
 
     style: ProbeStyle
     session: int | None
@@ -92,7 +100,7 @@ class CallPrograms:
     on_return: int | None
 
     def attach(self, path: str, probes: list[Probe], returns: list[Probe], pid: int) -> Link:
-        """Watch entries of `probes` and returns of `returns`, a part of them."""
+        """Probe the entries of `probes` and the returns of `returns`, which are a part of them."""
         if self.style is ProbeStyle.SESSION and self.session is not None:
             return attach_multi(self.session, path, probes, pid, self.style, on_return=False)
         if self.entry is None or self.on_return is None:
@@ -111,14 +119,14 @@ class CallPrograms:
                     made = attach_multi(program, path, wanted, pid, self.style, on_return=on_return)
                     link.descriptors += made.descriptors
         except BaseException:
-            link.close()  # half a pair would trap for nothing until we end
+            link.close()  # half a pair would cost traps until the agent ends
             raise
         return link
 
 
 @dataclass(slots=True)
 class _ProbeGroup:
-    """Probes that attach and detach together: one file and either one hot function or all others."""
+    """Probes of one file that attach and detach together: one hot function, or all others."""
 
     path: str
     probes: list[tuple[int, Probe]]
@@ -127,7 +135,7 @@ class _ProbeGroup:
     link: Link | None = None
 
     def attach(self, programs: CallPrograms, pid: int) -> None:
-        """Bring the link in line with what is wanted; the old one goes first, so that nothing counts twice."""
+        """Attach what is wanted; the old link is closed first, so that no call counts twice."""
         if self.link is not None:
             self.link.close()
             self.link = None
@@ -139,22 +147,22 @@ class _ProbeGroup:
 
 @dataclass(slots=True)
 class ProcessProbes:
-    """What we watch in one process; `started` tells it from a later one with the same number."""
+    """The probes of one process; `started` distinguishes it from a later one with the same pid."""
 
     pid: int
     started: int
     entry_only: bool = False
-    retired: set[int] = field(
-        default_factory=set
-    )  # functions another layer took over; their counts stay
+    # functions now probed in another layer; their counts stay
+    retired: set[int] = field(default_factory=set)
     slots: dict[int, int] = field(default_factory=dict)
-    unwatched: set[int] = field(default_factory=set)  # functions there was no slot for
+    unwatched: set[int] = field(default_factory=set)  # functions for which no slot was free
     files: dict[tuple[str, int], str] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    first_bytes: dict[int, bytes] = field(
-        default_factory=dict
-    )  # of each function: they decide what a probe costs
-    rescan_at_s: float = 0.0  # all its libraries are known: a look at its mappings can wait
+    # first bytes of each function: they decide what a probe costs
+    first_bytes: dict[int, bytes] = field(default_factory=dict)
+    rescan_at_s: float = (
+        0.0  # all its libraries are attached: its mappings are read again only then
+    )
     first_host_slot: int = 0
     host_slots: int = 0
     _groups: list[_ProbeGroup] = field(default_factory=list)
@@ -171,7 +179,7 @@ class ProcessProbes:
         self.files[library.key] = library.path
         path = openable(self.pid, library)
         if path is None:
-            raise Unavailable(f"{library.path} of process {self.pid} went away")
+            raise Unavailable(f"{library.path} of process {self.pid} is no longer there")
         groups = [_ProbeGroup(path, [])]
         for number, own_sites in sites.items():
             if number not in recordings:
@@ -180,13 +188,12 @@ class ProcessProbes:
             if slot is None:
                 self.unwatched.add(number)
                 self.failures["slots"] = (
-                    f"none is free for {len(self.unwatched)} functions: they are not watched"
+                    f"no slot is free for {len(self.unwatched)} functions: they are not traced"
                 )
                 continue
             self.slots[number] = slot
-            if (
-                self.entry_only
-            ):  # before the first call comes: a return that is watched for a moment may kill
+            # set before the first call: a return probe, even for a moment, may kill the process
+            if self.entry_only:
                 table.rows[slot]["mode"] = MODE_ENTRY
             self.first_bytes[number] = own_sites[0].first_bytes
             probes = [(number, Probe(site.offset, cookie_of(slot, number))) for site in own_sites]
@@ -203,8 +210,8 @@ class ProcessProbes:
     def set_mode(
         self, number: int, mode: ProbeMode, table: SlotTable, programs: CallPrograms
     ) -> None:
-        """Change how one function is watched, now."""
-        if mode is not ProbeMode.DETACHED:  # until the link is closed its calls go on as they were
+        """Change the probe mode of one function at once."""
+        if mode is not ProbeMode.DETACHED:  # until the link is closed, calls are counted as before
             table.rows[self.slots[number]]["mode"] = (
                 MODE_ENTRY if mode is ProbeMode.ENTRY else MODE_FULL
             )
@@ -225,7 +232,7 @@ class ProcessProbes:
                 group.attach(programs, self.pid)
 
     def watched(self) -> dict[int, bool]:
-        """Functions by number, and whether their probe is in group now."""
+        """Return by function number whether its probe is attached now."""
         return {
             number: number not in group.detached
             for group in self._groups
@@ -233,7 +240,7 @@ class ProcessProbes:
         }
 
     def detach(self, table: SlotTable) -> tuple[list[Link], list[int]]:
-        """Nothing is counted from now on. Returns the links to close, and the slots that they use until then."""
+        """Stop counting; return the links to close and the slots that these links still use."""
         host = range(self.first_host_slot, self.first_host_slot + self.host_slots)
         slots = [*self.slots.values(), *host]
         table.silence(slots)
@@ -243,7 +250,10 @@ class ProcessProbes:
 def choose_functions(
     known: set[int], layers: frozenset[str], *, both_launch_layers: bool
 ) -> set[int]:
-    """Functions worth a probe in one process: the driver sees every launch, so the runtime's are left out beside it."""
+    """Choose the functions to probe in one process.
+
+    The driver sees every launch, so launches of the runtime are left out where it is probed.
+    """
     wanted = {number for number in known if _layer(FUNCTIONS[number]) in layers}
     if both_launch_layers or all(FUNCTIONS[number].name != "cuLaunchKernel" for number in wanted):
         return wanted

@@ -1,4 +1,4 @@
-"""What a poll brings: columns of records in wall-clock time, ready to be counted, stored or sent."""
+"""The records of one poll as columns in wall-clock time, ready to be counted, stored or sent."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ from ingero.contract.collective import (
 from ingero.contract.events import OP_TEXT, Source
 
 _SIZES = np.array([DATATYPE_BYTES[name] for name in NCCL_DATATYPES], np.uint64)
-COLLECTIVE_OPS = frozenset(
-    {3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14}
-)  # of Source.NCCL: those that move data
+# operations of Source.NCCL that move data
+COLLECTIVE_OPS = frozenset({3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14})
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Records of one poll. `records` and `nccl` hold kernel (monotonic) times; the properties give wall-clock time.
+    """Records of one poll.
 
-    `stacks` holds the instruction addresses, newest first, of every stack number in this batch.
+    `records` and `nccl` hold kernel (monotonic) times; the properties give wall-clock time.
+    `stacks` holds the instruction addresses of every stack number, innermost first.
     """
 
     records: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT))
@@ -44,17 +44,17 @@ class EventBatch:
 
     @property
     def timestamp_ns(self) -> NDArray[np.int64]:
-        """When each call or event began, unix time."""
+        """Start of each call or event in Unix time."""
         return self._wall(self.records["start_ns"])
 
     @property
     def end_ns(self) -> NDArray[np.int64]:
-        """When it ended; equal to the beginning where only the entry was seen (`has_end` is False)."""
+        """End of each call; the same as its start where only the entry was probed."""
         return self._wall(self.records["end_ns"])
 
     @property
     def has_end(self) -> NDArray[np.bool_]:
-        """False where the governor left only the entry probe: the duration is unknown, not zero."""
+        """False where only the entry was probed: the duration is unknown, not zero."""
         ended: NDArray[np.bool_] = (self.records["flags"] & FLAG_NO_END) == 0
         return ended
 
@@ -76,7 +76,10 @@ class EventBatch:
 
     @property
     def gpu_id(self) -> NDArray[np.int32]:
-        """Device of the calling thread, -1 where it was never set while we watched; TCP state for Source.TCP."""
+        """Device of the calling thread, -1 where it was not set since tracing began.
+
+        For Source.TCP it is the TCP state.
+        """
         return self.records["gpu"]
 
     @property
@@ -101,7 +104,7 @@ class EventBatch:
 
     @property
     def stack(self) -> NDArray[np.int32]:
-        """Number of the stack, a key of `stacks`; negative where none was taken."""
+        """Key of the stack in `stacks`; negative where no stack was taken."""
         return self.records["stack"]
 
     @property
@@ -114,7 +117,10 @@ class EventBatch:
 
     @property
     def collective_bytes(self) -> NDArray[np.uint64]:
-        """Element count times element size, as given to the call (per rank for AllGather and ReduceScatter)."""
+        """Element count times element size, as passed to the call.
+
+        For AllGather and ReduceScatter that is the size per rank.
+        """
         known = (self.nccl["datatype"] >= 0) & (self.nccl["datatype"] < len(_SIZES))
         sizes = np.where(known, _SIZES[np.where(known, self.nccl["datatype"], 0)], np.uint64(0))
         return self.nccl["count"] * sizes
@@ -122,7 +128,10 @@ class EventBatch:
     def collectives(
         self, job: str | None = None, node: str | None = None
     ) -> Iterator[CollectiveRecord]:
-        """Collective and point-to-point operations as contract records; communicator life is in `nccl` only."""
+        """Return collective and point-to-point operations as contract records.
+
+        Creation and destruction of communicators are in `nccl` only.
+        """
         starts, ends, sizes = (
             self.collective_start_ns,
             self.collective_end_ns,

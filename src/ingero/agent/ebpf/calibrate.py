@@ -1,7 +1,8 @@
-"""What a probed call costs on this machine, measured on ourselves with the real programs.
+"""Measure what a probed call costs on this machine, in this process, with the real programs.
 
-A few bytes of machine code in an anonymous file are probed and called in a loop; first instructions that the kernel
-emulates (push, nop) and those it must single-step differ tenfold on some machines, so both are measured.
+A few bytes of machine code in an anonymous file are probed and called in a loop. The kernel
+emulates some first instructions (push, nop) and single-steps the others, which costs ten times as
+much on some machines, so both are measured.
 """
 
 import ctypes
@@ -26,18 +27,19 @@ _PUSH_AT, _SUB_AT, _LOOP_AT, _CODE_BYTES = 0, 32, 64, 4096
 _CODE: Final = {
     _PUSH_AT: bytes.fromhex("555dc3"),  # push rbp; pop rbp; ret
     _SUB_AT: bytes.fromhex("4883ec084883c408c3"),  # sub rsp,8; add rsp,8; ret
-    # rdi: function, rsi: how often.  push rbx; push r12; mov rbx,rsi; mov r12,rdi; again: call r12; dec rbx; jnz again
+    # rdi: function, rsi: number of calls. push rbx; push r12; mov rbx,rsi; mov r12,rdi;
+    # again: call r12; dec rbx; jnz again; pop r12; pop rbx; ret
     _LOOP_AT: bytes.fromhex("534154" "4889f3" "4989fc" "41ffd4" "48ffcb" "75f8" "415c5bc3"),
 }  # fmt: skip
 _ROUNDS: Final = 5
 _CALLS: Final = 1000
 _STEPPED_CALLS: Final = 200
-_QUIET_FUNCTION: Final = 0  # any number: nothing is recorded, arguments are not read
+_QUIET_FUNCTION: Final = 0  # any function number: nothing is recorded, arguments are not read
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeCost:
-    """Nanoseconds a probed call costs the caller; `measured` is False where the figures are assumed."""
+    """Nanoseconds a probe adds to a call; `measured` is False where the figures are assumed."""
 
     full_ns: float
     entry_ns: float
@@ -46,19 +48,21 @@ class ProbeCost:
     measured: bool
 
     def of(self, first_bytes: bytes) -> tuple[float, float]:
-        """(entry and return, entry only) for a function that starts with these bytes."""
+        """Return (entry and return, entry only) for a function that starts with these bytes."""
         if is_emulated(first_bytes):
             return self.full_ns, self.entry_ns
         return self.stepped_full_ns, self.stepped_entry_ns
 
 
-ASSUMED: Final = ProbeCost(
-    2000.0, 1000.0, 4000.0, 3000.0, measured=False
-)  # on the safe side of what was measured
+# higher than what was measured on real machines
+ASSUMED: Final = ProbeCost(2000.0, 1000.0, 4000.0, 3000.0, measured=False)
 
 
 def is_emulated(first_bytes: bytes) -> bool:
-    """Whether the kernel emulates this first instruction; aarch64 steps everything out of line at one price."""
+    """Return whether the kernel emulates this first instruction.
+
+    On aarch64 every instruction is stepped out of line at the same cost.
+    """
     if MACHINE != "x86_64":
         return True
     push = 0x50 <= first_bytes[0] <= 0x57 or (
@@ -68,7 +72,10 @@ def is_emulated(first_bytes: bytes) -> bool:
 
 
 def calibrate(programs: CallPrograms, table: SlotTable) -> ProbeCost:
-    """Measure, in about 30 ms; assumed figures where it cannot be done, or where it could kill us."""
+    """Measure for about 30 ms.
+
+    Assumed figures are returned where measuring is impossible or could kill this process.
+    """
     if MACHINE != "x86_64" or not returns_are_safe(os.getpid()):
         return ASSUMED
     try:
@@ -87,7 +94,7 @@ def _measure(programs: CallPrograms, table: SlotTable) -> ProbeCost:
         os.ftruncate(descriptor, _CODE_BYTES)
         for at, code in _CODE.items():
             os.pwrite(descriptor, code, at)
-        # not writable: the kernel puts probes into code only
+        # not writable: the kernel accepts probes only in code
         memory = mmap.mmap(
             descriptor, _CODE_BYTES, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
         )
@@ -112,7 +119,10 @@ def _measure(programs: CallPrograms, table: SlotTable) -> ProbeCost:
 
 
 def _time_per_call(loop: Callable[[int, int], object], function: int, calls: int) -> float:
-    """CPU nanoseconds per call, the fastest of a few rounds: others share the machine, probes do not get faster."""
+    """Return CPU nanoseconds per call, the fastest of several rounds.
+
+    Other processes can only make a round slower.
+    """
     fastest = float("inf")
     for _ in range(_ROUNDS):
         before = time.thread_time_ns()

@@ -1,4 +1,4 @@
-"""The functions that are probed: which library, which operation, which arguments mean what."""
+"""The probed functions: library, operation, and the meaning of their arguments."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -18,7 +18,7 @@ TABLE_SIZE: Final = 128
 
 
 class Kind(IntEnum):
-    """What the probe does beyond timing; numbers of probes/calls.h."""
+    """What a probe does besides timing; the numbers of probes/calls.h."""
 
     CALL = 0
     OUT = 1
@@ -39,13 +39,12 @@ class Kind(IntEnum):
 
 
 class Rate(StrEnum):
-    """How a function is used; decides what is recorded by default and what the governor may thin out."""
+    """How a function is used: decides what is recorded and what the governor may reduce."""
 
-    HOT = (
-        "hot"  # launches: thousands per second; histogram, slow, failed and sampled ones as records
-    )
-    CALL = "call"  # copies, waits, allocations: a record each
-    LIFE = "life"  # communicators, groups, device changes: never thinned out
+    # launches: thousands per second; counted, with slow, failed and sampled ones as records
+    HOT = "hot"
+    CALL = "call"  # copies, waits, allocations: one record each
+    LIFE = "life"  # communicators, groups, device changes: never reduced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +125,7 @@ def _driver(
 
 
 def _nccl(name: str, op: int, signature: str, kind: Kind, /, **at: int) -> Function:
-    """Picks by name, in the order of nccl.h."""
+    """Return an NCCL function; picks are given by name, in the order of nccl.h."""
     order = ("count", "datatype", "reduce", "peer", "comm", "stream", "rank", "nranks")
     return Function(
         symbols=(name,),
@@ -213,14 +212,18 @@ NCCL: Final = (
     _nccl("ncclCommUserRank", 0, "qq", Kind.COMM_RANK, comm=0, count=1),
     _nccl("ncclCommCount", 0, "qq", Kind.COMM_COUNT, comm=0, count=1),
 )
-FUNCTIONS: Final = (*RUNTIME, *DRIVER, *GRAPHS, *NCCL)  # the position is the number the probe knows
-LAUNCHES: Final = frozenset(
-    {"cudaLaunchKernel", "cudaLaunchKernelExC"}
-)  # runtime calls that end in the driver
+FUNCTIONS: Final = (
+    *RUNTIME,
+    *DRIVER,
+    *GRAPHS,
+    *NCCL,
+)  # the position is the function number in the probes
+# runtime calls that go through the driver
+LAUNCHES: Final = frozenset({"cudaLaunchKernel", "cudaLaunchKernelExC"})
 
 
 def encode_functions(machine: str, *, stacks: bool) -> bytes:
-    """The table as the probes read it, for one machine's calling convention."""
+    """Encode the table that the probes read, for the calling convention of one machine."""
     table = np.zeros(TABLE_SIZE, FUNC)
     for number, function in enumerate(FUNCTIONS):
         locations = locate(function.signature, machine)

@@ -1,4 +1,7 @@
-"""The governor: measures what probing costs each process and keeps it inside its budget. Decisions are core's."""
+"""The governor: measures what probing costs each process and keeps it within its budget.
+
+The decisions are made in core.
+"""
 
 import logging
 from collections import deque
@@ -23,7 +26,9 @@ FIRST_TICK_S: Final = 0.5
 _DUTY_PERIOD_S: Final = 2.0
 _LEAST_WINDOW_S: Final = 0.03
 _RETRY_OFF_S: Final = 30.0
-_WAIT_FLOOR_NS: Final = 32_768  # a CUDA call that takes longer waits for the GPU; shorter ones work
+_WAIT_FLOOR_NS: Final = (
+    32_768  # a longer CUDA call is waiting for the GPU; a shorter one is working
+)
 _WAIT_WEIGHTS: Final = np.array(
     [
         bucket_floor_ns(bucket) if bucket_floor_ns(bucket) >= _WAIT_FLOOR_NS else 0
@@ -38,7 +43,7 @@ SetMode = Callable[[int, int, ProbeMode], None]
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """One step of the governor, for people to see."""
+    """One step of the governor, as shown to users."""
 
     at_s: float
     pid: int
@@ -50,11 +55,11 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True)
 class ProcessCost:
-    """What probing costs one process now, as shares of a core, and how its functions are watched."""
+    """What probing costs one process now, as shares of a core, and how its functions are probed."""
 
     pid: int
     cost_share: float
-    charged_share: float  # beyond what waiting for the GPU absorbs; this is held below the budget
+    charged_share: float  # cost not hidden by waiting for the GPU; this is held below the budget
     waited_share: float
     budget_share: float
     watches: Mapping[str, Watch]
@@ -62,7 +67,7 @@ class ProcessCost:
 
 @dataclass(slots=True)
 class _Watched:
-    """One function: its present watch and what it takes to know its call rate while probes come and go."""
+    """One function: how it is probed, and what is needed to estimate its call rate."""
 
     watch: Watch = field(default_factory=Watch)
     attached: bool = True
@@ -82,9 +87,8 @@ class _Watched:
 class _Governed:
     process: ProcessProbes
     functions: dict[int, _Watched] = field(default_factory=dict)
-    part_time: set[int] = field(
-        default_factory=set
-    )  # functions in DUTY or OFF: their probes come and go
+    # functions in DUTY or OFF, whose probes are attached part of the time
+    part_time: set[int] = field(default_factory=set)
     waited_before: dict[Library, float] = field(default_factory=dict)
     last_s: float = 0.0
     next_s: float = 0.0
@@ -93,7 +97,7 @@ class _Governed:
 
 
 class Governor:
-    """Owner of all watches. `tick` on every poll; it acts when something is due."""
+    """Owner of all probe modes. `tick` is called on every poll and acts when something is due."""
 
     def __init__(self, policy: GovernorPolicy, costs: ProbeCost, set_mode: SetMode) -> None:
         self.policy = policy
@@ -106,14 +110,13 @@ class Governor:
     def tick(
         self, processes: Mapping[int, ProcessProbes], rows: NDArray[np.void], now_s: float
     ) -> None:
-        """Open and close duty windows, and once a second decide anew."""
+        """Attach and detach duty-cycled probes, and decide anew once a second."""
         for pid in self._governed.keys() - processes.keys():
             del self._governed[pid]
         for pid, process in processes.items():
             governed = self._governed.get(pid)
-            if (
-                governed is None or governed.process is not process
-            ):  # another program under the same number is new
+            # a new program under the same pid
+            if governed is None or governed.process is not process:
                 governed = _Governed(process, last_s=now_s, next_s=now_s + FIRST_TICK_S)
                 self._governed[pid] = governed
             self._run_duty_cycles(governed, now_s)
@@ -122,8 +125,8 @@ class Governor:
                 governed.next_s = now_s + TICK_S
 
     def report(self) -> list[ProcessCost]:
-        """The latest figures of every process."""
-        governed = list(self._governed.values())  # at once: a scrape asks from a thread of its own
+        """Return the latest cost of every process."""
+        governed = list(self._governed.values())  # copied at once: a scrape runs in its own thread
         return [one.cost for one in governed if one.cost is not None]
 
     def _run_duty_cycles(self, governed: _Governed, now_s: float) -> None:
@@ -133,7 +136,7 @@ class Governor:
             watched = governed.functions[number]
             if now_s < watched.next_phase_s:
                 continue
-            if watched.watch.step is Step.OFF:  # look again: the job may have changed
+            if watched.watch.step is Step.OFF:  # try again: the job may have changed
                 self._take_step(governed, number, Watch(Step.DUTY, self.policy.least_duty), now_s)
             watched.settle(now_s)
             watched.attached = not watched.attached
@@ -165,7 +168,7 @@ class Governor:
         process = governed.process
         calls = int(rows[process.slots[number]]["calls"])
         watched = governed.functions.get(number)
-        if watched is None:  # first sight: its library came after the last decision
+        if watched is None:  # first time: its library was loaded after the last decision
             watched = governed.functions[number] = _Watched(since_s=governed.last_s)
         watched.settle(now_s)
         if watched.on_s >= _LEAST_WINDOW_S / 2:
@@ -177,7 +180,10 @@ class Governor:
         return Load(function.name, watched.calls_per_s, full_ns, entry_ns, watched.watch, keep)
 
     def _waited_share(self, governed: _Governed, rows: NDArray[np.void], span_s: float) -> float:
-        """Share of the time in CUDA calls long enough to be waiting; one layer only, as one calls the other."""
+        """Return the share of time spent in CUDA calls that are long enough to be waits.
+
+        The larger of the two layers counts, because one calls the other.
+        """
         shares = [0.0]
         for library in (Library.CUDART, Library.CUDA):
             slots = [
@@ -198,9 +204,8 @@ class Governor:
         self._take_step(governed, number, watch, now_s)
         watched.settle(now_s)
         if watch.step is Step.DUTY:
-            if (
-                before.step is not Step.DUTY
-            ):  # start with the pause: the budget is already overdrawn
+            # start detached: the budget is already exceeded
+            if before.step is not Step.DUTY:
                 watched.attached, watched.next_phase_s = (
                     False,
                     now_s + _DUTY_PERIOD_S * (1 - watch.duty),
@@ -243,11 +248,11 @@ def _governable(process: ProcessProbes) -> Iterable[int]:
 
 
 def describe_watch(watch: Watch, budget_share: float) -> str:
-    """A sentence for people: how a function is watched and why not in full."""
+    """Describe how a function is probed, and why not in full."""
     how = {
         Step.FULL: "every call counted and timed",
         Step.ENTRY: "counted, not timed",
-        Step.DUTY: f"watched {watch.duty:.0%} of the time",
-        Step.OFF: "not watched",
+        Step.DUTY: f"probed {watch.duty:.0%} of the time",
+        Step.OFF: "not probed",
     }[watch.step]
     return f"{how}: more would cost the process over {budget_share:.1%} of a core"

@@ -1,4 +1,4 @@
-"""Kernel features: tracepoints with the structure fields they need, resolved from the running kernel's BTF."""
+"""Kernel features: tracepoints and the structure fields they need, resolved from BTF."""
 
 import mmap
 import struct
@@ -8,7 +8,7 @@ from typing import Final
 from ingero.agent.ebpf.loader.btf import PTR, STRUCT, Btf
 
 _TASK: Final = (("off_pid", "task_struct", "pid"), ("off_tgid", "task_struct", "tgid"))
-_OPTIONAL: Final = (  # without these a record has no cgroup, everything else stays
+_OPTIONAL: Final = (  # without these, records only lack their cgroup
     ("off_cgroups", "task_struct", "cgroups"),
     ("off_dfl_cgrp", "css_set", "dfl_cgrp"),
     ("off_kn", "cgroup", "kn"),
@@ -19,7 +19,7 @@ _OPTIONAL: Final = (  # without these a record has no cgroup, everything else st
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One thing the kernel tells us: tracepoints with the least number of arguments, and the fields programs read."""
+    """One kernel feature: its tracepoints with their minimum number of arguments, and fields."""
 
     name: str
     costs_without: str
@@ -30,7 +30,7 @@ class Feature:
 FEATURES: Final = (
     Feature(
         "scheduler",
-        "no off-CPU time: CPU contention cannot be told from other causes",
+        "no off-CPU time: CPU contention cannot be distinguished from other causes",
         (("sched_switch", 3), ("sched_wakeup", 1)),
         (*_TASK, ("off_comm", "task_struct", "comm")),
     ),
@@ -44,7 +44,7 @@ FEATURES: Final = (
     Feature("oom", "out-of-memory kills are not seen", (("mark_victim", 1),), _TASK),
     Feature(
         "block",
-        "no block I/O: a slow disk cannot be told from other causes",
+        "no block I/O: a slow disk cannot be distinguished from other causes",
         (("block_rq_insert", 1), ("block_rq_issue", 1), ("block_rq_complete", 3)),
         (
             ("off_rq_len", "request", "__data_len"),
@@ -71,7 +71,7 @@ FEATURES: Final = (
 def resolve_features(
     btf: Btf | None, wanted: frozenset[str]
 ) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Constants for the probes, and for every wanted feature that cannot work the reason."""
+    """Return the constants of the probes, and the reason for each feature that is missing."""
     constants: dict[str, bytes] = {"page_bytes": struct.pack("<I", mmap.PAGESIZE)}
     missing: dict[str, str] = {}
     for feature in FEATURES:
@@ -98,7 +98,10 @@ def resolve_features(
 
 
 def _missing(btf: Btf, feature: Feature, constants: dict[str, bytes]) -> str | None:
-    """Resolve a feature's fields into `constants`; the reason when one is not there."""
+    """Resolve the fields of a feature into `constants`.
+
+    Return the reason when a field or tracepoint is missing.
+    """
     for tracepoint, least in feature.tracepoints:
         parameters = btf.parameters(tracepoint)
         if parameters is None:
@@ -119,7 +122,7 @@ def _offset(btf: Btf, owner: str, field: str) -> int | None:
 
 
 def _signatures(btf: Btf, constants: dict[str, bytes]) -> None:
-    """Tracepoints whose arguments changed over the years."""
+    """Set the constants for tracepoints whose arguments differ between kernel versions."""
     switch, victim, issue = (
         btf.parameters(name) for name in ("sched_switch", "mark_victim", "block_rq_issue")
     )
@@ -132,12 +135,13 @@ def _signatures(btf: Btf, constants: dict[str, bytes]) -> None:
 
 
 def _older_state(btf: Btf, constants: dict[str, bytes], missing: dict[str, str]) -> None:
-    """Before 5.18 the tracepoint does not say why the thread left; the task does."""
+    """Find the task state: before 5.18 the tracepoint does not carry it."""
     offset = _offset(btf, "task_struct", "__state")
     offset = _offset(btf, "task_struct", "state") if offset is None else offset
     if offset is None:
         missing["scheduler"] = (
-            "the kernel has no field task_struct.__state: preemption cannot be told from sleep"
+            "the kernel has no field task_struct.__state: "
+            "preemption cannot be distinguished from sleep"
         )
     else:
         constants["off_state"] = struct.pack("<I", offset)

@@ -1,4 +1,7 @@
-"""The structs of probes/state.h and nccl.h as numpy types; a test compares them with the object's own BTF."""
+"""The structs of probes/state.h and nccl.h as numpy types.
+
+A test compares them with the BTF of the objects.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -92,12 +95,15 @@ class CgroupWait:
 
 
 def cookie_of(slot: int, function: int) -> int:
-    """The number a probe gets to see at each hit: where to count, and which function it is."""
+    """Return the cookie of a probe: the slot to count in and the function number."""
     return slot << 16 | function
 
 
 def bucket_floor_ns(bucket: int) -> int:
-    """Smallest duration that falls into a bucket: four buckets per octave, the first one starts at zero."""
+    """Return the smallest duration that falls into a bucket.
+
+    There are four buckets per octave; the first one starts at zero.
+    """
     if bucket == 0:
         return 0
     octave, quarter = divmod(bucket, 4)

@@ -1,4 +1,4 @@
-"""Loaded probes: object, programs, rings, slots and kernel tracepoints, with what is on, what is off and why."""
+"""Loaded probes: object, programs, rings, slots and tracepoints, and the state of each layer."""
 
 import contextlib
 import resource
@@ -34,8 +34,11 @@ _OBJECTS: Final = Path(__file__).parent / "probes"
 
 
 def allow_descriptors() -> None:
-    """Take as many as we may have: every process under trace holds several, on older kernels two per function, and
-    a shell allows 1024."""
+    """Raise the limit on open files as far as allowed.
+
+    Every traced process needs several descriptors, on older kernels two per function, and a shell
+    allows 1024.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -52,7 +55,7 @@ class Capability:
 
 
 class LoadedProbes:
-    """Everything that lives in the kernel for us but the links of single processes; `close` takes it out again."""
+    """Everything in the kernel except the links of single processes; `close` removes it."""
 
     def __init__(self, policy: TracePolicy, path: Path | None = None) -> None:
         path = path or _OBJECTS / f"trace.{MACHINE}.o"
@@ -72,10 +75,10 @@ class LoadedProbes:
             self.close()
             raise
         finally:
-            kernel_btf.cache_clear()  # 30 MB that nobody needs after loading
+            kernel_btf.cache_clear()  # 30 MB that are not needed after loading
 
     def _open(self, policy: TracePolicy, missing: Mapping[str, str]) -> None:
-        """Everything beyond the maps; each part is closed again when a later one is refused."""
+        """Open everything after the maps; what was opened is closed again if a later part fails."""
         self.maps = self._object.maps
         self.table = SlotTable(self.maps["slots"])
         self._opened.callback(self.table.close)
@@ -142,5 +145,5 @@ class LoadedProbes:
         )
 
     def close(self) -> None:
-        """Links first, maps last."""
+        """Close links first and maps last."""
         self._opened.close()

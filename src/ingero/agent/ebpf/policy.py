@@ -1,4 +1,4 @@
-"""What to trace and what to record: the one argument of `Tracer`."""
+"""What to trace and what to record: the argument of `Tracer`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,19 @@ _MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePolicy:
-    """Defaults are the agent's: every call is counted and timed, records for what is slow, failed, rare or sampled."""
+    """What to trace and what to record; the defaults are those of the agent.
+
+    Every call is counted and timed; slow, failed, rare and sampled calls become records.
+    """
 
     pids: tuple[int, ...] | None = None  # None: every process that maps CUDA or NCCL
     uid: int | None = None  # only processes of this user
     follow_children: bool = True
     layers: frozenset[str] = CALL_LAYERS | HOST_LAYERS
     record_everything: bool = False
-    both_launch_layers: bool = False  # launches in libcudart beside those in libcuda
+    both_launch_layers: bool = False  # probe launches in libcudart as well as in libcuda
     stacks: bool = True
-    slow_call_ns: int = 1 * _MS  # slower calls carry a stack
+    slow_call_ns: int = 1 * _MS  # slower calls are recorded with their stack
     slow_launch_ns: int = 1 * _MS
     launch_sample_every: int = 100
     slow_runqueue_ns: int = 1 * _MS
@@ -37,7 +40,7 @@ class TracePolicy:
     ring_bytes: tuple[tuple[str, int], ...] = ()
 
     def recording(self, number: int) -> Recording:
-        """What of one function becomes records."""
+        """Return which calls of one function become records."""
         function = FUNCTIONS[number]
         if function.kind in (Kind.SET_DEVICE, Kind.COMM_RANK, Kind.COMM_COUNT):
             return Recording()
@@ -46,7 +49,7 @@ class TracePolicy:
         return Recording(slow_ns=self.slow_launch_ns, sample_every=self.launch_sample_every)
 
     def host_recordings(self) -> Sequence[Recording]:
-        """In the order of layout.HOST_SLOTS."""
+        """Return which kernel events become records, in the order of layout.HOST_SLOTS."""
         if self.record_everything:
             return [Recording(slow_ns=0)] * 3 + [Recording(), Recording(slow_ns=0)]
         waits = (

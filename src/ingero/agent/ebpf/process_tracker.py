@@ -1,4 +1,4 @@
-"""Processes under trace: found, taken up, followed through fork and exec, dropped when they end."""
+"""Traced processes: found, followed through fork and exec, dropped when they end."""
 
 import os
 import struct
@@ -28,13 +28,15 @@ from ingero.contract.events import Source
 from ingero.errors import IngeroError, Unavailable
 
 _EXEC, _FORK = 5, 7
-_SETTLED_SCANS: Final = (
-    10  # until a process with all libraries is looked at again: it may map a second copy
-)
+# scans until the mappings of a process with all libraries are read again
+_SETTLED_SCANS: Final = 10
 
 
 class ProcessTracker:
-    """Owner of the processes under trace. `on_end` sees each one a last time while its counts are still there."""
+    """Owner of the traced processes.
+
+    `on_end` is called once for each process that ends, while its counts can still be read.
+    """
 
     def __init__(
         self, policy: TracePolicy, probes: LoadedProbes, on_end: Callable[[ProcessProbes], None]
@@ -46,13 +48,15 @@ class ProcessTracker:
         self._closer = LinkCloser()
         self._roots = set(policy.pids or ())
         self._next_scan_s = 0.0
-        self._pages: dict[
-            int, int | None
-        ] = {}  # what each process had mapped when it was last read
-        self._over_limit: set[int] = set()  # there were too many
+        # mapped pages of each process at the last read
+        self._pages: dict[int, int | None] = {}
+        self._over_limit: set[int] = set()  # refused because of the limit
 
     def scan(self, now_s: float) -> None:
-        """When it is time: find new processes and libraries, drop what ended. Races with ending ones are normal."""
+        """Find new processes and libraries and drop what ended, when a scan is due.
+
+        A process may end at any point of a scan.
+        """
         if now_s < self._next_scan_s:
             return
         for pid, process in list(self.processes.items()):
@@ -60,7 +64,7 @@ class ProcessTracker:
                 self._drop(pid)
                 self._roots.discard(pid)
         ended = {pid for pid in self._roots - self.processes.keys() if running_since(pid) is None}
-        self._roots -= ended  # numbers come again
+        self._roots -= ended  # pids are reused
         self._sweep_targets()
         self._probes.table.give_back(self._closer.freed())
         candidates = self._roots if self.policy.pids is not None else {*process_ids(), *self._roots}
@@ -68,7 +72,10 @@ class ProcessTracker:
         self._next_scan_s = time.monotonic() + self.policy.rescan_s
 
     def _rescan(self, pids: list[int], now_s: float) -> None:
-        """Reading what a process has mapped takes milliseconds, so only those are read that mapped something since."""
+        """Read the mappings of processes whose mapped size changed.
+
+        A read takes milliseconds, so unchanged processes are skipped.
+        """
         self._pages = {pid: self._pages.get(pid) for pid in pids}
         self._over_limit &= self._pages.keys()
         for pid in pids:
@@ -81,13 +88,16 @@ class ProcessTracker:
                 self._start_tracing(pid)
 
     def handle_forks_and_execs(self, critical: NDArray[np.void]) -> None:
-        """Forked children and new programs of traced processes; exits are noticed by the next scan."""
+        """Trace forked children and new programs of traced processes.
+
+        Exits are noticed by the next scan.
+        """
         for row in critical[critical["source"] == Source.HOST]:
             pid, op = int(row["pid"]), int(row["op"])
             if op == _FORK:
                 self._handle_fork(int(row["arg1"]))
             elif op == _EXEC and pid in self.processes:
-                self._drop(pid)  # another program: old links would go on counting into it
+                self._drop(pid)  # a new program: old links would count its calls too
                 self._roots.add(pid)
                 self._start_tracing(pid)
 
@@ -113,9 +123,8 @@ class ProcessTracker:
     def _handle_fork(self, pid: int) -> None:
         if self.policy.follow_children:
             self.add(pid)
-        if (
-            pid not in self.processes
-        ):  # not wanted, or gone before we came: the kernel took it up by itself
+        # not wanted or already gone, but the kernel added it by itself
+        if pid not in self.processes:
             self._roots.discard(pid)
             self._probes.maps["targets"].delete(struct.pack("<I", pid))
 
@@ -135,7 +144,7 @@ class ProcessTracker:
             )
             if process.entry_only:
                 process.failures["returns"] = (
-                    "a seccomp filter on this kernel could kill the process: entries only"
+                    "only entries are probed: on this kernel a seccomp filter could kill it"
                 )
             self._open_host(process)
         self._attach(process, libraries)
@@ -165,11 +174,11 @@ class ProcessTracker:
                 process.failures[fresh[index].path] = str(refused)
         try:
             self._detach_runtime_launches(process, chosen)
-        except Unavailable as refused:  # it ended a moment ago: the next scan drops it
+        except Unavailable as refused:  # the process has just ended: the next scan drops it
             process.failures["modes"] = str(refused)
 
     def _detach_runtime_launches(self, process: ProcessProbes, chosen: set[int]) -> None:
-        """Launches of the runtime give way to a driver library that came later."""
+        """Detach launches of the runtime where the driver library was loaded later."""
         for number in process.slots.keys() - chosen - process.retired:
             if FUNCTIONS[number].name in LAUNCHES:
                 process.set_mode(number, ProbeMode.DETACHED, self._probes.table, self._probes.calls)
@@ -190,7 +199,10 @@ class ProcessTracker:
             process.failures["kernel events"] = str(refused)
 
     def _sweep_targets(self) -> None:
-        """The kernel follows forks by itself; a child whose fork we never heard of must not stay when it is gone."""
+        """Delete targets that no longer run.
+
+        The kernel adds forked children by itself, and the record of a fork may have been lost.
+        """
         targets = self._probes.maps["targets"]
         for key in targets.keys():  # noqa: SIM118 - a kernel map, not a dict
             (pid,) = struct.unpack("<I", key)

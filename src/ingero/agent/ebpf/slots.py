@@ -1,6 +1,6 @@
 """Slots: one per traced function and process, in an array shared with the kernel.
 
-The probes count into them; the agent reads counts and writes modes and thresholds in place.
+The probes count in them; the agent reads the counts and writes modes and limits in place.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ NEVER_NS = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Which calls become records: all slower than `slow_ns`, every `sample_every`-th (0: none), all that fail.
+    """Which calls become records: slower than `slow_ns`, every `sample_every`-th (0: none), failed.
 
-    Slow and failed ones carry a stack where stacks are wanted.
+    Slow and failed ones carry a stack where stacks are enabled.
     """
 
     slow_ns: int = NEVER_NS
@@ -31,7 +31,7 @@ class Recording:
 
 
 class SlotTable:
-    """Owner of the array: hands slots out and takes them back. Slot 0 is never used."""
+    """Owner of the array, which allocates and frees slots. Slot 0 is never used."""
 
     def __init__(self, kernel_map: KernelMap) -> None:
         self._memory = kernel_map.map_memory()
@@ -41,14 +41,14 @@ class SlotTable:
         self.refused = 0
 
     def take(self, pid: int, recording: Recording) -> int | None:
-        """A fresh slot for one function of one process; None (counted) when all are in use."""
+        """Return a new slot for one function of one process; None (counted) when all are in use."""
         if not self._free:
             self.refused += 1
             return None
         return self._prepare(self._free.pop(), pid, recording)
 
     def take_run(self, pid: int, recordings: list[Recording]) -> int | None:
-        """Adjacent slots, for the kernel events of one process: the number of the first."""
+        """Take adjacent slots for the kernel events of one process; return the first."""
         free = sorted(self._free)
         need = len(recordings)
         for index in range(len(free) - need + 1):
@@ -66,21 +66,20 @@ class SlotTable:
         self.rows[slot] = np.zeros((), SLOT)
         self.rows[slot]["slow_ns"] = recording.slow_ns
         self.rows[slot]["sample_every"] = recording.sample_every
-        self.rows[slot]["tgid"] = pid  # last: from here on the probes may count
+        self.rows[slot]["tgid"] = pid  # written last: from here on the probes count
         return slot
 
     def silence(self, slots: list[int]) -> None:
-        """Probes touch them no more; the counts stay until others take them."""
+        """Stop counting in these slots; the counts stay until the slots are reused."""
         self.rows["tgid"][slots] = 0
 
     def give_back(self, slots: list[int]) -> None:
-        """Only after every link that uses them is closed."""
+        """Free slots; only after every link that uses them is closed."""
         self.silence(slots)
         self._free += slots
 
     def close(self) -> None:
         self.rows = np.empty(0, SLOT)
-        with contextlib.suppress(
-            BufferError
-        ):  # somebody still looks at a row: the memory goes with the last of them
+        # a row is still referenced: the memory is freed with the last reference
+        with contextlib.suppress(BufferError):
             self._memory.close()

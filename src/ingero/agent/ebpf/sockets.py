@@ -1,4 +1,4 @@
-"""Owners of TCP connections among traced processes: a retransmission itself only knows its ports."""
+"""Owners of TCP connections among traced processes: a retransmission carries only its ports."""
 
 import os
 from collections.abc import Iterable
@@ -17,14 +17,17 @@ Ports = int  # local << 16 | remote, as the probe writes it
 
 
 class SocketOwners:
-    """Ports of the sockets of traced processes, read again when a retransmission comes and the last look is old."""
+    """Ports of the sockets of traced processes.
+
+    They are read again when a retransmission arrives and the last read is old.
+    """
 
     def __init__(self) -> None:
         self._owners: dict[Ports, int] = {}
         self._read_at_s = -_MAX_AGE_S
 
     def fill(self, records: NDArray[np.void], pids: Iterable[int], now_s: float) -> None:
-        """Write the owner into TCP records, in place; those of strangers keep pid 0."""
+        """Write the owner into TCP records in place; connections of other processes keep pid 0."""
         tcp = np.flatnonzero(records["source"] == Source.TCP)
         if not len(tcp):
             return
@@ -37,12 +40,14 @@ class SocketOwners:
 
 
 def find_owners(pids: Iterable[int]) -> dict[Ports, int]:
-    """Processes by the port pairs of the TCP sockets they hold: the first of those that share one, since children
-    inherit what their parent opened. Processes that are gone or closed to us hold none."""
+    """Return processes by the port pairs of the TCP sockets they hold.
+
+    Where several processes share a socket, the first one counts, since children inherit what their
+    parent opened. Processes that ended or cannot be read have none.
+    """
     owners: dict[Ports, int] = {}
-    tables: dict[
-        str, list[tuple[str, Ports]]
-    ] = {}  # by network namespace: they are long, and most processes share one
+    # by network namespace: tables are long, and most processes share one
+    tables: dict[str, list[tuple[str, Ports]]] = {}
     for pid in pids:
         inodes = _socket_inodes(pid)
         if not inodes:
@@ -76,7 +81,7 @@ def _socket_inodes(pid: int) -> set[str]:
 
 
 def _connections(pid: int) -> list[tuple[str, Ports]]:
-    """(inode, ports) of every connection in the network namespace of a process."""
+    """Return (inode, ports) of every connection in the network namespace of a process."""
     found = []
     for table in ("tcp", "tcp6"):
         try:

@@ -1,4 +1,6 @@
-"""The tracer: loads the probes, follows processes, drains the rings. `poll` every 10 ms; everything else is a read.
+"""The tracer: loads the probes, tracks processes and drains the rings.
+
+Call `poll` every 10 ms; everything else only reads.
 
 tracer = Tracer(TracePolicy(pids=(4711,)))
 tracer.start()
@@ -34,18 +36,21 @@ from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
 _CLOCK_CHECK_S: Final = 5.0
-_MAX_STACKS: Final = (
-    4096  # then both sides start afresh: of the kernel's 16,384 places a new stack has only one
-)
+# then all are deleted here and in the kernel: by its hash a stack fits only one of the
+# 16,384 entries there
+_MAX_STACKS: Final = 4096
 _SUMMARY_S: Final = 1.0
-_GOVERN_AFTER_S: Final = 0.1  # calibration is not part of getting ready
+_GOVERN_AFTER_S: Final = 0.1  # calibration must not delay the start
 _PAGE_SUMMARY: Final = 20
 _MAX_ENDED: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramRow:
-    """Everything the kernel counted of one function or kernel event of one process since its probe was attached."""
+    """Everything the kernel counted of one function or kernel event of one process.
+
+    Counting starts when the probe is attached.
+    """
 
     pid: int
     source: int
@@ -61,7 +66,7 @@ class HistogramRow:
 
 @dataclass(slots=True)
 class _EndedCounts:
-    """What the programs that a pid ran before had counted."""
+    """What the earlier programs of a pid had counted."""
 
     rows: dict[str, HistogramRow] = field(default_factory=dict)  # by name
     until_s: float = 0.0
@@ -81,7 +86,10 @@ class Tracer:
         self._offset_ns = 0
 
     def start(self, path: Path | None = None) -> None:
-        """Load everything, take up all processes there are; raises Unavailable when nothing at all can be traced."""
+        """Load the probes and trace all present processes.
+
+        Raises Unavailable when nothing at all can be traced.
+        """
         self._probes = LoadedProbes(self.policy, path)
         self._tracker = ProcessTracker(self.policy, self._probes, self._keep_counts)
         self._stacks.clear()
@@ -96,12 +104,12 @@ class Tracer:
         self._govern_at_s = time.monotonic() + _GOVERN_AFTER_S
 
     def close(self) -> None:
-        """Remove every probe; records not yet polled are gone."""
+        """Remove every probe; records that were not polled are lost."""
         self._tracker.close()
         self._probes.close()
 
     def poll(self) -> EventBatch:
-        """Everything since the last poll."""
+        """Return everything recorded since the last poll."""
         now_s = time.monotonic()
         if now_s >= self._next_clock_s:
             self._check_clock()
@@ -129,19 +137,22 @@ class Tracer:
         self._governor.tick(self._tracker.processes, self._probes.table.rows, now_s)
 
     def costs(self) -> list[ProcessCost]:
-        """What probing costs each process and how its functions are watched; empty without a governor."""
+        """Return what probing costs each process; empty without a governor."""
         return self._governor.report() if self._governor else []
 
     def steps(self) -> list[StepChange]:
-        """The latest steps of the governor, oldest first."""
+        """Return the latest steps of the governor, oldest first."""
         return list(self._governor.changes) if self._governor else []
 
     def step_count(self) -> int:
-        """Steps the governor took so far."""
+        """Return how many steps the governor has taken."""
         return self._governor.steps_taken if self._governor else 0
 
     def _summarise_pages(self) -> NDArray[np.void]:
-        """Page allocations since the last summary, one record per process: single ones are counted in the kernel."""
+        """Return the page allocations since the last summary, one record per process.
+
+        Single allocations are only counted, in the kernel.
+        """
         rows = []
         for process in self._tracker.processes.values():
             if not process.host_slots:
@@ -162,7 +173,10 @@ class Tracer:
         return records
 
     def _check_clock(self) -> None:
-        """Kernel times are monotonic; the distance to wall time is measured again and again, because NTP moves it."""
+        """Measure the distance from kernel time to wall-clock time.
+
+        Kernel times are monotonic. The distance is measured repeatedly, because NTP changes it.
+        """
         before = time.monotonic_ns()
         wall = time.time_ns()
         self._offset_ns = wall - (before + time.monotonic_ns()) // 2
@@ -174,7 +188,9 @@ class Tracer:
             column = batch["stack"]
             taken = column[column >= 0]
             if len(taken):
-                numbers.update(taken.tolist())  # not np.unique: its first call imports for 0.1 s
+                numbers.update(
+                    taken.tolist()
+                )  # not np.unique: its first call takes 0.1 s for imports
         if not numbers:
             return {}
         stack_map = self._probes.maps["stacks"]
@@ -191,8 +207,10 @@ class Tracer:
         return found
 
     def histograms(self) -> list[HistogramRow]:
-        """Counts and durations of all functions and kernel events that were seen. Those of one pid only grow, through
-        exec too, until it is left out: 10 s after its process ended."""
+        """Return counts and durations of all functions and kernel events that occurred.
+
+        The counts of a pid only grow, also across exec, until 10 s after its process ended.
+        """
         now_s, living = time.monotonic(), self._tracker.processes
         self._ended = {
             pid: counts
@@ -203,7 +221,10 @@ class Tracer:
         return rows + [row for counts in self._ended.values() for row in counts.rows.values()]
 
     def _keep_counts(self, process: ProcessProbes) -> None:
-        """What a program counted stays readable: for a while after its end, or while its pid runs another one."""
+        """Keep the counts of a program that ended.
+
+        They stay readable for a while, or for as long as its pid runs another program.
+        """
         self._pages.pop(process.pid, None)
         counts = self._ended.setdefault(process.pid, _EndedCounts())
         counts.until_s = time.monotonic() + self.policy.keep_ended_s
@@ -247,7 +268,7 @@ class Tracer:
         )
 
     def neighbours(self) -> list[CgroupWait]:
-        """A sample of the waits for a CPU of processes that are not traced, by cgroup, cumulative."""
+        """Return sampled CPU waits of processes that are not traced, by cgroup, cumulative."""
         found = []
         for key in self._probes.maps["neighbours"].keys():  # noqa: SIM118 - a kernel map, not a dict
             raw = self._probes.maps["neighbours"].lookup(key)
@@ -263,7 +284,10 @@ class Tracer:
         return found
 
     def losses(self) -> dict[str, int]:
-        """Records and measurements the kernel could not keep, by ring or reason; `slots` and `processes`: too many."""
+        """Return records and measurements that were lost, by ring or reason.
+
+        `slots` and `processes` count what exceeded the limits.
+        """
         found = {}
         for index, name in enumerate(LOST):
             raw = self._probes.maps["lost"].lookup(struct.pack("<I", index))
@@ -273,10 +297,13 @@ class Tracer:
         return found
 
     def capabilities(self) -> list[Capability]:
-        """What is on, what is off and why; with libraries that could not be attached and functions thinned out."""
+        """Return which layers are on, and which are off and why.
+
+        Libraries that could not be attached and functions that are not fully probed are included.
+        """
         failures = [
             Capability(f"process {process.pid}: {what}", False, why)
-            for process in self.processes().values()  # copies: a scrape asks from a thread of its own
+            for process in self.processes().values()  # copies: a scrape runs in its own thread
             for what, why in list(process.failures.items())
         ]
         thinned = [
@@ -294,7 +321,7 @@ class Tracer:
         return dict(self._tracker.processes)
 
     def set_recording(self, pid: int, name: str, recording: Recording) -> None:
-        """Change which calls of a function become records; a process that is gone is no error."""
+        """Change which calls of a function become records; does nothing if the process ended."""
         process = self._tracker.processes.get(pid)
         slots = process.slots.items() if process else ()
         slot = next((slot for number, slot in slots if FUNCTIONS[number].name == name), None)
@@ -304,13 +331,13 @@ class Tracer:
         self._probes.table.rows[slot]["sample_every"] = recording.sample_every
 
     def set_mode(self, pid: int, number: int, mode: ProbeMode) -> None:
-        """Change how one function of one process is watched; a process that is gone is no error."""
+        """Change the probe mode of one function; does nothing if the process ended."""
         process = self._tracker.processes.get(pid)
         if process is not None and number in process.slots:
             mode = ProbeMode.ENTRY if process.entry_only and mode is ProbeMode.FULL else mode
             try:
                 process.set_mode(number, mode, self._probes.table, self._probes.calls)
-            except Unavailable as refused:  # it ended a moment ago: the next scan drops it
+            except Unavailable as refused:  # the process has just ended: the next scan drops it
                 process.failures[FUNCTIONS[number].name] = str(refused)
 
 
@@ -327,7 +354,7 @@ def _added(one: HistogramRow, other: HistogramRow) -> HistogramRow:
 
 
 def _joined(parts: list[NDArray[np.void]]) -> NDArray[np.void]:
-    """One array of records; joined as plain words, because numpy joins structures field by field."""
+    """Join record arrays as plain words, because numpy joins structures field by field."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([part.view(np.uint64) for part in parts]).view(EVENT)

@@ -1,4 +1,4 @@
-"""GPU memory and model: NVML where its library is there, nvidia-smi where only the tool is, else absent."""
+"""GPU memory, model and throttling, from NVML or else from nvidia-smi."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ _NAME_QUERY = ("--query-gpu=name", "--format=csv,noheader")
 
 @dataclass(frozen=True, slots=True)
 class GpuMemory:
-    """Summed over the visible GPUs, in any one unit."""
+    """Memory summed over the visible GPUs, in any unit."""
 
     used: int
     total: int
@@ -33,14 +33,14 @@ class GpuMemory:
 
 
 class Gpus:
-    """Asks NVML, else nvidia-smi; raises Unavailable with the reason when neither answers."""
+    """Reads NVML, else nvidia-smi; raises Unavailable with the reason when neither works."""
 
     def __init__(self) -> None:
         self._nvml = _start_nvml()
         self._smi = None if self._nvml else shutil.which("nvidia-smi")
 
     def memory(self) -> GpuMemory:
-        """Used and total memory now."""
+        """Return used and total memory."""
         if self._nvml is None:
             return parse_memory(self._ask(_MEMORY_QUERY))
         try:
@@ -52,7 +52,7 @@ class Gpus:
         return GpuMemory(sum(int(r.used) for r in readings), sum(int(r.total) for r in readings))
 
     def info(self) -> GpuInfo:
-        """Model of the first GPU, and how many there are."""
+        """Return the model of the first GPU and the number of GPUs."""
         if self._nvml is None:
             return parse_names(self._ask(_NAME_QUERY))
         try:
@@ -65,7 +65,10 @@ class Gpus:
         return GpuInfo(name.decode() if isinstance(name, bytes) else str(name), len(handles))
 
     def throttle(self) -> dict[str, int]:
-        """The throttle mask of each GPU by its UUID; GPUs that cannot say are left out. Raises Unavailable."""
+        """Return the throttle mask of each GPU by UUID. Raises Unavailable.
+
+        GPUs that do not support it are left out.
+        """
         if self._nvml is None:
             return parse_throttle(self._ask(_THROTTLE_QUERY, MAX_THROTTLE_BYTES))
         found: dict[str, int] = {}
@@ -92,7 +95,7 @@ class Gpus:
 
 
 def parse_memory(text: str) -> GpuMemory:
-    """`used, total` per line; one bad line makes the whole reading worthless. Raises Unavailable."""
+    """Parse lines of `used, total`; one bad line makes the reading invalid. Raises Unavailable."""
     used = total = 0
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",")]
@@ -109,7 +112,10 @@ def parse_memory(text: str) -> GpuMemory:
 
 
 def parse_throttle(text: str) -> dict[str, int]:
-    """`uuid, mask` per line, the mask hexadecimal or decimal; an unsupported one is left out. Raises Unavailable."""
+    """Parse lines of `uuid, mask`, the mask hexadecimal or decimal. Raises Unavailable.
+
+    GPUs that do not support it are left out.
+    """
     found: dict[str, int] = {}
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
@@ -131,7 +137,7 @@ def parse_throttle(text: str) -> dict[str, int]:
 
 
 def parse_names(text: str) -> GpuInfo:
-    """One GPU name per line. Raises Unavailable."""
+    """Parse one GPU name per line. Raises Unavailable."""
     names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
         raise Unavailable("nvidia-smi lists no GPU")
@@ -140,9 +146,9 @@ def parse_names(text: str) -> GpuInfo:
 
 def _start_nvml() -> Any:
     try:
-        import pynvml  # noqa: PLC0415 - looks for the driver library, which most machines lack
+        import pynvml  # noqa: PLC0415 - loads the driver library
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - whatever a half-installed driver raises, the answer is: no NVML
+    except Exception:  # noqa: BLE001 - a half-installed driver may raise anything
         return None
     return pynvml

@@ -1,4 +1,4 @@
-"""Who this node is: name, cgroup, cloud provider. Reads files only, asks no network."""
+"""Identity of this node: name, cgroup, cloud provider; read from files, not from the network."""
 
 import functools
 import hashlib
@@ -8,20 +8,22 @@ from pathlib import Path
 
 _CONTAINER_ID = re.compile(r"[0-9a-f]{64}")
 _PROVIDERS = (("amazon", "aws"), ("google", "gcp"))
-_AZURE_ASSET_TAG = (
-    "7783-7084-3265-9085-8269-3286-77"  # the same on every Azure machine, absent on plain Hyper-V
-)
+# the same on every Azure machine, absent on plain Hyper-V
+_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 PROC = Path("/proc")
 DMI = Path("/sys/class/dmi/id")
 
 
 def default_node() -> str:
-    """The host name."""
+    """Return the host name."""
     return socket.gethostname() or "localhost"
 
 
 def parse_cgroup_path(text: str) -> str:
-    """The path in a /proc/PID/cgroup file: the v2 line wins, else the longest v1 path; empty when there is none."""
+    """Return the path in a /proc/PID/cgroup file; empty when there is none.
+
+    The v2 line is preferred, else the longest v1 path.
+    """
     paths = []
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -35,12 +37,12 @@ def parse_cgroup_path(text: str) -> str:
 
 
 def hash_cgroup_path(path: str) -> str:
-    """Sixteen hex digits to join series by; not a secret. Empty for an empty path."""
+    """Return sixteen hex digits to join series by (not a secret); empty for an empty path."""
     return hashlib.sha256(path.encode()).hexdigest()[:16] if path else ""
 
 
 def cgroup_hash(pid: int | str = "self", proc: Path = PROC) -> str:
-    """The hash of a process's cgroup; empty when it is gone."""
+    """Return the hash of the cgroup of a process; empty when it is gone."""
     try:
         return hash_cgroup_path(
             parse_cgroup_path((proc / str(pid) / "cgroup").read_text(errors="replace"))
@@ -50,14 +52,14 @@ def cgroup_hash(pid: int | str = "self", proc: Path = PROC) -> str:
 
 
 def container_id(path: str) -> str:
-    """The last container id in a cgroup path; empty when there is none."""
+    """Return the last container id in a cgroup path; empty when there is none."""
     found = _CONTAINER_ID.findall(path)
     return found[-1] if found else ""
 
 
 @functools.cache
 def provider(dmi: Path = DMI) -> str | None:
-    """`aws`, `gcp` or `azure`, as the machine's firmware says; None elsewhere."""
+    """Return `aws`, `gcp` or `azure` as stated by the firmware; None elsewhere."""
     vendor = _read(dmi / "sys_vendor").lower()
     for word, name in _PROVIDERS:
         if word in vendor:

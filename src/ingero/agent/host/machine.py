@@ -1,4 +1,4 @@
-"""This machine: samples of its load every second, and what it is, for the session row."""
+"""This machine: load samples every second, and a description for the session row."""
 
 import os
 import platform
@@ -12,14 +12,14 @@ from ingero.errors import Unavailable
 
 
 class HostSampler:
-    """CPU, memory, swap and load; the first reading has no CPU share yet and is None."""
+    """CPU, memory, swap and load; the first reading is None, because it has no CPU share yet."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._before: CpuTimes | None = None
 
     def read(self, now_ns: int) -> SystemSample | None:
-        """The sample of this second; None when /proc cannot be read, or nothing can be compared yet."""
+        """Return a sample; None when /proc cannot be read, and at the first call."""
         try:
             now = read_cpu_times(self._proc)
             memory = read_meminfo(self._proc)
@@ -39,11 +39,12 @@ class HostSampler:
 
 
 def has_moved(before: SystemSample | None, now: SystemSample, deadband_pct: float) -> bool:
-    """Whether any number moved more than `deadband_pct` percent of its old value (at least of 1)."""
+    """Return whether any value changed by more than `deadband_pct` percent (of at least 1)."""
     if before is None:
         return True
     pairs = (
-        (before.cpu_pct, now.cpu_pct), (before.mem_pct, now.mem_pct), (before.mem_avail_mb, now.mem_avail_mb),
+        (before.cpu_pct, now.cpu_pct), (before.mem_pct, now.mem_pct),
+        (before.mem_avail_mb, now.mem_avail_mb),
         (before.swap_mb, now.swap_mb), (before.load_avg, now.load_avg),
     )  # fmt: skip
     return any(abs(new - old) > deadband_pct / 100 * max(abs(old), 1.0) for old, new in pairs)
@@ -51,7 +52,7 @@ def has_moved(before: SystemSample | None, now: SystemSample, deadband_pct: floa
 
 @dataclass(frozen=True, slots=True)
 class MachineInfo:
-    """What a session row says about the machine; unknown is empty."""
+    """What a session row records about the machine; unknown values are empty."""
 
     gpu_model: str
     gpu_driver: str
@@ -63,7 +64,7 @@ class MachineInfo:
 
 
 def read_machine(proc: Path = PROC) -> MachineInfo:
-    """Look once, at the start of a recording."""
+    """Read the machine once, at the start of a recording."""
     try:
         model = Gpus().info().label
     except Unavailable:
@@ -80,7 +81,7 @@ def read_machine(proc: Path = PROC) -> MachineInfo:
 
 
 def driver_version(proc: Path = PROC) -> str:
-    """Version of the NVIDIA kernel driver; empty without one."""
+    """Return the version of the NVIDIA kernel driver; empty without one."""
     words = _text(proc / "driver" / "nvidia" / "version").partition("\n")[0].split()
     return next((word for word in words if word[:1].isdigit() and "." in word), "")
 

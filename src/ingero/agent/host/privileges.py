@@ -1,4 +1,4 @@
-"""What this process may do: the capabilities that tracing needs, and what each missing one costs."""
+"""The capabilities that tracing needs, and what each missing one costs."""
 
 from pathlib import Path
 from typing import Final
@@ -10,14 +10,14 @@ CAPABILITIES: Final[dict[str, tuple[int, str]]] = {
     "CAP_PERFMON": (38, "no probe can be attached: nothing is traced"),
     "CAP_SYS_PTRACE": (
         19,
-        "libraries and environment of other people's processes cannot be read: they are not traced",
+        "processes of other users cannot be read: they are not traced",
     ),
 }
-_SYS_ADMIN: Final = 1 << 21  # what older kernels ask for instead of BPF and PERFMON
+_SYS_ADMIN: Final = 1 << 21  # required by older kernels instead of BPF and PERFMON
 
 
 def missing_capabilities(status: Path = STATUS) -> list[str]:
-    """Names of `CAPABILITIES` that are not effective."""
+    """Return the names of `CAPABILITIES` that are not effective."""
     effective = 0
     for line in status.read_text().splitlines():
         if line.startswith("CapEff:"):

@@ -10,14 +10,14 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Ticks since boot."""
+    """CPU ticks since boot."""
 
     busy: int
     total: int
 
 
 def read_cpu_times(proc: Path = PROC) -> CpuTimes:
-    """The first line of /proc/stat; idle and iowait are not busy. Raises Unavailable."""
+    """Read the first line of /proc/stat; idle and iowait are not busy. Raises Unavailable."""
     try:
         fields = (proc / "stat").read_text().split("\n", 1)[0].split()
         numbers = [int(field) for field in fields[1:9]]  # guest time is part of user time already
@@ -30,14 +30,14 @@ def read_cpu_times(proc: Path = PROC) -> CpuTimes:
 
 
 def cpu_availability(before: CpuTimes | None, now: CpuTimes) -> float:
-    """The share of CPU time that was not used since `before`; all of it before there was a `before`."""
+    """Return the share of CPU time not used since `before`; 1.0 without a `before`."""
     if before is None or now.total <= before.total:
         return 1.0
     return min(max(1.0 - (now.busy - before.busy) / (now.total - before.total), 0.0), 1.0)
 
 
 def read_meminfo(proc: Path = PROC) -> dict[str, int]:
-    """Fields of /proc/meminfo in KiB."""
+    """Return the fields of /proc/meminfo in KiB."""
     found = {}
     for line in (proc / "meminfo").read_text().splitlines():
         name, _, rest = line.partition(":")
@@ -48,7 +48,7 @@ def read_meminfo(proc: Path = PROC) -> dict[str, int]:
 
 
 def host_memory_headroom(proc: Path = PROC) -> float:
-    """MemAvailable as a share of MemTotal. Raises Unavailable."""
+    """Return MemAvailable as a share of MemTotal. Raises Unavailable."""
     try:
         found = read_meminfo(proc)
         total, available = found["MemTotal"], found["MemAvailable"]

@@ -1,16 +1,17 @@
-"""Where the local sockets of an agent lie: one rule for those who serve them and those who look for them."""
+"""Paths of the local sockets of an agent, for those who serve and those who connect."""
 
 import os
 from pathlib import Path
 
 from ingero.storage.caller import home
 
-SYSTEM = Path("/run/ingero")  # of root's agent
+SYSTEM = Path("/run/ingero")  # sockets of an agent that runs as root
 
 
 def own_socket(name: str) -> Path:
-    """Where we would serve it: under /run as root, else in our runtime directory, or at home where there is none.
+    """Return where this user serves a socket.
 
+    It is under /run for root, else in the runtime directory, or in the home folder without one.
     The runtime directory is found without its variable too: jobs and services often lack it.
     """
     if os.geteuid() == 0 and SYSTEM.parent.is_dir():
@@ -20,6 +21,6 @@ def own_socket(name: str) -> Path:
 
 
 def find_socket(name: str) -> Path:
-    """Where to look for one: that of root's agent where there is one, else our own."""
+    """Return the socket of an agent run by root where there is one, else our own."""
     system = SYSTEM / name
     return system if system.exists() else own_socket(name)

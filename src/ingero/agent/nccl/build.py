@@ -1,6 +1,6 @@
 """Builds the NCCL plugin for both architectures with the pinned compiler: `make probes`.
 
-Each library carries a digest of its sources, so that a test can tell a stale one.
+Each library carries a digest of its sources, so that a test notices a stale one.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ ARCHITECTURES = ("x86_64", "aarch64")
 SOURCES = ("operations.c", "profiler.c", "ring.c")
 HEADERS = ("interface.h", "plugin.h", "ring.h")
 DIGEST_MARK = b"ingero-source:"
-GLIBC = "2.17"  # the oldest any NCCL of interest runs on
+GLIBC = "2.17"  # the oldest glibc that a relevant NCCL runs on
 FLAGS = (
     *(
         "-std=c11",
@@ -26,13 +26,13 @@ FLAGS = (
         "-s",
     ),
     *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"),
-    # NCCL unloads its plugins with the last communicator, yet a late call must still find the code
+    # NCCL unloads plugins with the last communicator, but a late call must still find the code
     *("-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"),
 )
 
 
 def source_digest() -> str:
-    """SHA-256 over every source and the flags, 32 hex digits of it."""
+    """Return 32 hex digits of the SHA-256 of every source and the flags."""
     digest = hashlib.sha256("\0".join((GLIBC, *FLAGS)).encode())
     for name in (*SOURCES, *HEADERS):
         digest.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
@@ -40,7 +40,7 @@ def source_digest() -> str:
 
 
 def built_digest(library: Path) -> str:
-    """The digest inside a built library, empty when there is none."""
+    """Return the digest inside a built library, empty when there is none."""
     _, mark, rest = library.read_bytes().partition(DIGEST_MARK)
     return rest[:32].decode("ascii", "replace") if mark else ""
 
@@ -69,7 +69,7 @@ def build(architecture: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Build what ships."""
+    """Build the libraries that are shipped."""
     for architecture in ARCHITECTURES:
         target = build(architecture, FOLDER)
         sys.stdout.write(f"{target} {built_digest(target)}\n")

@@ -1,7 +1,8 @@
-"""Reads one ring of the NCCL plugin from outside, without touching it.
+"""Reads one ring of the NCCL plugin from outside, without changing it.
 
-The file is read with `pread`, never mapped: a ring that somebody truncates must not take the agent down. A record the
-writer is still busy with is waited for; one it left unfinished (kill -9 at the wrong moment) is counted as torn.
+The file is read with `pread` and never mapped: a truncated ring must not crash the agent. A record
+that is still being written is waited for; one that was left unfinished (kill -9 at the wrong
+moment) is counted as torn.
 """
 
 import os
@@ -32,14 +33,13 @@ from ingero.core.collectives.plugin_records import (
 )
 from ingero.errors import AuthError, ForeignFile
 
-UNFINISHED_TIMEOUT_S = (
-    1.0  # a writer finishes a record in well under a microsecond, unless it was stopped in between
-)
-CLOCK_WINDOW = 16  # batches the GPU clock is fitted over
+# a record takes well under a microsecond to write, unless the writer is stopped
+UNFINISHED_TIMEOUT_S = 1.0
+CLOCK_WINDOW = 16  # batches over which the GPU clock is fitted
 
 
 class RingReader:
-    """A cursor over one ring. `missed` were overwritten before they were read, `torn` never completed."""
+    """A cursor over one ring; `missed` counts overwritten records, `torn` unfinished ones."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,9 +47,8 @@ class RingReader:
         self.torn = 0
         self.read = 0
         self.clock: GpuClock | None = None
-        self._stall: tuple[int, int, float] | None = (
-            None  # first unfinished index, head then, since when
-        )
+        # first unfinished index, head at that time, and since when
+        self._stall: tuple[int, int, float] | None = None
         self._recent: deque[Records] = deque(maxlen=CLOCK_WINDOW)
         self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -58,7 +57,7 @@ class RingReader:
             self.header: RingHeader = decode_header(self._bytes(HEADER.itemsize, 0), str(path))
             if self.file.st_size < self.header.file_bytes:
                 raise ForeignFile(
-                    f"{path}: cut short at {self.file.st_size} of {self.header.file_bytes} bytes"
+                    f"{path}: truncated at {self.file.st_size} of {self.header.file_bytes} bytes"
                 )
             self._next = self.oldest = max(self.counters()["head"] - self.header.slots, 0)
         except BaseException:
@@ -66,19 +65,22 @@ class RingReader:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._fd)
 
     def counters(self) -> dict[str, int]:
-        """What the plugin counts itself."""
+        """Return the counters that the plugin keeps."""
         return decode_counters(self._bytes(HEADER.itemsize, 0))
 
     def comms(self) -> Records:
-        """The communicators of this process, with what each has enqueued and finished."""
+        """Return the communicators of the process, with what each has enqueued and finished."""
         return decode_comms(self._bytes(self.header.comms * COMM.itemsize, HEADER.itemsize))
 
     def poll(self, now_s: float, *, is_final: bool = False) -> Records:
-        """Records since the last poll, oldest first; with `is_final`, what is unfinished will stay so."""
+        """Return the records since the last poll, oldest first.
+
+        With `is_final`, unfinished records are not waited for.
+        """
         head = self.counters()["head"]
         if head < self._next:
             raise ForeignFile(f"{self.path}: the ring went backwards from {self._next} to {head}")
@@ -96,14 +98,14 @@ class RingReader:
         return records
 
     def collectives(self, records: Records, node: str | None) -> Collectives:
-        """The records as columns; the GPU's clock is related to the host's over recent records."""
+        """Return records as columns; GPU times are fitted to the host clock over recent records."""
         recorder = Recorder(self.header.job, node, self.header.global_rank)
         return to_collectives(records, recorder, self.clock or SAME_CLOCK)
 
     def _settle(
         self, whole: NDArray[np.bool_], first: int, head: int, now_s: float, *, is_final: bool
     ) -> int:
-        """Count the broken ones as missed or torn; returns how many records may be passed."""
+        """Count incomplete records as missed or torn; return how many records may be passed."""
         broken = first + np.flatnonzero(~whole)
         lapped = max(self.counters()["head"] - self.header.slots, 0)
         unfinished = broken[broken >= lapped]
@@ -116,7 +118,7 @@ class RingReader:
         return end - first
 
     def _abandoned_below(self, unfinished: NDArray[np.intp], head: int, now_s: float) -> int:
-        """Below this index nothing is waited for any longer."""
+        """Return the index below which unfinished records are given up."""
         if not len(unfinished):
             self._stall = None
             return 0
@@ -131,7 +133,7 @@ class RingReader:
             self._next = oldest
 
     def _copy(self, first: int, head: int) -> Records:
-        """Slots of these indices, in order; the ring may wrap once."""
+        """Return the slots of these indices in order; the ring may wrap once."""
         at, count = first % self.header.slots, head - first
         before_wrap = min(count, self.header.slots - at)
         parts = [self._slots(at, before_wrap), self._slots(0, count - before_wrap)]
@@ -144,7 +146,7 @@ class RingReader:
     def _bytes(self, size: int, offset: int) -> bytes:
         data = os.pread(self._fd, size, offset)
         if len(data) < size:
-            raise ForeignFile(f"{self.path}: cut short while it was read")
+            raise ForeignFile(f"{self.path}: truncated while it was read")
         return data
 
     def _update_clock(self, records: Records) -> None:
@@ -155,8 +157,9 @@ class RingReader:
 
 def _require_private(path: Path, file: os.stat_result) -> None:
     if not stat.S_ISREG(file.st_mode) or file.st_nlink > 1:
-        raise ForeignFile(f"{path}: not a plain file of its own")
+        raise ForeignFile(f"{path}: not a regular file with a single link")
     if file.st_mode & 0o077:
         raise AuthError(
-            f"{path}: others may read or write it (mode {stat.S_IMODE(file.st_mode):o}); not trusted"
+            f"{path}: not trusted, because others may read or write it "
+            f"(mode {stat.S_IMODE(file.st_mode):o})"
         )

@@ -1,4 +1,4 @@
-"""All rings of this machine: found, checked against their process, drained, removed when the process is gone."""
+"""All rings of this machine: found, checked, drained, and removed when their process ended."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from ingero.core.collectives.columns import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
-LIVENESS_INTERVAL_S = 0.05  # at processes: whether they still run
+LIVENESS_INTERVAL_S = 0.05  # between checks whether a process still runs
 MAX_RINGS = 1024
 MAX_REFUSED = 1024  # reasons kept
 RUN_FOLDERS = "ingero-run-*"  # made by `ingero run --keep-rings`
@@ -25,7 +25,7 @@ _NAME = re.compile(NAME_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A live process as the kernel shows it here."""
+    """A running process as seen from here."""
 
     pid: int
     uids: frozenset[int]
@@ -33,7 +33,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RingBatch:
-    """What one poll found in one ring."""
+    """What one poll read from one ring."""
 
     header: RingHeader
     pid: int | None
@@ -44,7 +44,7 @@ class RingBatch:
 
 @dataclass(slots=True)
 class RingCounts:
-    """Totals over all rings, gone ones included."""
+    """Totals over all rings, removed ones included."""
 
     records: int = 0
     missed: int = 0
@@ -60,7 +60,10 @@ class _Open:
     checked_s: float | None = None
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the process has ended; asked now and then, because each look costs as much as a poll."""
+        """Return whether the process has ended.
+
+        This is checked only now and then, because a check costs as much as a poll.
+        """
         if self.checked_s is not None and now_s - self.checked_s < LIVENESS_INTERVAL_S:
             return False
         self.checked_s = now_s
@@ -73,8 +76,10 @@ class _Open:
 
 
 class Rings:
-    """The rings under some folders; one owner polls it. Files that are not trusted are in `refused` with the reason,
-    for as long as they are there."""
+    """The rings in some folders; one owner polls it.
+
+    `refused` holds the files that are not trusted, with the reason, for as long as they exist.
+    """
 
     def __init__(
         self,
@@ -83,20 +88,26 @@ class Rings:
         *,
         remove_after_s: float = 0.0,
     ) -> None:
-        """A second reader of the same rings gives the first `remove_after_s` to read and remove those that ended."""
+        """Read the rings in `folders`, or those of all processes.
+
+        A second reader of the same rings gives the first one `remove_after_s` to read and remove
+        the rings of ended processes.
+        """
         self.counts = RingCounts()
         self.refused: dict[Path, str] = {}
         self._folders = folders
         self._node = node
         self._open: dict[tuple[int, int], _Open] = {}
-        self._finished: dict[
-            tuple[int, int], tuple[Path, float]
-        ] = {}  # drained rings, and when they may go
+        # drained rings, and when they may be removed
+        self._finished: dict[tuple[int, int], tuple[Path, float]] = {}
         self._remove_after_s = remove_after_s
         self._scanned_s: float | None = None
 
     def poll(self, now_s: float) -> list[RingBatch]:
-        """Everything new in all rings. Rings of ended processes are drained a last time and removed."""
+        """Return everything new in all rings.
+
+        Rings of ended processes are drained a last time and removed.
+        """
         if self._scanned_s is None or now_s - self._scanned_s >= SCAN_INTERVAL_S:
             self._scanned_s = now_s
             self._scan()
@@ -105,14 +116,14 @@ class Rings:
         return [batch for batch in batches if batch is not None]
 
     def pids(self) -> set[int]:
-        """Processes whose rings are open now, by their numbers here: inside a container they have others."""
+        """Return the processes with open rings, by their pids here, not those inside containers."""
         return {
             ring.process.pid if ring.process else ring.reader.header.pid
             for ring in self._open.values()
         }
 
     def close(self) -> None:
-        """Let go of all files; nothing is removed."""
+        """Close all files; nothing is removed."""
         for ring in self._open.values():
             ring.reader.close()
         self._open.clear()
@@ -122,7 +133,7 @@ class Rings:
         paths = list(ring_files(ring_folders() if self._folders is None else self._folders))
         self.refused = {path: self.refused[path] for path in paths if path in self.refused}
         for path in paths:
-            with suppress(OSError):  # gone between listing and opening
+            with suppress(OSError):  # removed between listing and opening
                 status = path.lstat()
                 key = (status.st_dev, status.st_ino)
                 present.add(key)
@@ -137,7 +148,7 @@ class Rings:
         try:
             reader = RingReader(path)
         except Unavailable:
-            _remove_abandoned(path)  # or look again at the next scan
+            _remove_abandoned(path)  # if still in use, it is opened by a later scan
             return
         except (ForeignFile, AuthError) as error:
             self._refuse(path, error)
@@ -148,7 +159,8 @@ class Rings:
             self._refuse(
                 path,
                 AuthError(
-                    f"{path}: belongs to user {reader.file.st_uid}, process {process.pid} does not"
+                    f"{path} belongs to user {reader.file.st_uid}, "
+                    f"but its process {process.pid} does not"
                 ),
             )
             return
@@ -159,7 +171,9 @@ class Rings:
             self.refused[path] = str(error)
 
     def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
-        is_over = ring.is_over(now_s)  # asked first: what is written until then is in the last poll
+        is_over = ring.is_over(
+            now_s
+        )  # checked first, so that the last poll has everything written before
         reader = ring.reader
         try:
             records = reader.poll(now_s, is_final=is_over)
@@ -188,7 +202,10 @@ class Rings:
         ring.seen = now
 
     def _finish(self, key: tuple[int, int], reader: RingReader, now_s: float) -> None:
-        """Close a drained ring; it is removed when it is time, and not read again where it must stay."""
+        """Close a drained ring.
+
+        It is removed when it is due, and not read again where it has to stay.
+        """
         self._finished[key] = (reader.path, now_s + self._remove_after_s)
         reader.close()
         del self._open[key]
@@ -197,21 +214,21 @@ class Rings:
     def _remove_finished(self, now_s: float) -> None:
         for key, (path, due_s) in self._finished.items():
             if due_s <= now_s and not path.parent.match(RUN_FOLDERS):
-                with suppress(OSError):  # already gone, or not ours to remove
+                with suppress(OSError):  # already removed, or not ours to remove
                     status = path.lstat()
                     if (status.st_dev, status.st_ino) == key:
                         path.unlink()
 
 
 def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:
-    """Files that are named like rings."""
+    """Yield the files that are named like rings."""
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
             yield from sorted(Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))
 
 
 def ring_folders() -> tuple[Path, ...]:
-    """Shared-memory folders of this machine: our own and, where we may look, those of containers."""
+    """Return the shared-memory folders of this machine and, where readable, of containers."""
     found: dict[tuple[int, int], Path] = {}
     for folder in (Path(RING_FOLDER), *_container_folders()):
         with suppress(OSError):
@@ -233,7 +250,7 @@ def _container_folders() -> Iterator[Path]:
 
 
 def find_process(header: RingHeader) -> Process | None:
-    """The process that made a ring, also when it lives in a container with process numbers of its own."""
+    """Find the process that made a ring, also in a container with its own pids."""
     candidates = [header.pid] if header.pid_namespace == _pid_namespace() else sorted(process_ids())
     for pid in candidates:
         if running_since(pid) == header.start_ticks:
@@ -244,14 +261,17 @@ def find_process(header: RingHeader) -> Process | None:
 
 
 def is_gone(header: RingHeader) -> bool:
-    """True when the process of a ring has surely ended; where we cannot see it, nothing is sure."""
+    """Return whether the process of a ring has certainly ended; False where it is not visible."""
     if header.pid_namespace == _pid_namespace():
         return running_since(header.pid) != header.start_ticks
     return _pid_namespace() == INITIAL_PID_NAMESPACE and find_process(header) is None
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove a ring whose process died while making it; only in our own folder, where its number means something."""
+    """Remove a ring whose process died while creating it.
+
+    Only in our own folder, where the pid in its name is valid.
+    """
     named = _NAME.fullmatch(path.name)
     if (
         named

@@ -1,7 +1,8 @@
-"""Processes and the CUDA and NCCL libraries they really have mapped.
+"""Processes and the CUDA and NCCL libraries that they have mapped.
 
-A library is what a process maps, never what a search path offers: copies in virtual environments and containers,
-deleted and replaced files are all reached through /proc/PID/map_files, which is the mapped file itself.
+Only what a process maps counts, never what a search path offers. Copies in virtual environments and
+containers, deleted and replaced files are all opened through /proc/PID/map_files, which is the
+mapped file itself.
 """
 
 import os
@@ -19,10 +20,11 @@ _LIBRARIES: Final = re.compile(
 )
 _SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
+# fields of /proc/PID/stat, counted after the closing parenthesis of the name
 _START_TIME_FIELD, _STACK_FIELD = (
     19,
     25,
-)  # of /proc/PID/stat, counted after the closing parenthesis of the name
+)
 
 
 class Library(StrEnum):
@@ -35,7 +37,10 @@ class Library(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MappedLibrary:
-    """A library inside a process. `path` is what the process calls it, `file` how we open exactly that file."""
+    """A library inside a process.
+
+    `path` is its name in the process; `file` opens exactly the mapped file.
+    """
 
     library: Library
     path: str
@@ -49,48 +54,57 @@ class MappedLibrary:
 
 
 def process_ids(proc: str = "/proc") -> Iterator[int]:
-    """Every process, threads not counted."""
+    """Yield every process, without threads."""
     for entry in os.listdir(proc):  # noqa: PTH208 - thousands of names, no Path objects wanted
         if entry.isdecimal():
             yield int(entry)
 
 
 def start_time(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None when it is gone. With the pid it names one process."""
+    """Return when a process started, in clock ticks since boot; None when it is gone.
+
+    Pid and start time together identify one process.
+    """
     fields = _stat(pid)
     return int(fields[_START_TIME_FIELD]) if fields else None
 
 
 def running_since(pid: int) -> int | None:
-    """The same, None for zombies too: they run nothing any more."""
+    """Return the start time of a process that runs; None for zombies too."""
     fields = _stat(pid)
     return int(fields[_START_TIME_FIELD]) if fields and fields[0] not in (b"Z", b"X") else None
 
 
 def program_of(pid: int) -> tuple[int, int] | None:
-    """With the pid it names one program: exec changes where the stack begins, not when the process did."""
+    """Return what identifies the program of a pid; None when it is gone.
+
+    exec changes where the stack begins, but not when the process started.
+    """
     fields = _stat(pid)
     return (int(fields[_START_TIME_FIELD]), int(fields[_STACK_FIELD])) if fields else None
 
 
 def _stat(pid: int) -> list[bytes]:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - read for every process on each scan
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - called for every process
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
 
 
 def parent_of(pid: int) -> int | None:
-    """The process that started it, or took it over; None when it is gone."""
+    """Return the parent of a process; None when it is gone."""
     fields = _stat(pid)
     return int(fields[1]) if fields else None
 
 
 def mapped_pages(pid: int) -> int | None:
-    """How much a process has mapped; another number after a library was loaded. None when it is gone."""
+    """Return the mapped pages of a process; None when it is gone.
+
+    The number changes when a library is loaded.
+    """
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - read for every process on each scan
+        with open(f"/proc/{pid}/statm", "rb") as file:  # noqa: PTH123 - called for every process
             return int(file.read().split()[0])
     except (OSError, IndexError):
         return None
@@ -98,29 +112,35 @@ def mapped_pages(pid: int) -> int | None:
 
 def owner_uid(pid: int) -> int | None:
     try:
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - read for every process on each scan
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - called for every process
     except OSError:
         return None
 
 
 def returns_are_safe(pid: int) -> bool:
-    """Whether return probes may be used: kernels 6.11 to 6.13 return through a system call that seccomp may kill."""
+    """Return whether return probes are safe.
+
+    Kernels 6.11 to 6.13 return through a system call, and a seccomp filter may kill for it.
+    """
     if not _RETURN_BY_SYSCALL.match(os.uname().release):
         return True
     try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file, read whole
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file
             return not _SECCOMP_FILTER.search(file.read())
     except OSError:
         return True
 
 
 def mapped_libraries(pid: int) -> list[MappedLibrary]:
-    """Traceable libraries of a process, each file once; empty when the process is gone or may not be read."""
+    """Return the traceable libraries of a process, each file once.
+
+    The list is empty when the process is gone or may not be read.
+    """
     return find_libraries(pid, read_maps(pid))
 
 
 def find_libraries(pid: int, text: str) -> list[MappedLibrary]:
-    """Libraries in the text of /proc/PID/maps: thousands of lines, of which a few are about them."""
+    """Find libraries in the text of /proc/PID/maps, of which only a few lines concern them."""
     if "libcuda" not in text and "libnccl" not in text:
         return []
     lines = [
@@ -143,12 +163,16 @@ _KINDS: Final = {
     "cudart": Library.CUDART,
     "cuda": Library.CUDA,
     "nccl": Library.NCCL,
-    "torch": Library.NCCL,  # some builds carry NCCL inside
+    "torch": Library.NCCL,  # some builds contain NCCL
 }
 
 
 def _without_doubles(pid: int, found: list[MappedLibrary]) -> list[MappedLibrary]:
-    """NCCL inside PyTorch only where no libnccl is mapped; a static CUDA runtime only where no libcudart is."""
+    """Drop duplicates.
+
+    NCCL inside PyTorch counts only where no libnccl is mapped, a static CUDA runtime only where no
+    libcudart is.
+    """
     if any(one.library is Library.NCCL and "/libnccl" in one.path for one in found):
         found = [one for one in found if "/libtorch_cuda" not in one.path]
     has_driver = any(one.library is Library.CUDA for one in found)
@@ -164,7 +188,10 @@ def _without_doubles(pid: int, found: list[MappedLibrary]) -> list[MappedLibrary
 
 
 def openable(pid: int, library: MappedLibrary) -> str | None:
-    """A path that opens exactly the mapped file, or None: a path that now holds another file is never used."""
+    """Return a path that opens exactly the mapped file, or None.
+
+    A path that now holds another file is never used.
+    """
     try:
         os.stat(library.file)  # noqa: PTH116 - one call
     except OSError:

@@ -1,8 +1,8 @@
-"""Asks a running PyTorch process for its Flight Recorder dump, through the pipe the process itself opened.
+"""Requests the Flight Recorder dump of a running PyTorch process through the pipe it opened.
 
-The job is not touched: it must have been started with the pipe's name in its environment. The pipe is opened without
-blocking, since the pipe of a dead process would block for ever. Paths are those of the process, seen through its own
-root, so containers need nothing special.
+The job is not changed: it must have been started with the name of the pipe in its environment. The
+pipe is opened without blocking, since the pipe of a dead process would block forever. Paths are
+those of the process, resolved through its own root, so containers need nothing special.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from ingero.agent.processes.info import read_environ
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-DEFAULT_DUMP_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own default, read and never written
+DEFAULT_DUMP_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's default, only read
 MAX_DUMP_BYTES = 256 << 20
 POLL_S = 0.1
 SETTLED_POLLS = 3  # polls in a row without growth before a dump counts as complete
 
 
 class DumpOutcome(StrEnum):
-    """What came of asking."""
+    """The outcome of a request."""
 
     WRITTEN = "written"
-    NO_READER = "no_reader"  # the pipe is there, its process is not, or does not listen
+    NO_READER = "no_reader"  # the pipe exists, but no process reads it
     NO_PIPE = "no_pipe"
     BUSY = "busy"
     REFUSED = "refused"
@@ -39,7 +39,7 @@ class DumpOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DumpTarget:
-    """Where to ask and where the answer appears, for one rank."""
+    """The pipe and the dump file of one rank."""
 
     pid: int
     rank: int
@@ -49,7 +49,7 @@ class DumpTarget:
 
 @dataclass(frozen=True, slots=True)
 class DumpReply:
-    """The dump's bytes, or why there are none."""
+    """The content of a dump, or why there is none."""
 
     target: DumpTarget
     outcome: DumpOutcome
@@ -58,11 +58,10 @@ class DumpReply:
 
 
 def find_target(pid: int, proc: Path = Path("/proc")) -> DumpTarget | None:
-    """The pipe of a process, from its environment; None when it was not started with one."""
+    """Find the pipe of a process from its environment; None when it has none."""
     variables = read_environ(pid, proc)
-    if not variables.get(
-        "RANK", ""
-    ).isdigit():  # set by the program itself: then only the open pipe tells
+    # a rank set by the program itself appears only in the name of the open pipe
+    if not variables.get("RANK", "").isdigit():
         variables["RANK"] = _rank_by_open_pipe(
             variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd"
         )
@@ -83,7 +82,7 @@ def _rank_by_open_pipe(prefix: str, descriptors: Path) -> str:
 
 
 def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget | None:
-    """The same from variables already read; `root` is the process's own root folder."""
+    """Find the pipe from environment variables; `root` is the root folder of the process."""
     prefix, rank = variables.get(PIPE_VARIABLE), variables.get("RANK", "")
     if not prefix or not rank.isdigit():
         return None
@@ -99,21 +98,20 @@ def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget 
 
 
 def find_targets(pids: Iterable[int] | None = None, proc: Path = Path("/proc")) -> list[DumpTarget]:
-    """Every process that can be asked, by rank; all processes when none are named."""
+    """Find every process that can write a dump, by rank; searches all processes by default."""
     if pids is None:
         pids = process_ids(str(proc))
     found: dict[Path, DumpTarget] = {}
     for pid in sorted(pids):
         target = find_target(pid, proc)
         if target is not None and target.pipe.exists():
-            found.setdefault(
-                target.pipe, target
-            )  # children inherit the environment; the first opened the pipe
+            # children inherit the environment; the first process opened the pipe
+            found.setdefault(target.pipe, target)
     return sorted(found.values(), key=lambda target: target.rank)
 
 
 async def request_dump(target: DumpTarget, timeout_s: float) -> DumpReply:
-    """Ask, then wait until the dump has been written anew and stopped growing."""
+    """Request a dump and wait until it has been rewritten and stopped growing."""
     before = _stamp(target.dump)
     outcome, detail = _write(target.pipe)
     if outcome is not DumpOutcome.WRITTEN:
@@ -133,7 +131,7 @@ async def request_dump(target: DumpTarget, timeout_s: float) -> DumpReply:
 
 
 async def request_dumps(targets: Iterable[DumpTarget], timeout_s: float) -> list[DumpReply]:
-    """All at once: ranks that are asked together answer about the same moment."""
+    """Request all dumps at once, so that they describe about the same moment."""
     return list(await asyncio.gather(*(request_dump(target, timeout_s) for target in targets)))
 
 
@@ -152,7 +150,7 @@ def _write(pipe: Path) -> tuple[DumpOutcome, str]:
         if error.errno == errno.ENXIO:
             return (
                 DumpOutcome.NO_READER,
-                f"nobody reads {pipe}: its process is gone or older than this pipe",
+                f"no process reads {pipe}: it ended, or started before this pipe existed",
             )
         if error.errno == errno.ENOENT:
             return DumpOutcome.NO_PIPE, f"{pipe} does not exist"
@@ -162,9 +160,9 @@ def _write(pipe: Path) -> tuple[DumpOutcome, str]:
             return DumpOutcome.REFUSED, f"{pipe} is not a pipe"
         os.write(fd, b"1\n")
     except BlockingIOError:
-        return DumpOutcome.BUSY, f"{pipe} is full: its process does not listen"
+        return DumpOutcome.BUSY, f"{pipe} is full: its process does not read it"
     except BrokenPipeError:
-        return DumpOutcome.NO_READER, f"{pipe}: its reader left"
+        return DumpOutcome.NO_READER, f"{pipe}: its reader has closed it"
     finally:
         os.close(fd)
     return DumpOutcome.WRITTEN, ""
@@ -179,7 +177,7 @@ def _read(target: DumpTarget) -> DumpReply:
                 return DumpReply(
                     target,
                     DumpOutcome.REFUSED,
-                    detail=f"{target.dump} is no plain file of a dump's size",
+                    detail=f"{target.dump} is not a regular file, or is too large for a dump",
                 )
             return DumpReply(target, DumpOutcome.WRITTEN, data=file.read(MAX_DUMP_BYTES))
     except OSError as error:

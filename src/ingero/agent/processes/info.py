@@ -1,4 +1,4 @@
-"""What /proc says about a traced process: name, rank, container. One that is gone gives nothing, never an error."""
+"""Name, rank and container of a traced process, from /proc; empty values when it is gone."""
 
 import os
 from collections import OrderedDict
@@ -13,20 +13,21 @@ PROC = Path("/proc")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MAX_ENVIRON_BYTES = 1 << 20
 MAX_PROCESSES = 4096
-# what launchers tell a process, best first; agent/nccl/ring.c reads the same
+# set by launchers, best first; agent/nccl/ring.c reads the same variables
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 WORLD_SIZE_VARIABLES = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+# torchrun without an id sets "none"
 JOB_VARIABLES = (
     "INGERO_JOB_ID",
     "SLURM_JOB_ID",
     "TORCHELASTIC_RUN_ID",
-)  # torchrun without an id says "none"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One process. Ranks are None when the job did not say: None is not rank 0."""
+    """One process. Ranks are None when the job did not set them: None is not rank 0."""
 
     pid: int
     start_time: int
@@ -44,7 +45,7 @@ class ProcessInfo:
 
 
 def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
-    """Look at a process now."""
+    """Read a process now."""
     folder = proc / str(pid)
     environ = read_environ(pid, proc)
     path = parse_cgroup_path(_read_bytes(folder / "cgroup").decode(errors="replace"))
@@ -69,7 +70,10 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
 
 
 def cgroup_root(proc: Path = PROC) -> Path:
-    """Where the one hierarchy is mounted that the kernel's cgroup numbers belong to; beside older ones, elsewhere."""
+    """Return where the cgroup2 hierarchy is mounted, to which the kernel's cgroup ids belong.
+
+    It may be mounted elsewhere beside cgroup v1 hierarchies.
+    """
     for line in _read_bytes(proc / "mounts").decode(errors="replace").splitlines():
         fields = line.split()
         if len(fields) > 2 and fields[2] == "cgroup2":
@@ -78,12 +82,15 @@ def cgroup_root(proc: Path = PROC) -> Path:
 
 
 def read_environ(pid: int, proc: Path = PROC) -> dict[str, str]:
-    """What a process was started with, the first megabyte of it; empty when it is gone or not ours to read."""
+    """Return the first megabyte of the environment that a process was started with.
+
+    It is empty when the process is gone or may not be read.
+    """
     return parse_environ(_read_bytes(proc / str(pid) / "environ"))
 
 
 def parse_environ(block: bytes) -> dict[str, str]:
-    """The NUL-separated environment of a process; the first of two equal names counts, as for getenv."""
+    """Parse a NUL-separated environment; the first of two equal names counts, as for getenv."""
     found: dict[str, str] = {}
     for entry in block.split(b"\0"):
         name, equals, value = entry.partition(b"=")
@@ -93,7 +100,7 @@ def parse_environ(block: bytes) -> dict[str, str]:
 
 
 class ProcessCache:
-    """Processes seen in this recording, read once each."""
+    """Processes of this recording, each read once."""
 
     def __init__(self, read: Callable[[int], ProcessInfo] = read_process) -> None:
         self._read = read
@@ -102,14 +109,17 @@ class ProcessCache:
         self.fresh: list[ProcessInfo] = []
 
     def get(self, pid: int) -> ProcessInfo:
-        """From memory; a pid never seen, or marked stale, is read from /proc and listed in `fresh`."""
+        """Return a process from the cache.
+
+        A new pid, or one marked stale, is read from /proc and added to `fresh`.
+        """
         info = self._known.get(pid)
         if info is not None and pid not in self._stale:
             return info
         self._stale.discard(pid)
         now = self._read(pid)
         if info is not None and not now.name:
-            return info  # it is gone: late events still belong to what we knew
+            return info  # it is gone: late events still belong to the cached process
         self._known[pid] = now
         self.fresh.append(now)
         if len(self._known) > MAX_PROCESSES:
@@ -117,12 +127,12 @@ class ProcessCache:
         return now
 
     def mark_stale(self, pid: int) -> None:
-        """It started another program, or ended and its pid may be used again: look again next time."""
+        """Read the process again next time: it ran another program, or its pid may be reused."""
         if pid in self._known:
             self._stale.add(pid)
 
     def names(self) -> dict[int, str]:
-        """Names by pid, for texts."""
+        """Return process names by pid."""
         return {pid: info.name for pid, info in self._known.items() if info.name}
 
 

@@ -1,4 +1,4 @@
-"""Process numbers of containers: a process calls itself by another number than we do."""
+"""Pid namespaces: inside a container a process has another pid."""
 
 import os
 import re
@@ -11,12 +11,15 @@ _GENERATIONS: Final = 8
 
 
 def is_elsewhere(pid: int) -> bool:
-    """Whether a process counts processes otherwise than we do; False when it is gone."""
+    """Return whether a process is in another pid namespace; False when it is gone."""
     return _namespace(pid) not in (None, _namespace("self"))
 
 
 def find_ancestor(pid: int, inner: int) -> int | None:
-    """Our number of the process that calls itself `inner`: `pid` itself, or one in its namespace that started it."""
+    """Return the pid here of the process whose pid in its namespace is `inner`.
+
+    It is `pid` itself or one of its ancestors in the same namespace.
+    """
     namespace, current = _namespace(pid), pid
     for _ in range(_GENERATIONS):
         if namespace is None or _namespace(current) != namespace:
@@ -36,7 +39,7 @@ def _namespace(pid: int | str) -> int | None:
 
 def _inner_pid(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file, read whole
+        with open(f"/proc/{pid}/status", errors="replace") as file:  # noqa: PTH123 - a kernel file
             found = _NUMBERS.search(file.read())
     except OSError:
         return None

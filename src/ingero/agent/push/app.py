@@ -1,4 +1,4 @@
-"""`ingero fleet-push`: builds one node's agent from its settings and runs it until told to stop."""
+"""`ingero fleet-push`: builds the agent of one node from its settings and runs it."""
 
 import asyncio
 import contextlib
@@ -52,34 +52,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """What only the command line says."""
+    """Options that exist only on the command line."""
 
     stub: bool = False
     replay: Path | None = None
     metrics_listen: str | None = None
     max_ticks: int | None = None
     persist: bool = True
-    source: SignalSource | None = None  # a simulated node brings its own signals
+    source: SignalSource | None = None  # a simulated node provides its own signals
 
 
 def default_baseline() -> Path:
-    """Where a service keeps its state; in the home of anybody who is not root."""
+    """Return where the baseline is kept: a system folder for root, else in the home folder."""
     place = Path("/var/lib/ingero") if os.geteuid() == 0 else home() / ".local" / "state" / "ingero"
     return place / "health-baseline.json"
 
 
 class Agent:
-    """One node's agent, ready to run. Building it checks every setting and opens nothing."""
+    """The agent of one node. Building it checks every setting and opens nothing."""
 
     def __init__(self, config: IngeroConfig, options: AgentOptions) -> None:
         fleet = config.fleet
         if not fleet.endpoint:
             raise ConfigError(
-                "no Fleet to push to; give --fleet-endpoint HOST:PORT or fleet.endpoint in ingero.yaml"
+                "no Fleet to push to; give --fleet-endpoint HOST:PORT, "
+                "or set fleet.endpoint in ingero.yaml"
             )
         if not fleet.cluster_id:
             raise ConfigError(
-                "no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml"
+                "no cluster; give --fleet-cluster-id NAME, or set fleet.cluster_id in ingero.yaml"
             )
         self.config = config
         self.options = options
@@ -92,7 +93,7 @@ class Agent:
             world_size=fleet.world_size or None,
             provider=who.provider(),
         )
-        self._chance = random.Random()  # noqa: S311 - spreads load, guards nothing; each process its own seed
+        self._chance = random.Random()  # noqa: S311 - only spreads load
         endpoint = parse_endpoint(fleet.endpoint, insecure=fleet.insecure, protocol=fleet.protocol)
         if not endpoint.is_secure and not fleet.insecure:
             refuse_plaintext(endpoint.base, "--fleet-insecure or fleet.insecure: true")
@@ -168,7 +169,10 @@ class Agent:
     def _measure_collectives(
         self, loop: PushLoop, opened: contextlib.AsyncExitStack, stop: asyncio.Event
     ) -> None:
-        """Own time and collectives of the ranks here go to Fleet over a connection of their own, until `stop`."""
+        """Push own time and collectives of the ranks on this node until `stop`.
+
+        They have their own connection to Fleet.
+        """
         feeds = self._collective_feeds()
         if not feeds:
             return
@@ -185,8 +189,11 @@ class Agent:
         opened.push_async_callback(asyncio.wait, {measuring})
 
     def _collective_feeds(self) -> list[CollectiveFeed]:
-        """Rings are read here. The trace database adds what only probes saw, or everything where it is asked for, and
-        the steps that jobs name."""
+        """Choose where collectives are read.
+
+        Rings are read directly. The trace database adds what only probes recorded, or everything
+        where it is configured, and the steps that jobs name.
+        """
         chosen = self.config.signals.collectives
         if (
             chosen is CollectivesFrom.OFF
@@ -203,9 +210,12 @@ class Agent:
         return [rings] if chosen is CollectivesFrom.RINGS else [rings, table]
 
     async def _serve_metrics(self, loop: PushLoop, address: str) -> Callable[[], Awaitable[None]]:
-        """Serve, and return how to stop. The web server is a quarter of the start-up time, and most nodes need none."""
-        from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - see above
-        from ingero.transport.http import HttpListener  # noqa: PLC0415 - see above
+        """Serve the metrics; return how to stop.
+
+        The web server takes a quarter of the start-up time, and most nodes do not need it.
+        """
+        from ingero.agent.push.metrics import metrics_app  # noqa: PLC0415 - slow to import
+        from ingero.transport.http import HttpListener  # noqa: PLC0415 - slow to import
 
         listener = HttpListener(
             metrics_app(loop, self.socket, lambda: self.collectives), bind(address)
@@ -215,7 +225,7 @@ class Agent:
         if not is_loopback(address):
             log.warning(
                 "metrics_open",
-                extra={"listen": address, "reason": "anybody who reaches it can read them"},
+                extra={"listen": address, "reason": "anyone who can connect can read them"},
             )
         return listener.stop
 
@@ -254,7 +264,7 @@ class Agent:
         )
 
     def _restore(self) -> Path | None:
-        """Take up the saved baseline, so that a restart does not cost a warm-up."""
+        """Load the saved baseline, so that a restart needs no warm-up."""
         if not self.options.persist:
             return None
         persistence = self.config.health.persistence
@@ -317,9 +327,8 @@ def _monitor_policy(config: IngeroConfig) -> MonitorPolicy:
     return MonitorPolicy(
         score=health.score_policy(),
         baseline=health.baseline,
-        lifecycle=replace(
-            health.state, warmup_samples=health.baseline.warmup_samples
-        ),  # one warm-up, not two
+        # the warm-up of the baseline is also that of the lifecycle
+        lifecycle=replace(health.state, warmup_samples=health.baseline.warmup_samples),
         modes=ModePolicy(
             push_interval_s=config.fleet.push_interval_s,
             cached_max_age_s=config.fleet.cached_max_age_s,
@@ -355,7 +364,7 @@ def _pems(config: IngeroConfig) -> GrpcPems:
 def _stop_on_signals() -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # SIGHUP too: a closed terminal is no reason to leave without a word
+    # SIGHUP too, so that the agent shuts down properly when its terminal is closed
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stop.set)
     return stop

@@ -1,5 +1,7 @@
-"""Running totals per cgroup and processes that lost their CPU: every bucket of the trace database is read once, when
-it is complete."""
+"""Running totals per cgroup, and processes that lost their CPU.
+
+Every bucket of the trace database is read once, when it is complete.
+"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from ingero.contract.straggler import Straggle
 from ingero.core.health.starvation import Activity, StraggleWatch, check_straggle
 from ingero.storage.trace.aggregates import SHORT_BUCKET_NS, ProcessTotals, TraceReader
 
-SETTLE_NS = 2 * SHORT_BUCKET_NS  # the writer flushes a bucket after it is over
+SETTLE_NS = 2 * SHORT_BUCKET_NS  # the writer flushes a bucket after it has ended
 MAX_CGROUPS = 256
 MAX_PIDS = 1024
 _DIRECTIONS = {kind.value: kind.name.lower() for kind in MemcpyKind if kind <= MemcpyKind.D2D}
@@ -26,8 +28,11 @@ class _Totals:
 
 
 class CgroupCounters:
-    """Totals since the agent started. `evicted` counts cgroups that were forgotten to stay within bounds, `straggles`
-    are the processes found slow by the last read."""
+    """Totals since the agent started.
+
+    `evicted` counts cgroups that were dropped to stay within the limit; `straggles` are the
+    processes that the last read found without CPU.
+    """
 
     def __init__(self, reader: TraceReader, cgroup_of: Callable[[int], str], now_ns: int) -> None:
         self.since_ns = now_ns
@@ -41,7 +46,7 @@ class CgroupCounters:
         self._cgroups: OrderedDict[int, str] = OrderedDict()
 
     def read(self, now_ns: int) -> tuple[CgroupTotals, ...]:
-        """Add the buckets that became complete and return all totals, sorted. Raises StoreError."""
+        """Add the buckets that are now complete; return all totals, sorted. Raises StoreError."""
         end_ns = now_ns - SETTLE_NS
         end_ns -= end_ns % SHORT_BUCKET_NS
         self.straggles = ()
@@ -87,9 +92,8 @@ class CgroupCounters:
         directed = sum(row.directed_bytes.values())
         for direction, size in row.directed_bytes.items():
             totals.memcpy_bytes[_DIRECTIONS.get(direction, _UNKNOWN)] += size
-        if (
-            row.copied_bytes > directed
-        ):  # counted in the bucket, not kept as rows: direction unknown
+        # counted in the bucket but not kept as rows: the direction is unknown
+        if row.copied_bytes > directed:
             totals.memcpy_bytes[_UNKNOWN] += row.copied_bytes - directed
         while len(self._totals) > MAX_CGROUPS:
             self._totals.popitem(last=False)

@@ -1,7 +1,8 @@
-"""Where live collectives come from: the rings of the NCCL plugin, read here, or the trace database of a recorder.
+"""Sources of live collectives: the rings of the NCCL plugin, or the trace database of a recorder.
 
-Reading a ring does not disturb its writer, so `ingero trace` and `ingero fleet-push` may read the same one. Removing
-the ring of a process that ended is the recorder's business first: this reader waits a minute before it does.
+Reading a ring does not disturb its writer, so `ingero trace` and `ingero fleet-push` may read the
+same one. The recorder removes the rings of ended processes; this reader waits a minute before it
+does so itself.
 """
 
 import math
@@ -30,8 +31,8 @@ from ingero.storage.trace.collectives import follow_collectives, read_waits
 
 REMOVE_AFTER_S: Final = 60.0
 MAX_ROWS_PER_ROUND: Final = 10_000
-MAX_BEHIND: Final = 100_000  # rows: older ones are of no use to a verdict about now
-MAX_WAITS: Final = 50_000  # read in one round
+MAX_BEHIND: Final = 100_000  # rows; older ones are too old for a verdict about the present
+MAX_WAITS: Final = 50_000  # per round
 MAX_NS: Final = 2**63 - 1
 RankKey = tuple[str | None, int | None, int, CollectiveSource]  # job, global rank, process, source
 Rows = NDArray[np.intp]
@@ -39,7 +40,10 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankBatch:
-    """New collectives of one rank. `key` stays the same for the life of its process; `pick` makes records of rows."""
+    """New collectives of one rank.
+
+    `key` stays the same while its process lives; `pick` turns row numbers into records.
+    """
 
     key: Hashable
     pid: int = 0
@@ -49,14 +53,13 @@ class RankBatch:
     world_size: int | None = None
     collectives: Collectives
     pick: Callable[[Rows], list[CollectiveRecord]]
-    barriers: Mapping[str, int] = field(
-        default_factory=dict
-    )  # operations whose stream the host waited for
-    steps: StepTimes | None = None  # where the job names its steps, those that are over
+    # by operation: how often the host waited for its stream
+    barriers: Mapping[str, int] = field(default_factory=dict)
+    steps: StepTimes | None = None  # finished steps, where the job names its steps
 
     @property
     def source(self) -> CollectiveSource:
-        """Where own times come from; one source per rank."""
+        """The source of own times; one per rank."""
         return (
             SOURCES[int(self.collectives.source[0])]
             if self.steps is None
@@ -65,7 +68,10 @@ class RankBatch:
 
 
 class CollectiveFeed(Protocol):
-    """One place collectives come from. `lost` grows when some were missed, `problem` says why some do not come."""
+    """One source of collectives.
+
+    `lost` grows when some were missed; `problem` states why some are missing.
+    """
 
     lost: int
     problem: str
@@ -76,14 +82,16 @@ class CollectiveFeed(Protocol):
 
 
 class RingFeed:
-    """The rings of the plugin on this node, in the folder the variable names or wherever processes see one."""
+    """The rings of the plugin on this node.
+
+    They are in the folder that the variable names, or wherever processes have one.
+    """
 
     def __init__(self, node: str) -> None:
         folder = os.environ.get(RING_FOLDER_VARIABLE)
         self.rings = (
-            Rings(
-                (Path(folder),), node, remove_after_s=math.inf
-            )  # a folder somebody chose is theirs to clean
+            # a folder chosen by the user is theirs to clean
+            Rings((Path(folder),), node, remove_after_s=math.inf)
             if folder
             else Rings(None, node, remove_after_s=REMOVE_AFTER_S)
         )
@@ -92,7 +100,7 @@ class RingFeed:
         self._node = node
 
     def poll(self) -> list[RankBatch]:
-        """Everything new in all rings."""
+        """Return everything new in all rings."""
         batches = [
             self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)
         ]
@@ -101,7 +109,7 @@ class RingFeed:
         return batches
 
     def close(self) -> None:
-        """Let go of the rings."""
+        """Close the rings."""
         self.rings.close()
 
     def _rank(self, batch: RingBatch) -> RankBatch:
@@ -118,22 +126,23 @@ class RingFeed:
 
 
 class TableFeed:
-    """The table `collectives` of a trace database that a recorder fills. What was there before is history, not news.
+    """The table `collectives` of a trace database that a recorder fills.
 
-    Probes see a collective being enqueued, not its end. It ended when the first wait for the GPU that the process began
-    afterwards was over, if that was before the next collective. For those waits to be recorded, too, such records are
-    held back for one round.
+    Rows from before the first poll are skipped. Probes see when a collective is enqueued, not when
+    it ends. It ended with the first wait for the GPU that the process began afterwards, if that
+    wait ended before the next collective. Records are held back for one round, so that these waits
+    are recorded.
     """
 
     def __init__(self, path: Path, *, with_plugin: bool, max_behind: int = MAX_BEHIND) -> None:
         self.lost = 0
         self.problem = ""
         self._path, self._with_plugin, self._max_behind = path, with_plugin, max_behind
-        self._after: int | None = None  # None: begin with what comes next
+        self._after: int | None = None  # None: start with the next row
         self._held: list[tuple[int, CollectiveRecord]] = []
 
     def poll(self) -> list[RankBatch]:
-        """New rows by rank; those of the plugin only where nobody reads the rings here."""
+        """Return new rows by rank; those of the plugin only if the rings are not read here."""
         try:
             newest, rows = follow_collectives(
                 self._path, self._after, MAX_ROWS_PER_ROUND, self._max_behind
@@ -142,9 +151,8 @@ class TableFeed:
             self.problem = str(error)
             return []
         self.problem = ""
-        if (
-            self._after is None or newest < self._after
-        ):  # the file was moved aside or pruned: numbers began anew
+        # the file was moved aside or pruned: row numbers start again
+        if self._after is None or newest < self._after:
             self._after = newest if self._after is None else 0
             return []
         if rows:
@@ -171,7 +179,7 @@ class TableFeed:
     def _ended(
         self, ready: list[tuple[int, CollectiveRecord]], later: list[tuple[int, CollectiveRecord]]
     ) -> list[tuple[int, CollectiveRecord]]:
-        """What probes saw, with the end that waits of the process tell."""
+        """Return the records of probes with the ends that the waits of their process show."""
         if not ready:
             return []
         since_ns = min(record.start_ns for _, record in ready)
@@ -191,7 +199,7 @@ class TableFeed:
         ]
 
     def close(self) -> None:
-        """Nothing is held open between polls."""
+        """Do nothing: no file stays open between polls."""
 
 
 def end_by_waits(
@@ -199,8 +207,12 @@ def end_by_waits(
     later: Sequence[CollectiveRecord],
     waits: Sequence[tuple[int, int, int]],
 ) -> list[CollectiveRecord]:
-    """Records of one process, each ending with the first wait begun after it and over before the next one; `later` are
-    known, but not to be given away yet. Those whose stream was waited for say after how long."""
+    """Set the end of each record of one process.
+
+    A record ends with the first wait begun after it, if that wait ended before the next record.
+    `later` are newer records that only serve as limits. Records whose stream was waited for get the
+    time until that wait.
+    """
     ordered = sorted(records, key=lambda record: record.start_ns)
     following = [*ordered[1:], *sorted(later, key=lambda record: record.start_ns)]
     starts = [start for start, _, _ in waits]

@@ -1,8 +1,9 @@
-"""Own time and collectives of the ranks on this node, measured live and pushed to Fleet once a second.
+"""Own time and collectives of the ranks on this node, measured live and pushed every second.
 
-Every rank is a resource of its own. Of its steps travels the own time of each, or the mean of 2ⁿ of them when they are
-fast; of its collectives a sample that all ranks choose alike. What Fleet cannot take waits in a bounded queue, oldest
-out first, and is counted. The connection is its own: a score is never delayed.
+Every rank is a resource of its own. For each step only the rank's own time is sent, or the mean of
+2ⁿ steps when they are fast; collectives are sent as a sample that all ranks choose alike. What
+Fleet cannot accept waits in a bounded queue; the oldest is dropped first and counted. The
+connection is separate, so that a score is never delayed.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ from ingero.transport.otlp.client import PushReply
 
 log = logging.getLogger(__name__)
 
-JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job
+JOB_COLLECTIVES_PER_S: Final = 8_192.0  # of all ranks of a job together
 POINTS_PER_REQUEST: Final = 2_000
 MAX_PROBLEMS: Final = 100
 FORGET_S: Final = 300.0
@@ -58,7 +59,7 @@ class LivePolicy:
 
 
 class Client(Protocol):
-    """What a push client of either protocol does."""
+    """A push client of either protocol."""
 
     async def push(self, request: MetricsRequest) -> PushReply: ...
 
@@ -67,14 +68,17 @@ class Client(Protocol):
 class _Rank:
     stream: LiveSteps = field(default_factory=LiveSteps)
     groups: StepGroups = field(default_factory=StepGroups)
-    widest: tuple[int, int] = (0, 0)  # ranks of the largest communicator, and the rank in it
+    widest: tuple[int, int] = (0, 0)  # size of the largest communicator, and the rank in it
     seen_s: float = 0.0
     who: tuple[str | None, int | None] = (None, None)  # job and rank
-    is_timed: bool = False  # by the GPU's clock
+    is_timed: bool = False  # with the clock of the GPU
 
 
 class LiveCollectives:
-    """One round per second: read, measure, send. `on_verdicts` hears what replies bring."""
+    """One round per second: read, measure, send.
+
+    `on_verdicts` is called with the verdicts in replies.
+    """
 
     def __init__(
         self,
@@ -98,11 +102,11 @@ class LiveCollectives:
 
     @property
     def queued_points(self) -> int:
-        """Points that wait for Fleet."""
+        """Points that wait to be sent to Fleet."""
         return sum(report.points for report in self._queue)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until stopped; reading happens in a thread, so that a slow disk cannot hold up the loop."""
+        """Run until stopped; reading in a thread keeps a slow disk from blocking the loop."""
         self._identity = replace(self._identity, gpu_model=await asyncio.to_thread(self._gpu_model))
         due_s = time.monotonic()
         while not stop.is_set():
@@ -110,9 +114,8 @@ class LiveCollectives:
                 self.queue(await asyncio.to_thread(self.measure, time.monotonic()))
                 if time.monotonic() >= self._not_before_s:
                     await self.send()
-            except (
-                Exception
-            ):  # a service loop: one odd record or reply must not end the measuring of all others
+            # a service loop: one unexpected record or reply must not stop all measuring
+            except Exception:
                 self.counters.failed_rounds += 1
                 log.exception("collectives_failed")
             due_s = max(due_s + self.policy.interval_s, time.monotonic())
@@ -122,7 +125,7 @@ class LiveCollectives:
             feed.close()
 
     def measure(self, now_s: float) -> list[RankReport]:
-        """Read everything new and make reports of it."""
+        """Read everything new and return reports."""
         reports = []
         for index, feed in enumerate(self.feeds):
             batches = feed.poll()
@@ -143,13 +146,13 @@ class LiveCollectives:
         return reports
 
     def _log_once(self, problem: str) -> None:
-        """Each problem once: rounds come every second."""
+        """Log each problem once, because rounds come every second."""
         if problem and problem not in self._logged and len(self._logged) < MAX_PROBLEMS:
             self._logged.add(problem)
             log.warning("collectives_missing", extra={"problem": problem})
 
     def queue(self, reports: Sequence[RankReport]) -> None:
-        """Keep what is to be sent; the oldest goes when there is too much."""
+        """Queue reports to be sent; the oldest are dropped when there are too many."""
         self._queue.extend(reports)
         waiting = self.queued_points
         while waiting > self.policy.max_queued_points:
@@ -158,7 +161,7 @@ class LiveCollectives:
             waiting -= points
 
     async def send(self) -> None:
-        """Send what waits, in requests of bounded size, until Fleet does not take one."""
+        """Send what is queued, in requests of bounded size, until Fleet does not accept one."""
         while self._queue:
             batch = self._next_batch()
             reply = await self._client.push(
@@ -166,7 +169,7 @@ class LiveCollectives:
             )
             self.counters.pushes[reply.outcome.value] += 1
             if reply.outcome is not PushOutcome.OK:
-                if reply.outcome is PushOutcome.REFUSED:  # it would be refused again
+                if reply.outcome is PushOutcome.REFUSED:  # the same request would be refused again
                     self.counters.dropped += sum(report.points for report in batch)
                 else:
                     self._queue.extendleft(reversed(batch))
@@ -179,7 +182,7 @@ class LiveCollectives:
             self._on_verdicts(reply.verdicts)
 
     def _count(self, batch: RankBatch) -> None:
-        """Count before anything is thinned out or dropped."""
+        """Count a batch before anything is left out or dropped."""
         rows = batch.collectives
         for code, name in enumerate(rows.ops):
             own = rows.op == code
@@ -197,7 +200,10 @@ class LiveCollectives:
         return batch
 
     def _is_measured_by_plugin(self, batch: RankBatch) -> bool:
-        """Steps that a job names count only where no ring measures the same rank."""
+        """Return whether the plugin already measures the rank of this batch.
+
+        Steps that a job names count only where no ring measures the same rank.
+        """
         return batch.steps is not None and any(
             rank.who == (batch.job, batch.rank) and rank.is_timed for rank in self.ranks.values()
         )
@@ -236,7 +242,10 @@ class LiveCollectives:
 
 
 def choose_rows(rows: Collectives, limit: float) -> Rows:
-    """At most about `limit` rows: every 2ⁿ-th sequence number, so that the choices of all ranks meet."""
+    """Choose at most about `limit` rows.
+
+    Every 2ⁿ-th sequence number is taken, so that all ranks choose the same collectives.
+    """
     if len(rows) <= limit:
         return np.arange(len(rows))
     stride = 2 ** math.ceil(math.log2(len(rows) / limit))

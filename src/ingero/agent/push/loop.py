@@ -45,8 +45,8 @@ MAX_OPEN_EVENTS = 8
 MAX_DETAIL = 200  # characters of an error text from outside that reach the log
 NEXT_STEP = {
     PushOutcome.TRANSPORT: "check that Fleet runs there: `ingero check --fleet URL`",
-    PushOutcome.AUTH: "give the CA of Fleet (--fleet-tls-ca), the client certificate or the token that "
-    "Fleet requires",
+    PushOutcome.AUTH: "give the CA of Fleet (--fleet-tls-ca), the client certificate or "
+    "the token that Fleet requires",
 }
 
 
@@ -149,7 +149,7 @@ class PushLoop:
         if self._reading.done():
             try:
                 seen, problem = self._reading.result(), ""
-            except Exception as error:  # noqa: BLE001 - a source that fails costs one observation, not the agent
+            except Exception as error:  # noqa: BLE001 - costs one observation, not the agent
                 problem = f"{type(error).__name__}: {error}"
             self._reading = None
         if problem:

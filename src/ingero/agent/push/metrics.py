@@ -1,4 +1,4 @@
-"""The agent's own metrics, computed for each scrape and served only where `--metrics-listen` asks for it."""
+"""Metrics of the agent, computed for each scrape and served only with `--metrics-listen`."""
 
 import math
 import time

@@ -27,7 +27,7 @@ WITHOUT_PEERS = (
 
 
 class Reporter:
-    """Owner of the verdicts received from Fleet, of the socket and of the log entries of one node."""
+    """Owner of the verdicts received from Fleet, and of the socket and log of one node."""
 
     def __init__(
         self, monitor: NodeMonitor, counters: LoopCounters, socket: LineServer | None

@@ -1,4 +1,4 @@
-"""Where the four signals come from: the trace database with /proc and NVML, a recorded file, or constants."""
+"""Sources of the four signals: trace database, /proc and NVML; a recorded file; or constants."""
 
 import logging
 from collections.abc import Callable
@@ -24,7 +24,7 @@ MAX_REPLAY_BYTES = 256 << 20
 
 
 class SignalSource(Protocol):
-    """Anything that can be looked at once per tick; None means it has nothing more to say."""
+    """A source that is read once per tick; None means that it has ended."""
 
     def read(self, now_ns: int) -> Observation | None: ...
 
@@ -32,7 +32,7 @@ class SignalSource(Protocol):
 
 
 class StubSource:
-    """Constants, to try a Fleet without a GPU."""
+    """Constant signals, to try a Fleet without a GPU."""
 
     def read(self, now_ns: int) -> Observation:
         return Observation(at_s=now_ns / 1e9, launches=10, signals=Signals(100.0, 0.9, 0.9, 0.9))
@@ -42,7 +42,10 @@ class StubSource:
 
 
 class ReplayLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One recorded look: raw signals as measured; a missing key is a signal that was not measured."""
+    """One recorded observation: raw signals as measured.
+
+    A missing key is a signal that was not measured.
+    """
 
     launches: int | None = None
     throughput: float | None = None
@@ -52,13 +55,16 @@ class ReplayLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReplaySource:
-    """One line of JSON per tick, in order, then over. Reads the file once, so that errors show at the start."""
+    """One line of JSON per tick, in order, until the end of the file.
+
+    The file is read once, so that errors show at the start.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
             if path.stat().st_size > MAX_REPLAY_BYTES:
                 raise MalformedInput(
-                    f"{path} is larger than {MAX_REPLAY_BYTES} bytes; cut the recording"
+                    f"{path} is larger than {MAX_REPLAY_BYTES} bytes; shorten the recording"
                 )
             lines = path.read_bytes().splitlines()
         except OSError as error:
@@ -94,7 +100,10 @@ class ReplaySource:
 
 
 class TraceSource:
-    """The trace database, /proc and NVML. What is absent is missing from the signals, and said once."""
+    """The trace database, /proc and NVML.
+
+    Signals that are not available are left out, and this is logged once.
+    """
 
     def __init__(
         self,
@@ -120,7 +129,7 @@ class TraceSource:
 
     def read(self, now_ns: int) -> Observation:
         memory, cpu = self._memory(), self._cpu()
-        look = Observation(
+        seen = Observation(
             at_s=now_ns / 1e9,
             launches=0,
             signals=Signals(memory=memory, cpu=cpu),
@@ -129,19 +138,19 @@ class TraceSource:
         )
         if not self._seen_database and not self._reader.path.exists():
             self._note("trace", f"waiting for {self._reader.path}; record it with `ingero trace`")
-            return look  # nothing has ever run here that we could have seen: no launches, no throughput
+            return seen  # nothing was ever recorded here: no launches, no throughput
         try:
             self._reader.check_recorder(now_ns)
             totals = self._reader.window(now_ns, self._window_s)
             cgroups = self._counters.read(now_ns)
         except StoreError as error:
             self._note("trace", str(error))
-            return replace(look, launches=None, problem=str(error))
+            return replace(seen, launches=None, problem=str(error))
         self._seen_database = True
         self._note("trace", "")
         gpus = self._num_gpus or (self._info.count if self._info else 1)
         return replace(
-            look,
+            seen,
             launches=min(totals.launches, MAX_LAUNCHES),
             signals=Signals(
                 totals.launches / self._window_s,
@@ -159,7 +168,7 @@ class TraceSource:
         self._reader.close()
 
     def _memory(self) -> float | None:
-        """GPU memory; host memory only where there is no GPU to ask."""
+        """Return free GPU memory; host memory only where there is no GPU."""
         try:
             headroom = self._gpus.memory().headroom
         except Unavailable as error:
@@ -203,7 +212,7 @@ class TraceSource:
             return {}
 
     def _note(self, what: str, problem: str) -> None:
-        """Log when a source stops answering and when it answers again, never per tick."""
+        """Log when a source fails and when it works again, never per tick."""
         if problem and not self._problems.get(what):
             log.warning("signal_source_lost", extra={"source": what, "problem": problem})
         elif not problem and self._problems.get(what):

@@ -1,4 +1,4 @@
-"""One span per episode, from the moment a node is named to the moment the episode ends, for any tracing backend."""
+"""One trace span per episode, from its start to its end, for any tracing backend."""
 
 from ingero.contract import names
 from ingero.contract.otlp.values import (
@@ -21,7 +21,7 @@ _INTERNAL = 1
 
 
 class EpisodeSpans:
-    """Remembers when the open episode began; a closed one becomes a request."""
+    """Keeps when the open episode started; a closed episode becomes a request."""
 
     def __init__(self, identity: Identity, workload: str, cgroup_hash: str, version: str) -> None:
         self._identity = identity
@@ -31,7 +31,7 @@ class EpisodeSpans:
         self._started_ns: dict[str, int] = {}
 
     def add(self, event: StragglerEvent, gpu_model: str) -> TracesRequest | None:
-        """The span of the episode that this event ends; None while it lasts."""
+        """Return the span of the episode that this event ends; None while it lasts."""
         if event.is_straggler:
             self._started_ns.setdefault(event.event_id, event.at_ns)
             return None

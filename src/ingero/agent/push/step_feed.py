@@ -1,4 +1,4 @@
-"""Steps that a job names (`ingero annotate step=…`), as the own time of ranks that no plugin measures."""
+"""Steps that a job names (`ingero annotate step=…`) as own times of ranks without the plugin."""
 
 import sqlite3
 import time
@@ -17,16 +17,14 @@ from ingero.storage.trace.annotations import follow_steps
 
 MAX_MARKS_PER_ROUND: Final = 20_000
 MAX_PROCESSES: Final = 1024
-HOLD_NS: Final = (
-    3_000_000_000  # until the collectives of a step are recorded, and the waits that tell their end
-)
-FORGET_NS: Final = (
-    60_000_000_000  # a job that names no step any more is measured by its collectives again
-)
+# until the collectives of a step and the waits that end them are recorded
+HOLD_NS: Final = 3_000_000_000
+# then a job that no longer names steps is measured by its collectives again
+FORGET_NS: Final = 60_000_000_000
 
 
 class StepFeed:
-    """Batches of `collectives`, with own times by named steps where a process names some."""
+    """Batches of `collectives`, with own times of named steps where a process names them."""
 
     def __init__(
         self,
@@ -38,13 +36,12 @@ class StepFeed:
         self.lost, self.problem = 0, ""
         self._collectives, self._path, self._now_ns = collectives, path, now_ns
         self._processes = processes or ProcessCache()
-        self._after: int | None = None  # None: begin with what comes next
-        self._marked: dict[
-            int, tuple[MarkedSteps, int]
-        ] = {}  # by process, with the time of its last mark
+        self._after: int | None = None  # None: start with the next row
+        # by process, with the time of its last mark
+        self._marked: dict[int, tuple[MarkedSteps, int]] = {}
 
     def poll(self) -> list[RankBatch]:
-        """New collectives and finished steps by rank."""
+        """Return new collectives and finished steps by rank."""
         batches = self._collectives.poll()
         self.lost, self.problem = self._collectives.lost, self._collectives.problem
         now_ns = self._now_ns()
@@ -57,18 +54,17 @@ class StepFeed:
         return [*found, *self._steps_alone(others, now_ns)]
 
     def close(self) -> None:
-        """Let go of the collectives."""
+        """Close the collectives."""
         self._collectives.close()
 
     def _read_marks(self, now_ns: int) -> None:
         try:
             newest, marks = follow_steps(self._path, self._after, MAX_MARKS_PER_ROUND)
-            if (
-                self._after is not None and newest < self._after
-            ):  # the file was moved aside: numbers began anew
+            # the file was moved aside: row numbers start again
+            if self._after is not None and newest < self._after:
                 newest, marks = follow_steps(self._path, 0, MAX_MARKS_PER_ROUND)
         except (IngeroError, sqlite3.Error):
-            return  # the collectives beside it are read from the same file and say what is wrong with it
+            return  # the feed of collectives reads the same file and reports its problems
         self._after = newest
         for pid, step, from_ns, to_ns in marks:
             if pid in self._marked or len(self._marked) < MAX_PROCESSES:
@@ -80,7 +76,7 @@ class StepFeed:
         }
 
     def _with_steps(self, batch: RankBatch, now_ns: int) -> RankBatch:
-        """The same collectives, but the steps that the process names."""
+        """Return the batch with the steps that its process names."""
         if batch.pid not in self._marked or batch.source is not CollectiveSource.EBPF:
             return batch
         steps, rows = self._marked[batch.pid][0], batch.collectives
@@ -90,7 +86,10 @@ class StepFeed:
         )
 
     def _steps_alone(self, pids: Iterable[int], now_ns: int) -> list[RankBatch]:
-        """Steps of processes without a new collective; who they are is in their environment."""
+        """Return steps of processes without new collectives.
+
+        Their rank is read from their environment.
+        """
         batches = []
         for pid in pids:
             steps = self._marked[pid][0].take(now_ns - HOLD_NS)
@@ -99,13 +98,14 @@ class StepFeed:
             process = self._processes.get(pid)
             if process.rank is None:
                 self.problem = (
-                    f"process {pid} names steps, but not its rank: set RANK in its environment"
+                    f"process {pid} names steps but has no rank: set RANK in its environment"
                 )
                 continue
             batches.append(
                 RankBatch(
-                    key=(pid, CollectiveSource.ANNOTATION), pid=pid, job=process.job, rank=process.rank,
-                    local_rank=process.local_rank, world_size=process.world_size, collectives=from_records([]),
+                    key=(pid, CollectiveSource.ANNOTATION), pid=pid, job=process.job,
+                    rank=process.rank, local_rank=process.local_rank,
+                    world_size=process.world_size, collectives=from_records([]),
                     pick=lambda _: [], steps=steps,
                 )
             )  # fmt: skip

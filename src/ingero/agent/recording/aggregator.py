@@ -58,9 +58,8 @@ class Aggregator:
 
     def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
         """Count records. Of operations that the kernel counts in full only rows and amounts are taken from here."""
-        for row in aggregate(
-            events, stored, FIVE_SECONDS_NS
-        ):  # a minute is a whole number of these
+        # a minute is a whole number of these
+        for row in aggregate(events, stored, FIVE_SECONDS_NS):
             self._add_row(row)
 
     def _add_row(self, row: AggregateRow) -> None:
@@ -100,9 +99,8 @@ class Aggregator:
         """Take in the kernel's totals; what came since the last look belongs to the bucket of now."""
         for row in rows:
             state = self._state((row.pid, row.source, row.op))
-            is_another = (
-                row.calls < state.calls or row.sum_ns < state.sum_ns
-            )  # got this pid: its probe began at zero
+            # got this pid: its probe began at zero
+            is_another = row.calls < state.calls or row.sum_ns < state.sum_ns
             if is_another:
                 state.calls = state.timed = state.sum_ns = 0
             calls, timed, sum_ns = (
@@ -141,9 +139,8 @@ class Aggregator:
                 if 0 < last < len(row.floors_ns)
                 else row.max_ns
             )
-            sum_ns = (
-                sum_ns * calls // timed if timed else 0
-            )  # only some calls are timed when probing must be cheap
+            # only some calls are timed when probing must be cheap
+            sum_ns = sum_ns * calls // timed if timed else 0
         for size_ns, _ in _TABLES:
             bucket = now_ns // size_ns * size_ns
             self._add(

@@ -1,7 +1,7 @@
 """Turns what the tracer brings into statistics, causal chains and rows of the trace database.
 
-`take` once per poll, `tick` once per second. Every event is counted; rows are kept by `core.keep`. The recorder reads
-no clock: both calls are told the time.
+`take` once per poll, `tick` once per second. Every event is counted; rows are kept by `core.keep`.
+The recorder reads no clock: both calls are told the time.
 """
 
 from collections.abc import Callable, Sequence
@@ -201,16 +201,14 @@ class Recorder:
         self._waits.add_others(rows, floors_ns)
 
     def _note_processes(self, events: EventColumns) -> None:
-        preemptors = np.unique(events.arg1[contended(events)])[
-            :16
-        ]  # their names go into the advice
+        # their names go into the advice
+        preemptors = np.unique(events.arg1[contended(events)])[:16]
         for pid in (*np.unique(events.pid), *preemptors):
             if pid:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
-        if (
-            len(self._active) > self.policy.max_active
-        ):  # the ends of some were never heard of: whoever lives calls again
+        # the ends of some were never heard of: whoever lives calls again
+        if len(self._active) > self.policy.max_active:
             self._active = set(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
         for pid in set(events.pid[ended | events.is_op(*PROCESS_EXEC)].tolist()):

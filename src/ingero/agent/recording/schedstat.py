@@ -1,7 +1,7 @@
 """How long the threads of each cgroup waited for a CPU, in windows of ten seconds: rows of `cgroup_schedstat`.
 
-The kernel counts every wait of every traced process, and a sample of those of all others by cgroup; here the processes
-of a cgroup are added up.
+The kernel counts every wait of every traced process, and a sample of those of all others by cgroup;
+here the processes of a cgroup are added up.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Python source frames of a thread, read from outside the process: release builds of CPython 3.10 to 3.12 and any 3.13,
 current lines included.
 
-Nothing is stopped or injected; memory is read while the interpreter runs. A read that makes no sense ends the walk, so
-that a stack is short rather than wrong.
+Nothing is stopped or injected; memory is read while the interpreter runs. A read that makes no
+sense ends the walk, so that a stack is short rather than wrong.
 """
 
 import os
@@ -20,9 +20,8 @@ MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
 _PYTHON: Final = re.compile(r"/(?:lib)?python3\.(\d+)(t?)[^/]*$")
-_DEBUG_BUILD: Final = (
-    "_Py_RefTotal"  # a variable that only debug builds have, whatever the file is called
-)
+# a variable that only debug builds have, whatever the file is called
+_DEBUG_BUILD: Final = "_Py_RefTotal"
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame of its own
 _DEBUG_COOKIE: Final = b"xdebugpy"
 _GLIBC_TID: Final = 0x2D0  # of struct pthread on x86-64, where pthread_t points to

@@ -1,7 +1,7 @@
 """Stacks for people: native addresses and the Python frames of the same thread, merged where Python called C.
 
-Python frames are read when the record is drained, about 10 ms after the call: of a thread that has moved on since then,
-they show where it is now.
+Python frames are read when the record is drained, about 10 ms after the call: of a thread that has
+moved on since then, they show where it is now.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,8 @@ class StackResolver:
     @property
     def skipped_names(self) -> int:
         """Python frames left out because their names could not be read."""
-        interpreters = list(
-            self._interpreters.values()
-        )  # at once: a scrape asks from a thread of its own
+        # at once: a scrape asks from a thread of its own
+        interpreters = list(self._interpreters.values())
         return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
@@ -38,10 +37,11 @@ class StackResolver:
         return merge_frames(native, interpreter.stack(tid) if interpreter else [])
 
     def _interpreter(self, pid: int) -> PythonProcess | None:
+        # a pid alone may be another process by now, or run another program
         key = (
             pid,
             program_of(pid),
-        )  # a pid alone may be another process by now, or run another program
+        )
         if key not in self._interpreters:
             if len(self._interpreters) >= _KNOWN_PROCESSES:
                 self._skipped_before = self.skipped_names

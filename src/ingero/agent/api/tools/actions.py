@@ -38,9 +38,8 @@ async def get_check(context: AgentContext, question: Nothing) -> ToolAnswer:
     lines = [PREAMBLE]
     for check in await asyncio.to_thread(run_checks, context.db):
         mark = "PASS" if check.passed else "INFO" if check.optional else "FAIL"
-        value = (
-            traced(check.value) if check.name.startswith("lib") else check.value
-        )  # processes choose what they load
+        # processes choose what they load
+        value = traced(check.value) if check.name.startswith("lib") else check.value
         advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
         lines.append(f"[{mark}] {check.name}: {value}{advice}")
     return ToolAnswer(text="\n".join(lines))

@@ -37,9 +37,10 @@ class ChainsQuestion(msgspec.Struct):
 async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
     """Why GPU operations were slow on this node: what happened meanwhile, how sure that is, and what to do.
 
-    Worst first, one per node, operation and severity. Recorded chains are shown as recorded; where there are none, and
-    for chosen processes, they are derived from the events. `confidence` is the share of slow calls that overlap the
-    evidence, absent where it is not known. The timeline ends with the slow operation itself.
+    Worst first, one per node, operation and severity. Recorded chains are shown as recorded; where
+    there are none, and for chosen processes, they are derived from the events. `confidence` is the
+    share of slow calls that overlap the evidence, absent where it is not known. The timeline ends
+    with the slow operation itself.
     """
     return await from_trace(context, question, _chains)
 

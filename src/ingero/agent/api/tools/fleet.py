@@ -57,9 +57,9 @@ class FleetQuestion(msgspec.Struct):
 async def query_fleet(context: AgentContext, question: FleetQuestion) -> ToolAnswer:
     """Ask all configured nodes at once: their causal chains, operations, overview, or one SQL statement.
 
-    For "which node": chains lists the worst first, with node, what was slow and why. Warnings about silent nodes and
-    differing clocks come first; a silent node is often the one in trouble, and times of nodes whose clocks differ must
-    not be compared.
+    For "which node": chains lists the worst first, with node, what was slow and why. Warnings about
+    silent nodes and differing clocks come first; a silent node is often the one in trouble, and
+    times of nodes whose clocks differ must not be compared.
     """
     asked = _asked(question)
     if not context.nodes:
@@ -84,9 +84,8 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> ToolAns
         f"clock skew: {_line(str(warning))}"
         for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)
     ]
-    warnings = [
-        _line(warning) for warning in merge.warnings[:MAX_WARNINGS]
-    ]  # they quote what nodes said
+    # they quote what nodes said
+    warnings = [_line(warning) for warning in merge.warnings[:MAX_WARNINGS]]
     if len(merge.warnings) > MAX_WARNINGS:
         warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with trouble")
     if merge.is_total_failure:

@@ -50,7 +50,8 @@ class LifecycleQuestion(msgspec.Struct):
 async def graph_lifecycle(context: AgentContext, question: LifecycleQuestion) -> ToolAnswer:
     """The CUDA graphs of one process in order of time: captures, instantiations, launches, and launches per capture.
 
-    A graph that is captured again and again is paid for each time; launches of one graph in a row are one line.
+    A graph that is captured again and again is paid for each time; launches of one graph in a row
+    are one line.
     """
     return await from_trace(context, question, _lifecycle)
 

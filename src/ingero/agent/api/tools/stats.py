@@ -39,9 +39,10 @@ class StatsQuestion(msgspec.Struct):
 async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> ToolAnswer:
     """Latency of every CUDA, driver and host operation on this node: count, p50/p95/p99, share of wall time, anomalies.
 
-    Start here: it shows which operation of which process and rank is slow, how often, and whether slow calls come every
-    so many calls (spike_every). Most time first. Times are microseconds; anomalies are calls above three times the
-    median. Where only some events were kept as rows, `totals` counts them all, in whole minutes.
+    Start here: it shows which operation of which process and rank is slow, how often, and whether
+    slow calls come every so many calls (spike_every). Most time first. Times are microseconds;
+    anomalies are calls above three times the median. Where only some events were kept as rows,
+    `totals` counts them all, in whole minutes.
     """
     return await from_trace(context, question, _stats)
 

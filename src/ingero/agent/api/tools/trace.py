@@ -40,12 +40,13 @@ class SqlQuestion(msgspec.Struct):
 async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
     """Ask this node's trace database in SQL (SQLite, read-only). Times and durations are nanoseconds.
 
-    Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash, node, rank, comm),
-    sources (id, name), ops (source_id, op_id, name, description), stack_traces (hash, frames), causal_chains,
-    system_snapshots (timestamp, cpu_pct, mem_pct, swap_mb, load_avg), event_aggregates (minutes; counts every event),
-    processes (node, pid, name, rank), collectives (op, rank, nranks, seq, size_bytes, start_ns, end_ns), annotations,
-    sessions. `SELECT * FROM schema_info` explains units and has an example; `SELECT sql FROM sqlite_master` has every
-    column. Names: JOIN ops o ON o.source_id = e.source AND o.op_id = e.op.
+    Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash,
+    node, rank, comm), sources (id, name), ops (source_id, op_id, name, description), stack_traces
+    (hash, frames), causal_chains, system_snapshots (timestamp, cpu_pct, mem_pct, swap_mb,
+    load_avg), event_aggregates (minutes; counts every event), processes (node, pid, name, rank),
+    collectives (op, rank, nranks, seq, size_bytes, start_ns, end_ns), annotations, sessions.
+    `SELECT * FROM schema_info` explains units and has an example; `SELECT sql FROM sqlite_master`
+    has every column. Names: JOIN ops o ON o.source_id = e.source AND o.op_id = e.op.
     """
     if not context.db.exists():
         return ToolAnswer(text=NO_TRACE)
@@ -99,7 +100,8 @@ class StacksQuestion(msgspec.Struct):
 async def get_stacks(context: AgentContext, question: StacksQuestion) -> ToolAnswer:
     """Which code made the calls: call stacks with counts and latencies (microseconds), most time first.
 
-    Frames run from the call outwards: `forward (train.py:47)` is Python, `cudaMalloc (libcudart.so.12)` is native.
+    Frames run from the call outwards: `forward (train.py:47)` is Python, `cudaMalloc
+    (libcudart.so.12)` is native.
     """
     return await from_trace(context, question, _stacks)
 

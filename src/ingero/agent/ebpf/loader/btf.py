@@ -1,4 +1,4 @@
-"""BTF, the kernel's own description of its types: field offsets, function numbers, tracepoint signatures."""
+"""BTF, the type information of the kernel: field offsets, function ids, tracepoint signatures."""
 
 import functools
 import struct
@@ -52,7 +52,7 @@ class Type:
 
 
 class Btf:
-    """One BTF blob; `raw` may be patched in place."""
+    """One block of BTF; `raw` may be patched in place."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = bytearray(raw)
@@ -67,7 +67,10 @@ class Btf:
         self.positions = self._walk(words)
 
     def _walk(self, words: memoryview) -> list[int]:
-        """Word position of every type; number 0 is void. The kernel has 150,000: this loop is start-up time."""
+        """Return the word position of every type; number 0 is void.
+
+        The kernel has about 150,000 types, so this loop decides the start-up time.
+        """
         steps = [0] * 32
         per = [0] * 32
         for kind, extra in _FIXED.items():
@@ -101,13 +104,13 @@ class Btf:
         return Type(self.text(name), info >> 24 & 31, info & 0xFFFF, size, at + 12)
 
     def resolve(self, number: int) -> int:
-        """Through typedefs and qualifiers to the type itself."""
+        """Follow typedefs and qualifiers to the type itself."""
         while number and self._infos[number] in _QUALIFIERS:
             number = self.type(number).size
         return number
 
     def find(self, names: Iterable[str], kind: int) -> dict[str, int]:
-        """Type numbers by name; unknown names are left out."""
+        """Return type numbers by name; unknown names are left out."""
         found: dict[str, int] = {}
         for name in names:
             at = self.raw.find(b"\0" + name.encode() + b"\0", self._strings - 1)
@@ -117,7 +120,10 @@ class Btf:
         return found
 
     def _number(self, name: int, kind: int) -> int | None:
-        """Type number by the position of its name: a scan at C speed, far cheaper than an index for a few names."""
+        """Return the type whose name is at this position in the string table.
+
+        A scan at C speed is far cheaper than an index for a few names.
+        """
         number = 0
         try:
             while True:
@@ -128,7 +134,7 @@ class Btf:
             return None
 
     def members(self, number: int) -> list[tuple[str, int, int]]:
-        """(name, type, bit offset) of each member of a struct or union."""
+        """Return (name, type, bit offset) of each member of a struct or union."""
         described = self.type(number)
         rows = struct.iter_unpack(
             "<III", self.raw[described.at : described.at + 12 * described.elements]
@@ -136,7 +142,10 @@ class Btf:
         return [(self.text(name), kind, offset & 0xFFFFFF) for name, kind, offset in rows]
 
     def offset_of(self, struct_number: int, field: str) -> int | None:
-        """Byte offset of a field, looked for in anonymous members too; dots step into named ones."""
+        """Return the byte offset of a field, or None.
+
+        Anonymous members are searched too; dots step into named ones.
+        """
         head, _, rest = field.partition(".")
         for name, kind, bits in self.members(struct_number):
             inner = self.resolve(kind)
@@ -150,7 +159,7 @@ class Btf:
         return None
 
     def parameters(self, tracepoint: str) -> list[int] | None:
-        """Type numbers of a raw tracepoint's arguments, or None when the kernel has no such tracepoint."""
+        """Return the argument types of a raw tracepoint, or None if the kernel lacks it."""
         number = self.find([f"btf_trace_{tracepoint}"], TYPEDEF).get(f"btf_trace_{tracepoint}")
         if number is None:
             return None
@@ -166,9 +175,9 @@ class Btf:
 
 @functools.cache
 def kernel_btf() -> Btf | None:
-    """BTF of the running kernel; None when it was built without."""
+    """Return the BTF of the running kernel; None when it was built without."""
     try:
-        with open(VMLINUX, "rb") as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
+        with open(VMLINUX, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
             return Btf(file.read())
     except OSError:
         return None

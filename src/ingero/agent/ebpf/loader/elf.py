@@ -1,7 +1,8 @@
-"""ELF files: sections, symbols and the places where a probe may be put.
+"""ELF files: sections, symbols and the file offsets where a probe may be placed.
 
-A wrong offset is accepted by the kernel and kills the traced process, so `Site` objects come from `ElfFile.site` only:
-the symbol must be a function, lie in an executable section and segment, and its bytes must be in the file.
+The kernel accepts a wrong offset, and the traced process dies of it. `Site` objects therefore come
+from `ElfFile.site` only: the symbol must be a function in an executable section and segment, and
+its bytes must be in the file.
 """
 
 import os
@@ -50,7 +51,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A place for a probe: `offset` in the file is the start of an instruction of function `symbol`."""
+    """A place for a probe: `offset` in the file is where an instruction of `symbol` starts."""
 
     symbol: str
     offset: int
@@ -58,10 +59,10 @@ class Site:
 
 
 class ElfFile:
-    """A 64-bit little-endian ELF file; `close` when done.
+    """A 64-bit little-endian ELF file; `close` it when done.
 
-    Read piece by piece, never mapped: a file that somebody cuts short while we look at it must not kill the agent.
-    Every read is checked against the file, because the file may be anybody's.
+    It is read piece by piece and never mapped: a file that is truncated meanwhile must not kill the
+    agent. Every read is checked against the size of the file, because the file is not trusted.
     """
 
     def __init__(self, path: str) -> None:
@@ -100,7 +101,7 @@ class ElfFile:
     def _read(self, at: int, size: int) -> bytes:
         if not 0 <= at <= at + size <= self.size or size > _MAX_PIECE:
             raise ForeignFile(
-                f"{self.path} is a damaged ELF file: {size} bytes at {at} are not in it"
+                f"{self.path} is a damaged ELF file: {size} bytes at {at} are outside it"
             )
         data = os.pread(self._file, size, at)
         if len(data) != size:
@@ -117,7 +118,7 @@ class ElfFile:
         return self._read(section.offset, section.size)
 
     def strings(self, section: Section) -> bytes:
-        """The string table that a symbol table refers to."""
+        """Return the string table of a symbol table."""
         if section.link >= len(self.sections):
             raise ForeignFile(
                 f"{self.path} is a damaged ELF file: section {section.name} has no names"
@@ -125,7 +126,7 @@ class ElfFile:
         return self.content(self.sections[section.link])
 
     def tables(self, kind: int) -> Iterator[tuple[bytes, bytes]]:
-        """(rows, names) of every symbol table of one kind, whole rows only."""
+        """Yield (rows, names) of every symbol table of one kind, whole rows only."""
         for section in self.sections:
             if section.kind == kind:
                 rows = self.content(section)
@@ -135,13 +136,16 @@ class ElfFile:
         return next((section for section in self.sections if section.name == name), None)
 
     def symbols(self, table: int) -> Iterator[Symbol]:
-        """All symbols of the tables of one kind, in file order (undefined ones too)."""
+        """Yield all symbols of the tables of one kind in file order, undefined ones included."""
         for rows, names in self.tables(table):
             for name, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
                 yield Symbol(_text(names, name), info & 15, index, value, size)
 
     def functions(self, wanted: Iterable[str]) -> dict[str, Symbol]:
-        """Defined functions by name; compares bytes, because libraries have hundreds of thousands of symbols."""
+        """Return defined functions by name.
+
+        Bytes are compared, because libraries have hundreds of thousands of symbols.
+        """
         names = {name.encode() for name in wanted}
         found: dict[str, Symbol] = {}
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
@@ -151,7 +155,10 @@ class ElfFile:
         return found
 
     def site(self, symbol: Symbol) -> Site:
-        """Where a probe on this function goes; refuses anything that is not provably the start of an instruction."""
+        """Return where a probe on this function goes.
+
+        Raises Unavailable unless it is certain to be the start of an instruction.
+        """
         section = self.sections[symbol.section] if symbol.section < len(self.sections) else None
         if symbol.kind != STT_FUNC or section is None or not section.flags & _SHF_EXECINSTR:
             raise Unavailable(f"{symbol.name} in {self.path} is not code")
@@ -162,7 +169,7 @@ class ElfFile:
         offset = self._file_offset(symbol)
         first = self._read(offset, min(_FIRST_BYTES, self.size - offset))
         if self.machine == "x86_64" and first.startswith(ENDBR64) and symbol.size > len(ENDBR64):
-            # the kernel emulates `push` but single-steps `endbr64`: one instruction later costs a seventh
+            # a seventh of the cost: the kernel single-steps `endbr64`, but emulates `push`
             return Site(symbol.name, offset + len(ENDBR64), first[len(ENDBR64) :])
         return Site(symbol.name, offset, first)
 
@@ -175,7 +182,7 @@ class ElfFile:
         raise Unavailable(f"{symbol.name} in {self.path} is in no executable segment of the file")
 
     def executable_segments(self) -> list[tuple[int, int, int]]:
-        """(file offset, address, bytes in the file) of the segments that hold code."""
+        """Return (file offset, address, bytes in the file) of the segments that hold code."""
         return [
             (row[2], row[3], row[5])
             for row in self._segments
@@ -183,7 +190,7 @@ class ElfFile:
         ]
 
     def data_symbol(self, name: str) -> int | None:
-        """Address of a defined symbol of any kind, as linked; None when there is none."""
+        """Return the linked address of a defined symbol of any kind; None when there is none."""
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
             found = next(
                 (one for one in self.symbols(kind) if one.name == name and one.section), None
@@ -193,14 +200,17 @@ class ElfFile:
         return None
 
     def load_base(self, address: int, file_offset: int) -> int:
-        """What a mapping of `file_offset` at `address` adds to every linked address."""
+        """Return what a mapping of `file_offset` at `address` adds to every linked address."""
         for kind, _, offset, linked, _, in_file, _, _ in self._segments:
             if kind == _PT_LOAD and offset & -_PAGE_BYTES <= file_offset < offset + in_file:
                 return int(address - (linked - offset + file_offset))
         raise Unavailable(f"{self.path} has no segment at {file_offset:#x}")
 
     def versioned(self, name: str) -> str | None:
-        """`name_v2_10_3` with the highest version, where a library only exports versioned names."""
+        """Return `name_v2_10_3` with the highest version.
+
+        Some libraries export only versioned names.
+        """
         pattern = re.compile(rb"\0(" + re.escape(name.encode()) + rb"_v(\d+(?:_\d+)*))(?=\0)")
         best: tuple[tuple[int, ...], str] | None = None
         for _, strings in self.tables(SHT_DYNSYM):
@@ -220,7 +230,7 @@ def _search(rows: bytes, strings: bytes, names: set[bytes], found: dict[str, Sym
     for name in names:
         position = -1
         while (position := strings.find(name + b"\0", position + 1)) >= 0:
-            at[position] = name  # linkers share tails: the name may begin inside a longer one
+            at[position] = name  # linkers share endings: a name may begin inside a longer one
     for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
         if name_at in at and info & 15 == STT_FUNC and index:
             text = at[name_at].decode()

@@ -1,6 +1,6 @@
-"""Links between programs and the places they watch: uprobes (session, multi, perf) and raw tracepoints.
+"""Links from programs to what they probe: uprobes (session, multi, perf) and raw tracepoints.
 
-What the kernel can do is found by trying, never by its version: vendors backport.
+What the kernel supports is found by trying, not by its version: vendors backport features.
 """
 
 import ctypes
@@ -28,20 +28,20 @@ ATTACH_PERF, ATTACH_UPROBE_MULTI, ATTACH_UPROBE_SESSION = 41, 48, 57
 _UPROBE_TYPE: Final = "/sys/bus/event_source/devices/uprobe/type"
 _PERF_SIZE: Final = 128
 _ANY_CPU: Final = -1
-_CLOSERS: Final = 8  # those that wait together wait once
+_CLOSERS: Final = 8  # links closed in parallel share one wait
 
 
 class ProbeStyle(StrEnum):
     """How user functions are probed, best first."""
 
-    SESSION = "session"  # one link, one trap saved when the return is of no interest
+    SESSION = "session"  # one link; saves a trap where the return is not needed
     MULTI = "multi"  # a link for entries and a link for returns
     PERF = "perf"  # two perf events per function: slow to detach, needs CAP_SYS_ADMIN
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One function to attach to: file offset and the number the program gets to see."""
+    """One function to attach to: its file offset and the cookie passed to the program."""
 
     offset: int
     cookie: int
@@ -60,19 +60,22 @@ class Link:
 
 
 class LinkCloser:
-    """Closes links beside the poll: before a probe is gone the kernel waits for every CPU, tens of milliseconds for
-    each link, and the workers of a data loader end by the dozen."""
+    """Closes links outside the poll loop.
+
+    Before a probe is removed the kernel waits for every CPU, tens of milliseconds per link, and the
+    workers of a data loader end by the dozen.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_CLOSERS, "link-closer")
         self._closing: list[tuple[list[Future[None]], list[int]]] = []
 
     def close_later(self, links: Sequence[Link], slots: list[int]) -> None:
-        """The slots are of use to others when all these links are closed."""
+        """Close the links in the background; their slots are free once all of them are closed."""
         self._closing.append(([self._pool.submit(link.close) for link in links], slots))
 
     def freed(self) -> list[int]:
-        """Slots that no link uses any more, each once."""
+        """Return the slots that no link uses any more, each once."""
         done = [all(future.done() for future in futures) for futures, _ in self._closing]
         found = [
             slot
@@ -86,7 +89,7 @@ class LinkCloser:
         return found
 
     def close(self) -> None:
-        """Wait until everything is closed."""
+        """Wait until every link is closed."""
         self._pool.shutdown()
 
 
@@ -99,7 +102,7 @@ def attach_multi(
     *,
     on_return: bool,
 ) -> Link:
-    """All probes of one file in one link, for the threads of one process only."""
+    """Attach all probes of one file with one link, for the threads of one process only."""
     held_path = pinned(path.encode() + b"\0")
     offsets = pinned(struct.pack(f"<{len(probes)}Q", *(probe.offset for probe in probes)))
     cookies = pinned(struct.pack(f"<{len(probes)}Q", *(probe.cookie for probe in probes)))
@@ -120,9 +123,9 @@ def attach_multi(
 def attach_perf(
     program: int, path: str, probes: Sequence[Probe], pid: int, *, on_return: bool
 ) -> Link:
-    """The old way, one perf event per function."""
+    """Attach with one perf event per function, for older kernels."""
     try:
-        with open(_UPROBE_TYPE) as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
+        with open(_UPROBE_TYPE) as file:  # noqa: PTH123 - pathlib is slow to import
             kind = int(file.read())
     except OSError as err:
         raise Unavailable(f"this kernel has no uprobes: {err}") from None
@@ -151,7 +154,7 @@ def attach_tracepoint(program: int, name: str) -> Link:
 
 
 def detect_style() -> tuple[ProbeStyle, dict[ProbeStyle, str]]:
-    """The best style this kernel takes, and why the better ones were refused."""
+    """Return the best style this kernel supports, and why better ones were refused."""
     refusals: dict[ProbeStyle, str] = {}
     for style, attach_type in (
         (ProbeStyle.SESSION, ATTACH_UPROBE_SESSION),
@@ -165,7 +168,11 @@ def detect_style() -> tuple[ProbeStyle, dict[ProbeStyle, str]]:
 
 
 def _refusal(style: ProbeStyle, attach_type: int) -> str | None:
-    """Ask for a probe on a folder: a kernel that knows the style objects to the folder, an older one to the style."""
+    """Return why the kernel refuses a style, or None.
+
+    The test attaches a probe to a folder: a kernel that supports the style rejects the folder
+    (EBADF), an older one rejects the style.
+    """
     try:
         program = load_code("feature_test", KPROBE, EMPTY_PROGRAM, attach_type)
     except BpfRefused as refused:

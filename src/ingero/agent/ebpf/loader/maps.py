@@ -1,4 +1,4 @@
-"""Kernel maps: create, read and write them; mmap those that allow it."""
+"""Kernel maps: create, read and write them, and mmap those that allow it."""
 
 import ctypes
 import errno
@@ -25,15 +25,15 @@ READ_ONLY_PROGRAM: Final = 1 << 7
 
 
 def possible_cpus() -> int:
-    """How many values a per-CPU map holds per key."""
-    with open("/sys/devices/system/cpu/possible") as file:  # noqa: PTH123 - pathlib costs start-up time for nothing
+    """Return how many values a per-CPU map holds per key."""
+    with open("/sys/devices/system/cpu/possible") as file:  # noqa: PTH123 - pathlib is slow to import
         ranges = file.read().strip().split(",")
     return max(int(part.rpartition("-")[2]) for part in ranges) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class KernelMap:
-    """One map by its descriptor; `close` gives it back."""
+    """One map; `close` releases its descriptor."""
 
     name: str
     descriptor: int
@@ -52,7 +52,7 @@ class KernelMap:
         )
 
     def lookup(self, key: bytes) -> bytes | None:
-        """The value (of a per-CPU map: of every CPU), or None when there is no such key."""
+        """Return the value (for a per-CPU map: of every CPU), or None if there is no such key."""
         size = (
             self.value_size
             if self.kind != PERCPU_ARRAY
@@ -73,7 +73,7 @@ class KernelMap:
         return held_value.raw
 
     def delete(self, key: bytes) -> bool:
-        """False when there was no such key."""
+        """Delete a key; return False when it was not there."""
         held_key = pinned(key)
         attributes = struct.pack("<IIQQQ", self.descriptor, 0, ctypes.addressof(held_key), 0, 0)
         try:
@@ -85,7 +85,7 @@ class KernelMap:
         return True
 
     def keys(self) -> list[bytes]:
-        """All keys, at most as many as the map holds."""
+        """Return all keys, at most as many as the map can hold."""
         found: list[bytes] = []
         held_key, next_key = (
             pinned(b"\0" * self.key_size),
@@ -108,7 +108,7 @@ class KernelMap:
         return found
 
     def map_memory(self) -> mmap.mmap:
-        """The values of an array, shared with the kernel: no system call per read."""
+        """Map the values of an array into memory, so that a read needs no system call."""
         size = self.max_entries * ((self.value_size + 7) & ~7)
         return mmap.mmap(
             self.descriptor, (size + mmap.PAGESIZE - 1) & -mmap.PAGESIZE, mmap.MAP_SHARED
@@ -128,7 +128,10 @@ def create_map(
     flags: int = 0,
     types: tuple[int, int, int] = (0, 0, 0),
 ) -> KernelMap:
-    """`types` are the BTF descriptor and the type numbers of key and value; task storage demands them."""
+    """Create a map.
+
+    `types` are the BTF descriptor and the types of key and value; task storage requires them.
+    """
     sizes = (kind, key_size, value_size, max_entries, flags, 0, 0)
     attributes = struct.pack("<7I16sI4I", *sizes, name[:15].encode(), 0, *types, 0)
     descriptor, _ = bpf(MAP_CREATE, attributes, f"create map {name}")
@@ -136,7 +139,10 @@ def create_map(
 
 
 def create_data_map(name: str, content: bytes, *, read_only: bool) -> KernelMap:
-    """The map behind a data section of an object; constants are frozen so that the verifier may trust them."""
+    """Create the map of a data section of an object.
+
+    Constants are frozen, so that the verifier can rely on them.
+    """
     flags = READ_ONLY_PROGRAM if read_only else 0
     made = create_map(
         name.strip("."), ARRAY, key_size=4, value_size=len(content), max_entries=1, flags=flags

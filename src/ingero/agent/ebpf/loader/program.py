@@ -1,7 +1,7 @@
-"""Probe objects: what `make probes` built becomes maps and programs in the kernel, without libbpf or a compiler.
+"""Probe objects: load what `make probes` built as maps and programs, without libbpf or a compiler.
 
-Maps are made from the object's own BTF, constants are patched into .rodata, programs load one by one: a refusal
-switches off one feature and says why.
+Maps are created from the BTF of the object, constants are patched into .rodata, and programs are
+loaded one by one: a refused program disables one feature and reports why.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _LICENSE: Final = b"Dual BSD/GPL\0"
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
-    """A map as the object declares it."""
+    """A map as declared in the object."""
 
     name: str
     numbers: dict[str, int]
@@ -36,7 +36,7 @@ class MapSpec:
 
 
 class ProbeObject:
-    """One loaded object. `load` makes a program; `close` gives everything back."""
+    """One loaded object. `load` loads a program; `close` releases everything."""
 
     def __init__(
         self, path: str, constants: Mapping[str, bytes], ring_bytes: Mapping[str, int] | None = None
@@ -68,7 +68,10 @@ class ProbeObject:
         }
 
     def _fit_btf(self) -> None:
-        """Compilers leave section sizes at zero and list kernel functions in a section; the kernel wants neither."""
+        """Adapt the BTF of the compiler to what the kernel accepts.
+
+        Compilers leave section sizes at zero and list kernel functions in a section.
+        """
         integer = next(
             n
             for n in range(1, len(self.btf))
@@ -89,7 +92,7 @@ class ProbeObject:
                 struct.pack_into("<I", self.btf.raw, at + 4, self._by_name[variable].value)
 
     def _hide_kernel_functions(self, at: int, elements: int, integer: int) -> None:
-        """Turn the list of kernel functions into a harmless struct of integers of the same length."""
+        """Replace the list of kernel functions with a struct of integers of the same length."""
         for index in range(elements):
             (function,) = struct.unpack_from("<I", self.btf.raw, at + 12 * index)
             self.btf.raw[self.btf.type(function).at - 12 + 4] = 0  # linkage: static
@@ -106,11 +109,11 @@ class ProbeObject:
                 "load BTF",
             )[0]
         except BpfRefused as refused:
-            said = log.value.decode(errors="replace").strip().splitlines()[-1:]
-            raise BpfRefused(refused.number, f"load BTF {said}") from None
+            tail = log.value.decode(errors="replace").strip().splitlines()[-1:]
+            raise BpfRefused(refused.number, f"load BTF {tail}") from None
 
     def map_specs(self) -> list[MapSpec]:
-        """Maps declared in the object, in order."""
+        """Return the maps declared in the object, in order."""
         for number in range(1, len(self.btf)):
             described = self.btf.type(number)
             if described.kind == DATASEC and described.name == ".maps":
@@ -169,7 +172,7 @@ class ProbeObject:
             )
 
     def programs(self) -> dict[str, str]:
-        """Section name of every program in the object."""
+        """Return the section name of every program in the object."""
         return {
             symbol.name: self._elf.sections[symbol.section].name
             for symbol in self._symbols
@@ -177,7 +180,10 @@ class ProbeObject:
         }
 
     def load(self, name: str, kind: int, attach_type: int = 0) -> int:
-        """Load one program and return its descriptor; raises BpfRefused with the verifier's last words."""
+        """Load one program and return its descriptor.
+
+        Raises BpfRefused with the end of the verifier's log.
+        """
         symbol = self._by_name[name]
         code = self._linked(symbol)
         try:
@@ -253,17 +259,16 @@ def _load_program(
         return bpf(PROG_LOAD, attributes, f"load program {name}")[0]
     except BpfRefused as refused:
         lines = log.value.decode(errors="replace").strip().splitlines()
-        said = " | ".join(line for line in lines[-6:] if line and not line.startswith("processed"))
+        tail = " | ".join(line for line in lines[-6:] if line and not line.startswith("processed"))
         raise BpfRefused(
-            refused.number, f"load program {name}" + (f" ({said[-600:]})" if said else "")
+            refused.number, f"load program {name}" + (f" ({tail[-600:]})" if tail else "")
         ) from None
 
 
 def load_code(name: str, kind: int, instructions: bytes, attach_type: int = 0) -> int:
-    """A program given as bare instructions: empty probes for calibration and feature tests."""
+    """Load a program of bare instructions: empty probes for calibration and feature tests."""
     return _load_program(name, kind, instructions, attach_type)
 
 
-EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack(
-    "<BBhi", 0x95, 0, 0, 0
-)  # r0 = 0; exit
+# r0 = 0; exit
+EMPTY_PROGRAM: Final = struct.pack("<BBhi", 0xB7, 0, 0, 0) + struct.pack("<BBhi", 0x95, 0, 0, 0)

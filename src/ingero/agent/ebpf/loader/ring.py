@@ -1,7 +1,7 @@
-"""The ring buffer between kernel and agent: whole batches copied out with numpy, no wake-ups, no callback per record.
+"""The ring buffer between kernel and agent: batches are copied out with numpy, without wake-ups.
 
-All records of one ring have one length. A record that is still being written (busy bit) ends the batch; the next one
-starts there.
+All records of one ring have the same length. A record that is still being written (busy bit) ends
+the batch, and the next batch starts there.
 """
 
 import mmap
@@ -13,22 +13,19 @@ from numpy.typing import NDArray
 from ingero.agent.ebpf.loader.maps import KernelMap
 from ingero.agent.ebpf.loader.syscalls import barrier, register_barrier
 
-_LENGTH_MASK: Final = np.uint64(
-    0xFFFFFFFF
-)  # the first half of a record's header; its top bit means unfinished
+# the first half of a record's header; its top bit means unfinished
+_LENGTH_MASK: Final = np.uint64(0xFFFFFFFF)
 
 
 class Ring:
-    """Consumer of one ring; the only one."""
+    """The only consumer of one ring."""
 
     def __init__(self, kernel_map: KernelMap, payload: np.dtype[np.void]) -> None:
         self.name = kernel_map.name
         self._mask = kernel_map.max_entries - 1
         self._record = np.dtype([("length", "<u4"), ("page", "<u4"), ("body", payload)])
         if self._record.itemsize % 8:
-            raise ValueError(
-                f"records of {self._record.itemsize} bytes do not keep the ring's alignment"
-            )
+            raise ValueError(f"records of {self._record.itemsize} bytes are not aligned to 8 bytes")
         page, size = mmap.PAGESIZE, kernel_map.max_entries
         descriptor = kernel_map.descriptor
         self._consumer_page = mmap.mmap(
@@ -44,7 +41,7 @@ class Ring:
         register_barrier()
 
     def drain(self) -> NDArray[np.void]:
-        """All finished records, copied; the space goes back to the kernel."""
+        """Return a copy of all finished records and release their space."""
         at, end = int(self._consumer[0]), int(self._producer[0])
         barrier()
         count = (end - at) // self._record.itemsize

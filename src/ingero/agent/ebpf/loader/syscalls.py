@@ -1,4 +1,4 @@
-"""The two system calls behind every probe, bpf(2) and perf_event_open(2), through ctypes."""
+"""The system calls behind every probe, bpf(2) and perf_event_open(2), through ctypes."""
 
 import ctypes
 import errno
@@ -19,7 +19,7 @@ _MEMBARRIER_PRIVATE, _MEMBARRIER_REGISTER = 8, 16
 
 
 class BpfRefused(Unavailable):
-    """The kernel said no; `number` is its errno."""
+    """The kernel refused a call; `number` is the errno."""
 
     def __init__(self, number: int, what: str) -> None:
         hint = (
@@ -37,12 +37,12 @@ def _number(index: int) -> int:
 
 
 def pinned(data: bytes | bytearray) -> "ctypes.Array[ctypes.c_char]":
-    """A buffer the kernel can read; keep the object alive as long as its address is in use."""
+    """Return a buffer for the kernel; keep the object alive as long as its address is used."""
     return ctypes.create_string_buffer(bytes(data), max(len(data), 1))
 
 
 def bpf(command: int, attributes: bytes, what: str) -> tuple[int, bytes]:
-    """bpf(2): returns what the kernel answered and the attribute block as it left it."""
+    """Call bpf(2); return its result and the attribute block as the kernel left it."""
     block = pinned(attributes)
     result = _libc.syscall(_number(0), command, block, len(attributes))
     if result < 0:
@@ -59,12 +59,15 @@ def perf_event_open(attributes: bytes, pid: int, cpu: int) -> int:
 
 
 def register_barrier() -> None:
-    """Needed once before `barrier` on machines that reorder loads."""
+    """Register for `barrier`; needed once on machines that reorder loads."""
     if MACHINE != "x86_64":
         _libc.syscall(_number(2), _MEMBARRIER_REGISTER, 0, 0)
 
 
 def barrier() -> None:
-    """Orders our loads after the kernel's stores; x86-64 does so by itself, plain Python loads on aarch64 do not."""
+    """Order loads after the stores of the kernel.
+
+    x86-64 does so by itself; plain Python loads on aarch64 do not.
+    """
     if MACHINE != "x86_64":
         _libc.syscall(_number(2), _MEMBARRIER_PRIVATE, 0, 0)

@@ -1,6 +1,7 @@
 """Builds the probe objects with the compiler of the `ziglang` wheel: `make probes`.
 
-Each object carries a digest of its sources, so that a stale one is noticed, and no debug sections but BTF.
+Each object carries a digest of its sources, so that a stale object is noticed, and no debug
+sections except BTF.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ _HEADER_SIZE, _ROW_SIZE = 64, 64
 
 
 def source_digest(folder: Path = SOURCES) -> str:
-    """Digest over every C file of the probes, names included."""
+    """Return a digest of every C file of the probes, file names included."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.h"), *folder.glob("*.bpf.c")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -38,7 +39,7 @@ def object_path(machine: str, folder: Path = SOURCES) -> Path:
 
 
 def build(folder: Path = SOURCES) -> list[Path]:
-    """Compile for both machines; returns the objects written."""
+    """Compile for both machines; return the objects that were written."""
     digest, made = source_digest(), []
     for machine, architecture in TARGETS.items():
         with tempfile.TemporaryDirectory() as work:
@@ -64,7 +65,7 @@ def build(folder: Path = SOURCES) -> list[Path]:
 
 
 def slim(data: bytes) -> bytes:
-    """The same object without debug sections; section numbers stay, so nothing else changes."""
+    """Return the object without debug sections; section numbers stay the same."""
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names = struct.unpack_from("<HH", data, 60)
     rows = [
