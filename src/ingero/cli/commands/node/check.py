@@ -37,7 +37,7 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
 
     The command checks kernel, type information, capabilities, probes (under sudo each is loaded
     once), driver, GPU, libraries, processes and the place of the database. For each missing piece it
-    says what that costs and what to do. The exit status is 1 when something required is missing;
+    explains what that costs and what to do. The exit status is 1 when something required is missing;
     notes do not count.
 
     With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this

@@ -69,7 +69,7 @@ def command(
 
     A certificate for the node's name, host name and addresses is made once and kept in
     ~/.ingero/tls. A new one is made when a name or an address is missing in it, or after a year. It
-    keeps the old names, and the command says what those who trusted the old certificate must do.
+    keeps the old names, and the command prints what those who trusted the old certificate must do.
 
     \b
     Examples:
