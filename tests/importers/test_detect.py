@@ -167,7 +167,7 @@ def test_mixtures_and_strangers_are_sorted_out(tmp_path: Path) -> None:
         ("a.parquet", b"PAR1 but not really", "not a readable Parquet file"),
         ("a.json.gz", b"\x1f\x8b\x08\x00garbage", "gzip"),
         ("a_0.json", b'{"entries": [{"profiling_name": 1}]}', "an entry lacks or misuses a field"),
-        ("a.json", b'{"traceEvents": 5}', "'traceEvents' is no list"),
+        ("a.json", b'{"traceEvents": 5}', "'traceEvents' is not a list"),
         ("a.json", b'{"traceEvents": []}', "the rank is neither in"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(
         f"{header}\n0,ab,0,AllReduce,4,float32,0,2,1,2,3\n0,ab,1,AllReduce,4,float32,0,2,1,9,3\n"
     )
-    with pytest.raises(ForeignFile, match=r"line 3: gpu_stop_ns 3 lies before gpu_start_ns 9"):
+    with pytest.raises(ForeignFile, match=r"line 3: gpu_stop_ns 3 is before gpu_start_ns 9"):
         load([tmp_path / "r.csv"])
 
 
@@ -254,4 +254,4 @@ def test_a_better_source_of_fewer_ranks_is_said_to_be_that(tmp_path: Path) -> No
     )
     answer = _ask(tmp_path)
     assert _named(answer) == [(2, "compute")]
-    assert "also there, of 1 ranks only: nccl-plugin" in answer.notes
+    assert "present, but only for 1 of 4 ranks: nccl-plugin" in answer.notes

@@ -1,4 +1,4 @@
-"""The verdicts of one cluster: its engine, and everything Fleet keeps between two ticks to feed it."""
+"""The verdicts of one cluster: its engine, and what Fleet keeps between two ticks to feed it."""
 
 import math
 from collections import defaultdict
@@ -27,7 +27,7 @@ RankKey = tuple[str, str | None, int | None]  # node, job, rank
 
 @dataclass(slots=True)
 class ClusterVerdicts:
-    """One cluster. Dictionaries keyed by `int` use the row index that the engine gave to a member."""
+    """One cluster. Dictionaries keyed by `int` use the row index the engine gave to a member."""
 
     engine: VerdictEngine
     last_push_s: float = 0.0

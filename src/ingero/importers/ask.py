@@ -1,4 +1,4 @@
-"""Asks the question of whatever was read: the best source present answers, the others are mentioned."""
+"""Blame of whatever was read: the best source present answers, the others are mentioned."""
 
 from dataclasses import replace
 
@@ -14,17 +14,15 @@ from ingero.importers.flight_recorder import comm_hash
 
 
 def blame_inputs(inputs: Inputs) -> Answer:
-    """One answer for everything that belongs to one job."""
+    """Return one answer for all inputs, which must belong to one job."""
     if len(inputs.steps) > 1:
         names = ", ".join(str(path) for path, _ in inputs.steps[:3])
         raise MalformedInput(
-            f"several step traces ({names}): each is a job of its own, ask about one at a time"
+            f"several step traces ({names}): each is a job of its own; ask about one at a time"
         )
     if inputs.steps:
         beside = [str(source) for source in CollectiveSource if inputs.records.get(source)]
-        unused = (
-            f"also there, another recording and not used: {', '.join(beside)}" if beside else None
-        )
+        unused = f"present, but not used: {', '.join(beside)}" if beside else None
         return _noted(blame_steps(inputs.steps[0][1]), inputs, unused)
     timed = [source for source in CollectiveSource if inputs.records.get(source)]
     flight = CollectiveSource.FLIGHT_RECORDER
@@ -37,7 +35,7 @@ def blame_inputs(inputs: Inputs) -> Answer:
             return _noted(hang, inputs)
     if timed:
         most = max(_coverage(inputs, source) for source in timed)
-        # the enum is ordered, best first
+        # The enumeration is ordered, the best source first.
         source = next(source for source in timed if _coverage(inputs, source) == most)
         labels = {comm_hash(key): group.desc for key, group in inputs.groups.items() if group.desc}
         columns = from_records(inputs.records[source])
@@ -49,7 +47,10 @@ def blame_inputs(inputs: Inputs) -> Answer:
             inputs,
             *(_beside(inputs, other, most) for other in timed if other is not source),
         )
-    why = "nothing is stuck, and the dumps hold no GPU durations: run the job with TORCH_NCCL_ENABLE_TIMING=1"
+    why = (
+        "nothing is stuck, and the dumps contain no GPU durations: "
+        "run the job with TORCH_NCCL_ENABLE_TIMING=1"
+    )
     return _noted(Answer(source=str(flight), not_sure=why, gpus=inputs.world or 0), inputs)
 
 
@@ -60,9 +61,9 @@ def _coverage(inputs: Inputs, source: CollectiveSource) -> int:
 def _beside(inputs: Inputs, source: CollectiveSource, most: int) -> str:
     ranks = _coverage(inputs, source)
     return (
-        f"also there, and less exact: {source}"
+        f"present, but less exact: {source}"
         if ranks == most
-        else f"also there, of {ranks} ranks only: {source}"
+        else f"present, but only for {ranks} of {most} ranks: {source}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads collective records as CSV, one GPU-timed collective of one rank per line."""
+"""Read collective records as CSV, one GPU-timed collective of one rank per line."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ REQUIRED = ("comm_hash", "seq", "op", "rank", "nranks", "enqueue_ns", "gpu_start
 
 
 def read_csv(path: Path, text: str) -> list[CollectiveRecord]:
-    """All records; a bad line stops with its number and what is wrong with it."""
+    """Return all records; raise MalformedInput with the number of the first bad line."""
     reader = csv.DictReader(io.StringIO(text))
     missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
     if missing:
@@ -48,7 +48,7 @@ def _known(row: dict[str, str], name: str) -> int | None:
 def _record(row: dict[str, str]) -> CollectiveRecord:
     rank, begin, stop = (_whole(row, name) for name in ("rank", "gpu_start_ns", "gpu_stop_ns"))
     if stop < begin:
-        raise ValueError(f"gpu_stop_ns {stop} lies before gpu_start_ns {begin}")
+        raise ValueError(f"gpu_stop_ns {stop} is before gpu_start_ns {begin}")
     datatype = row.get("datatype") or "uint8"
     size, global_rank = _known(row, "size_bytes"), _known(row, "global_rank")
     return CollectiveRecord(

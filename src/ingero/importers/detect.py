@@ -1,4 +1,4 @@
-"""Recognises trace files by content and reads files, folders and mixtures into one set of inputs for blame."""
+"""Recognise trace files by their content and read files and folders into one set of inputs."""
 
 import json
 import re
@@ -30,7 +30,7 @@ class SeveralJobs(MalformedInput):
 
 @dataclass(slots=True)
 class Inputs:
-    """What was found: records per source, step traces, progress of ranks; and what could not be used, and why."""
+    """What was read: records per source, step traces, progress of ranks, and problems."""
 
     records: dict[CollectiveSource, list[CollectiveRecord]] = field(default_factory=dict)
     inexact: set[CollectiveSource] = field(default_factory=set)
@@ -45,10 +45,11 @@ class Inputs:
     folders: dict[tuple[CollectiveSource, int | None], Path] = field(default_factory=dict)
 
     def widen(self, world: int | None) -> None:
+        """Note that the job has at least `world` ranks."""
         self.world = max(self.world or 0, world or 0) or None
 
     def add_dump(self, path: Path, data: bytes) -> None:
-        """A Flight Recorder dump that is at hand already; its name ends in the rank."""
+        """Add a Flight Recorder dump that was read already; its name ends in the rank."""
         self.used.append((path, _flight_recorder(path, data, self)))
 
     def add(
@@ -59,12 +60,16 @@ class Inputs:
         *,
         exact: bool,
     ) -> None:
-        """Records of one file. The same rank in two folders means two recordings, which must not be mixed."""
+        """Add the records of one file.
+
+        The same rank in two folders means two recordings, which must not be mixed.
+        """
         for rank in {record.global_rank for record in records}:
             folder = self.folders.setdefault((source, rank), path.parent)
             if folder != path.parent:
                 raise SeveralJobs(
-                    f"rank {rank} was recorded in {folder} and in {path.parent}: ask about one at a time"
+                    f"rank {rank} was recorded in {folder} and in {path.parent}: "
+                    "ask about one at a time"
                 )
         self.records.setdefault(source, []).extend(records)
         if not exact:
@@ -72,7 +77,10 @@ class Inputs:
 
 
 def load(paths: Sequence[Path]) -> Inputs:
-    """Everything usable in these files and folders. A bad file among good ones is named, not fatal; none good is."""
+    """Read everything usable in these files and folders.
+
+    A bad file among good ones is listed in `problems`; without a good one, ForeignFile is raised.
+    """
     inputs = Inputs()
     for path, asked_for in _files(paths):
         try:
@@ -83,22 +91,19 @@ def load(paths: Sequence[Path]) -> Inputs:
             inputs.problems.append(str(error))
             continue
         except RecursionError:
-            inputs.problems.append(f"{path}: nested too deeply for a recording")
+            inputs.problems.append(f"{path}: nested too deeply to be a recording")
             continue
         if kind:
             inputs.used.append((path, kind))
         elif asked_for:
-            inputs.problems.append(
-                f"{path}: not a format that is known here (see `ingero blame --help`)"
-            )
+            inputs.problems.append(f"{path}: unknown format (see `ingero blame --help`)")
         else:
             inputs.ignored.append(path)
     _apply_world(inputs)
     if not any((inputs.records, inputs.steps, inputs.progress)):
         where = ", ".join(str(p) for p in paths)
         detail = (
-            "; ".join(inputs.problems[:3])
-            or f"{len(inputs.ignored)} files looked at, none recognised"
+            "; ".join(inputs.problems[:3]) or f"none of {len(inputs.ignored)} files was recognised"
         )
         raise ForeignFile(f"nothing to read in {where}: {detail}")
     return inputs
@@ -114,12 +119,12 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
         else:
             raise MalformedInput(f"{path}: no such file or folder")
         if len(found) > MAX_FILES:
-            raise TooLarge(f"{path}: more than {MAX_FILES} files; name the ones that matter")
+            raise TooLarge(f"{path}: more than {MAX_FILES} files; name those that matter")
     return found
 
 
 def _read(path: Path, inputs: Inputs) -> str | None:
-    """Read one file into `inputs`; its kind in words, or None when it is nothing we know."""
+    """Read one file into `inputs`; return its kind in words, or None when it is unknown."""
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise TooLarge(f"{path}: {size} bytes, at most {MAX_FILE_BYTES}")
@@ -142,7 +147,7 @@ def _read(path: Path, inputs: Inputs) -> str | None:
 
 
 def _unpack(path: Path, data: bytes) -> bytes:
-    """All members of a gzip file, within bounds."""
+    """Return all members of a gzip file, within MAX_UNPACKED_BYTES."""
     plain = b""
     while data:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
@@ -168,7 +173,8 @@ def _flight_recorder(path: Path, data: bytes, inputs: Inputs) -> str:
         where = inputs.dump_of[dump.rank]
         if where.parent != path.parent:
             raise SeveralJobs(
-                f"rank {dump.rank} left a dump in {where.parent} and in {path.parent}: ask about one at a time"
+                f"rank {dump.rank} left a dump in {where.parent} and in {path.parent}: "
+                "ask about one at a time"
             )
         raise MalformedInput(
             f"{path}: a second dump of rank {dump.rank} beside {where.name}; keep one per rank"
@@ -186,7 +192,7 @@ def _inspector(path: Path, data: bytes, inputs: Inputs) -> str:
     inputs.add(path, CollectiveSource.INSPECTOR, found.records, exact=found.exact_ends)
     if found.skipped:
         inputs.problems.append(
-            f"{path}: {found.skipped} objects are no collectives or cut off, left out"
+            f"{path}: {found.skipped} objects are not collectives or cut off; left out"
         )
     return "NCCL inspector"
 
@@ -211,7 +217,7 @@ def _json(path: Path, data: bytes, inputs: Inputs) -> str | None:
         inputs.widen(trace.world)
         if trace.nameless:
             inputs.problems.append(
-                f"{path}: {trace.nameless} NCCL kernels carry no collective name, left out"
+                f"{path}: {trace.nameless} NCCL kernels have no collective name; left out"
             )
         return "kineto trace"
     return (
@@ -250,7 +256,7 @@ _KINDS: tuple[tuple[Callable[[bytes], bool], _Reader], ...] = (
 
 
 def _apply_world(inputs: Inputs) -> None:
-    """A job description beside step traces says how many GPUs there are; without it the rank numbers do."""
+    """Take the number of GPUs from a job description beside step traces, where there is one."""
     if inputs.world:
         inputs.steps = [
             (path, replace(trace, world_size=max(inputs.world, trace.worker_rank.size)))

@@ -1,7 +1,8 @@
-"""Reads PyTorch Flight Recorder dumps, pickled or JSON, of one rank each.
+"""Read PyTorch Flight Recorder dumps, pickled or JSON, of one rank each.
 
-Pickles are read by an unpickler that admits no class and no global: a dump is plain containers, all else is refused.
-Versions 2.x differ in which fields are present; what a dump lacks stays unknown.
+Pickles are read by an unpickler that resolves no class and no global: a dump consists of plain
+containers, and everything else is refused. Versions 2.x differ in which fields are present; what a
+dump lacks stays unknown.
 """
 
 import ast
@@ -29,20 +30,23 @@ from ingero.errors import ForeignFile, MalformedInput
 MAX_ENTRIES = 2_000_000
 MAX_RANKS = 1 << 20
 TORCH_DATATYPES = {
-    "BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64", "Long": "int64", "Int": "int32",
-    "Char": "int8", "Byte": "uint8", "Bool": "uint8", "Float8_e4m3fn": "float8_e4m3", "Float8_e5m2": "float8_e5m2",
+    "BFloat16": "bfloat16", "Half": "float16", "Float": "float32", "Double": "float64",
+    "Long": "int64", "Int": "int32", "Char": "int8", "Byte": "uint8", "Bool": "uint8",
+    "Float8_e4m3fn": "float8_e4m3", "Float8_e5m2": "float8_e5m2",
 }  # fmt: skip
 _ARROW = re.compile(r"(\d+)\s*(->|<-)\s*(\d+)")
 TORCH_OPS = {
-    "_all_gather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter", "all_gather_into_tensor": "AllGather",
-    "reduce_scatter_tensor": "ReduceScatter", "_allgather_base": "AllGather", "barrier": "AllReduce",
-    "alltoall_base": "AllToAll", "all_to_all_single": "AllToAll", "allreduce_coalesced": "AllReduce",
+    "_all_gather_base": "AllGather", "_allgather_base": "AllGather",
+    "all_gather_into_tensor": "AllGather", "_reduce_scatter_base": "ReduceScatter",
+    "reduce_scatter_tensor": "ReduceScatter", "barrier": "AllReduce",
+    "allreduce_coalesced": "AllReduce", "alltoall_base": "AllToAll",
+    "all_to_all_single": "AllToAll",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class FlightRecording:
-    """One rank's dump: timed records, and how far it came."""
+    """The dump of one rank: timed records, and the progress of the rank."""
 
     rank: int
     world: int
@@ -55,7 +59,7 @@ class FlightRecording:
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(
-            f"it asks for {module_name}.{global_name}; dumps hold plain containers only"
+            f"it asks for {module_name}.{global_name}; dumps contain plain containers only"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:
@@ -63,10 +67,10 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_dump(path: Path, data: bytes) -> FlightRecording:
-    """The dump in `data`; `path` gives the rank where its name ends in one."""
+    """Decode the dump in `data`; `path` gives the rank where its name ends in one."""
     content = _decode(path, data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
-        raise ForeignFile(f"{path}: no Flight Recorder dump: it has no list 'entries'")
+        raise ForeignFile(f"{path}: not a Flight Recorder dump: it has no list 'entries'")
     if len(content["entries"]) > MAX_ENTRIES:
         raise MalformedInput(f"{path}: {len(content['entries'])} entries, at most {MAX_ENTRIES}")
     try:
@@ -91,9 +95,7 @@ def _interpret(path: Path, content: dict[str, Any]) -> FlightRecording:
     return FlightRecording(rank, world, records, progress, keyed, done - len(records))
 
 
-def _decode(
-    path: Path, data: bytes
-) -> Any:  # plain containers of unknown shape; read_dump checks them
+def _decode(path: Path, data: bytes) -> Any:  # containers of unknown shape; read_dump checks them
     if data.lstrip()[:1] in (b"{", b"["):
         try:
             return json.loads(data)
@@ -102,18 +104,23 @@ def _decode(
     try:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except (pickle.UnpicklingError, EOFError) as error:
-        raise MalformedInput(f"{path}: not read as a dump: {error or 'it ends early'}") from error
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-        UnicodeDecodeError,
-    ) as error:
+        raise MalformedInput(
+            f"{path}: cannot be read as a dump: {error or 'it ends early'}"
+        ) from error
+    except _BROKEN_PICKLE as error:
         raise MalformedInput(f"{path}: broken pickle ({type(error).__name__}: {error})") from error
+
+
+# What the unpickler raises on damaged input, beside UnpicklingError and EOFError.
+_BROKEN_PICKLE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +181,16 @@ def _entry(entry: Mapping[str, Any], groups: Mapping[str, ProcessGroup]) -> _Ent
 
 
 def _text(value: object) -> str:
-    """A name of a dump, which may hold anything: lists that hold themselves many times over have no end as text."""
+    """Return a name of a dump as text; anything but a string or number is refused.
+
+    A list that contains itself many times over would have no end as text.
+    """
     if not isinstance(value, str | int):
-        raise TypeError(f"a {type(value).__name__} where a name belongs")
+        raise TypeError(f"a {type(value).__name__} instead of a name")
     return str(value)
 
 
-def _moment(value: Any) -> int | None:  # any number, or nothing
+def _moment(value: Any) -> int | None:  # any number, or None
     return None if value is None else int(value)
 
 
@@ -191,7 +201,7 @@ def _friendly(op: str, peer: int | None) -> str:
 
 
 def _peer(op: str, group: ProcessGroup | None) -> int | None:
-    """Global rank of the other end; the arrow counts within the group."""
+    """Return the global rank of the other end; the arrow in the name counts within the group."""
     arrow = _ARROW.search(op)
     if not arrow:
         return None
@@ -220,12 +230,12 @@ def _groups(config: object) -> dict[str, ProcessGroup]:
 
 
 def _key(group: ProcessGroup) -> str:
-    """Names are per process in some set-ups: the members make them unique."""
+    """Return a unique key: in some set-ups names are per process, so the members are added."""
     return f"{group.name}|{','.join(map(str, group.members))}"
 
 
 def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> int:
-    """The number at the end of the file's name, unless it is no member of its own groups."""
+    """Return the number at the end of the file name, unless its groups do not contain it."""
     common = (
         set.intersection(*(set(g.members) for g in groups.values() if g.members))
         if any(g.members for g in groups.values())
@@ -240,21 +250,25 @@ def _rank_of(path: Path, groups: Mapping[str, ProcessGroup]) -> int:
     if named is not None:
         return named
     raise MalformedInput(
-        f"{path}: the rank is neither in the name nor in the groups; end the file name with it, as _dump_7"
+        f"{path}: the rank is neither in the name nor in the groups; "
+        "end the file name with it, as in _dump_7"
     )
 
 
 def _status(
     status: object, groups: Mapping[str, ProcessGroup], rows: Sequence[_Entry]
 ) -> dict[str, tuple[int, int]]:
-    """Last enqueued and completed per group. The table is keyed by a local id: entries say which group it is, else the
-    order of creation does, since ids and names both grow with it."""
+    """Return the last enqueued and completed sequence number per group.
+
+    The table is keyed by a local id. Entries say which group that is; otherwise the order of
+    creation does, since ids and names both grow with it.
+    """
     if not isinstance(status, dict):
         return {}
     ids = sorted((str(i) for i in status), key=_number)
     names = sorted(groups, key=_number)
     if len(names) == len(ids) + 1 and _number(names[0]) == 0 and _number(ids[0]) != 0:
-        names = names[1:]  # the default group appears only once used
+        names = names[1:]  # the default group appears only when it is used
     known = {row.pg_id: row.group for row in rows if row.pg_id}
     guess = (
         {i: _key(groups[n]) for i, n in zip(ids, names, strict=True)}
@@ -291,7 +305,8 @@ def _progress(
             enqueued[row.group] = max(enqueued.get(row.group, -1), row.seq)
             if row.state == "completed":
                 completed[row.group] = max(completed.get(row.group, -1), row.seq)
-    tells = any(row.state == "started" or row.started_ns for row in rows)  # only with timing on
+    # Without timing, a dump does not contain whether an operation started.
+    is_timed = any(row.state == "started" or row.started_ns for row in rows)
     pending = tuple(
         Pending(
             row.group,
@@ -300,12 +315,12 @@ def _progress(
             row.shape,
             row.peer,
             row.created_ns,
-            row.state == "started" or row.started_ns is not None if tells else None,
+            row.state == "started" or row.started_ns is not None if is_timed else None,
         )
         for row in rows
         if row.state != "completed"
     )
-    for row in rows:  # before the first pending one, all of its group is done
+    for row in rows:  # all operations of a group before its first pending one are done
         if row.state != "completed" and row.peer is None:
             completed.setdefault(row.group, row.seq - 1)
     stamps = [t for row in rows for t in (row.created_ns, row.started_ns, row.completed_ns) if t]
@@ -346,5 +361,5 @@ def _record(row: _Entry, rank: int, group: ProcessGroup) -> CollectiveRecord | N
 
 
 def comm_hash(name: str) -> int:
-    """A communicator hash for sources that name their groups, the same on every rank."""
+    """Return a communicator hash for sources that name groups; it is the same on every rank."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())

@@ -1,6 +1,7 @@
-"""Reads the JSON that the NCCL (and RCCL) Inspector profiler writes: one object per collective of one process.
+"""Read the JSON of the NCCL (and RCCL) Inspector profiler: one object per collective and process.
 
-The verbose form carries the kernel's start and stop; the plain one only durations, which is enough to name a rank.
+The verbose form contains start and stop of the kernel. The plain form contains only durations,
+which is enough to name a rank.
 """
 
 import json
@@ -23,7 +24,10 @@ MAX_OBJECTS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Records of one file; `exact_ends` when every one carries kernel times, `skipped` counts other objects."""
+    """The records of one file; `skipped` counts other objects.
+
+    `exact_ends` says that every record has the start and stop of its kernel.
+    """
 
     records: tuple[CollectiveRecord, ...]
     exact_ends: bool
@@ -31,7 +35,7 @@ class Inspection:
 
 
 def read_inspector(path: Path, text: str) -> Inspection:
-    """All collectives of a file; a last object cut off by a dying process is counted as skipped."""
+    """Return all collectives of a file; a last object that is cut off counts as skipped."""
     objects, skipped = [], 0
     for item in _objects(path, text):
         if (
@@ -58,7 +62,7 @@ def read_inspector(path: Path, text: str) -> Inspection:
 
 
 def _objects(path: Path, text: str) -> Iterator[Any]:
-    """Objects one after another, on lines of their own or not; a broken one inside the file is an error."""
+    """Yield the objects of a file, on lines of their own or not; None for a last one cut off."""
     decoder = json.JSONDecoder()
     at, count = 0, 0
     while True:
@@ -86,7 +90,7 @@ def _process(item: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _global_ranks(objects: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
-    """A process counts in its widest communicator as it counts in the job."""
+    """Return the rank of each process in its widest communicator, which is its rank in the job."""
     widest: dict[tuple[str, int], tuple[int, int]] = {}
     for item in objects:
         header = item["header"]

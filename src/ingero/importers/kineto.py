@@ -1,4 +1,4 @@
-"""Reads Kineto (PyTorch profiler) traces in Chrome's JSON: NCCL kernels of one rank with their metadata."""
+"""Read NCCL kernels of one rank from Kineto (PyTorch profiler) traces in Chrome's JSON."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class KinetoTrace:
-    """NCCL kernels of one rank; `nameless` counts kernels that carry no collective metadata."""
+    """NCCL kernels of one rank; `nameless` counts kernels without collective metadata."""
 
     rank: int
     world: int | None
@@ -30,9 +30,9 @@ class KinetoTrace:
 
 
 def read_kineto(path: Path, content: Mapping[str, Any]) -> KinetoTrace:
-    """All NCCL kernels of a trace, in time order."""
+    """Return all NCCL kernels of a trace, in time order."""
     if not isinstance(content.get("traceEvents"), list):
-        raise MalformedInput(f"{path}: 'traceEvents' is no list")
+        raise MalformedInput(f"{path}: 'traceEvents' is not a list")
     try:
         return _interpret(path, content)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -122,7 +122,7 @@ def _record(
 
 
 def _members(ranks: object) -> tuple[int, ...]:
-    """Ranks of the group; long lists are abbreviated in the trace and then unknown."""
+    """Return the ranks of the group; none where the trace abbreviates a long list."""
     text = ranks if isinstance(ranks, str) else str(ranks or "")
     return () if "..." in text else tuple(int(n) for n in re.findall(r"\d+", text))
 

@@ -1,7 +1,7 @@
-"""What Fleet decided on, kept in files: every measurement, every tick and every verdict, in order, bounded.
+"""Recorded inputs of Fleet: every measurement, tick and verdict in order, in files of bounded size.
 
-A frame is its length (4 bytes) and a MessagePack array: kind, Unix seconds, cluster, body. A file that was cut off by a
-crash ends with its last whole frame.
+A frame is its length (4 bytes) and a MessagePack array: kind, Unix seconds, cluster, body. A file
+that a crash cut off ends with its last complete frame.
 """
 
 import struct
@@ -20,7 +20,7 @@ MAX_FRAME = 64 << 20
 
 
 class Entry(NamedTuple):
-    """One thing that happened; `body` is an OTLP request, a verdict as JSON, or empty."""
+    """One recorded event; `body` is an OTLP request, a verdict as JSON, rates, or empty."""
 
     kind: str
     at_s: float
@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 
 class InputLog:
-    """Appends to numbered files and removes the oldest beyond the bound; `removed` counts them."""
+    """Appends to numbered files; `removed` counts the oldest ones deleted beyond the limit."""
 
     def __init__(
         self, folder: Path, rates: bytes = b"", max_bytes: int = 256 << 20, files: int = 8
@@ -47,7 +47,10 @@ class InputLog:
         self._open_next()
 
     def write(self, kind: str, at_s: float, cluster: str = "", body: bytes = b"") -> None:
-        """Append one frame; a disk that is full stops the recording, not Fleet: OSError is the caller's to count."""
+        """Append one frame.
+
+        Raises OSError when the disk is full; the caller then stops the recording, not Fleet.
+        """
         frame = msgspec.msgpack.encode([kind, at_s, cluster, body])
         if self._written + len(frame) > self._per_file:
             self._file.close()
@@ -58,7 +61,7 @@ class InputLog:
             self._file.flush()
 
     def close(self) -> None:
-        """Write out what is buffered."""
+        """Write out what is buffered and close the file."""
         self._file.close()
 
     def _open_next(self) -> None:
@@ -77,16 +80,16 @@ class InputLog:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Recorded files, oldest first."""
+    """Return the recorded files, oldest first."""
     return sorted(folder.glob("inputs-*.rec"))
 
 
 def read_inputs(folder: Path) -> Iterator[Entry]:
-    """Every whole frame of every file, in order."""
+    """Yield every complete frame of every file, in order."""
     paths = list_files(folder)
     if not paths:
         raise ForeignFile(
-            f"{folder} holds no recorded inputs; Fleet writes them with --record-inputs DIR"
+            f"{folder} contains no recorded inputs; Fleet writes them with --record-inputs DIR"
         )
     for path in paths:
         data = path.read_bytes()

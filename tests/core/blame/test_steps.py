@@ -110,7 +110,7 @@ def test_the_price_is_what_the_job_gains_without_the_slow_worker(tmp_path: Path)
 def test_one_replica_cannot_tell_the_stage_from_its_worker(tmp_path: Path) -> None:
     answer = blame_steps(_trace(StepJob(dp=1, stage_factor={2: 1.2}), tmp_path))
     assert (answer.culprits, answer.cause) == ((), CauseClass.STRUCTURAL)
-    assert answer.not_sure is not None and answer.not_sure.startswith("there is one replica only")
+    assert answer.not_sure is not None and answer.not_sure.startswith("there is only one replica")
 
 
 def test_steps_with_holes_are_left_out_and_counted(tmp_path: Path) -> None:

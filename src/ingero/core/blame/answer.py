@@ -1,4 +1,4 @@
-"""The answer to "who is slow": culprits or a reason for naming none, with evidence, times and what a fix would save."""
+"""The answer to "who is slow": culprits, or a reason for naming none, and what a fix would save."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from ingero.core.cost import SECONDS_PER_HOUR, loss_per_hour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """One worker to look at. `excess` and `error` are shares of its own time, `excess_s` is per step."""
+    """One slow worker; `excess` and `error` are shares of its own time, `excess_s` is per step."""
 
     worker: str
     rank: int | None
@@ -30,7 +30,7 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What the job would do if `what` were as its peers are; steps shrink by `saved_s`."""
+    """What a fix would do: with `what` fixed, each step is shorter by `saved_s`."""
 
     what: str
     step_time_s: float
@@ -39,7 +39,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Own time relative to the peers, as [worker, step]; 1.0 is the pace of the role, NaN unknown."""
+    """Own time as [worker, step], relative to the median of the role; NaN where unknown."""
 
     rows: tuple[str, ...]
     columns: tuple[int, ...]
@@ -48,10 +48,11 @@ class Heat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the recorded data says. `cause` None with no culprit means nobody is slow; `loss_s` is per step.
+    """What the recorded data shows; `loss_s` is per step.
 
-    `shares` are published measures by name: the part of the loss that fixing the slowest workers (`m_w`), or the last
-    stage (`m_s`), takes away.
+    Without culprits and with `cause` None, nobody is slow. `shares` are published measures by name:
+    the part of the loss that is gone when the slowest workers (`m_w`) or the last stage (`m_s`) are
+    fixed.
     """
 
     source: str
@@ -71,23 +72,27 @@ class Answer:
 
     @property
     def loss_gpu_hours(self) -> float | None:
-        """GPU hours lost in the recorded steps: every GPU of the job waits, once."""
+        """GPU hours lost in the recorded steps; each GPU of the job waits and is counted once."""
         return (
             None if self.loss_s is None else self.gpus * self.loss_s * self.steps / SECONDS_PER_HOUR
         )
 
     def usd_per_hour(self, rate_usd: float | None) -> float | None:
-        """Money lost per hour of running: the lost share of the step, on every GPU, at `rate_usd` per GPU hour."""
+        """Return the money lost per hour, at `rate_usd` per GPU hour on every GPU of the job."""
         if rate_usd is None or self.loss_s is None or not self.step_time_s:
             return None
         return loss_per_hour(self.loss_s / self.step_time_s, self.gpus * rate_usd)
 
 
 NEXT_STEPS = {
-    CauseClass.COMPUTE: "check clocks, throttle reasons and ECC of that GPU (`nvidia-smi -q -d PERFORMANCE,ECC`)",
-    CauseClass.HOST: "look at that host: CPU contention, data loader, I/O, garbage collection (`ingero explain`)",
-    CauseClass.NETWORK: "check the links and NIC counters of that rank, then rerun an all-reduce test over the pair",
+    CauseClass.COMPUTE: "check clocks, throttle reasons and ECC of that GPU "
+    "(`nvidia-smi -q -d PERFORMANCE,ECC`)",
+    CauseClass.HOST: "look at that host: CPU contention, data loader, I/O, garbage collection "
+    "(`ingero explain`)",
+    CauseClass.NETWORK: "check the links and NIC counters of that rank, "
+    "then run an all-reduce test over the pair again",
     CauseClass.HANG: "get a stack of that process (py-spy dump, cuda-gdb) before it is killed",
     CauseClass.STRUCTURAL: "move layers between stages; no node needs attention",
-    CauseClass.DATA_IMBALANCE: "pack sequences so that every micro-batch holds equal work; no node needs attention",
+    CauseClass.DATA_IMBALANCE: "pack sequences so that every micro-batch holds equal work; "
+    "no node needs attention",
 }

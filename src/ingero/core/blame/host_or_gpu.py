@@ -1,8 +1,8 @@
-"""Host or GPU: why a rank entered its collectives late, from when they were enqueued and when the GPU got to them.
+"""Host or GPU: why a rank entered its collectives late.
 
-If the GPU had nothing left to do when the collective was enqueued, the host was late. Else the time until the enqueue
-is compared with the peers': a host that is later than its peers by the excess is the cause, unless peers whose hosts
-are just as late are not slow, which shows that such a delay is hidden behind queued work.
+If the GPU had no work left when the collective was enqueued, the host was late. Otherwise the time
+until the enqueue is compared with the peers'. A host that is later than its peers by the excess is
+the cause, unless peers with equally late hosts are not slow: then queued work hides such a delay.
 """
 
 import numpy as np
@@ -16,12 +16,10 @@ from ingero.core.collectives.matching import match_collectives
 from ingero.core.collectives.own_time import own_segments
 from ingero.core.robust import MAD_TO_SIGMA, group_medians, nan_median
 
-LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, and what clocks disagree by
-STARVED_SHARE = 0.05  # of own time: a queue shorter than this was empty for practical purposes
-LIKELY_SHARE, CERTAIN_SHARE = (
-    0.5,
-    0.8,
-)  # of the excess that must be host time: beyond the peers' spread, or within it
+LAUNCH_S = 60e-6  # from enqueue to start on an idle GPU, including clock error
+STARVED_SHARE = 0.05  # of own time: a shorter queue counts as empty
+# Shares of the excess that must be host time: beyond the peers' spread, and within it.
+LIKELY_SHARE, CERTAIN_SHARE = 0.5, 0.8
 ORIGIN_SHARE = 0.2
 CLEAR_SIGMAS = 3.0
 CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree within this
@@ -30,32 +28,30 @@ CLOCKS_AGREE = 0.5  # of the excess: enqueue times of the other ranks must agree
 def classify(
     collectives: Collectives, measured: RecordSteps, suspect: Suspect, exact_ends: bool
 ) -> CauseClass:
-    """HOST, COMPUTE, or UNKNOWN where the records cannot tell."""
+    """Return HOST or COMPUTE, or UNKNOWN where the records do not contain the answer."""
     if not exact_ends or not collectives.is_gpu_timed.any():
         return _by_enqueue_alone(collectives, measured, suspect)
     own, idle, queue = _tables(collectives, measured, suspect)
     peers = _peers(measured, suspect)
     if not peers.any() or not np.isfinite(own[suspect.worker]).any():
         return CauseClass.UNKNOWN
-    excess = own[suspect.worker] - np.nan_to_num(
-        nan_median(own[peers], 0)
-    )  # a place that no peer has is all excess
+    # At a place in the step that no peer has, all own time is excess.
+    excess = own[suspect.worker] - np.nan_to_num(nan_median(own[peers], 0))
     worst = int(np.nanargmax(excess))
     if queue[suspect.worker, worst] <= max(LAUNCH_S, STARVED_SHARE * own[suspect.worker, worst]):
         return CauseClass.HOST
     waited = np.nansum(idle, axis=1)
-    usual = float(np.median(waited[peers]))
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(waited[peers] - usual)))
-    later = float(waited[suspect.worker]) - usual
+    typical = float(np.median(waited[peers]))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(waited[peers] - typical)))
+    later = float(waited[suspect.worker]) - typical
     total = float(np.nansum(excess))
     if total <= 0:
         return CauseClass.COMPUTE
     if later <= CLEAR_SIGMAS * spread:
         return CauseClass.HOST if later >= CERTAIN_SHARE * total else CauseClass.COMPUTE
     delay = np.nan_to_num(idle[suspect.worker] - np.nan_to_num(nan_median(idle[peers], 0)))
-    origin = int(
-        delay.argmax()
-    )  # where collectives overlap compute, one delay shows at every later place again
+    # Where collectives overlap compute, one delay shows again at every later place.
+    origin = int(delay.argmax())
     begins_there = delay[origin] >= max(LIKELY_SHARE * excess[origin], ORIGIN_SHARE * total)
     return CauseClass.HOST if begins_there or later >= LIKELY_SHARE * total else CauseClass.COMPUTE
 
@@ -63,7 +59,10 @@ def classify(
 def _tables(
     collectives: Collectives, measured: RecordSteps, suspect: Suspect
 ) -> tuple[Floats, Floats, Floats]:
-    """Median own time, time until the enqueue and queue at the enqueue, as [worker, place in the step]."""
+    """Return medians as [worker, place in the step].
+
+    These are own time, time until the enqueue, and length of the queue at the enqueue.
+    """
     segments = own_segments(collectives)
     step, place = measured.row_step[segments.row], measured.row_place[segments.row]
     wanted = (step >= 0) & np.isfinite(segments.own_s)
@@ -92,9 +91,10 @@ def _peers(measured: RecordSteps, suspect: Suspect) -> NDArray[np.bool_]:
 def _by_enqueue_alone(
     collectives: Collectives, measured: RecordSteps, suspect: Suspect
 ) -> CauseClass:
-    """From enqueue times alone: as late as the excess means the host, in time means the GPU.
+    """Classify by enqueue times: a host as late as the excess is the cause, else the GPU is.
 
-    Clocks must agree for that, so it is said only where the other ranks' enqueue times do, within half the excess.
+    This needs clocks that agree, so the result is UNKNOWN unless the enqueue times of the other
+    ranks agree within half the excess.
     """
     groups = match_collectives(collectives)
     start = collectives.start_ns - collectives.start_ns.min(initial=0)

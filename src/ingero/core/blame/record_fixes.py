@@ -1,4 +1,4 @@
-"""What fixing ranks of a recorded job would save: their gaps between collectives replayed at their peers' pace."""
+"""What fixing ranks of a recorded job would save, by a replay at the pace of their peers."""
 
 from collections.abc import Sequence
 
@@ -13,18 +13,14 @@ from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.matching import match_collectives
 from ingero.core.robust import nan_median
 
-NEEDED_SHARE = (
-    0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
-)
-
-
+NEEDED_SHARE = 0.08  # a suspect whose fix saves less than this is only late because of others
 NEXT_TO_NONE = 0.02  # of its own gap: no GPU is fifty times slower
-MAX_SUSPECTS = 16  # weighed one by one, the slowest first
-WHOLE_SHARE = 0.98  # of the records must belong to collectives that all members recorded, or waits cannot be replayed
+MAX_SUSPECTS = 16  # whose fix is computed one by one, the slowest first
+WHOLE_SHARE = 0.98  # of the records must be in complete collectives, or waits cannot be replayed
 
 
 class Fixer:
-    """Seconds a step would be shorter with the own time of some ranks at the pace of their peers."""
+    """Computes how much shorter a step is with the own time of some ranks at their peers' pace."""
 
     def __init__(self, collectives: Collectives, measured: RecordSteps, exact_ends: bool) -> None:
         self._collectives, self._measured = collectives, measured
@@ -34,7 +30,10 @@ class Fixer:
         )
 
     def needed(self, suspects: Sequence[Suspect]) -> list[Suspect]:
-        """Those without whose fix the job would stay slow; the others only run late because of them."""
+        """Return the suspects without whose fix the job stays slow.
+
+        The others are only late because of them.
+        """
         kept = list(suspects[:MAX_SUSPECTS])
         if len(kept) < 2:
             return kept
@@ -47,12 +46,13 @@ class Fixer:
         return kept or list(suspects[:1])
 
     def saved(self, suspects: Sequence[Suspect]) -> float:
+        """Return the seconds that fixing these suspects together saves per step."""
         if not suspects:
             return 0.0
         return self._replayed(suspects) if self._chain else self._by_step(suspects)
 
     def _replayed(self, suspects: Sequence[Suspect]) -> float:
-        """Every gap of these ranks becomes the peers' gap at the same place of the same step."""
+        """Replay with each gap of these ranks as long as the peers' at the same place and step."""
         assert self._chain is not None
         workers, chosen = self._measured.workers, {s.worker for s in suspects}
         gap = self._chain.gap_s.copy()
@@ -64,7 +64,10 @@ class Fixer:
         return max(0.0, float(self._base - end) / steps)
 
     def hidden_share(self, suspect: Suspect) -> float:
-        """Share of its gaps where its peers have next to none; of a slow GPU: their work is hidden in the wait."""
+        """Return the share of a rank's gaps at which its peers have almost none.
+
+        With a slow GPU it means that peers do this work while they wait.
+        """
         if self._chain is None:
             return 0.0
         rows, pace = self._pace(suspect.worker, {suspect.worker})
@@ -72,7 +75,7 @@ class Fixer:
         return float(gap[pace < NEXT_TO_NONE * gap].sum() / max(gap.sum(), 1e-9))
 
     def _pace(self, worker: int, without: set[int]) -> tuple[NDArray[np.intp], Floats]:
-        """Its rows of the chain, and the gap of its peers at the same place of the same step."""
+        """Return its rows of the chain, and the gaps of its peers at the same places and steps."""
         assert self._chain is not None
         workers, gaps = self._measured.workers, self._gaps()
         rows, place = gaps[worker]
@@ -89,7 +92,7 @@ class Fixer:
         return rows, nan_median(table, 0)[place[:, 0], place[:, 1]]
 
     def _gaps(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Per worker its rows of the chain and the (step, place in the step) of each."""
+        """Return for each worker its rows of the chain, and (step, place in the step) of each."""
         assert self._chain is not None
         measured = self._measured
         who = self._collectives.who[self._chain.rows]
@@ -101,7 +104,7 @@ class Fixer:
         return found
 
     def _by_step(self, suspects: Sequence[Suspect]) -> float:
-        """Without times of entry: a step lasts as long as the largest own time in it."""
+        """Compute the saving where entry times are unknown: the largest own time paces a step."""
         workers = self._measured.workers
         own = workers.own_s.copy()
         chosen = {s.worker for s in suspects}
@@ -123,7 +126,7 @@ def _is_whole(collectives: Collectives) -> bool:
 
 
 def pace_of(workers: WorkerSteps, worker: int, without: set[int]) -> Floats:
-    """Median own time per step of the workers with the same role."""
+    """Return the median own time per step of the workers with the same role."""
     peers = [
         w for w in np.flatnonzero(workers.cohort == workers.cohort[worker]) if w not in without
     ]

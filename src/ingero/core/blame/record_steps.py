@@ -1,9 +1,10 @@
-"""Own time per rank and step from collective records, with the steps of all ranks lined up.
+"""Own time per rank and step from collective records, with the steps of all ranks aligned.
 
-A step ends with the rank's pacer, the collective it calls least often; steps of different ranks are lined up by the
-pacer's sequence number. Where the end of an operation is known on the GPU's clock, own time is the gap between
-operations. Where only durations are known it is the step's length less the time inside collectives: the length is the
-same for everyone, so the differences between ranks are exact even then.
+A step ends with the pacer of a rank: the collective it calls least often. Steps of different ranks
+are aligned by the sequence number of the pacer. Where the end of an operation is known on the GPU's
+clock, own time is the gap between operations. Where only durations are known, own time is the
+length of the step minus the time inside collectives. That length is the same for all ranks, so
+differences between ranks are exact even then.
 """
 
 import itertools
@@ -18,15 +19,18 @@ from ingero.core.blame.suspects import WorkerSteps
 from ingero.core.collectives.columns import Collectives, Floats, Ints
 from ingero.core.collectives.own_time import own_segments
 
-MIN_OWN_SHARE = 0.1  # of a step: own time is at least this, also where collectives overlap compute
-REGULAR_SHARE = 0.6  # of a rank's steps that must hold the same number of records before others count as incomplete
+MIN_OWN_SHARE = 0.1  # of a step: the least own time, also where collectives overlap compute
+REGULAR_SHARE = 0.6  # of a rank's steps must have equally many records, or none is incomplete
 
 Cell = tuple[NDArray[np.intp], Ints, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSteps:
-    """The workers' matrix and where it comes from; each record has its column or -1, and its place within the step."""
+    """Own times of all workers, and the step of each record.
+
+    `row_step` is the column of a record in `workers`, or -1; `row_place` its place in the step.
+    """
 
     workers: WorkerSteps
     ranks: tuple[int, ...]
@@ -36,7 +40,10 @@ class RecordSteps:
 
 
 def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
-    """Own time of every rank in every step. `exact_ends` says that end times are the GPU's, not a poll's."""
+    """Return the own time of each rank in each step.
+
+    `exact_ends` says that end times are the GPU's, not a poll's.
+    """
     ranks = tuple(int(w) for w in np.unique(collectives.who))
     cohort = find_roles(collectives, ranks)
     cells = _cells(collectives, ranks, cohort, exact_ends)
@@ -71,9 +78,8 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
         own = _own_by_waiting(inside, period, whole)
     own = np.maximum(own, MIN_OWN_SHARE * _mean_without_extremes(period) if len(period) else 0.0)
     own = np.where(whole, own, np.nan)
-    kept = whole.sum(axis=0) * 2 >= max(
-        1, whole.any(axis=1).sum()
-    )  # steps that at least half of the ranks saw whole
+    # Steps that at least half of the ranks recorded completely.
+    kept = whole.sum(axis=0) * 2 >= max(1, whole.any(axis=1).sum())
     remap = np.where(kept, np.cumsum(kept) - 1, -1)
     row_step = np.where(row_step >= 0, remap[row_step], -1) if len(remap) else row_step
     steps = tuple(int(n) for n in numbers[kept])
@@ -82,27 +88,28 @@ def measure_steps(collectives: Collectives, exact_ends: bool) -> RecordSteps:
 
 
 def _own_by_waiting(inside: Floats, period: Floats, whole: NDArray[np.bool_]) -> Floats:
-    """Own time from durations alone: who waits longest in a step is taken to have had the usual own time.
+    """Return own times from durations: the rank that waits longest has the typical own time.
 
-    Enqueue times give the mean length of a step only, since hosts run ahead of their GPUs by varying amounts.
+    Enqueue times give only the mean length of a step, because hosts run ahead of their GPUs by
+    varying amounts.
     """
     known = whole.any(axis=0)
     longest = np.where(whole, inside, 0.0).max(axis=0, initial=0.0)
     if not known.any():
         return np.full_like(inside, np.nan)
-    typical = _mean_without_extremes(period[known])
-    usual = max(typical - _mean_without_extremes(longest[known]), MIN_OWN_SHARE * typical)
-    own: Floats = usual + longest - inside
+    length = _mean_without_extremes(period[known])
+    typical = max(length - _mean_without_extremes(longest[known]), MIN_OWN_SHARE * length)
+    own: Floats = typical + longest - inside
     return own
 
 
 def _mean_without_extremes(values: Floats) -> float:
-    """The mean with the largest two percent cut to size: the first steps of a job are no measure."""
+    """Return the mean with the largest two percent clipped: the first steps of a job are slow."""
     return float(np.minimum(values, np.quantile(values, 0.98)).mean())
 
 
 def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Place of each row within its step."""
+    """Return the place of each row in its step."""
     if not len(column):
         return column
     begins = np.flatnonzero(np.r_[True, np.diff(column) != 0])
@@ -112,7 +119,7 @@ def _places(column: NDArray[np.intp]) -> NDArray[np.intp]:
 def _cells(
     collectives: Collectives, ranks: tuple[int, ...], cohort: NDArray[np.intp], exact_ends: bool
 ) -> list[Cell]:
-    """Per rank its rows in time order, the step of each, and which of them close one."""
+    """Return for each rank its rows in time order, the step of each, and which rows end a step."""
     clock = collectives.entry_ns if exact_ends else collectives.start_ns
     order = np.lexsort((collectives.seq, clock, collectives.who))
     bounds = np.searchsorted(collectives.who[order], [*ranks, np.iinfo(np.int32).max])
@@ -127,9 +134,7 @@ def _cells(
     for rows, pacer in zip(found, pacers, strict=True):
         sequence = collectives.seq[rows]
         marks = np.flatnonzero(pacer)
-        at = np.searchsorted(
-            marks, np.arange(len(rows))
-        )  # a row belongs to the next pacer, itself included
+        at = np.searchsorted(marks, np.arange(len(rows)))  # the next pacer, or the row itself
         numbered = (
             sequence[marks]
             if len(marks) and (sequence[marks] >= 0).all()
@@ -146,21 +151,27 @@ def _cells(
 
 
 def _complete(cells: list[Cell], numbers: Ints, shape: tuple[int, int]) -> NDArray[np.bool_]:
-    """Cells with as many records as that rank usually has: where one was lost, its time would count as own."""
+    """Tell which cells have as many records as most of their rank's.
+
+    Where a record was lost, its time would count as own time.
+    """
     complete = np.ones(shape, bool)
     for i, (_, step, _) in enumerate(cells):
         counts = np.bincount(np.searchsorted(numbers, step[step >= 0]), minlength=len(numbers))
         seen = counts[counts > 0]
-        usual = int(np.bincount(seen).argmax()) if len(seen) else 0
-        if len(seen) and np.mean(seen == usual) >= REGULAR_SHARE:
-            complete[i] = counts == usual
+        typical = int(np.bincount(seen).argmax()) if len(seen) else 0
+        if len(seen) and np.mean(seen == typical) >= REGULAR_SHARE:
+            complete[i] = counts == typical
     return complete
 
 
 def _pacer(
     collectives: Collectives, rows: NDArray[np.intp], is_edge: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Mask of the collective that closes a step: the rarest regular one, the widest and largest among equals."""
+    """Return a mask of the collective that ends a step: the rarest regular one.
+
+    Among equally rare ones it is the widest, then the largest.
+    """
     usable = ~is_edge if (~is_edge).any() else np.ones(len(rows), bool)
     key = np.stack(
         [collectives.comm[rows].view(np.int64), collectives.op[rows], collectives.size_bytes[rows]],
@@ -184,7 +195,10 @@ def _agreed(
     pacers: list[NDArray[np.bool_]],
     cohort: NDArray[np.intp],
 ) -> list[NDArray[np.bool_]]:
-    """The pacers, but of a rank with few records the one of its role: in few, another collective may seem rarest."""
+    """Return the pacers, with that of the role for ranks with few records.
+
+    In few records another collective may seem to be the rarest.
+    """
     kinds = np.stack([collectives.op, collectives.nranks, collectives.size_bytes], axis=1)
     lengths, agreed = np.array([len(rows) for rows in found]), list(pacers)
     for code in np.unique(cohort):

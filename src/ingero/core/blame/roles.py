@@ -1,7 +1,8 @@
-"""Roles of ranks, read from what they communicate: only ranks that do the same work may be compared.
+"""Roles of ranks, found from what they communicate: only ranks that do the same work are compared.
 
-Ranks with the same set of operations are alike. Where such ranks also send to each other they are different pipeline
-stages: then a role is what stays connected by the communicators in which nobody sends to a fellow member.
+Ranks with the same set of operations have the same role, unless they send to each other: then they
+are different pipeline stages. In that case, ranks have one role when communicators connect them in
+which no member sends to another one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from ingero.core.collectives.columns import Collectives
 
 
 def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.intp]:
-    """A role number for each recorder code in `ranks`."""
+    """Return a role number for each recorder code in `ranks`."""
     signatures = [_signature(collectives, who) for who in ranks]
     stage = _stages(collectives, ranks)
     keys = {
@@ -24,13 +25,16 @@ def find_roles(collectives: Collectives, ranks: Sequence[int]) -> NDArray[np.int
 
 
 def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, int]]:
-    """Operations, widths and sizes that this rank uses regularly; rare ones are start-up and checkpoints."""
+    """Return operations, widths and sizes that this rank uses regularly.
+
+    Rare ones belong to start-up and checkpoints.
+    """
     rows = np.flatnonzero(collectives.who == who)
     keys = np.stack(
         [collectives.op[rows], collectives.nranks[rows], collectives.size_bytes[rows]], axis=1
     )
     found, counts = np.unique(keys, axis=0, return_counts=True)
-    if len(found) > 64:  # sizes differ from call to call: they say nothing about the role
+    if len(found) > 64:  # sizes that differ from call to call do not describe the role
         found, counts = np.unique(keys[:, :2], axis=0, return_counts=True)
         found = np.c_[found, np.zeros(len(found), np.int64)]
     regular = found[counts * 20 >= counts.max()] if len(counts) else found
@@ -38,7 +42,7 @@ def _signature(collectives: Collectives, who: int) -> frozenset[tuple[int, int, 
 
 
 def _stages(collectives: Collectives, ranks: Sequence[int]) -> list[int]:
-    """Component of each rank over communicators inside which nobody sends to anybody."""
+    """Return the component of each rank over communicators without sends between members."""
     is_edge = np.isin(
         collectives.op, [i for i, op in enumerate(collectives.ops) if op in POINT_TO_POINT_OPS]
     )

@@ -1,11 +1,13 @@
-"""A training job as recorded operations per worker and step, and the replay of its dependency graph.
+"""A training job as recorded operations per worker and step, and the replay of its graph.
 
-Every data-parallel replica and every step runs the same schedule, so the graph has one node per (stage, operation,
-sequence) and each node holds an array over replica × step. Replaying the graph with other durations answers "what if".
+All data-parallel replicas and all steps run the same schedule. The dependency graph therefore has
+one node per (stage, operation, sequence number), and each node holds an array over replica × step.
+A replay of the graph with other durations answers what-if questions.
 
-The rules: compute runs in order on a stage; a receive is posted after the compute before it and releases the compute it
-feeds; a send follows its compute; collectives end together, when the last member arrived plus the transfer; gradient
-work follows the last compute in the order it was recorded. Gaps that nothing explains are launch delay and left out.
+The rules: compute runs in order on a stage. A receive is posted after the compute before it and
+releases the compute it feeds; a send follows its compute. Collectives end together, when the last
+member has arrived, plus the transfer. Gradient work follows the last compute in the order it was
+recorded. Gaps that none of this explains are launch delay and are left out.
 """
 
 from collections import deque
@@ -31,13 +33,13 @@ CLIP, EMBEDDING, OPTIMIZER = "optimizer-clip-main-grad", "embedding-grads-all-re
 ACROSS_REPLICAS = frozenset({PARAMS_GATHER, GRADS_SCATTER, GRADS_SEPARATE, CLIP})
 COMMUNICATION = POINT_TO_POINT | ACROSS_REPLICAS | {EMBEDDING, "layernorm-grads-all-reduce"}
 NEIGHBOUR = {"forward-send": 1, "forward-recv": -1, "backward-send": -1, "backward-recv": 1}
-MAX_BACKWARD_CLOCK_S = 0.01  # a transfer more negative than this is clock disagreement, not data
+MAX_BACKWARD_CLOCK_S = 0.01  # a transfer more negative than this is a clock error
 SAME_MOMENT_S = 5e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation of the schedule: what every replica does in every step."""
+    """One operation of the schedule, which every replica runs in every step."""
 
     stage: int
     optype: str
@@ -48,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """Start and duration of every node as [node, replica, step] seconds; `worker_rank` is [replica, stage]."""
+    """Start and duration as [node, replica, step] in seconds; `worker_rank` is [replica, stage]."""
 
     nodes: tuple[Node, ...]
     start_s: Floats
@@ -71,7 +73,7 @@ class StepTrace:
         return self.world_size / self.worker_rank.size
 
     def nodes_where(self, optypes: frozenset[str], stage: int | None = None) -> NDArray[np.intp]:
-        """Indices of the nodes of these types, on one stage or all."""
+        """Return the indices of the nodes of these types, on one stage or all."""
         return np.array(
             [
                 i
@@ -84,7 +86,10 @@ class StepTrace:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order that respects dependencies; `group` lists the members that end together, one entry per node."""
+    """Nodes in an order that respects dependencies.
+
+    `group` lists for each node the members that end together with it.
+    """
 
     order: tuple[int, ...]
     after: tuple[tuple[int, ...], ...]
@@ -93,7 +98,7 @@ class Graph:
 
 
 def build_graph(trace: StepTrace) -> Graph:
-    """Dependencies of the schedule, read off the first step of the first replica."""
+    """Return the dependencies of the schedule, found in the first step of the first replica."""
     after: list[set[int]] = [set() for _ in trace.nodes]
     lone_transfers: set[int] = set()
     ends: dict[tuple[str, int], list[int]] = {}
@@ -119,7 +124,7 @@ def build_graph(trace: StepTrace) -> Graph:
 
 
 def transfer_times(trace: StepTrace, graph: Graph) -> Floats:
-    """Durations without waiting: for operations that end together, from the last arrival on."""
+    """Return durations without waiting, which count from the last arrival in a collective."""
     result = trace.duration_s.copy()
     for i, members in enumerate(graph.group):
         if members:
@@ -132,7 +137,7 @@ def transfer_times(trace: StepTrace, graph: Graph) -> Floats:
 
 
 def replay(graph: Graph, busy_s: Floats) -> Floats:
-    """Length of every step when each node takes `busy_s` and waits only for what it depends on."""
+    """Return the length of each step when nodes take `busy_s` and wait for their dependencies."""
     begin = np.zeros_like(busy_s)
     end = np.zeros_like(busy_s)
     done: set[int] = set()
@@ -152,7 +157,10 @@ def replay(graph: Graph, busy_s: Floats) -> Floats:
 
 
 def ideal_times(trace: StepTrace, busy_s: Floats) -> Floats:
-    """Every operation as long as its kind: the mean of compute, the median of communication, over all workers."""
+    """Return durations in which every operation takes what is typical of its kind.
+
+    That is the mean of compute and the median of communication, over all workers.
+    """
     result = busy_s.copy()
     for optype in {n.optype for n in trace.nodes}:
         rows = trace.nodes_where(frozenset({optype}))
@@ -162,7 +170,7 @@ def ideal_times(trace: StepTrace, busy_s: Floats) -> Floats:
 
 
 def own_compute(trace: StepTrace) -> Floats:
-    """Compute time per worker and step: [replica, stage, step]; nobody else's lateness is in it."""
+    """Return compute time as [replica, stage, step]; it contains no waiting for others."""
     own = np.empty((trace.replicas, trace.stages, len(trace.steps)))
     for stage in range(trace.stages):
         own[:, stage] = trace.duration_s[trace.nodes_where(COMPUTE, stage)].sum(axis=0)
@@ -184,7 +192,7 @@ class _Order:
         self.compute = [i for i in self.rows if trace.nodes[i].optype in COMPUTE]
         if not self.compute:
             raise MalformedInput(
-                f"stage {stage} has no {FORWARD} or {BACKWARD} operation, so nothing paces it"
+                f"stage {stage} has no {FORWARD} or {BACKWARD} operation to order its steps by"
             )
 
     def of(self, optype: str) -> list[int]:
@@ -201,7 +209,7 @@ def _chain(after: list[set[int]], rows: Sequence[int], first: Sequence[int] = ()
 def _link_transfers(
     after: list[set[int]], order: _Order, optype: str, trace: StepTrace
 ) -> list[int]:
-    """Tie sends and receives of one kind to their compute; returns those that really have a partner."""
+    """Link sends and receives of one kind to their compute; return those that have a partner."""
     rows = order.of(optype)
     _chain(after, rows)
     computes = order.of(FORWARD if optype.startswith("forward") else BACKWARD)
@@ -219,7 +227,7 @@ def _link_transfers(
             else order.start[i] <= last_begin + SAME_MOMENT_S
         )
     ]
-    # the first receive of the first stage may be absent
+    # The first receive of the first stage may be absent.
     skip = 1 if not is_send and len(used) + 1 == len(computes) else 0
     chunks = max(n.chunk for n in trace.nodes) + 1 if trace.nodes else 1
     places = max(1, chunks) * trace.stages
@@ -238,7 +246,10 @@ def _link_transfers(
 
 
 def _link_first_backward(after: list[set[int]], order: _Order) -> None:
-    """The first backward transfer is posted before the last warm-up forward: it waits for the one before that."""
+    """Link the first backward transfers to the second to last warm-up forward.
+
+    They are posted before the last warm-up forward.
+    """
     kinds = [order.trace.nodes[i].optype for i in order.compute]
     first = kinds.index(BACKWARD) if BACKWARD in kinds else 0
     if first >= 2:
@@ -248,7 +259,7 @@ def _link_first_backward(after: list[set[int]], order: _Order) -> None:
 
 
 def _link_gradients(after: list[set[int]], order: _Order) -> None:
-    """Parameters are gathered before their chunk's first forward; gradients follow the last backward."""
+    """Link parameter gathers to the first forward of a chunk, gradients to the last backward."""
     trace = order.trace
     gathers, scatters = order.of(PARAMS_GATHER), order.of(GRADS_SCATTER)
     _chain(after, sorted(gathers + scatters, key=lambda i: (order.start[i], trace.nodes[i].seq)))
@@ -282,16 +293,17 @@ def _link_gradients(after: list[set[int]], order: _Order) -> None:
     _chain(after, tail, [last, *(scatters[-1:] if overlapped else [])])
 
 
-# the order of work after the last backward; recorded starts break ties
+# The order of work after the last backward; recorded starts break ties.
 _TAIL: Mapping[str, int] = {
-    "gc": 0, "layernorm-grads-all-reduce": 1, EMBEDDING: 2, GRADS_SCATTER: 3, GRADS_SEPARATE: 4, CLIP: 5, OPTIMIZER: 6,
+    "gc": 0, "layernorm-grads-all-reduce": 1, EMBEDDING: 2, GRADS_SCATTER: 3, GRADS_SEPARATE: 4,
+    CLIP: 5, OPTIMIZER: 6,
 }  # fmt: skip
 
 
 def _pair_transfers(
     ends: Mapping[tuple[str, int], list[int]], stages: int
 ) -> list[tuple[int, ...]]:
-    """Sends and receives meet in order, stage by stage; one without a partner ends alone."""
+    """Pair sends and receives in order, stage by stage; one without a partner ends alone."""
     groups: list[tuple[int, ...]] = []
     for direction, hop in (("forward", 1), ("backward", -1)):
         for stage in range(stages):
@@ -321,7 +333,7 @@ def _last_arrival(starts: Sequence[Floats], across_replicas: bool) -> Floats:
 
 
 def _topological(after: Sequence[set[int]], group_of: Mapping[int, tuple[int, ...]]) -> list[int]:
-    """Kahn's order in which a node comes after every member of each group it waits for has begun."""
+    """Return Kahn's order; a node comes after all members of the groups it waits for."""
     waits = [{m for before in a for m in group_of.get(before, (before,))} for a in after]
     followers: dict[int, list[int]] = {}
     for i, befores in enumerate(waits):
@@ -339,6 +351,7 @@ def _topological(after: Sequence[set[int]], group_of: Mapping[int, tuple[int, ..
                 ready.append(follower)
     if len(order) != len(after):
         raise MalformedInput(
-            "the operations of a step depend on each other in a circle: starts or sequence ids are wrong"
+            "the operations of a step depend on each other in a circle: "
+            "starts or sequence ids are wrong"
         )
     return order

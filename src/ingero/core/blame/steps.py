@@ -1,4 +1,4 @@
-"""Blame and price of a step trace: own compute names the worker, replaying the schedule says what it costs."""
+"""Blame of a step trace: own compute names the worker, a replay of the schedule gives the cost."""
 
 from dataclasses import dataclass
 
@@ -23,16 +23,14 @@ from ingero.core.blame.step_trace import (
 from ingero.core.blame.suspects import Findings, Suspect, WorkerSteps, judge
 
 LOSS_FLOOR = 0.03  # of the step: a smaller loss is reported as evidence, not as a cause
-WORST_PERCENT = 3  # of the workers count as the slowest ones in M_W
-MEASURABLE = 0.001  # below this loss there is nothing to take shares of
-NEEDED_SHARE = (
-    0.08  # a suspect whose fix adds less than this to the others' is a side effect of theirs
-)
+WORST_PERCENT = 3  # of the workers are the slowest ones in M_W
+MEASURABLE = 0.001  # of the ideal step: a smaller loss has no meaningful shares
+NEEDED_SHARE = 0.08  # a suspect whose fix saves less than this is only late because of others
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A trace with its graph, what each operation takes without waiting, and the step time that follows."""
+    """A trace with its graph, durations without waiting, and the step time that follows."""
 
     trace: StepTrace
     graph: Graph
@@ -44,7 +42,7 @@ class _Job:
 
 
 def blame_steps(trace: StepTrace) -> Answer:
-    """Name the slow workers of a recorded job, or what else its time is lost to."""
+    """Name the slow workers of a recorded job, or what else costs it time."""
     graph = build_graph(trace)
     busy = transfer_times(trace, graph)
     job = _Job(trace, graph, busy, float(replay(graph, busy).mean()))
@@ -85,7 +83,11 @@ def blame_steps(trace: StepTrace) -> Answer:
 
 
 def _shares(job: _Job, ideal: Floats, ideal_s: float) -> dict[str, float]:
-    """M_W and M_S: the part of the loss that goes when the slowest 3 % of workers, or the last stage, run ideally."""
+    """Return M_W and M_S.
+
+    They are the parts of the loss that are gone when the slowest 3 % of workers, or the last stage,
+    run ideally.
+    """
     trace = job.trace
     if job.step_s - ideal_s < MEASURABLE * ideal_s:
         return {}
@@ -130,7 +132,7 @@ def _label(trace: StepTrace, worker: int) -> str:
 
 
 def _fixed(job: _Job, suspects: list[Suspect]) -> float:
-    """Step time if the compute of these workers took what their peers' takes, step by step."""
+    """Return the step time with the compute of these workers as long as their peers'."""
     mended = job.busy_s.copy()
     slow = np.zeros((job.trace.replicas, job.trace.stages), bool)
     for suspect in suspects:
@@ -146,7 +148,10 @@ def _fixed(job: _Job, suspects: list[Suspect]) -> float:
 
 
 def _needed(job: _Job, suspects: tuple[Suspect, ...]) -> tuple[list[Suspect], float]:
-    """Those without whose fix the job would stay slow; the others only run late because of them."""
+    """Return the suspects without whose fix the job stays slow, and the step time with the fix.
+
+    The other suspects are only late because of them.
+    """
     kept = list(suspects)
     if not kept:
         return [], job.step_s
@@ -163,7 +168,7 @@ def _needed(job: _Job, suspects: tuple[Suspect, ...]) -> tuple[list[Suspect], fl
 
 
 def _most_waited(job: _Job) -> str | None:
-    """The kind of communication in which the workers of this job lose most time waiting."""
+    """Return the kind of communication in which workers wait longest."""
     waited: dict[str, float] = {}
     for i, node in enumerate(job.trace.nodes):
         if node.optype in COMMUNICATION:
@@ -187,13 +192,17 @@ def _culprit(trace: StepTrace, suspect: Suspect, waited_in: str | None) -> Culpr
         confidence=suspect.confidence,
         period=suspect.stall_period,
         collective=waited_in,
-        detail=f"{span}; own compute over {suspect.peers} peers of stage {stage} in {suspect.named_share:.0%} of steps",
+        detail=f"{span}; own compute over {suspect.peers} peers of stage {stage} "
+        f"in {suspect.named_share:.0%} of steps",
         next_step=NEXT_STEPS[CauseClass.COMPUTE],
     )
 
 
 def _structure_and_data(job: _Job, suspects: list[Suspect]) -> tuple[float, float]:
-    """Seconds per step lost to unequal stages, and to unequal micro-batches, with the named workers set aside."""
+    """Return the seconds per step lost to unequal stages, and to unequal micro-batches.
+
+    Workers that are named are replaced by their peers' median.
+    """
     trace = job.trace
     keep = np.ones((trace.replicas, trace.stages), bool)
     for suspect in suspects:
@@ -241,18 +250,25 @@ def _not_sure(
 ) -> str | None:
     if findings.split:
         names = ", ".join(_label(trace, w) for w in findings.split)
-        return f"too many workers of a stage are slow together to blame single ones ({names}): compare GPU models"
+        return (
+            f"too many workers of a stage are slow together to blame single ones ({names}): "
+            "compare GPU models"
+        )
     if findings.rivals:
         names = " or ".join(
             _label(trace, w) for w in (suspects[-1].worker, *findings.rivals) if suspects
         )
         return (
-            f"{names} lie within one error bar; more steps, or the GPU clocks of both, would separate them"
+            f"{names} lie within one error bar; "
+            "more steps, or the GPU clocks of both, would separate them"
             if names
             else None
         )
     if trace.replicas == 1 and cause is CauseClass.STRUCTURAL:
-        return "there is one replica only: a slow stage may be the partition or its worker; a second replica would tell"
+        return (
+            "there is only one replica: a slow stage may be due to the partition or to its worker; "
+            "a second replica would show which"
+        )
     return None
 
 
@@ -287,16 +303,18 @@ def _evidence(
     correlation = _forward_backward_correlation(job)
     if correlation is not None and data_s >= LOSS_FLOOR * job.step_s:
         lines.append(
-            f"forward and backward of a micro-batch vary together (correlation {correlation:.2f}): it is the data"
+            "forward and backward of a micro-batch vary together "
+            f"(correlation {correlation:.2f}): the data is the cause"
         )
     lines.append(
-        f"replayed step {job.step_s:.3f} s, with every operation at its usual length {ideal_s:.3f} s"
+        f"replayed step {job.step_s:.3f} s, "
+        f"with every operation at its typical length {ideal_s:.3f} s"
     )
     return lines
 
 
 def _forward_backward_correlation(job: _Job) -> float | None:
-    """How far a micro-batch that is long forward is long backward, within a stage."""
+    """Return the correlation of forward and backward times of micro-batches within a stage."""
     pairs: list[tuple[Floats, Floats]] = []
     for stage in range(job.trace.stages):
         forward = job.busy_s[job.trace.nodes_where(frozenset({FORWARD}), stage)]

@@ -1,8 +1,10 @@
 """Who is slow: own time per worker and step, compared within its role.
 
-Waiting equalises step times, so the comparison is on own time. A worker is named when its own time exceeds that of the
-workers with the same role by more than the error bar, step after step. One that is slow only now and then is named with
-the period of its stalls. Everyone slow in turn is data imbalance, a whole role slow is structure: neither names a node.
+Waiting makes all step times equal, so own times are compared. A worker is named when its own time
+exceeds that of workers with the same role by more than the margin of error, step after step. A
+worker that is slow only in some steps is named with the period of its stalls. When all workers are
+slow in turn, the cause is data imbalance; when a whole role is slow, it is structure. Neither names
+a node.
 """
 
 from collections.abc import Sequence
@@ -17,16 +19,14 @@ Floats = NDArray[np.float64]
 
 MEDIAN_ERROR = 1.2533  # a median scatters this much more than a mean
 SCALE_FLOOR = 0.003  # workers do not agree better than this
-STEP_NOISE = 0.01  # a single step tells no more than this, however calm it looks
-FEW_STEPS = 3.0  # the scatter of n steps is known to about this over n
-EFFECT_FLOOR = 0.015  # a smaller excess is not worth a name
+STEP_NOISE = 0.01  # the least noise of a single step, however steady it looks
+FEW_STEPS = 3.0  # the scatter of n steps is known to about FEW_STEPS / n
+EFFECT_FLOOR = 0.015  # a smaller excess names nobody
 SIGMAS = 4.0
-SIGMAS_FEW = 5.0  # of fewer than FEW workers the spread is poorly known
+SIGMAS_FEW = 5.0  # with fewer than FEW workers, whose spread is poorly known
 FEW = 6
-TWO_GROUPS = (
-    3.0  # a spread this much wider than that of the faster half means a slow group, not scatter
-)
-FLEET_SHARE = 0.4  # more of a cohort than this moving together is no matter of single workers
+TWO_GROUPS = 3.0  # a spread this much wider than the faster half's means a slow group
+FLEET_SHARE = 0.4  # when more of a cohort than this moves together, single workers are not blamed
 STALL_FLOOR = 0.08
 MIN_STALLS = 3
 WARM_UP_STEPS = 2
@@ -35,7 +35,7 @@ MIN_STEPS_TO_DROP = 10
 
 @dataclass(frozen=True, slots=True)
 class WorkerSteps:
-    """Own time of every worker in every step, as [worker, step] seconds; NaN where nothing was recorded.
+    """Own time as [worker, step] in seconds; NaN where nothing was recorded.
 
     `period_s` is the length of each step, `cohort` numbers the roles.
     """
@@ -48,7 +48,10 @@ class WorkerSteps:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A worker over its peers. `excess` and `error` are shares of own time; `named_share` of the steps show it too."""
+    """A worker slower than its peers; `excess` and `error` are shares of its own time.
+
+    `named_share` is the share of single steps that show it as well.
+    """
 
     worker: int
     excess: float
@@ -63,7 +66,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What own time says before anyone asks what it costs."""
+    """What own times show, before the cost is computed."""
 
     suspects: tuple[Suspect, ...]
     excess: Floats
@@ -75,18 +78,20 @@ class Findings:
 
 
 def judge(workers: WorkerSteps) -> Findings:
-    """Compare every worker with its role; the first steps of a long run are left out as warm-up."""
+    """Compare each worker with its role; the first steps of a long run are left out as warm-up."""
     own = _steady(workers)
     logs = np.log(np.maximum(own, 1e-12))
     residual = logs - _cohort_reference(logs, workers.cohort, np.ones(len(own), bool), low=True)
     level = _recentred(nan_median(residual, 1), workers.cohort)
     scale = _spread(level)
-    over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
-    for _ in range(2):  # without those over the bar, reference and spread are the healthy ones'
+    over = (level > _limit(scale, len(level))) & (level > SIGMAS * _median_error(residual))
+    for _ in range(
+        2
+    ):  # without workers over the limit, reference and spread are those of healthy ones
         residual = logs - _cohort_reference(logs, workers.cohort, ~over, low=False)
         level = nan_median(residual, 1)
         scale = _spread(level[~over])
-        over = (level > _bar(scale, len(level))) & (level > SIGMAS * _median_error(residual))
+        over = (level > _limit(scale, len(level))) & (level > SIGMAS * _median_error(residual))
     error = np.hypot(_median_error(residual), scale)
     split = _split_cohorts(over, level, workers.cohort)
     stalls = _stalls(residual, level)
@@ -109,8 +114,11 @@ def _steady(workers: WorkerSteps) -> Floats:
 def _cohort_reference(
     logs: Floats, cohort: NDArray[np.intp], usable: NDArray[np.bool_], low: bool
 ) -> Floats:
-    """Per worker and step, the median of its cohort's usable members; the lower one on request, as of two workers the
-    faster proves the pace and of four two may be slow."""
+    """Return for each worker and step the median of the usable members of its cohort.
+
+    With `low` it is the lower of two middle values: of two workers the faster one shows the pace,
+    and of four workers two may be slow.
+    """
     reference = np.full_like(logs, np.nan)
     for code in np.unique(cohort):
         members = cohort == code
@@ -126,7 +134,10 @@ def _cohort_reference(
 
 
 def _recentred(level: Floats, cohort: NDArray[np.intp]) -> Floats:
-    """Levels relative to their cohort's: against a lower median even equals come out a little above zero."""
+    """Return levels relative to their cohort's.
+
+    Against a lower median, even equal workers are a little above zero.
+    """
     result = level.copy()
     for code in np.unique(cohort):
         members = np.flatnonzero((cohort == code) & np.isfinite(level))
@@ -146,12 +157,12 @@ def _spread(level: Floats) -> float:
     return max(SCALE_FLOOR, below if both > TWO_GROUPS * max(below, SCALE_FLOOR) else both)
 
 
-def _bar(scale: float, workers: int) -> float:
+def _limit(scale: float, workers: int) -> float:
     return max(EFFECT_FLOOR, (SIGMAS if workers >= FEW else SIGMAS_FEW) * scale)
 
 
 def _median_error(residual: Floats) -> Floats:
-    """Standard error of each row's median, with the autocorrelation of its steps counted."""
+    """Return the standard error of each row's median, considering autocorrelation."""
     level = nan_median(residual, 1)
     known = np.isfinite(residual).sum(axis=1)
     noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
@@ -168,40 +179,45 @@ def _median_error(residual: Floats) -> Floats:
 def _split_cohorts(
     over: NDArray[np.bool_], level: Floats, cohort: NDArray[np.intp]
 ) -> tuple[int, ...]:
-    """Workers over the bar in cohorts where too many are: the cohort is two groups, not a rule and its exceptions."""
+    """Return the workers over the limit in cohorts with too many of them.
+
+    Such a cohort consists of two groups, not of healthy workers and single slow ones.
+    """
     split: list[int] = []
     for code in np.unique(cohort):
         members = np.flatnonzero(cohort == code)
         slow = members[over[members]]
-        slow = (
-            slow[level[slow] > level[slow].max() / 3] if len(slow) else slow
-        )  # alike, or they are separate stories
+        if len(slow):  # only those with a similar excess form a group
+            slow = slow[level[slow] > level[slow].max() / 3]
         if len(members) >= 3 and len(slow) > 1 and len(slow) > FLEET_SHARE * len(members):
             split += slow.tolist()
     return tuple(split)
 
 
 def _stalls(residual: Floats, level: Floats) -> NDArray[np.bool_]:
-    """Steps in which a worker is far above its own usual level."""
+    """Tell in which steps a worker is far above its own level."""
     noise = MAD_TO_SIGMA * nan_median(np.abs(residual - level[:, None]), 1)
-    bar = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
-    result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > bar[:, None]
+    limit = np.maximum(5 * np.maximum(noise, SCALE_FLOOR), STALL_FLOOR)
+    result: NDArray[np.bool_] = np.nan_to_num(residual - level[:, None]) > limit[:, None]
     return result
 
 
 def _stalling(stalls: NDArray[np.bool_], over: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Workers that stall far more often than the others do; steps in which half of them stall are nobody's."""
+    """Tell which workers stall far more often than the others.
+
+    Steps in which many workers stall together are not counted.
+    """
     own = stalls & (stalls[~over].mean(axis=0) < FLEET_SHARE if (~over).any() else True)
     counts = own.sum(axis=1)
-    usual = np.array(
+    typical = np.array(
         [np.median(np.delete(counts, w)) if len(counts) > 1 else 0.0 for w in range(len(counts))]
     )
-    result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * usual + MIN_STALLS)
+    result: NDArray[np.bool_] = (counts >= MIN_STALLS) & (counts >= 3 * typical + MIN_STALLS)
     return result
 
 
 def stall_period(steps: Sequence[int]) -> int | None:
-    """Steps between stalls where they come regularly."""
+    """Return the steps from one stall to the next, or None where these are irregular."""
     gaps = np.diff(np.asarray(steps))
     if len(gaps) < 2:
         return None
@@ -246,7 +262,10 @@ def _suspect(
 def _rotation(
     own: Floats, workers: WorkerSteps, residual: Floats, named: set[int]
 ) -> tuple[float, float]:
-    """Share of a step lost to whoever is slowest in it, and how evenly that falls on everyone (1 = perfectly)."""
+    """Return the share of a step lost to its slowest worker, and how evenly that rotates.
+
+    The second value is 1 when each worker is the slowest equally often.
+    """
     kept = [w for w in range(len(own)) if w not in named]
     if len(kept) < 2:
         return 0.0, 0.0
@@ -268,7 +287,7 @@ def _rotation(
 def _rivals(
     suspects: Sequence[Suspect], level: Floats, error: Floats, over: NDArray[np.bool_]
 ) -> tuple[int, ...]:
-    """Workers not named whose excess cannot be told from that of the weakest named one."""
+    """Return workers not named whose excess is within the error of the weakest named one."""
     steady = [s for s in suspects if not s.stalls]
     if not steady:
         return ()

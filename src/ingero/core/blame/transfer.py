@@ -1,4 +1,4 @@
-"""Slow links: collectives whose members arrive together and whose transfer still takes longer than that of its like."""
+"""Slow links: all members arrive together, but the transfer takes longer than comparable ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,17 +28,22 @@ class SlowLink:
     fast_members: tuple[int, ...]
 
     def describe(self, recorders: Sequence[Recorder]) -> str:
+        """Return the evidence for this link."""
         ranks = ", ".join(str(recorders[m].global_rank) for m in self.members)
         return (
-            f"{self.op} of {self.size_bytes} bytes among ranks {ranks}: transfer {self.ratio:.2f}x that of the same "
-            f"operation elsewhere (±{self.error:.2f}), {self.loss_s * 1e3:.2f} ms a step"
+            f"{self.op} of {self.size_bytes} bytes among ranks {ranks}: transfer {self.ratio:.2f}x "
+            f"that of the same operation elsewhere (±{self.error:.2f}), "
+            f"{self.loss_s * 1e3:.2f} ms a step"
         )
 
 
 def find_slow_links(
     collectives: Collectives, row_step: NDArray[np.intp], steps: int, step_s: float
 ) -> list[SlowLink]:
-    """Communicators slower than others with the same operation, size and width, the costliest first."""
+    """Return communicators slower than comparable ones, the costliest first.
+
+    Comparable ones have the same operation, size and width.
+    """
     rows = np.flatnonzero((row_step >= 0) & (collectives.nranks > 1))
     if not len(rows) or not steps:
         return []
@@ -70,20 +75,20 @@ def _compare(
     if len(comms) < 2:
         return []
     level = np.array([np.median(transfer_s[which == i]) for i in range(len(comms))])
-    usual = float(np.sort(level)[(len(level) - 1) // 2])
-    if usual <= 0:  # shorter than the clock can tell
+    typical = float(np.sort(level)[(len(level) - 1) // 2])
+    if typical <= 0:  # shorter than the resolution of the clock
         return []
-    error = max(MAD_TO_SIGMA * float(np.median(usual - level[level <= usual])) / usual, 0.05)
-    slow = level > max(RATIO_FLOOR, 1 + 4 * error) * usual
+    error = max(MAD_TO_SIGMA * float(np.median(typical - level[level <= typical])) / typical, 0.05)
+    slow = level > max(RATIO_FLOOR, 1 + 4 * error) * typical
     fast = tuple(int(w) for w in np.unique(part.who[np.isin(part.comm, comms[~slow])]))
     links = []
     for i in np.flatnonzero(slow):
         often = (which == i).sum() / steps
-        loss = float((level[i] - usual) * often)
+        loss = float((level[i] - typical) * often)
         if loss >= LOSS_FLOOR * step_s:
             members = tuple(int(w) for w in np.unique(part.who[part.comm == comms[i]]))
             op = part.ops[part.op[at[0]]]
-            ratio = float(level[i] / usual)
+            ratio = float(level[i] / typical)
             links.append(
                 SlowLink(
                     int(comms[i]),

@@ -1,7 +1,8 @@
-"""What if: the recorded collectives replayed with other own times.
+"""What-if: the recorded collectives replayed with other own times.
 
-Each rank runs its own time, then enters the next collective; a collective ends for all its members when the last one
-arrived plus the transfer. Waits follow from that and are never added up, so nothing is counted twice.
+Each rank spends its own time and then enters the next collective. A collective ends for all members
+when the last one has arrived, plus the transfer. Waits follow from that and are never added up, so
+nothing is counted twice.
 """
 
 from collections import deque
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 from ingero.core.collectives.columns import Collectives, Floats
 from ingero.core.collectives.matching import match_collectives
 
-MAX_ROWS = 200_000  # replayed; of a longer recording the last ones
+MAX_ROWS = 200_000  # the last ones of a longer recording are replayed
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Records in an order in which every collective can be replayed: `before` is the rank's previous row or -1."""
+    """Records in the order of replay; `before` is the previous row of the same rank, or -1."""
 
     rows: NDArray[np.intp]
     gap_s: Floats
@@ -29,7 +30,7 @@ class Chain:
 
 
 def build_chain(collectives: Collectives) -> Chain | None:
-    """Order of replay, gaps and transfers; None when ranks disagree about the order of their collectives."""
+    """Return order, gaps and transfers; None when ranks disagree about the order of collectives."""
     order = np.lexsort((collectives.entry_ns, collectives.who))
     if len(order) > MAX_ROWS:
         recent = np.sort(collectives.end_ns)[-MAX_ROWS]
@@ -49,7 +50,7 @@ def build_chain(collectives: Collectives) -> Chain | None:
 
 
 def replay_chain(chain: Chain, gap_s: Floats) -> Floats:
-    """End of every row, in seconds from the start, when the gaps are `gap_s`."""
+    """Return the end of each row, in seconds from the start, with gaps of `gap_s`."""
     end = np.zeros(len(chain.rows))
     begin = gap_s
     before = chain.before
@@ -64,7 +65,7 @@ def replay_chain(chain: Chain, gap_s: Floats) -> Floats:
 def _sequence(
     group: NDArray[np.intp], who: NDArray[np.int32]
 ) -> tuple[tuple[int, ...], ...] | None:
-    """Groups in an order in which each rank meets its collectives one after the other."""
+    """Return the groups in an order that keeps the order of each rank's collectives."""
     members: dict[int, list[int]] = {}
     for row, code in enumerate(group.tolist()):
         members.setdefault(code, []).append(row)
