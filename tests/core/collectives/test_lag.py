@@ -1,38 +1,14 @@
-"""Matching of collectives, peer lag and lateness."""
+"""Peer lag and lateness."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis.strategies import floats, integers
+from tests.support.collective_rows import MS, collective
 
 from ingero.core.clocks.offsets import align_clocks
 from ingero.core.collectives.columns import Collectives, Recorder, from_columns
 from ingero.core.collectives.lag import measure_lag
-from ingero.core.collectives.live_matching import CollectiveMatcher
-from ingero.core.collectives.matching import MatchPolicy, match_collectives
-
-MS = 1_000_000
-
-
-def collective(
-    durations_ms: list[float],
-    *,
-    entries_ms: list[float] | None = None,
-    seq: int = -1,
-    gpu: bool = False,
-    comm: int = 1,
-) -> Collectives:
-    count = len(durations_ms)
-    entry = np.round(np.array(entries_ms or [0.0] * count) * MS).astype(np.int64)
-    duration = np.round(np.array(durations_ms) * MS).astype(np.int64)
-    columns = {
-        "who": np.arange(count), "comm": np.full(count, comm), "seq": np.full(count, seq),
-        "op": np.zeros(count), "rank": np.arange(count), "nranks": np.full(count, count),
-        "start_ns": entry, "end_ns": entry + duration,
-        "gpu_duration_ns": duration if gpu else np.full(count, -1),
-    }  # fmt: skip
-    return from_columns(
-        columns, ["AllReduce"], [Recorder(None, f"n{rank}", rank) for rank in range(count)]
-    )
+from ingero.core.collectives.matching import match_collectives
 
 
 def lag_of(columns: Collectives, **how: object):  # type: ignore[no-untyped-def]  # one call
@@ -62,34 +38,6 @@ def test_gpu_timed_lateness_needs_no_clock() -> None:
     lag = lag_of(collective(durations, entries_ms=skewed, seq=4, gpu=True))
     assert lag.lateness_ms.tolist() == [0, 0, 0, 0, 0, 290, 0, 0]
     assert set(lag.transfer_ms.tolist()) == {10.0}
-
-
-def test_f071_a_rank_across_the_bucket_edge_joins_its_peers() -> None:
-    """F071, vector V7."""
-    entries = [9_990.0] * 8
-    entries[3] = 10_020.0
-    groups = match_collectives(collective([5.0] * 8, entries_ms=entries))
-    assert len(set(groups.tolist())) == 1
-
-
-def test_f071_far_from_an_edge_no_rank_moves() -> None:
-    entries = [9_500.0] * 8
-    entries[3] = 10_400.0
-    assert len(set(match_collectives(collective([5.0] * 8, entries_ms=entries)).tolist())) == 2
-
-
-def test_f110_all_ranks_of_a_bucket_are_joined_for_100_buckets() -> None:
-    """F110: no sequence numbers, entries jittered by up to 40 ms around arbitrary instants."""
-    rng = np.random.default_rng(1)
-    instants = np.cumsum(rng.uniform(1_500, 2_500, 100))
-    entry = (np.repeat(instants, 8) + rng.uniform(0, 40, 800)) * MS
-    columns = {
-        "comm": np.ones(800), "op": np.zeros(800), "rank": np.tile(np.arange(8), 100),
-        "nranks": np.full(800, 8), "start_ns": entry, "end_ns": entry + MS,
-    }  # fmt: skip
-    groups = match_collectives(from_columns(columns, ["AllReduce"], []))
-    assert np.array_equal(np.sort(groups.reshape(100, 8)[:, 0]), np.arange(100))
-    assert (groups.reshape(100, 8) == groups.reshape(100, 8)[:, :1]).all()
 
 
 @given(skew_s=floats(-5, 5), seed=integers(0, 10))
@@ -146,33 +94,3 @@ def test_the_order_of_rows_changes_nothing(order: int) -> None:
     assert np.array_equal(
         lag_of(columns).lateness_ms[shuffled], lag_of(columns.take(shuffled)).lateness_ms
     )
-
-
-def test_f070_one_communicator_over_the_limit_evicts_the_least_recent() -> None:
-    """F070."""
-    matcher = CollectiveMatcher(MatchPolicy(max_comms=3))
-    for comm in (1, 2, 3, 1, 4):
-        matcher.add(collective([1.0] * 4, seq=comm, comm=comm).take(np.arange(2)), now_s=0.0)
-    assert matcher.evicted_comms == 1
-    assert set(matcher.close(now_s=10.0).collectives.comm.tolist()) == {1, 3, 4}
-
-
-def test_groups_over_the_limit_are_closed_oldest_first_and_counted() -> None:
-    matcher = CollectiveMatcher(MatchPolicy(max_groups=2))
-    for seq in range(3):
-        matcher.add(collective([1.0] * 4, seq=seq).take(np.arange(3)), now_s=seq * 0.1)
-    assert matcher.close(now_s=0.5).collectives.seq.tolist() == [0, 0, 0]
-    assert matcher.evicted_groups == 1
-    assert len(matcher) == 6
-
-
-def test_a_group_is_handed_out_when_complete_or_too_old_and_once() -> None:
-    whole = collective([1.0] * 4, seq=1)
-    matcher = CollectiveMatcher()
-    matcher.add(whole.take(np.arange(3)), now_s=0.0)
-    assert len(matcher.close(now_s=1.0).collectives) == 0
-    matcher.add(whole.take(np.arange(3, 4)), now_s=1.0)
-    assert sorted(matcher.close(now_s=1.0).collectives.rank.tolist()) == [0, 1, 2, 3]
-    matcher.add(whole.take(np.arange(3)), now_s=2.0)
-    assert len(matcher.close(now_s=5.0).collectives) == 3
-    assert len(matcher) == 0
