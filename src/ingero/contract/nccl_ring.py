@@ -204,7 +204,7 @@ def decode_ring(data: bytes, where: str) -> RingCopy:
 
 
 def decode_text(raw: Any) -> str:  # Any: numpy's scalar of a bytes field
-    """Return a zero-padded field as text; bytes that are not UTF-8 become replacement characters."""
+    """Return a zero-padded field as text; bytes that are not UTF-8 are replaced."""
     return bytes(raw).decode(errors="replace")
 
 

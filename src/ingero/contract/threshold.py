@@ -1,4 +1,4 @@
-"""The threshold as Fleet returns it to an agent: in reply headers, gRPC metadata or a GET answer."""
+"""The threshold as Fleet returns it to an agent: reply headers, gRPC metadata, the GET answer."""
 
 import re
 from dataclasses import dataclass

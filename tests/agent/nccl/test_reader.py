@@ -127,7 +127,7 @@ def test_a_ring_that_goes_backwards_is_an_error(ring):
 @pytest.mark.parametrize(
     ("field", "value", "error", "message"),
     [
-        ("magic", 0, Unavailable, "setting it up"),
+        ("magic", 0, Unavailable, "still creating it"),
         ("magic", 99, ForeignFile, "not an NCCL ring"),
         ("version", 2, ForeignFile, "layout 2"),
         ("record_bytes", 96, ForeignFile, "sizes"),

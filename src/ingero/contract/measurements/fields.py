@@ -1,4 +1,4 @@
-"""Attributes of measured points as numbers, texts and sources; senders differ in how they write them."""
+"""Attributes of measured points, which senders write as numbers or as text."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ _SOURCES: Final = {str(source): source for source in CollectiveSource}
 
 
 def integer(value: Plain) -> int:
-    """Return a whole number that was sent as a number or as text; raises TypeError or ValueError."""
+    """Return a whole number sent as a number or as text; raises TypeError or ValueError."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError(f"{value!r} is not a whole number")
     return int(value)

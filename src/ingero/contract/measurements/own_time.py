@@ -1,4 +1,4 @@
-"""The own time of steps as OTLP: the time a rank spent working, without its waits for other ranks."""
+"""The own time of steps as OTLP: how long a rank worked, without its waits for other ranks."""
 
 import math
 from collections.abc import Sequence

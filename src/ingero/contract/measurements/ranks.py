@@ -1,4 +1,4 @@
-"""What the ranks of a push measured: own times of steps and collectives, one OTLP resource per rank."""
+"""What ranks measured, as OTLP: own times of steps and collectives, one resource per rank."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

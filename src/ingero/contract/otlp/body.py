@@ -1,4 +1,4 @@
-"""Bodies of OTLP over HTTP: media types, compression within limits, and what the receiver answers."""
+"""Bodies of OTLP over HTTP: media types, bounded decompression, and the receiver's responses."""
 
 import zlib
 from enum import StrEnum
@@ -17,9 +17,8 @@ from ingero.contract.otlp.codec import decode_json, decode_protobuf
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, Request, TracesRequest
 from ingero.errors import MalformedPush, TooLarge
 
-MAX_BODY_BYTES: Final = (
-    4 * 1024 * 1024
-)  # as received; a push is 1-3 KB, a busy rank's collectives some 100 KB
+# As received. A push takes 1 to 3 KB, the collectives of a busy rank some 100 KB.
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DECODED_BYTES: Final = 32 * 1024 * 1024  # after decompression
 R = TypeVar("R", bound=Request)
 
@@ -32,21 +31,21 @@ _RESPONSES: Final[dict[type, tuple[Any, str, str]]] = {
 
 
 class Encoding(StrEnum):
-    """The two encodings of OTLP over HTTP; a receiver answers in the one it was asked in."""
+    """The two encodings of OTLP over HTTP; a receiver answers in the encoding of the request."""
 
     PROTOBUF = PROTOBUF_TYPE
     JSON = JSON_TYPE
 
 
 class PartialSuccess(msgspec.Struct, frozen=True):
-    """What a receiver did not take, and why."""
+    """How many items a receiver rejected, and why."""
 
     rejected: int = 0
     message: str = ""
 
 
 def encoding_of(content_type: str) -> Encoding | None:
-    """The encoding a Content-Type names; None for anything OTLP does not have."""
+    """Return the encoding that a Content-Type names; None for any other media type."""
     media = content_type.partition(";")[0].strip().lower()
     if media in (PROTOBUF_TYPE, "application/protobuf"):
         return Encoding.PROTOBUF
@@ -54,7 +53,10 @@ def encoding_of(content_type: str) -> Encoding | None:
 
 
 def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODED_BYTES) -> bytes:
-    """The body as it was before Content-Encoding; raises MalformedPush, and TooLarge before it fills memory."""
+    """Return the body without its Content-Encoding.
+
+    Raises MalformedPush, and TooLarge before more than `limit_bytes` are in memory.
+    """
     name = content_encoding.strip().lower()
     if name in ("", "identity"):
         return body
@@ -80,12 +82,12 @@ def decompress(body: bytes, content_encoding: str, limit_bytes: int = MAX_DECODE
 
 
 def decode(kind: type[R], body: bytes, encoding: Encoding) -> R:
-    """One request in either encoding; raises MalformedPush."""
+    """Return the request of a body in either encoding; raises MalformedPush."""
     return decode_json(kind, body) if encoding is Encoding.JSON else decode_protobuf(kind, body)
 
 
 def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | None = None) -> bytes:
-    """The body of a 200: empty, or saying what was rejected."""
+    """Return the body of a reply with status 200: empty, or what was rejected."""
     if encoding is Encoding.JSON:
         if partial is None:
             return b"{}"
@@ -108,7 +110,7 @@ def encode_response(kind: Kind, encoding: Encoding, partial: PartialSuccess | No
 
 
 def decode_response(kind: Kind, body: bytes, encoding: Encoding) -> PartialSuccess:
-    """What a receiver rejected; nothing for an empty body. Raises MalformedPush."""
+    """Return what a receiver rejected, which is nothing for an empty body; raises MalformedPush."""
     if not body:
         return PartialSuccess()
     factory, field, rejected_key = _RESPONSES[kind]

@@ -1,7 +1,7 @@
 """OTLP bytes to values and back: protobuf through the upb runtime, JSON through msgspec.
 
-One table per value type, made once from its annotations, drives all directions, so that a field cannot be known to one
-encoding and unknown to the other.
+One table per value type, made from its annotations, drives all four directions. A field therefore
+cannot be known to one encoding and unknown to the other.
 """
 
 import math
@@ -37,14 +37,14 @@ _MESSAGES: Final[dict[type, Callable[[], Any]]] = {
     TracesRequest: ExportTraceServiceRequest,
     LogsRequest: ExportLogsServiceRequest,
 }
-# Strict OTLP/JSON writes these as numbers, some senders as names
+# OTLP/JSON requires numbers for these fields; some senders write the names.
 _ENUMS: Final = {
     "aggregationTemporality": metrics_pb2.AggregationTemporality,
     "kind": trace_pb2.Span.SpanKind,
     "code": trace_pb2.Status.StatusCode,
     "severityNumber": logs_pb2.SeverityNumber,
 }
-_SAFE_INTEGER: Final = 2**53  # what every JSON reader holds exactly; larger ones travel as strings
+_SAFE_INTEGER: Final = 2**53  # JSON readers may round larger integers; those are sent as strings
 
 _SCALAR, _HEX, _VALUE, _VALUES, _SCALARS = range(5)
 _Field = tuple[str, str, int, type[Value], bool, bool, Any]
@@ -52,7 +52,10 @@ _FIELDS: dict[type, tuple[_Field, ...]] = {}
 
 
 def _fields(cls: type[Value]) -> tuple[_Field, ...]:
-    """(name, JSON name, kind, inner type, may be None, always a JSON string, default) of each field."""
+    """Return a row for each field of a value type.
+
+    A row is (name, JSON name, kind, inner type, may be None, always a JSON string, default).
+    """
     if cls not in _FIELDS:
         hints = get_type_hints(cls, include_extras=True)
         _FIELDS[cls] = tuple(
@@ -84,7 +87,7 @@ def _classify(hint: Any) -> tuple[int, type[Value], bool, bool]:
 
 
 def decode_protobuf(kind: type[R], body: bytes) -> R:
-    """One request; raises MalformedPush."""
+    """Return the request; raises MalformedPush."""
     message = _MESSAGES[kind]()
     try:
         message.ParseFromString(body)
@@ -97,7 +100,10 @@ def decode_protobuf(kind: type[R], body: bytes) -> R:
 
 
 def encode_protobuf(request: Request) -> bytes:
-    """Inverse of `decode_protobuf`; raises MalformedPush where JSON carried a number that protobuf cannot."""
+    """Return protobuf bytes.
+
+    Raises MalformedPush for a number from JSON that protobuf cannot hold.
+    """
     message = _MESSAGES[type(request)]()
     try:
         _write(request, message)
@@ -112,7 +118,10 @@ _READERS: dict[type, dict[Any, _Reader]] = {}
 
 
 def _readers(cls: type[Value], message: Any) -> dict[Any, _Reader]:
-    """By field of the message: its name with us, and what its value goes through; fields unknown to us are left out."""
+    """Return, by field of the message, the name and the conversion of the value.
+
+    Fields that the value type does not have are left out.
+    """
     found: dict[Any, _Reader] = {}
     for name, _, kind, inner, *_ in _fields(cls):
         read: Callable[[Any], Any] | None = None
@@ -139,14 +148,15 @@ def _read(cls: type[Any], message: Any) -> Any:
     if readers is None:
         readers = _READERS[cls] = _readers(cls, message)
     found: dict[str, Any] = {}
-    for field, value in message.ListFields():  # those that are set; most are not
+    for field, value in message.ListFields():  # only the fields that are set
         if (reader := readers.get(field)) is not None:
             name, read = reader
             found[name] = value if read is None else read(value)
     return cls(**found)
 
 
-_attributes: dict[bytes, KeyValue] = {}  # most attributes of a request were in many before it
+# A cache: most attributes of a request were in many requests before it.
+_attributes: dict[bytes, KeyValue] = {}
 _MAX_ATTRIBUTES: Final = 8192
 _MAX_ATTRIBUTE_BYTES: Final = 256
 
@@ -187,7 +197,10 @@ _DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
 
 
 def decode_json(kind: type[R], body: bytes) -> R:
-    """One request; raises MalformedPush. Integers may be strings, unknown fields are ignored, null is absent."""
+    """Return the request; raises MalformedPush.
+
+    Integers may be strings, unknown fields are ignored, and null means absent.
+    """
     try:
         request: R = _DECODERS[kind].decode(body)
     except (msgspec.ValidationError, RecursionError):
@@ -198,7 +211,7 @@ def decode_json(kind: type[R], body: bytes) -> R:
 
 
 def _decode_leniently(kind: type[R], body: bytes) -> R:
-    """The slow way, for senders that write null for nothing and names for enums."""
+    """Decode more slowly, for senders that write null for absent fields or names for enums."""
     try:
         return msgspec.convert(_tidy(msgspec.json.decode(body)), kind, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
@@ -225,7 +238,7 @@ def _enum_number(field: str, name: str) -> int | str:
 
 
 def encode_json(request: Request) -> bytes:
-    """Inverse of `decode_json`: times and counts as strings, other integers as numbers where any reader holds them."""
+    """Return JSON: times and counts as strings, other integers as numbers up to 2**53."""
     return msgspec.json.encode(_to_json(request))
 
 

@@ -1,7 +1,8 @@
 """Many OTLP requests as one batch of columns, ready for Arrow.
 
-Two builders give the same batch: `PureColumns` from `decode_rows`, and the compiled one of `_native/columns.pxi`,
-which reads the common shape of metric points straight from the wire and hands everything else to `decode_rows`.
+Two builders give the same batch. `PureColumns` uses `decode_rows`. The compiled builder of
+`_native/columns.pxi` reads the common shape of metric points straight from the bytes and leaves
+everything else to `decode_rows`.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ CompiledColumns: Any = compiled_or_pure(CODECS, "CompiledColumns", None)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A numeric column; where `valid` is 0 the value means nothing."""
+    """A numeric column; where `valid` is 0 the value is missing."""
 
     values: NDArray[Any]
     valid: NDArray[np.uint8]
@@ -35,7 +36,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """A text column: UTF-8 in one piece, cut at `offsets`."""
+    """A text column: UTF-8 in one piece, divided at `offsets`."""
 
     offsets: NDArray[np.int32]
     data: bytes
@@ -62,14 +63,20 @@ class Batch:
 
 
 class Columns(Protocol):
-    """Grows by requests until `take` empties it."""
+    """A builder of batches that collects requests until `take` empties it."""
 
     def add(self, signal: int, body: bytes, seq: int, received_us: int) -> int:
-        """Append one request; returns its rows. A refused one (MalformedPush, TooLarge) leaves nothing behind."""
+        """Append one request and return the number of its rows.
+
+        A request that raises MalformedPush or TooLarge adds nothing.
+        """
         ...
 
     def check(self, signal: int, body: bytes) -> int:
-        """How many rows `add` would append, or what it would raise; the builder is empty afterwards."""
+        """Return how many rows `add` would append, or raise what it would raise.
+
+        The builder is empty afterwards.
+        """
         ...
 
     def __len__(self) -> int: ...
@@ -80,7 +87,7 @@ class Columns(Protocol):
 
 
 class PureColumns:
-    """The builder without compiled code."""
+    """The builder in pure Python."""
 
     def __init__(self) -> None:
         self.clear()
@@ -126,7 +133,7 @@ class PureColumns:
 
 
 def new_columns() -> Columns:
-    """The fastest builder this installation has."""
+    """Return the fastest builder of this installation."""
     if CompiledColumns is None:
         return PureColumns()
     columns: Columns = CompiledColumns(_PURE_FUNCTIONS)

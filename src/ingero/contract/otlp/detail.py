@@ -1,4 +1,4 @@
-"""What an event carries beyond its columns, as JSON text: buckets, exemplars, span ids and status, log body."""
+"""The parts of an event that have no column, as JSON: buckets, exemplars, span ids, log body."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ _STATUS: Final = ("unset", "ok", "error")
 
 
 def number_detail(point: otlp.NumberPoint) -> str | None:
-    """Exemplars of a gauge or sum point."""
+    """Return the exemplars of a gauge or sum point."""
     return object_json(
         [("exemplars", array_json(_exemplar(exemplar) for exemplar in point.exemplars))]
     )

@@ -1,4 +1,4 @@
-"""Exponential histograms as buckets with bounds, for readers that know no others."""
+"""Exponential histograms as buckets with explicit bounds, as Prometheus reads them."""
 
 import math
 from itertools import accumulate
@@ -6,17 +6,17 @@ from typing import Final
 
 from ingero.contract.otlp.values import Buckets, ExponentialHistogramPoint
 
-MAX_SCALE: Final = (
-    1  # two buckets per doubling: bounds stay the same however fine a sender measures
-)
+# Two buckets per doubling, so that the bounds do not depend on the sender's resolution.
+MAX_SCALE: Final = 1
 MAX_BUCKETS: Final = 64
 
 
 def cumulative_buckets(point: ExponentialHistogramPoint) -> list[tuple[float, int]]:
-    """(upper bound, values up to it), ascending, without the last bucket, which holds everything.
+    """Return pairs of an upper bound and the number of values up to it, in ascending order.
 
-    Neighbouring buckets are merged until the scale is at most `MAX_SCALE` and each side has at most `MAX_BUCKETS`;
-    merging whole buckets loses resolution and no count.
+    The last bucket, which has no upper bound, is left out. Neighbouring buckets are merged until
+    the scale is at most `MAX_SCALE` and each side has at most `MAX_BUCKETS`. Merging whole buckets
+    loses resolution but no count.
     """
     sides = [
         (side.offset, side.bucket_counts)
@@ -38,16 +38,15 @@ def cumulative_buckets(point: ExponentialHistogramPoint) -> list[tuple[float, in
             (point.zero_threshold if math.isfinite(point.zero_threshold) else 0.0, point.zero_count)
         )
     found += [(_bound(index + 1, scale), count) for index, count in positive.items()]
-    found.sort()  # whoever names a zero threshold may name any
+    found.sort()  # a sender may choose any zero threshold
     totals = accumulate(count for _, count in found)
-    by_bound = {
-        bound: total for (bound, _), total in zip(found, totals, strict=True)
-    }  # tiny bounds may all be 0
+    # Bounds that are too small for a double are all 0, and merge.
+    by_bound = {bound: total for (bound, _), total in zip(found, totals, strict=True)}
     return [(bound, total) for bound, total in by_bound.items() if math.isfinite(bound)]
 
 
 def _merged(buckets: Buckets | None, shift: int) -> dict[int, int]:
-    """Counts by index, `shift` scales coarser, from the first bucket with something in it to the last."""
+    """Return counts by index, `shift` scales coarser, from the first filled bucket to the last."""
     counts = (
         [(at, count) for at, count in enumerate(buckets.bucket_counts) if count] if buckets else []
     )
@@ -61,7 +60,7 @@ def _merged(buckets: Buckets | None, shift: int) -> dict[int, int]:
 
 
 def _bound(index: int, scale: int) -> float:
-    """base ** index, where base is 2 ** (2 ** -scale)."""
+    """Return base ** index, where base is 2 ** (2 ** -scale)."""
     try:
         return float(2.0 ** (index * 2.0**-scale))
     except OverflowError:

@@ -1,7 +1,7 @@
-"""OTLP requests as rows of Echo's `events`: the definition that the compiled walker is tested against.
+"""OTLP requests as rows of Echo's `events`: the definition that compiled code is tested against.
 
-What many points share (resource, scope, metric) is a context; a row refers to it. A cumulative counter's running total
-goes into a field of its own and never into a value.
+What many points share (resource, scope, metric) is a context, to which rows refer. The running
+total of a cumulative counter has a field of its own and is never a value.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,17 +23,16 @@ from ingero.contract.otlp.text import attributes_json
 from ingero.contract.timeline.varint import varint
 from ingero.errors import MalformedPush, TooLarge
 
-MAX_ROWS: Final = (
-    200_000  # of one request; a body of empty points would otherwise grow 100-fold in memory
-)
-NO_VALUE_FLAG: Final = 1  # DataPointFlags: the sender says that there is no value
-_LARGEST_TIME: Final = 2**63 - 2  # one more is infinity to the database
+# Of one request. A body full of empty points would otherwise grow 100-fold in memory.
+MAX_ROWS: Final = 200_000
+NO_VALUE_FLAG: Final = 1  # DataPointFlags: the point has no value
+_LARGEST_TIME: Final = 2**63 - 2  # the database reads the next number as infinity
 _NS_PER_MS: Final = 1e6
 EVENT_NAME_ATTR: Final = "event.name"
 
 
 class Signal(IntEnum):
-    """What kind of request a body is; the journal stores this number."""
+    """The kind of a request; the journal stores this number."""
 
     METRICS = 1
     TRACES = 2
@@ -41,7 +40,7 @@ class Signal(IntEnum):
 
 
 class ResourceContext(NamedTuple):
-    """Who speaks; `resource` holds the attributes that have no column."""
+    """The sender of an event; `resource` holds the attributes that have no column."""
 
     cluster_id: str
     node_id: str | None
@@ -66,7 +65,7 @@ class Context(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One event, without what the receiver adds."""
+    """One event, without the fields that the receiver adds."""
 
     context: Context
     ts: int | None
@@ -79,7 +78,8 @@ class Row(NamedTuple):
     detail: str | None
 
 
-# field: the attributes that fill it, best first. The plain names are those of the published Echo contract.
+# By field, the attributes that fill it, best first. The plain names are those of the published
+# contract of Echo.
 _TEXT_SOURCES: Final = {
     "cluster_id": (names.CLUSTER_ID, "cluster_id"),
     "node_id": (names.NODE_ID, "node_id", "host.name"),
@@ -95,7 +95,7 @@ _INT_SOURCES: Final = {
 
 
 def decode_rows(signal: int, body: bytes) -> list[Row]:
-    """All rows of one request; raises MalformedPush, or TooLarge past MAX_ROWS."""
+    """Return all rows of one request; raises MalformedPush, or TooLarge beyond MAX_ROWS."""
     rows = []
     for row in _ROWS[Signal(signal)](body):
         rows.append(row)
@@ -105,12 +105,12 @@ def decode_rows(signal: int, body: bytes) -> list[Row]:
 
 
 def too_many_rows() -> TooLarge:
-    """Shared with the compiled path."""
+    """Return the error that pure and compiled code raise."""
     return TooLarge(f"the request holds more than {MAX_ROWS} events; send smaller batches")
 
 
 def resource_context(resource: otlp.Resource | None) -> ResourceContext:
-    """The identity in a resource; raises MalformedPush for one that could break a header or a log line."""
+    """Return the sender that a resource names; raises MalformedPush for names with line breaks."""
     attributes = resource.attributes if resource else ()
     plain = otlp.plain_attributes(attributes)
     found: dict[str, Any] = {}
@@ -133,15 +133,18 @@ def resource_context(resource: otlp.Resource | None) -> ResourceContext:
 
 
 def decode_resource(body: bytes) -> ResourceContext:
-    """`resource_context` of the wire form of a Resource message."""
-    # a request with this one resource and nothing else: field 1 of ResourceMetrics, field 1 of the request
+    """Return `resource_context` of the bytes of a Resource message."""
+    # Wrap it in a request with nothing else: field 1 of ResourceMetrics in field 1 of the request.
     inner = b"\x0a" + varint(len(body)) + body
     request = decode_protobuf(otlp.MetricsRequest, b"\x0a" + varint(len(inner)) + inner)
     return resource_context(request.resource_metrics[0].resource)
 
 
 def sum_kind(temporality: int, is_monotonic: bool) -> tuple[str, str | None]:
-    """A sum that may fall is a level, read like a gauge; a monotonic one without temporality counts as cumulative."""
+    """Return the kind and temporality of a sum.
+
+    A sum that may fall is stored as a gauge; a monotonic one without temporality is cumulative.
+    """
     if temporality == otlp.DELTA:
         return "sum", "delta"
     return ("sum", "cumulative") if is_monotonic else ("gauge", None)
@@ -240,7 +243,7 @@ _ROWS: Final = {Signal.METRICS: _metric_rows, Signal.TRACES: _span_rows, Signal.
 
 
 def _point_attributes(attributes: tuple[otlp.KeyValue, ...]) -> tuple[str | None, str | None]:
-    """The causal chain id, and the other attributes as JSON."""
+    """Return the id of the causal chain, and the other attributes as JSON."""
     for position, attribute in enumerate(attributes):
         if (
             attribute.key == names.CAUSAL_CHAIN_ID
@@ -253,7 +256,7 @@ def _point_attributes(attributes: tuple[otlp.KeyValue, ...]) -> tuple[str | None
 
 
 def time_or_none(nanoseconds: int) -> int | None:
-    """Zero means unknown in OTLP, and so does what no calendar holds."""
+    """Return None for 0, which means unknown in OTLP, and for times outside every calendar."""
     return nanoseconds if 0 < nanoseconds <= _LARGEST_TIME else None
 
 

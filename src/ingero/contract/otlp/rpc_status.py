@@ -1,7 +1,8 @@
-"""google.rpc.Status, what OTLP answers when it does not take something, and the RetryInfo that says when to come back.
+"""google.rpc.Status, the body of OTLP errors, and google.rpc.RetryInfo, the delay before a retry.
 
-OTLP clients over gRPC follow RetryInfo: without it they drop what met RESOURCE_EXHAUSTED. Over HTTP they follow the
-Retry-After header; the body says the same. The two messages are described here, since no package we need brings them.
+OTLP clients over gRPC follow RetryInfo; without it they drop a request that was refused with
+RESOURCE_EXHAUSTED. Over HTTP they follow the Retry-After header, which the body repeats. The two
+messages are declared here, because no dependency of ours contains them.
 """
 
 from typing import Any, Final
@@ -16,14 +17,14 @@ from google.protobuf.message_factory import GetMessageClass
 from ingero.contract.otlp.body import Encoding
 
 STATUS_METADATA: Final = "grpc-status-details-bin"
-RETRY_METADATA: Final = "google.rpc.retryinfo-bin"  # where the Python SDK looks
+RETRY_METADATA: Final = "google.rpc.retryinfo-bin"  # the key that the Python SDK reads
 _RETRY_INFO: Final = "type.googleapis.com/google.rpc.RetryInfo"
 
 
 def encode_status(
     encoding: Encoding, code: int, message: str, retry_after_s: int | None = None
 ) -> bytes:
-    """The body OTLP wants on every error; `code` is the gRPC status code."""
+    """Return the body that OTLP requires with every error; `code` is the gRPC status code."""
     if encoding is Encoding.JSON:
         status: dict[str, object] = {"code": code, "message": message}
         if retry_after_s is not None:
@@ -37,13 +38,13 @@ def encode_status(
 
 
 def encode_retry_info(retry_after_s: int) -> bytes:
-    """A google.rpc.RetryInfo."""
+    """Return a google.rpc.RetryInfo."""
     encoded: bytes = _RetryInfo(retry_delay={"seconds": retry_after_s}).SerializeToString()
     return encoded
 
 
 def decode_retry_after_s(status: bytes) -> float | None:
-    """The delay an encoded Status asks for; None where it names none, or is no Status."""
+    """Return the delay that an encoded Status asks for; None without one or for other bytes."""
     try:
         for packed in _Status.FromString(status).details:
             if packed.type_url == _RETRY_INFO:
@@ -55,7 +56,10 @@ def decode_retry_after_s(status: bytes) -> float | None:
 
 
 def _messages() -> tuple[Any, Any]:
-    """Status and RetryInfo, in a pool of our own: whoever else loads theirs is not disturbed."""
+    """Declare Status and RetryInfo in a descriptor pool of our own.
+
+    In the default pool they would clash with another package that declares them.
+    """
     file = FileDescriptorProto(
         name="google/rpc/status.proto", package="google.rpc", syntax="proto3"
     )

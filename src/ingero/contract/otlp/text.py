@@ -1,4 +1,4 @@
-"""OTLP values as JSON text: one spelling for the pure and the compiled path."""
+"""OTLP values as JSON text, spelled the same by pure and compiled code."""
 
 import base64
 import json
@@ -11,19 +11,19 @@ _encode_string = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def quote(text: str) -> str:
-    """A JSON string; only what JSON requires is escaped."""
+    """Return a JSON string in which only what JSON requires is escaped."""
     return _encode_string(text)
 
 
 def number(value: float) -> str:
-    """The shortest text that reads back the same; what JSON has no number for becomes a string."""
+    """Return the shortest text that reads back the same; NaN and infinities become strings."""
     if math.isfinite(value):
         return repr(value)
     return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
 
 
 def value_json(value: AnyValue | None) -> str:
-    """Any OTLP value; bytes as base64, an empty value as null."""
+    """Return any OTLP value as JSON: bytes as base64, an empty value as null."""
     if value is None:
         return "null"
     if value.string_value is not None:
@@ -44,18 +44,18 @@ def value_json(value: AnyValue | None) -> str:
 
 
 def attributes_json(attributes: Iterable[KeyValue]) -> str | None:
-    """Attributes as one object in the order sent; None when there are none."""
+    """Return attributes as one object in the order sent, or None without any."""
     pairs = [f"{quote(attribute.key)}:{value_json(attribute.value)}" for attribute in attributes]
     return f"{{{','.join(pairs)}}}" if pairs else None
 
 
 def object_json(fields: Iterable[tuple[str, str | None]]) -> str | None:
-    """An object of fields that are JSON already; a field that is None is left out."""
+    """Join fields that are JSON already into an object; fields that are None are left out."""
     pairs = [f'"{name}":{text}' for name, text in fields if text is not None]
     return f"{{{','.join(pairs)}}}" if pairs else None
 
 
 def array_json(items: Iterable[str]) -> str | None:
-    """A list of items that are JSON already; None when empty."""
+    """Join items that are JSON already into an array, or return None without any."""
     joined = ",".join(items)
     return f"[{joined}]" if joined else None

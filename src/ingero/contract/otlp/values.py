@@ -1,7 +1,7 @@
-"""OTLP requests as frozen values: metrics, traces and logs, the same whether they came as protobuf or as JSON.
+"""OTLP requests as frozen values, equal whether they arrived as protobuf or as JSON.
 
-Field names are those of the protocol's messages; JSON spells them in camelCase. Ids are lower-case hex. Absent is None
-where the protocol can tell it from zero.
+Field names are those of the protocol's messages; JSON spells them in camelCase. Ids are lower-case
+hex. A field is None where the protocol distinguishes absent from zero.
 """
 
 from typing import Annotated, TypeAlias
@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Meta
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-UInt64 = Annotated[
-    int, Meta(ge=0)
-]  # the decoder knows no bounds beyond int64; the encoder refuses what is larger
+# msgspec supports no upper bound beyond int64; the protobuf encoder refuses larger numbers.
+UInt64 = Annotated[int, Meta(ge=0)]
 UInt32 = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 TraceId = Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")]
@@ -31,11 +30,11 @@ DELTA = 1
 
 
 class Value(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Base of all OTLP values: immutable, compared by content."""
+    """The base of all OTLP values: immutable, compared by content."""
 
 
 class _Identified(Value, frozen=True, gc=False):
-    """Carries ids, which compare equal however the sender spelled them."""
+    """The base of values with ids, which are stored in lower case."""
 
     def __post_init__(self) -> None:
         for name in ("trace_id", "span_id", "parent_span_id"):
@@ -53,7 +52,7 @@ class KeyValueList(Value, frozen=True, gc=False):
 
 
 class AnyValue(Value, frozen=True, gc=False):
-    """Exactly one field is set; none is an empty value."""
+    """A value of which at most one field is set; without any it is empty."""
 
     string_value: str | None = None
     bool_value: bool | None = None
@@ -303,7 +302,7 @@ Kind: TypeAlias = type[MetricsRequest] | type[TracesRequest] | type[LogsRequest]
 
 
 def plain(value: AnyValue | None) -> Plain:
-    """The Python value inside an AnyValue; None for an empty one."""
+    """Return the Python value inside an AnyValue; None for an empty one."""
     if value is None:
         return None
     if value.string_value is not None:
@@ -317,12 +316,12 @@ def plain(value: AnyValue | None) -> Plain:
 
 
 def plain_attributes(attributes: tuple[KeyValue, ...]) -> dict[str, Plain]:
-    """Attributes as a dictionary; the last of equal keys counts."""
+    """Return attributes as a dictionary; of equal keys the last one counts."""
     return {attribute.key: plain(attribute.value) for attribute in attributes}
 
 
 def any_value(value: Plain) -> AnyValue:
-    """Inverse of `plain`."""
+    """Return the AnyValue of a Python value."""
     if isinstance(value, list):
         return AnyValue(array_value=ArrayValue(values=tuple(any_value(item) for item in value)))
     if isinstance(value, dict):
@@ -335,12 +334,12 @@ def any_value(value: Plain) -> AnyValue:
 
 
 def attributes(values: dict[str, Plain]) -> tuple[KeyValue, ...]:
-    """Inverse of `plain_attributes`."""
+    """Return the attributes of a dictionary."""
     return tuple(KeyValue(key=key, value=any_value(value)) for key, value in values.items())
 
 
 def count_items(request: Request) -> int:
-    """Data points, spans or log records in a request: what OTLP counts when some are rejected."""
+    """Return the number of data points, spans or log records, which is what OTLP counts."""
     match request:
         case MetricsRequest():
             return sum(

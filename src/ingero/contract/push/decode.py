@@ -1,7 +1,7 @@
-"""What Fleet takes from a push: who speaks, how healthy they are, and what in it cannot be true.
+"""What Fleet reads from a push: the nodes, their health, and the points that must be rejected.
 
-`decode_push` decides about decoded values. The compiled `plain_push` and `plain_push_json` answer the same for the common
-push (one resource, gauges and sums, nothing odd) straight from its bytes, and None for everything else.
+`decode_push` reads decoded values. `decode_plain_push` reads the common push (one resource, gauges
+and sums, nothing unusual) straight from its bytes in compiled code, and returns None for others.
 """
 
 import math
@@ -23,12 +23,12 @@ from ingero.contract.otlp.values import (
 from ingero.contract.types import NodeState
 
 MAX_ID_CHARACTERS = 253  # a DNS name; longer ids are a mistake or an attack on label storage
-_MAX_NS = 2**64 - 1  # JSON can carry more; nothing below this line should have to know
+_MAX_NS = 2**64 - 1  # larger numbers, which JSON can carry, are cut to this
 STATES = (NodeState.ACTIVE.value, NodeState.CALIBRATING.value, NodeState.IDLE.value)
 
 
 class Reject(StrEnum):
-    """Why a point of a push does not count; one label value of the rejection counter each."""
+    """Why a point of a push is rejected; each is a label value of the rejection counter."""
 
     SCORE_NOT_FINITE = "score_not_finite"
     SCORE_OUT_OF_RANGE = "score_out_of_range"
@@ -40,7 +40,7 @@ class Reject(StrEnum):
 
 
 class NodeReport(msgspec.Struct, frozen=True, gc=False):
-    """One resource of a push. `score` is None where it carried no health score; `cluster` where it named none."""
+    """One resource of a push; fields that it did not carry are None."""
 
     node: str
     cluster: str | None = None
@@ -60,7 +60,7 @@ class NodeReport(msgspec.Struct, frozen=True, gc=False):
 
 
 class Push(msgspec.Struct, frozen=True, gc=False):
-    """A whole request: reports of its nodes, whether it carries measurements, what was refused, its first metric."""
+    """A whole request: its reports, what was rejected, and `lead`, the name of its first metric."""
 
     reports: tuple[NodeReport, ...]
     has_measurements: bool
@@ -88,7 +88,7 @@ def decode_plain_push(body: bytes, is_json: bool) -> PlainPush | None:
 
 
 def decode_push(request: MetricsRequest) -> Push:
-    """Everything Fleet needs of a request; never raises, refusals are counted by reason in points."""
+    """Return everything Fleet needs of a request; rejected points are counted by reason."""
     rejected: dict[Reject, int] = {}
     reports: list[NodeReport] = []
     has_measurements = False
@@ -112,7 +112,7 @@ def decode_push(request: MetricsRequest) -> Push:
 
 
 def problem_with_id(value: str) -> bool:
-    """True for ids that could forge a header, a label or a log line."""
+    """Return whether an id could forge a header, a label or a log line."""
     return (
         not 0 < len(value) <= MAX_ID_CHARACTERS or not value.isprintable() or value != value.strip()
     )
@@ -121,7 +121,10 @@ def problem_with_id(value: str) -> bool:
 def _refuse_identity(
     identity: Mapping[str, Plain], metrics: list[Metric]
 ) -> tuple[Reject, int] | None:
-    """Why nothing of a resource counts, and how many points that is; nobody's metrics are fine, nobody's score not."""
+    """Return why a whole resource is rejected, and how many points that rejects.
+
+    A resource without a node may carry metrics, but not a score.
+    """
     node, cluster, job = (
         _text(identity, key) for key in (names.NODE_ID, names.CLUSTER_ID, names.JOB_ID)
     )
@@ -158,7 +161,7 @@ class _Health:
             for point in metric.numbers:
                 reader(self, point)
         elif metric.name.startswith("nccl.collective.") or metric.name == names.STEP_OWN_TIME_MS:
-            self.has_measurements |= bool(metric.numbers)  # what the verdict engine reads
+            self.has_measurements |= bool(metric.numbers)  # the verdict engine reads these
 
     def report(self, identity: Mapping[str, Plain]) -> NodeReport:
         rank = _number(identity, names.RANK)
@@ -182,7 +185,7 @@ class _Health:
 
     def read_mode(self, point: NumberPoint) -> None:
         found = plain_attributes(point.attributes)
-        self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # the older spelling
+        self.mode = _text(found, names.DETECTION_MODE) or _text(found, "mode")  # an older spelling
 
     def read_degraded(self, point: NumberPoint) -> None:
         self.degraded = bool(_value(point))
@@ -200,7 +203,7 @@ class _Health:
 
     def read_score(self, point: NumberPoint) -> None:
         score = _value(point)
-        state, workload = _two(point.attributes)
+        state, workload = _state_and_workload(point.attributes)
         if not math.isfinite(score):
             self.refuse(Reject.SCORE_NOT_FINITE)
         elif not 0.0 <= score <= 1.0:
@@ -224,8 +227,8 @@ _READERS = {
 }
 
 
-def _two(attributes: tuple[KeyValue, ...]) -> tuple[str, str]:
-    """State and workload; a score without a state is an active node's, as generic senders have none."""
+def _state_and_workload(attributes: tuple[KeyValue, ...]) -> tuple[str, str]:
+    """Return state and workload; a score without a state counts as that of an active node."""
     state, workload = NodeState.ACTIVE.value, "unknown"
     for attribute in attributes:
         text = attribute.value.string_value if attribute.value else None

@@ -1,4 +1,4 @@
-"""What an agent pushes: the health of a node and its straggler events, as OTLP metrics."""
+"""What an agent pushes: the health of its node and straggler events, as OTLP metrics."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ _SCOPE = Scope(name=names.HEALTH_SCOPE, version=names.HEALTH_SCOPE_VERSION)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupTotals:
-    """Running totals of one cgroup since `since_ns`; `memcpy_bytes` by direction."""
+    """Running totals of one cgroup; `memcpy_bytes` are by direction."""
 
     cgroup_hash: str
     launches: int
@@ -43,7 +43,7 @@ class CgroupTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthReport:
-    """One regular push. A missing score or signal is left out, never sent as zero."""
+    """The content of one regular push. A missing score or signal is left out, never sent as 0."""
 
     at_ns: int
     state: NodeState
@@ -53,7 +53,7 @@ class HealthReport:
     signals: Mapping[str, float | None]  # by short name
     is_degraded: bool
     mode: DetectionMode
-    fleet_reachable: bool  # what the agent believed before this push
+    fleet_reachable: bool  # as the agent knew it before this push
     gpu_model: str | None = None
     gpu_count: int | None = None
     totals: tuple[CgroupTotals, ...] = ()
@@ -62,7 +62,10 @@ class HealthReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerEvent:
-    """A push of its own while the node is a straggler, and once with `is_straggler` false when the episode ends."""
+    """The content of the push that follows each regular push of a straggler.
+
+    The last push of an episode has `is_straggler` false.
+    """
 
     at_ns: int
     is_straggler: bool
@@ -73,20 +76,19 @@ class StragglerEvent:
     event_id: str
 
 
-_CounterRow: TypeAlias = tuple[
-    dict[str, Plain], CgroupTotals, int
-]  # extra attributes, whose, total
+# Further attributes, the cgroup, and one of its totals.
+_CounterRow: TypeAlias = tuple[dict[str, Plain], CgroupTotals, int]
 
 
 def encode_health(identity: Identity, report: HealthReport) -> MetricsRequest:
-    """The regular push, in the order of the published contract."""
+    """Return the regular push, with metrics in the order of the published contract."""
     return _request(
         identity_resource(identity), [*_health_metrics(identity, report), *_counter_metrics(report)]
     )
 
 
 def encode_straggler_event(identity: Identity, event: StragglerEvent) -> MetricsRequest:
-    """The straggler event."""
+    """Return the push of a straggler event."""
     values: dict[str, Plain] = {
         names.DETECTION_MODE: event.mode.value,
         names.THRESHOLD_ATTR: event.threshold,
@@ -100,7 +102,7 @@ def encode_straggler_event(identity: Identity, event: StragglerEvent) -> Metrics
 
 
 def identity_resource(identity: Identity, *, with_provider: bool = True) -> Resource:
-    """Who speaks: a node, or one of its ranks."""
+    """Return the OTLP resource of a node, or of one of its ranks."""
     values: dict[str, Plain] = {names.NODE_ID: identity.node, names.CLUSTER_ID: identity.cluster}
     if identity.world_size:
         values[names.WORLD_SIZE] = identity.world_size

@@ -1,7 +1,8 @@
-"""The plain push on the wire: one whole `POST /v1/metrics` over HTTP/1.1 in one segment, nothing unusual about it.
+"""The plain push: one whole `POST /v1/metrics` over HTTP/1.1 in one TCP segment.
 
-Agents send nothing else, so a service may answer such a segment without an HTTP parser's callbacks. Whatever is not
-exactly this (pieces, pipelining, compression, chunks, odd or repeated headers) is None, and a real parser judges it.
+Agents send nothing else, so a service can answer such a segment without an HTTP parser. Everything
+else (partial requests, pipelining, compression, chunks, unusual or repeated headers) decodes to
+None and is left to a real parser.
 """
 
 import re
@@ -15,10 +16,11 @@ _START: Final = re.compile(
     rb"POST " + re.escape(OTLP_METRICS.encode()) + rb"(\?[!-~]*)? HTTP/1\.1\r\n"
 )
 _HEADER: Final = re.compile(
-    rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"
+    rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*"
+    rb"((?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?)[ \t]*\r\n"
 )
 _MAX_HEADERS: Final = 64
-_ODD: Final = frozenset(
+_UNUSUAL: Final = frozenset(
     {b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"trailer"}
 )
 _ONCE: Final = frozenset(
@@ -28,7 +30,7 @@ _TYPES: Final = {b"application/x-protobuf": False, b"application/json": True}
 
 
 class PlainRequest(NamedTuple):
-    """What a service needs of it."""
+    """What a service needs of a plain push."""
 
     is_json: bool
     query: bytes
@@ -38,7 +40,10 @@ class PlainRequest(NamedTuple):
 
 
 def decode_segment_purely(segment: bytes) -> PlainRequest | None:
-    """The request, or None. Slow and plain: the oracle of the compiled twin, and its stand-in."""
+    """Return the request, or None.
+
+    This is the definition of the compiled twin, and what runs without it.
+    """
     start = _START.match(segment)
     if start is None:
         return None
@@ -51,7 +56,7 @@ def decode_segment_purely(segment: bytes) -> PlainRequest | None:
         if header is None:
             return None
         name, value, at = header[1].lower(), header[2], header.end()
-        if name in _ODD or (name == b"connection" and value.lower() != b"keep-alive"):
+        if name in _UNUSUAL or (name == b"connection" and value.lower() != b"keep-alive"):
             return None
         if name in _ONCE:
             if name in found:

@@ -1,6 +1,6 @@
-"""Timelines for Perfetto: Trace Event JSON that other readers know, and native packets written byte by byte.
+"""The elements of a Perfetto timeline: Trace Event JSON objects and native packets.
 
-The slice encoders take columns; a compiled twin is used where it could be built.
+The encoders of slices take columns and have compiled twins.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,7 +36,7 @@ _CLEARED, _NEEDS_STATE = 1, 2
 
 
 def json_process(track: int, name: str) -> bytes:
-    """The metadata element that names a process track."""
+    """Return the metadata element that names a process track."""
     element = {
         "name": "process_name",
         "ph": "M",
@@ -48,7 +48,7 @@ def json_process(track: int, name: str) -> bytes:
 
 
 def json_head(name: str, category: str) -> bytes:
-    """What all slices of one kind begin with."""
+    """Return the text with which all slices of one kind begin."""
     return msgspec.json.encode({"name": name, "cat": category})[:-1]
 
 
@@ -60,7 +60,7 @@ def json_chain(
     root_cause: str,
     recommendations: Sequence[str],
 ) -> bytes:
-    """A causal chain as a marker across all tracks, coloured by severity."""
+    """Return a causal chain as a marker across all tracks, coloured by severity."""
     return msgspec.json.encode(
         {
             "name": _whole(f"{severity}: {summary}"),
@@ -80,7 +80,7 @@ def json_chain(
 
 
 def _whole(text: str) -> str:
-    """Without lone surrogates, which JSON in a database can spell and UTF-8 cannot."""
+    """Replace lone surrogates, which JSON in a database may contain and UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()
 
 
@@ -94,7 +94,10 @@ def _json_slices(
     ret_code: Columns,
     heads: list[bytes],
 ) -> bytes:
-    """Trace Event objects joined by `,\\n`: complete events, and instants where less than a microsecond passed."""
+    """Return Trace Event objects joined by `,\\n`.
+
+    Slices shorter than a microsecond become instants.
+    """
     texts = [text.decode() for text in heads]
     lines = []
     columns = zip(
@@ -113,7 +116,7 @@ def _json_slices(
 def _packet_slices(
     ts_ns: Columns, dur_ns: Columns, name_iid: Columns, category_iid: Columns, track: Columns
 ) -> bytes:
-    """Begin and end packets of every slice; one instant where the duration is zero."""
+    """Return begin and end packets of every slice; one instant where the duration is zero."""
     out = bytearray()
     columns = zip(
         *(c.tolist() for c in (ts_ns, dur_ns, name_iid, category_iid, track)), strict=True
@@ -129,7 +132,10 @@ def _packet_slices(
 
 
 def _groups(node: Columns, pid: Columns, tid: Columns, source: Columns, code: Columns) -> list[int]:
-    """Number the distinct (node, pid, tid, source) in order of appearance; returns the first index of each."""
+    """Number the distinct (node, pid, tid, source) in order of appearance.
+
+    Return the index at which each appears first.
+    """
     _, first, inverse = np.unique(
         np.stack([node, pid, tid, source]), axis=1, return_index=True, return_inverse=True
     )
@@ -141,7 +147,7 @@ def _groups(node: Columns, pid: Columns, tid: Columns, source: Columns, code: Co
 def _overlaps(
     code: Columns, ts_ns: Columns, dur_ns: Columns, ends_ns: Columns, overlaps: NDArray[np.uint8]
 ) -> None:
-    """Mark groups in which a slice begins before an earlier one ended; `ends_ns` moves on to the last end."""
+    """Mark groups in which a slice begins before an earlier one ended; update their `ends_ns`."""
     for group in range(len(ends_ns)):
         members = np.flatnonzero(code == group)
         reached = np.maximum.accumulate(
@@ -160,7 +166,10 @@ overlaps = compiled_or_pure(CODECS, "perfetto_overlaps", _overlaps)
 def event_packet(
     ts_ns: int, track: int, kind: int, category: bytes = b"", name: bytes = b"", extra: bytes = b""
 ) -> bytes:
-    """One TrackEvent; `category`, `name` and `extra` are encoded fields in the order of their numbers."""
+    """Return one TrackEvent.
+
+    `category`, `name` and `extra` are encoded fields, in the order of their numbers.
+    """
     event = category + _field(9, kind) + name + _field(11, track) + extra
     body = _field(8, ts_ns) + _field(10, _SEQUENCE) + _message(11, event) + _field(13, _NEEDS_STATE)
     return _message(1, body)
@@ -173,7 +182,7 @@ def instant_packet(
     flows: Iterable[int] = (),
     notes: dict[str, str] | None = None,
 ) -> bytes:
-    """A marker with its own name, ends of arrows, and notes a reader sees when selecting it."""
+    """Return a marker with its name, the arrows through it, and notes shown when it is selected."""
     annotations = b"".join(
         _message(4, _text(10, key) + _text(6, value)) for key, value in (notes or {}).items()
     )
@@ -188,7 +197,7 @@ def instant_packet(
 def flow_slice_packets(
     ts_ns: int, dur_ns: int, track: int, name_iid: int, category_iid: int, flows: Iterable[int]
 ) -> bytes:
-    """A slice where arrows begin or end."""
+    """Return a slice through which arrows run."""
     kind = _SLICE_BEGIN if dur_ns > 0 else _INSTANT
     begin = event_packet(
         ts_ns, track, kind, _field(3, category_iid), _field(10, name_iid), _flow_ids(flows)
@@ -197,14 +206,14 @@ def flow_slice_packets(
 
 
 def counter_packet(ts_ns: int, track: int, value: float) -> bytes:
-    """One value on a counter track."""
+    """Return one value of a counter track."""
     return event_packet(
         ts_ns, track, _COUNTER, extra=b"\xe1\x02" + np.float64(value).tobytes()
     )  # field 44, double
 
 
 def interned_packet(names: dict[str, int], categories: dict[str, int], *, first: bool) -> bytes:
-    """Names by number for all packets that follow."""
+    """Return the packet that assigns numbers to names for all packets that follow."""
     data = b"".join(
         _message(1, _field(1, iid) + _text(2, name)) for name, iid in categories.items()
     )
@@ -214,17 +223,20 @@ def interned_packet(names: dict[str, int], categories: dict[str, int], *, first:
 
 
 def process_track(uuid: int, name: str, pid: int) -> bytes:
-    """A process; `pid` only has to be unique in the trace, which real ones are not across nodes."""
+    """Return a process track.
+
+    `pid` must be unique in the trace; real pids are not unique across nodes.
+    """
     return _track(uuid, None, _message(3, _field(1, pid) + _text(6, name)))
 
 
 def named_track(uuid: int, parent: int | None, name: str) -> bytes:
-    """A track that groups others or holds slices of its own."""
+    """Return a track that groups other tracks or holds slices."""
     return _track(uuid, parent, _text(2, name))
 
 
 def counter_track(uuid: int, parent: int, name: str, unit: str) -> bytes:
-    """A track of values over time."""
+    """Return a track of values over time."""
     return _track(uuid, parent, _text(2, name) + _message(8, _text(6, unit)))
 
 
@@ -254,5 +266,5 @@ def _text(number: int, text: str) -> bytes:
 
 
 def as_columns(values: Any) -> Columns:
-    """Whatever holds integers, as the encoders want it."""
+    """Return integers in the form that the encoders take."""
     return np.ascontiguousarray(values, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Protobuf's numbers of variable length."""
+"""The variable-length numbers of protobuf."""
 
 
 def varint(value: int) -> bytes:

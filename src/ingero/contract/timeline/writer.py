@@ -1,4 +1,4 @@
-"""A timeline written chunk by chunk, as Trace Event JSON or as native packets: the caller feeds columns, gets bytes."""
+"""A timeline written chunk by chunk, as Trace Event JSON or as native packets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,7 +43,7 @@ class TimelineNode:
 
 @dataclass(frozen=True, slots=True)
 class TimelineProcess:
-    """A process; what is not known about it is not shown."""
+    """One process; name and rank are shown where they are known."""
 
     pid: int
     name: str = ""
@@ -58,7 +58,10 @@ class TimelineProcess:
 
 @dataclass(frozen=True, slots=True)
 class SliceChunk:
-    """Events in order of their stored times. `node` indexes the list of nodes; `row` lets a chain find its events."""
+    """Events in the order of their stored times.
+
+    `node` is a position in the list of nodes; `row` is the row that chains refer to.
+    """
 
     ts_ns: Columns
     dur_ns: Columns
@@ -74,8 +77,7 @@ class SliceChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineChain:
-    """A causal chain: the layers of its causes, the operation that suffered, and the rows of events that stand for
-    them."""
+    """A causal chain: the layers of its causes, the slow operation, and the rows of its events."""
 
     node: int
     at_ns: int
@@ -90,7 +92,7 @@ class TimelineChain:
 
 @dataclass(frozen=True, slots=True)
 class TimelineCounter:
-    """Values of one quantity of one node over time."""
+    """The values of one quantity of one node over time."""
 
     node: int
     name: str
@@ -100,7 +102,10 @@ class TimelineCounter:
 
 
 class TimelineWriter(Protocol):
-    """Order of calls: begin, then slices, chains and counters in any order, then end. Counts what was written."""
+    """Writes one timeline and counts what it wrote.
+
+    Call `begin`, then `slices`, `chains` and `counters` in any order, then `end`.
+    """
 
     events: int
     markers: int
@@ -113,7 +118,7 @@ class TimelineWriter(Protocol):
 
 
 def _kinds(chunk: SliceChunk) -> tuple[list[tuple[int, int]], Columns]:
-    """The distinct (source, op) pairs of a chunk and, per event, which of them it is."""
+    """Return the distinct (source, op) pairs of a chunk, and which of them each event is."""
     code = np.zeros(len(chunk.op), np.int64)
     nothing = np.zeros_like(code)
     firsts = groups(chunk.source, chunk.op, nothing, nothing, code)
@@ -125,8 +130,10 @@ def _category(source: int) -> str:
 
 
 class JsonTimeline:
-    """Trace Event JSON: one process track per node, chains as coloured markers. Counters have no place in it, and every
-    event begins at its stored time, as other readers expect."""
+    """Trace Event JSON: one process track per node, chains as coloured markers, no counters.
+
+    Every event begins at its stored time, as other readers expect.
+    """
 
     def __init__(self, nodes: Sequence[TimelineNode]) -> None:
         self.nodes = nodes
@@ -181,14 +188,14 @@ class JsonTimeline:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A track on which nothing overlaps: where its last slice ends."""
+class _Track:
+    """A track on which no slices overlap, and the end of its last slice."""
 
-    track: int
+    uuid: int
     ends_ns: int
 
 
-# their stored time is when they ended; that of calls is when they began
+# The stored time of these events is their end; the stored time of calls is their beginning.
 _ENDS_AT_ITS_TIME: Final = as_columns([Source.HOST, Source.IO, Source.TCP, Source.NET])
 
 
@@ -196,20 +203,18 @@ _ENDS_AT_ITS_TIME: Final = as_columns([Source.HOST, Source.IO, Source.TCP, Sourc
 class PacketTimeline:
     """Native packets: node, process and thread tracks, arrows along causal chains, counters.
 
-    Calls on one track must nest, so calls that overlap go to further lanes of the same thread.
+    Slices of one track must nest, so slices that overlap go to further tracks of the same thread.
     """
 
     nodes: Sequence[TimelineNode]
-    processes: Mapping[tuple[int, int], TimelineProcess] = field(
-        default_factory=dict
-    )  # by node and pid
-    chain_rows: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # event row -> ids of the arrows through it
+    # By node and pid.
+    processes: Mapping[tuple[int, int], TimelineProcess] = field(default_factory=dict)
+    # By row of an event, the ids of the arrows through it.
+    chain_rows: dict[int, list[int]] = field(default_factory=dict)
     events: int = 0
     markers: int = 0
     _uuids: dict[tuple[object, ...], int] = field(default_factory=dict)
-    _lanes: dict[tuple[int, ...], list[_Lane]] = field(default_factory=dict)
+    _tracks: dict[tuple[int, ...], list[_Track]] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
     _categories: dict[str, int] = field(default_factory=dict)
 
@@ -219,9 +224,8 @@ class PacketTimeline:
             ranks = {
                 process.rank for (of_node, _), process in self.processes.items() if of_node == index
             } - {None}
-            rank = (
-                node.rank if not ranks else ranks.pop() if len(ranks) == 1 else None
-            )  # of several, each process its own
+            # With several ranks on a node, each process shows its own.
+            rank = node.rank if not ranks else ranks.pop() if len(ranks) == 1 else None
             out.append(
                 process_track(
                     self._uuid("node", index)[0], TimelineNode(node.name, rank).label, index + 1
@@ -251,10 +255,14 @@ class PacketTimeline:
             plain[index] = False
             out.append(
                 flow_slice_packets(
-                    int(chunk.ts_ns[index]), int(chunk.dur_ns[index]), int(tracks[index]), int(names[index]),
-                    int(categories[index]), self.chain_rows[int(chunk.row[index])],
+                    int(chunk.ts_ns[index]),
+                    int(chunk.dur_ns[index]),
+                    int(tracks[index]),
+                    int(names[index]),
+                    int(categories[index]),
+                    self.chain_rows[int(chunk.row[index])],
                 )
-            )  # fmt: skip
+            )
         columns = (chunk.ts_ns, chunk.dur_ns, names, categories, tracks)
         out.append(packet_slices(*(as_columns(column[plain]) for column in columns)))
         self.events += len(tracks)
@@ -305,7 +313,7 @@ class PacketTimeline:
         return b""
 
     def expect_chains(self, chains: Sequence[TimelineChain]) -> None:
-        """Say before the slices which events arrows run through: one arrow per event of a chain."""
+        """Register the chains before the slices: one arrow per event of a chain, at most 16."""
         for number, chain in enumerate(chains, 1):
             for position, row in enumerate(chain.rows[:16]):
                 self.chain_rows.setdefault(row, []).append(number * 16 + position)
@@ -328,7 +336,7 @@ class PacketTimeline:
         return interned_packet(names, categories, first=False) if names or categories else b""
 
     def _place(self, chunk: SliceChunk, tracks: Columns) -> Iterator[bytes]:
-        """Fill in the track of every slice; yields descriptors of tracks not seen before."""
+        """Fill in the track of every slice; yield the descriptors of new tracks."""
         code = np.zeros(len(tracks), np.int64)
         firsts = groups(chunk.node, chunk.pid, chunk.tid, chunk.source, code)
         keys = [
@@ -336,43 +344,43 @@ class PacketTimeline:
             for i in firsts
         ]
         for key in keys:
-            if key not in self._lanes:
-                self._lanes[key] = []
-                yield from self._new_lane(key)
-        ends = as_columns([self._lanes[key][0].ends_ns for key in keys])
+            if key not in self._tracks:
+                self._tracks[key] = []
+                yield from self._new_track(key)
+        ends = as_columns([self._tracks[key][0].ends_ns for key in keys])
         overlapping = np.zeros(len(keys), np.uint8)
         overlaps(code, chunk.ts_ns, chunk.dur_ns, ends, overlapping)
-        tracks[:] = as_columns([self._lanes[key][0].track for key in keys])[code]
+        tracks[:] = as_columns([self._tracks[key][0].uuid for key in keys])[code]
         for number, key in enumerate(keys):
-            if overlapping[number] or len(self._lanes[key]) > 1:
+            if overlapping[number] or len(self._tracks[key]) > 1:
                 yield from self._spread(key, chunk, np.flatnonzero(code == number), tracks)
             else:
-                self._lanes[key][0].ends_ns = int(ends[number])
+                self._tracks[key][0].ends_ns = int(ends[number])
 
     def _spread(
         self, key: tuple[int, ...], chunk: SliceChunk, members: Columns, tracks: Columns
     ) -> Iterator[bytes]:
-        """Put each slice of one thread on the first lane that is free."""
-        lanes = self._lanes[key]
+        """Put each slice of one thread on the first free track."""
+        own = self._tracks[key]
         begins, ends = chunk.ts_ns[members], chunk.ts_ns[members] + chunk.dur_ns[members]
         for member, begin, end in zip(
             members.tolist(), begins.tolist(), ends.tolist(), strict=True
         ):
-            lane = next((free for free in lanes if free.ends_ns <= begin), None)
-            if lane is None:
-                yield from self._new_lane(key)
-                lane = lanes[-1]
-            lane.ends_ns = end
-            tracks[member] = lane.track
+            track = next((free for free in own if free.ends_ns <= begin), None)
+            if track is None:
+                yield from self._new_track(key)
+                track = own[-1]
+            track.ends_ns = end
+            tracks[member] = track.uuid
 
-    def _new_lane(self, key: tuple[int, ...]) -> Iterator[bytes]:
+    def _new_track(self, key: tuple[int, ...]) -> Iterator[bytes]:
         node, pid, tid, source = key
-        lanes = self._lanes[key]
+        own = self._tracks[key]
         process, is_new = self._uuid("process", node, pid)
         if is_new:
             known = self.processes.get((node, pid), TimelineProcess(pid))
             yield named_track(process, self._uuid("node", node)[0], known.label)
-        uuid, _ = self._uuid("thread", *key, len(lanes))
-        lane = f" ({len(lanes) + 1})" if lanes else ""
-        yield named_track(uuid, process, f"thread {tid} {_category(source)}{lane}")
-        lanes.append(_Lane(uuid, -(1 << 63)))
+        uuid, _ = self._uuid("thread", *key, len(own))
+        number = f" ({len(own) + 1})" if own else ""
+        yield named_track(uuid, process, f"thread {tid} {_category(source)}{number}")
+        own.append(_Track(uuid, -(1 << 63)))
