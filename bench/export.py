@@ -13,8 +13,10 @@ import numpy as np
 from bench.merge import make
 from bench.table import finish, judge, print_table
 from ingero.contract.events import op_name
+from ingero.contract.timeline.json_writer import JsonTimeline
+from ingero.contract.timeline.model import SliceChunk, TimelineNode
+from ingero.contract.timeline.packet_writer import PacketTimeline
 from ingero.contract.timeline.perfetto import CATEGORY, json_slices, packet_slices
-from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, SliceChunk, TimelineNode
 
 EVENTS = 1_000_000
 PIECE = 25_000

@@ -12,13 +12,9 @@ from tests.support.shared_data import shared
 from ingero.cli.commands.export import command
 from ingero.cli.dispatch import run
 from ingero.contract.events import op_name
-from ingero.contract.timeline.writer import (
-    JsonTimeline,
-    PacketTimeline,
-    SliceChunk,
-    TimelineChain,
-    TimelineNode,
-)
+from ingero.contract.timeline.json_writer import JsonTimeline
+from ingero.contract.timeline.model import SliceChunk, TimelineChain, TimelineNode
+from ingero.contract.timeline.packet_writer import PacketTimeline
 from ingero.storage.trace.reading import connect_readonly
 
 pytestmark = pytest.mark.e2e

@@ -11,9 +11,8 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 from ingero.contract.events import Source, op_name
 from ingero.contract.timeline import perfetto
-from ingero.contract.timeline.writer import (
-    JsonTimeline,
-    PacketTimeline,
+from ingero.contract.timeline.json_writer import JsonTimeline
+from ingero.contract.timeline.model import (
     SliceChunk,
     TimelineChain,
     TimelineCounter,
@@ -21,6 +20,7 @@ from ingero.contract.timeline.writer import (
     TimelineProcess,
     TimelineWriter,
 )
+from ingero.contract.timeline.packet_writer import PacketTimeline
 
 NODES = [TimelineNode("gpu-node-01", 0), TimelineNode("")]
 

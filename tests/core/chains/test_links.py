@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import OpKey
-from ingero.contract.timeline.writer import SliceChunk, TimelineChain
+from ingero.contract.timeline.model import SliceChunk, TimelineChain
 from ingero.core.chains.links import link_events
 
 SECOND_NS = 10**9

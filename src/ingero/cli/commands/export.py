@@ -14,7 +14,9 @@ from ingero.cli.fanout.options import FAIL_ON_PARTIAL, fanout_options, resolve_f
 from ingero.cli.params import Duration
 from ingero.cli.settings import TRACE_DB
 from ingero.config.ingero import trace_database
-from ingero.contract.timeline.writer import JsonTimeline, PacketTimeline, TimelineWriter
+from ingero.contract.timeline.json_writer import JsonTimeline
+from ingero.contract.timeline.model import TimelineWriter
+from ingero.contract.timeline.packet_writer import PacketTimeline
 from ingero.errors import StoreError
 from ingero.files import publish_file
 from ingero.storage.trace.reading import reading

@@ -14,9 +14,7 @@ from ingero.cli.fanout.report import report_problems, require_an_answer, some_of
 from ingero.contract.api_paths import NODE_CHAINS, NODE_QUERY
 from ingero.contract.events import find_op
 from ingero.contract.node_api import ChainRow, Chains
-from ingero.contract.timeline.perfetto import as_columns
-from ingero.contract.timeline.writer import (
-    PacketTimeline,
+from ingero.contract.timeline.model import (
     SliceChunk,
     TimelineChain,
     TimelineCounter,
@@ -24,6 +22,8 @@ from ingero.contract.timeline.writer import (
     TimelineProcess,
     TimelineWriter,
 )
+from ingero.contract.timeline.packet_writer import PacketTimeline
+from ingero.contract.timeline.perfetto import as_columns
 from ingero.core.chains.links import link_events
 from ingero.core.rowmerge import RowMerge
 from ingero.errors import Unavailable

@@ -8,8 +8,8 @@ import numpy as np
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import Layer, OpKey, Source
+from ingero.contract.timeline.model import SliceChunk, TimelineChain
 from ingero.contract.timeline.perfetto import as_columns, groups
-from ingero.contract.timeline.writer import SliceChunk, TimelineChain
 
 MAX_LAYERS: Final = 8
 _LAYER_SOURCES: Final[dict[str, tuple[int, ...]]] = {

@@ -7,14 +7,14 @@ from typing import Any, Final, TypeAlias
 
 from ingero.contract.chain import CHAIN_WINDOW_NS
 from ingero.contract.events import Source, find_op
-from ingero.contract.timeline.perfetto import as_columns
-from ingero.contract.timeline.writer import (
+from ingero.contract.timeline.model import (
     SliceChunk,
     TimelineChain,
     TimelineCounter,
     TimelineNode,
     TimelineProcess,
 )
+from ingero.contract.timeline.perfetto import as_columns
 from ingero.core.chains.links import link_events
 from ingero.core.health.recorded_score import Rate, recorded_scores
 from ingero.errors import ForeignFile

@@ -1,15 +1,22 @@
-"""A timeline written chunk by chunk, as Trace Event JSON or as native packets."""
+"""A timeline written chunk by chunk as native Perfetto packets."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from ingero.contract.events import OpKey, Source, op_name
+from ingero.contract.events import Source, op_name
+from ingero.contract.timeline.model import (
+    SliceChunk,
+    TimelineChain,
+    TimelineCounter,
+    TimelineNode,
+    TimelineProcess,
+    category_of,
+    kinds_of,
+)
 from ingero.contract.timeline.perfetto import (
-    CATEGORY,
-    OTHER_CATEGORY,
     Columns,
     as_columns,
     counter_packet,
@@ -18,173 +25,11 @@ from ingero.contract.timeline.perfetto import (
     groups,
     instant_packet,
     interned_packet,
-    json_chain,
-    json_head,
-    json_process,
-    json_slices,
     named_track,
     overlaps,
     packet_slices,
     process_track,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineNode:
-    """One node; unnamed nodes are shown as `local`."""
-
-    name: str
-    rank: int | None = None
-
-    @property
-    def label(self) -> str:
-        return (self.name or "local") + ("" if self.rank is None else f" (rank {self.rank})")
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineProcess:
-    """One process; name and rank are shown where they are known."""
-
-    pid: int
-    name: str = ""
-    rank: int | None = None
-
-    @property
-    def label(self) -> str:
-        return f"{self.name or 'process'} {self.pid}" + (
-            "" if self.rank is None else f" (rank {self.rank})"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SliceChunk:
-    """Events in the order of their stored times.
-
-    `node` is a position in the list of nodes; `row` is the row that chains refer to.
-    """
-
-    ts_ns: Columns
-    dur_ns: Columns
-    source: Columns
-    op: Columns
-    pid: Columns
-    tid: Columns
-    gpu_id: Columns
-    ret_code: Columns
-    node: Columns
-    row: Columns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimelineChain:
-    """A causal chain: the layers of its causes, the slow operation, and the rows of its events."""
-
-    node: int
-    at_ns: int
-    severity: str
-    summary: str
-    root_cause: str
-    recommendations: Sequence[str] = ()
-    layers: Sequence[str] = ()
-    op: OpKey | None = None
-    rows: Sequence[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineCounter:
-    """The values of one quantity of one node over time."""
-
-    node: int
-    name: str
-    unit: str
-    ts_ns: Columns
-    values: Sequence[float]
-
-
-class TimelineWriter(Protocol):
-    """Writes one timeline and counts what it wrote.
-
-    Call `begin`, then `slices`, `chains` and `counters` in any order, then `end`.
-    """
-
-    events: int
-    markers: int
-
-    def begin(self) -> bytes: ...
-    def slices(self, chunk: SliceChunk) -> bytes: ...
-    def chains(self, chains: Sequence[TimelineChain]) -> bytes: ...
-    def counters(self, counters: Sequence[TimelineCounter]) -> bytes: ...
-    def end(self) -> bytes: ...
-
-
-def _kinds(chunk: SliceChunk) -> tuple[list[tuple[int, int]], Columns]:
-    """Return the distinct (source, op) pairs of a chunk, and which of them each event is."""
-    code = np.zeros(len(chunk.op), np.int64)
-    nothing = np.zeros_like(code)
-    firsts = groups(chunk.source, chunk.op, nothing, nothing, code)
-    return [(int(chunk.source[i]), int(chunk.op[i])) for i in firsts], code
-
-
-def _category(source: int) -> str:
-    return CATEGORY.get(source, OTHER_CATEGORY)
-
-
-class JsonTimeline:
-    """Trace Event JSON: one process track per node, chains as coloured markers, no counters.
-
-    Every event begins at its stored time, as other readers expect.
-    """
-
-    def __init__(self, nodes: Sequence[TimelineNode]) -> None:
-        self.nodes = nodes
-        self.events = self.markers = 0
-        self._is_first = True
-
-    def begin(self) -> bytes:
-        return b"[\n" + self._joined(
-            [json_process(i + 1, node.label) for i, node in enumerate(self.nodes)]
-        )
-
-    def slices(self, chunk: SliceChunk) -> bytes:
-        count = len(chunk.ts_ns)
-        if not count:
-            return b""
-        kinds, which = _kinds(chunk)
-        heads = [json_head(op_name(source, op), _category(source)) for source, op in kinds]
-        text = json_slices(
-            chunk.ts_ns // 1000,
-            chunk.dur_ns // 1000,
-            which,
-            chunk.node + 1,
-            chunk.pid,
-            chunk.gpu_id,
-            chunk.ret_code,
-            heads,
-        )
-        self.events += count
-        return self._joined([text])
-
-    def chains(self, chains: Sequence[TimelineChain]) -> bytes:
-        self.markers += len(chains)
-        return self._joined(
-            [
-                json_chain(
-                    c.node + 1, c.at_ns, c.severity, c.summary, c.root_cause, c.recommendations
-                )
-                for c in chains
-            ]
-        )
-
-    def counters(self, counters: Sequence[TimelineCounter]) -> bytes:
-        return b""
-
-    def end(self) -> bytes:
-        return b"\n]\n"
-
-    def _joined(self, elements: list[bytes]) -> bytes:
-        separator = b",\n" if elements and not self._is_first else b""
-        self._is_first = self._is_first and not elements
-        return separator + b",\n".join(elements)
 
 
 @dataclass(slots=True)
@@ -240,10 +85,12 @@ class PacketTimeline:
             np.isin(chunk.source, _ENDS_AT_ITS_TIME), np.maximum(chunk.dur_ns, 0), 0
         )
         chunk = replace(chunk, ts_ns=chunk.ts_ns - before_ns)
-        kinds, which = _kinds(chunk)
+        kinds, which = kinds_of(chunk)
         out = [self._intern(kinds)]
         names = as_columns([self._names[op_name(source, op)] for source, op in kinds])[which]
-        categories = as_columns([self._categories[_category(source)] for source, _ in kinds])[which]
+        categories = as_columns([self._categories[category_of(source)] for source, _ in kinds])[
+            which
+        ]
         tracks = np.zeros(len(chunk.ts_ns), np.int64)
         out += self._place(chunk, tracks)
         plain = np.ones(len(tracks), bool)
@@ -328,7 +175,7 @@ class PacketTimeline:
     def _intern(self, kinds: list[tuple[int, int]]) -> bytes:
         names, categories = {}, {}
         for source, op in kinds:
-            name, category = op_name(source, op), _category(source)
+            name, category = op_name(source, op), category_of(source)
             if name not in self._names:
                 names[name] = self._names[name] = len(self._names) + 1
             if category not in self._categories:
@@ -382,5 +229,5 @@ class PacketTimeline:
             yield named_track(process, self._uuid("node", node)[0], known.label)
         uuid, _ = self._uuid("thread", *key, len(own))
         number = f" ({len(own) + 1})" if own else ""
-        yield named_track(uuid, process, f"thread {tid} {_category(source)}{number}")
+        yield named_track(uuid, process, f"thread {tid} {category_of(source)}{number}")
         own.append(_Track(uuid, -(1 << 63)))
