@@ -61,7 +61,7 @@ async def test_they_show_what_the_agent_shows(
 
         config.write_text(f"fleet:\n  tls: {{ca: {material['ca']}}}\n")
         with pytest.raises(
-            Unavailable, match=r"fleet\.tls in ingero\.yaml|hung up|does not answer"
+            Unavailable, match=r"fleet\.tls in ingero\.yaml|closed the connection|does not answer"
         ):
             await asyncio.to_thread(ask, api)
         files = ", ".join(f"{key}: {path}" for key, path in material.items())
@@ -121,7 +121,7 @@ async def test_a_wrong_port_or_scheme_is_told_with_what_to_write_instead(
         )
         assert "write http://" in await refused(f"https://{api}")
         told = await refused(f"http://{grpc}")
-        assert "does not speak HTTP" in told and told.isprintable()
+        assert "does not use HTTP" in told and told.isprintable()
         assert [
             check.name for check in await asyncio.to_thread(check_fleet, f"http://{api}", "c", None)
         ] == [

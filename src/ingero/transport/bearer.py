@@ -1,4 +1,4 @@
-"""Bearer tokens: read from a file or the environment, sent with a request, required by a listener."""
+"""Bearer tokens: read from a file or the environment, sent by clients, required by listeners."""
 
 import contextlib
 import hashlib
@@ -22,7 +22,7 @@ _MIN_BEARER_LENGTH: Final = len("Bearer")
 
 
 def read_token_file(path: Path) -> str:
-    """Return the token in a file that only its owner can read; raise AuthError for any other file."""
+    """Return the token in a file that only its owner can read; raise AuthError."""
     check_private_file(path, "token file")
     try:
         with path.open("rb") as file:
@@ -82,7 +82,7 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def parse_bearer(header: str | None) -> str | None:
-    """Return the token of an Authorization header; None for a missing, malformed or other scheme."""
+    """Return the token of an Authorization header; None if there is none or another scheme."""
     if not header or len(header) < _MIN_BEARER_LENGTH:
         return None
     scheme, _, rest = header.strip().replace("\t", " ").partition(" ")

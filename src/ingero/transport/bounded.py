@@ -11,7 +11,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 async def read_request_body(request: Request, limit_bytes: int) -> bytes:
-    """Return the body of a request to our servers; raise TooLarge as soon as it exceeds the limit."""
+    """Return the body of a request to a server of ours; raise TooLarge beyond the limit."""
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -24,7 +24,7 @@ async def read_request_body(request: Request, limit_bytes: int) -> bytes:
 
 
 async def read_reply_body(reply: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    """Return the body of a reply; raise TooLarge, and drop the connection, where it exceeds the limit."""
+    """Return the body of a reply; raise TooLarge and drop the connection beyond the limit."""
     body = await _read_until(reply, limit_bytes)
     if len(body) > limit_bytes:
         reply.close()
@@ -38,7 +38,7 @@ async def read_reply_beginning(reply: aiohttp.ClientResponse, limit_bytes: int) 
 
 
 async def _read_until(reply: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    """Read until the end or beyond the limit: one `read(n)` returns only what has arrived so far."""
+    """Read to the end or beyond the limit; one `read(n)` returns only what has arrived."""
     body = bytearray()
     async for chunk in reply.content.iter_chunked(_CHUNK_BYTES):
         body += chunk
@@ -48,7 +48,7 @@ async def _read_until(reply: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
 
 
 def read_response_body(response: http.client.HTTPResponse, limit_bytes: int) -> bytes:
-    """Return the body of a reply that a command waits for; raise TooLarge where it exceeds the limit."""
+    """Return the body of a reply that a command waits for; raise TooLarge beyond the limit."""
     body = response.read(limit_bytes + 1)
     if len(body) > limit_bytes:
         raise _too_large(limit_bytes)

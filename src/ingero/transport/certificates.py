@@ -1,4 +1,4 @@
-"""Self-signed certificates: made once, kept for their owner only, renewed in time."""
+"""Self-signed certificates: created once, readable by their owner only, renewed in time."""
 
 import contextlib
 import datetime
@@ -27,7 +27,7 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptTls(ServerTls):
-    """A certificate of our own; `replaced` is the fingerprint of the one that it has just taken the place of."""
+    """A certificate that Ingero created; `replaced` is the fingerprint of the previous one."""
 
     replaced: str | None = None
 
@@ -38,10 +38,12 @@ def kept_certificate(
     addresses: Sequence[str] = (),
     now: datetime.datetime | None = None,
 ) -> KeptTls:
-    """A self-signed P-256 certificate in `directory`: made once, renewed before it expires or when a name is missing.
+    """Return a self-signed P-256 certificate in `directory`, created or renewed where needed.
 
-    `addresses` of interfaces come and go: they join whenever one is made, and one of them that it holds is enough to
-    keep it. Names that it held before stay, or two services of one machine would take it from each other."""
+    It is renewed before it expires, and when a name is missing. `addresses` of interfaces change: a
+    new certificate gets all of them, and a present one is kept if it holds at least one. Names of
+    the last certificate stay; otherwise two services of one machine would keep replacing it.
+    """
     cert, key = directory / KEPT_CERTIFICATE, directory / KEPT_KEY
     now = now or datetime.datetime.now(datetime.UTC)
     names = [name for name in names if name.isascii() and name.isprintable()] or ["localhost"]
@@ -49,7 +51,9 @@ def kept_certificate(
     replaced = None
     with _only_one(directory / ".lock"):
         if not _still_good(cert, key, names, addresses, now):
-            with contextlib.suppress(OSError, ValueError):  # there was none, or it was none
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # there is none, or it is not a certificate
                 replaced = fingerprint_of_file(cert)
             every = [*names, *addresses, *_earlier_names(cert)]
             cert_pem, key_pem = self_signed(list(dict.fromkeys(every))[:MAX_NAMES], now)
@@ -62,7 +66,7 @@ def kept_certificate(
 def self_signed(
     names: Sequence[str], now: datetime.datetime, days: int = KEPT_CERTIFICATE_DAYS
 ) -> tuple[bytes, bytes]:
-    """Certificate and key as PEM; `names` may be host names or addresses."""
+    """Return certificate and key as PEM; `names` may be host names or addresses."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     certificate = (
@@ -71,14 +75,13 @@ def self_signed(
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(
-            now - datetime.timedelta(minutes=5)
-        )  # a client's clock may be a little behind
+        # a client's clock may be a little behind
+        .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(
             x509.SubjectAlternativeName([_alternative_name(name) for name in names]), critical=False
         )
-        # its own trust anchor
+        # clients trust the certificate itself as an authority
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -91,7 +94,7 @@ def self_signed(
 
 
 def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
-    """What a certificate of this machine should be valid for: node, host name, loopback, bound addresses."""
+    """Return the names for a certificate of this machine: node, host, loopback, bound addresses."""
     names = [
         node or socket.gethostname(),
         socket.gethostname(),
@@ -104,11 +107,11 @@ def local_names(node: str | None, bound: Sequence[str] = ()) -> list[str]:
 
 
 def machine_addresses() -> list[str]:
-    """Addresses of this machine's interfaces that another machine could use."""
+    """Return the addresses of this machine that another machine could use."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # the interface has no IPv4 address
                 answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 found.append(socket.inet_ntoa(answer[20:24]))
     with contextlib.suppress(OSError):  # no IPv6
@@ -123,7 +126,7 @@ def machine_addresses() -> list[str]:
 
 
 def names_in(certificate: Path) -> list[str]:
-    """What a certificate is valid for; empty when it does not say."""
+    """Return the names that a certificate is valid for; empty if it lists none."""
     loaded = x509.load_pem_x509_certificate(certificate.read_bytes())
     try:
         held = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -135,7 +138,7 @@ def names_in(certificate: Path) -> list[str]:
 def _earlier_names(certificate: Path) -> list[str]:
     try:
         return names_in(certificate)
-    except (OSError, ValueError):  # none yet, or torn by a crash
+    except (OSError, ValueError):  # no certificate yet, or half written
         return []
 
 
@@ -148,8 +151,9 @@ def _alternative_name(name: str) -> x509.GeneralName:
 
 def _key_usage() -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=True, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=False, encipher_only=False, decipher_only=False,
+        digital_signature=True, key_cert_sign=True, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False,
+        crl_sign=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
 
 
@@ -164,7 +168,7 @@ def _still_good(
     except ValueError:
         return False
     if own_key != certificate.public_key():
-        return False  # the machine went down between writing one and the other
+        return False  # the machine stopped between writing the one and the other
     renew_at = certificate.not_valid_after_utc - datetime.timedelta(days=RENEW_BEFORE_DAYS)
     held = set(names_in(cert))
     return (

@@ -1,4 +1,4 @@
-"""One HTTP connection for a command that asks a server once: TLS by scheme, a wrong address said before any I/O."""
+"""One HTTP connection for a command that sends one request; TLS by scheme."""
 
 import http.client
 import ssl
@@ -11,7 +11,10 @@ from ingero.transport.tls import ClientTls, client_context
 def connection_to(
     url: str, tls: ClientTls, *, http_port: int, https_port: int, timeout_s: float, example: str
 ) -> http.client.HTTPConnection:
-    """Not yet connected. The ports are for a URL without one; raises ConfigError with `example` for what is no URL."""
+    """Return a connection that is not yet open; raise ConfigError with `example` for a wrong URL.
+
+    The ports are for a URL without a port.
+    """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -26,18 +29,16 @@ def connection_to(
 
 
 def failure_text(url: str, error: Exception, otherwise: str) -> str:
-    """What went wrong with such a connection and what to do: about the scheme where that is wrong, else `otherwise`."""
+    """Return what went wrong and what to do: the right scheme, or else `otherwise`."""
     if isinstance(error, ssl.SSLError) and error.reason in (
         "WRONG_VERSION_NUMBER",
         "RECORD_LAYER_FAILURE",
     ):
-        return "it does not speak TLS there; write http://, or is it another port?"
+        return "the server there does not use TLS; write http://, or is it another port?"
     if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError) and url.startswith(
         "http://"
     ):
-        return "somebody hung up; if it speaks TLS, write https://"
-    if isinstance(
-        error, http.client.HTTPException
-    ):  # its text is what came, and what came is not text
-        return f"what answers does not speak HTTP; {otherwise}"
+        return "the server closed the connection; if it uses TLS, write https://"
+    if isinstance(error, http.client.HTTPException):  # its text would be the bytes that arrived
+        return f"the server there does not use HTTP; {otherwise}"
     return f"{error}; {otherwise}"

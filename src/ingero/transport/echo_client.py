@@ -1,4 +1,4 @@
-"""Asking a running Echo from this side of the wire: one connection per question, errors that say what to do."""
+"""A client of Echo's tools: one connection per question, errors that name the next step."""
 
 import asyncio
 import http.client
@@ -24,14 +24,14 @@ MAX_ANSWER_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class EchoClient:
-    """Where Echo is and how to speak to it."""
+    """The address of an Echo, and the token and authority for it."""
 
     url: str
     token: str | None = None
     ca: Path | None = None
 
     def ask(self, tool: str, arguments: dict[str, Any]) -> Any:
-        """The data of an answer; raises ToolRefused with what Echo said."""
+        """Return the data of an answer; raise ToolRefused with Echo's reason."""
         connection = connection_to(
             self.url,
             ClientTls(ca=self.ca),
@@ -53,8 +53,8 @@ class EchoClient:
                 f"the certificate of {self.url} is not trusted ({error.verify_message}); {hint}"
             ) from None
         except (OSError, http.client.HTTPException) as error:
-            told = failure_text(self.url, error, "is `ingero-echo serve` running?")
-            raise Unavailable(f"no Echo answers at {self.url}: {told}") from None
+            why = failure_text(self.url, error, "is `ingero-echo serve` running?")
+            raise Unavailable(f"no Echo answers at {self.url}: {why}") from None
         finally:
             connection.close()
         return _data(self.url, reply, body)
@@ -71,16 +71,16 @@ def _data(url: str, reply: http.client.HTTPResponse, body: bytes) -> Any:
             return document["data"]
         code, message = document["error"]["code"], document["error"]["message"]
     except (ValueError, LookupError, TypeError, RecursionError):
-        said = body[:200].decode(errors="replace").strip()
+        beginning = body[:200].decode(errors="replace").strip()
         raise Unavailable(
-            f"{url} answered {reply.status}, but not like Echo's API: {said}"
+            f"{url} answered {reply.status}, but not like Echo's API: {beginning}"
         ) from None
     after = reply.headers.get("Retry-After", "")
     raise ToolRefused(code, message, reply.status, int(after) if after.isdigit() else None)
 
 
 def remote(tool: Tool[Any]) -> Tool[EchoClient]:
-    """The same question, answered by the Echo behind a client."""
+    """Return the tool that sends the same question to the Echo of a client."""
 
     async def answer(client: EchoClient, question: msgspec.Struct) -> Any:
         arguments = {

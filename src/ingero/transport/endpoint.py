@@ -1,4 +1,4 @@
-"""Where to push: a Fleet address as people write it, turned into protocol, security and URLs."""
+"""The address that an agent pushes to: protocol, security and URLs from what a user writes."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ GRPC_PORT = 4317
 
 
 class Protocol(StrEnum):
-    """How a push travels."""
+    """The protocol of a push."""
 
     HTTP_JSON = "http/json"
     HTTP_PROTOBUF = "http/protobuf"
@@ -23,15 +23,16 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`base` has no trailing slash and none of our paths; it is `host:port` for gRPC, a URL for HTTP."""
+    """Where to push. `base` is `host:port` for gRPC and a URL without path suffix for HTTP."""
 
     base: str
     is_secure: bool
     protocol: Protocol
 
     def push_url(self, cluster: str, node: str) -> str:
-        """Cluster and node also in the query, so that balancers and logs can tell them without reading the body."""
-        return f"{self.base}{OTLP_METRICS}?{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
+        """Return the URL with cluster and node in it, for load balancers and logs."""
+        query = f"{CLUSTER_QUERY}={quote(cluster, safe='')}&{NODE_QUERY}={quote(node, safe='')}"
+        return f"{self.base}{OTLP_METRICS}?{query}"
 
     @property
     def traces_url(self) -> str:
@@ -41,7 +42,9 @@ class Endpoint:
 def parse_endpoint(
     text: str, *, insecure: bool = False, protocol: Protocol | None = None
 ) -> Endpoint:
-    """Port 4317 without a path means gRPC, anything else HTTP with JSON; `protocol` decides otherwise.
+    """Parse an address; port 4317 without a path means gRPC, all else HTTP with JSON.
+
+    `protocol` overrides that choice.
 
     A URL keeps its scheme; a bare `host:port` is https unless `insecure`.
     """
@@ -51,29 +54,30 @@ def parse_endpoint(
     if chosen is Protocol.GRPC:
         if path:
             raise ConfigError(
-                f"endpoint {text!r} has a path, which gRPC has not; remove it or use an http protocol"
+                f"endpoint {text!r} has a path, which gRPC does not use; "
+                "remove it or use an http protocol"
             )
         return Endpoint(host if port else f"{host}:{GRPC_PORT}", scheme == "https", chosen)
     return Endpoint(f"{scheme}://{host}{path}", scheme == "https", chosen)
 
 
 def refuse_plaintext(address: str, override: str) -> None:
-    """Raises ConfigError for an address on another machine: measurements and a token would travel in plain text."""
+    """Raise ConfigError for another machine: data and token would be sent in plain text."""
     if not is_loopback(address):
         raise ConfigError(
-            f"{address} is another machine: data, and a token if there is one, would travel in plain text; "
-            f"use https://, or allow it with {override}"
+            f"{address} is another machine: data, and a token if there is one, would travel in "
+            f"plain text; use https://, or allow it with {override}"
         )
 
 
 def threshold_url(text: str, cluster: str, *, insecure: bool = False) -> str:
-    """The address of the GET fallback, from its base or from the whole address."""
+    """Return the URL of the threshold API, from its base or from the whole URL."""
     scheme, host, path = _split(text, insecure, FLEET_THRESHOLD)
     return f"{scheme}://{host}{path}{FLEET_THRESHOLD}?{CLUSTER_QUERY}={quote(cluster, safe='')}"
 
 
 def _split(text: str, insecure: bool, suffix: str) -> tuple[str, str, str]:
-    """Scheme, host with port, and path without trailing slashes and without `suffix`."""
+    """Return scheme, host with port, and path without trailing slashes and `suffix`."""
     written = text.strip()
     if not written:
         raise ConfigError("the endpoint is empty; give host:port or a URL")

@@ -1,4 +1,4 @@
-"""One document over HTTPS, and nothing else: no plain HTTP on any hop, a size limit, a time limit."""
+"""Download of one document over HTTPS on every redirect, with limits on size and time."""
 
 import ssl
 
@@ -14,7 +14,7 @@ MAX_REDIRECTS = 10
 async def fetch_https(
     url: str, *, timeout_s: float, max_bytes: int, context: ssl.SSLContext | None = None
 ) -> bytes:
-    """The body of a 200 answer. Raises before any connection is made to a URL that is not https."""
+    """Return the body of a 200 reply; raise before connecting to a URL that is not https."""
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     connector = aiohttp.TCPConnector(ssl=context if context is not None else True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
@@ -34,5 +34,7 @@ async def fetch_https(
             except TooLarge as error:
                 raise TooLarge(f"{url}: {error}") from None
             except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-                raise Unavailable(f"cannot fetch {url}: {error or 'no answer in time'}") from None
+                raise Unavailable(
+                    f"cannot fetch {url}: {error or 'no answer within the timeout'}"
+                ) from None
     raise Unavailable(f"{url}: more than {MAX_REDIRECTS} redirects")

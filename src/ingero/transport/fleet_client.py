@@ -1,4 +1,4 @@
-"""A client of Fleet's HTTP API for commands: one connection per request, errors that name the next step."""
+"""A client of Fleet's HTTP API: one connection per request, errors that name the next step."""
 
 import http.client
 import ssl

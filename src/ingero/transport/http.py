@@ -1,4 +1,4 @@
-"""HTTP listeners of every service: uvicorn without its signal handling, with timeouts for slow peers."""
+"""HTTP listeners of every service: uvicorn without signal handling, timeouts for slow peers."""
 
 import asyncio
 import contextlib
@@ -35,17 +35,17 @@ _encode = msgspec.json.Encoder().encode
 def json_response(
     content: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A JSON answer, encoded once by msgspec."""
+    """Return a JSON response."""
     return Response(_encode(content), status, dict(headers or {}), "application/json")
 
 
 def error_response(message: str, status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal: one sentence under the key `error`."""
+    """Return a refusal: one sentence under the key `error`."""
     return json_response({"error": message}, status, headers)
 
 
 def unauthorized_response() -> Response:
-    """The 401 for a request without the token of its listener."""
+    """Return the 401 for a request without the token of its listener."""
     return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {CHALLENGE_HEADER: CHALLENGE})
 
 
@@ -63,7 +63,7 @@ def require_token(
 
 
 async def http_error(_: Request, error: Exception) -> Response:
-    """What Starlette itself refuses (no such page, another method), in the same shape."""
+    """Return what Starlette itself refuses (no such path, wrong method) in the same form."""
     assert isinstance(error, HTTPException)
     return error_response(error.detail, error.status_code, error.headers)
 
@@ -130,7 +130,7 @@ class TimedProtocol(HttpToolsProtocol):
 
 
 class _QuietServer(uvicorn.Server):
-    """Leaves signals to the service that owns several of these."""
+    """A server that leaves signals to the service, which owns several servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ class _QuietServer(uvicorn.Server):
 
 
 class HttpListener:
-    """One socket served by uvicorn inside the running loop."""
+    """One socket that uvicorn serves inside the running event loop."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class HttpListener:
             log_config=None,
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # whoever wants X-Forwarded-For asks for it, and says whom it trusts
+            proxy_headers=False,  # a service that wants X-Forwarded-For names the proxies it trusts
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(DRAIN_S),
         )
@@ -167,21 +167,21 @@ class HttpListener:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Accept connections; returns once the socket is served."""
+        """Accept connections; return once the socket is served."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self.listener]))
         while not self._server.started:
             if self._task.done():
                 self._task.result()
-                raise Unavailable(f"the listener on {self.address} ended before it began")
+                raise Unavailable(f"the listener on {self.address} ended before it started")
             await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Stop accepting, let running requests end, close the rest after a while."""
+        """Stop accepting, let running requests finish, then close what remains."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task
 
     @property
     def connections(self) -> int:
-        """Open connections."""
+        """The number of open connections."""
         return len(self._server.server_state.connections)

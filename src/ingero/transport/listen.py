@@ -1,4 +1,4 @@
-"""Where services listen: addresses as people write them, sockets that say who holds their port, peers by their name."""
+"""Listening sockets: addresses as users write them, and errors that name the owner of a port."""
 
 import contextlib
 import errno
@@ -10,12 +10,12 @@ from typing import Final
 from ingero.errors import ConfigError, Unavailable
 
 BACKLOG = 4096
-EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with; whoever writes one means it
+EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - only compared with
 _NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`host:port`, `[::1]:port` or `:port` (every address, host is empty); raises ConfigError."""
+    """Split `host:port`, `[::1]:port` or `:port` (empty host: every address); raise ConfigError."""
     host, separator, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
@@ -26,9 +26,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def bind(endpoint: str) -> socket.socket:
-    """A listening socket; port 0 lets the kernel choose. Raises Unavailable naming who holds the port.
+    """Return a listening socket; raise Unavailable with the owner of a port that is in use.
 
-    `:port` takes IPv4 and IPv6 on one socket, and IPv4 alone where the machine has no IPv6.
+    Port 0 lets the kernel choose. `:port` accepts IPv4 and IPv6 on one socket, and IPv4 alone
+    where the machine has no IPv6.
     """
     host, port = parse_address(endpoint)
     try:
@@ -49,11 +50,11 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if family == socket.AF_INET6:
-            listener.setsockopt(
-                socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0
-            )  # whatever this system's default is
+            # the default differs between systems
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # inherited by every connection: head and body are two writes, the second must not wait 40 ms for the peer's ACK
+        # Connections inherit it: head and body are two writes, and the second must not wait 40 ms
+        # for the peer's ACK
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -65,7 +66,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def bind_failure(endpoint: str, error: OSError) -> str:
-    """Why an address cannot be had, and by whom it is held when that can be told."""
+    """Return why an address cannot be used, with the owner of its port where it is visible."""
     port = parse_address(endpoint)[1]
     if error.errno == errno.EADDRINUSE:
         holder = port_holder(port)
@@ -75,13 +76,13 @@ def bind_failure(endpoint: str, error: OSError) -> str:
 
 
 def bound_address(listener: socket.socket) -> str:
-    """`host:port` as bound, with the port the kernel chose."""
+    """Return `host:port` as bound, with the port that the kernel chose."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def port_holder(port: int) -> str | None:
-    """`name (process 123)` of whoever listens on a port; None when this user may not know."""
+    """Return `name (process 123)` of a port's owner; None if this user may not see it."""
     inodes = {inode for inode, held in _listening() if held == port}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -101,5 +102,5 @@ def _listening() -> Iterator[tuple[str, int]]:
 
 
 def plain_peer(host: str) -> str:
-    """The address of a peer as rules and logs have it: a socket for both families calls IPv4 `::ffff:10.0.0.1`."""
+    """Return a peer's address without the IPv6 prefix of IPv4, as in `::ffff:10.0.0.1`."""
     return host.removeprefix("::ffff:") if "." in host else host

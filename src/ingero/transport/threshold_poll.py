@@ -1,4 +1,4 @@
-"""Asks Fleet for a threshold where replies to pushes do not carry one."""
+"""Requests of the threshold from Fleet, for agents whose push replies do not carry it."""
 
 import ssl
 import time
@@ -17,19 +17,17 @@ MAX_ANSWER_BYTES = 8 * 1024
 
 
 class PollOutcome(StrEnum):
-    """What an answer was; one label value of the poll counter each."""
+    """The outcome of a poll; each is a label value of the poll counter."""
 
     OK = "ok"
-    CLIENT_ERROR = (
-        "client_error"  # no usable answer: network, redirect, 4xx, too large, not what we asked for
-    )
+    CLIENT_ERROR = "client_error"  # network, redirect, 4xx, too large, not a threshold
     SERVER_ERROR = "server_error"
     RATE_LIMITED = "rate_limited"
 
 
 @dataclass(frozen=True, slots=True)
 class PollReply:
-    """`threshold` is None unless Fleet has one; `wait_s` replaces the next interval."""
+    """The answer to a poll; `wait_s` replaces the next interval, `threshold` may be absent."""
 
     outcome: PollOutcome
     threshold: ServedThreshold | None = None
@@ -38,7 +36,7 @@ class PollReply:
 
 
 class ThresholdPoll:
-    """GET with the same TLS material and headers as the push."""
+    """Requests the threshold with the same TLS files and headers as pushes."""
 
     def __init__(self, url: str, options: ClientOptions, interval_s: float) -> None:
         self._url = URL(url, encoded=True)
@@ -47,7 +45,7 @@ class ThresholdPoll:
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self) -> PollReply:
-        """One question; redirects are refused, bodies capped."""
+        """Request the threshold once; redirects are refused and the body is limited."""
         if self._session is None:
             self._session = open_session(self._options)
         headers = {"Accept": JSON_TYPE, **self._options.request_headers()}

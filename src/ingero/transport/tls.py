@@ -1,4 +1,4 @@
-"""TLS for every listener and client of ours: contexts, fingerprints, loopback. Certificates are made elsewhere."""
+"""TLS of every listener and client: contexts, fingerprints and the test for loopback."""
 
 import hashlib
 import ipaddress
@@ -9,12 +9,12 @@ from pathlib import Path
 from ingero.errors import AuthError, ConfigError
 from ingero.transport.private_files import check_private_file
 
-KEPT_CERTIFICATE, KEPT_KEY = "server.crt", "server.key"  # of those we make ourselves
+KEPT_CERTIFICATE, KEPT_KEY = "server.crt", "server.key"  # of certificates that Ingero creates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
-    """Files of a listener; `client_ca` turns on mutual TLS."""
+    """The files of a listener; `client_ca` turns on mutual TLS."""
 
     cert: Path
     key: Path
@@ -23,7 +23,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """Files of a client. Without `ca` the system's authorities are trusted; cert and key come together."""
+    """The files of a client; without `ca`, the authorities of the system are trusted."""
 
     ca: Path | None = None
     cert: Path | None = None
@@ -33,22 +33,24 @@ class ClientTls:
 def server_context(
     tls: ServerTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
 ) -> ssl.SSLContext:
-    """A listener's context; raises AuthError naming the file that is wrong."""
+    """Return the context of a listener; raise AuthError with the name of a wrong file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = minimum
     _load_pair(context, tls.cert, tls.key)
     if tls.client_ca is not None:
         _load_authorities(context, tls.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
-        context.num_tickets = (
-            0  # a resumed session would not show its certificate to a new authority
-        )
+        # a resumed session would not be checked against a new authority
+        context.num_tickets = 0
     return context
 
 
 def renew_context(context: ssl.SSLContext, tls: ServerTls) -> None:
-    """Let every new connection to the listener of `context` use the files as they are now; raises AuthError and
-    changes nothing where one is wrong. Loading them into `context` would only ever add authorities."""
+    """Make new connections to the listener of `context` use the files as they are now.
+
+    Raises AuthError, and changes nothing, where a file is wrong. Loading the files into `context`
+    itself would only add authorities and never remove one.
+    """
     fresh = server_context(tls, context.minimum_version)
 
     def choose(
@@ -62,7 +64,7 @@ def renew_context(context: ssl.SSLContext, tls: ServerTls) -> None:
 def client_context(
     tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 ) -> ssl.SSLContext:
-    """A client's context: verifies names, presents a certificate when both files are given."""
+    """Return a context that verifies names, and presents a certificate if both files are given."""
     context = _own_context(tls, minimum)
     if tls.ca is None:
         context.load_default_certs()
@@ -74,7 +76,7 @@ def client_context(
 def unverified_context(
     tls: ClientTls, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 ) -> ssl.SSLContext:
-    """For whoever compares the fingerprint: takes any certificate, presents ours when both files are given."""
+    """Return a context that accepts any certificate, for callers that compare the fingerprint."""
     context = _own_context(tls, minimum)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -82,7 +84,7 @@ def unverified_context(
 
 
 def _own_context(tls: ClientTls, minimum: ssl.TLSVersion) -> ssl.SSLContext:
-    """Trusts nobody yet."""
+    """Return a context with the client's certificate and without any authority."""
     if (tls.cert is None) != (tls.key is None):
         raise AuthError("a client certificate and its key come together; give both or none")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -93,13 +95,13 @@ def _own_context(tls: ClientTls, minimum: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 def fingerprint(certificate_der: bytes) -> str:
-    """SHA-256 as people compare it: upper-case hex pairs with colons."""
+    """Return the SHA-256 fingerprint as upper-case hex pairs with colons."""
     digest = hashlib.sha256(certificate_der).hexdigest().upper()
     return ":".join(digest[i : i + 2] for i in range(0, len(digest), 2))
 
 
 def fingerprint_bytes(text: str) -> bytes:
-    """A SHA-256 fingerprint, with or without colons; raises ConfigError for anything else."""
+    """Decode a SHA-256 fingerprint, with or without colons; raise ConfigError."""
     try:
         digest = bytes.fromhex(text.replace(":", ""))
     except ValueError:
@@ -112,12 +114,15 @@ def fingerprint_bytes(text: str) -> bytes:
 
 
 def fingerprint_of_file(path: Path) -> str:
-    """Fingerprint of the first certificate in a PEM file."""
+    """Return the fingerprint of the first certificate in a PEM file."""
     return fingerprint(ssl.PEM_cert_to_DER_cert(_first_pem(path)))
 
 
 def is_loopback(address: str) -> bool:
-    """True for localhost, 127/8 and ::1, with or without scheme and port; `:8080` binds everything, so it is not."""
+    """True for localhost, 127/8 and ::1, with or without scheme and port.
+
+    `:8080` means every address, so it is not loopback.
+    """
     host = address.split("://", 1)[-1].split("/", 1)[0]
     if host.startswith("["):
         host = host[1:].split("]", 1)[0]

@@ -1,4 +1,4 @@
-"""A Unix socket that only writes lines: several readers, each with its own bounded queue, none able to hold us up."""
+"""A Unix socket that broadcasts lines to several readers, each with its own bounded queue."""
 
 import asyncio
 import contextlib
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 MAX_CONSUMERS = 32
 MAX_QUEUED_LINES = 256
-STUCK_AFTER_S = 10.0  # a reader that takes nothing for this long is let go
+STUCK_AFTER_S = 10.0  # a reader that reads nothing for this long is disconnected
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERGROUPS = 59
 _MAX_GROUPS = 1024
 
 
 class LineServer:
-    """Broadcasts lines. `sent`, `dropped` (by reason) and `refused` count what became of them and of readers."""
+    """Broadcasts lines, and counts lines sent and dropped (by reason) and readers refused."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class LineServer:
         self.sent = 0
         self.dropped: Counter[str] = Counter()
         self.refused = 0
-        self.snapshot = snapshot  # what a new reader gets first
+        self.snapshot = snapshot  # the lines that a new reader gets first
         self._consumers: set[_Consumer] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -53,14 +53,14 @@ class LineServer:
         return len(self._consumers)
 
     async def start(self) -> None:
-        """Bind; raises AuthError where the place is not ours alone, Unavailable where somebody else listens."""
+        """Bind the socket; raise AuthError for an unsafe directory, Unavailable if it is in use."""
         listener = open_listener(self.path, self.gid)
         status = self.path.lstat()
         self._identity = (status.st_dev, status.st_ino)
         self._server = await asyncio.start_unix_server(self._serve, sock=listener)
 
     async def close(self) -> None:
-        """Give readers a moment to take what is queued, then leave no socket behind."""
+        """Give readers a moment to read what is queued, then remove the socket."""
         if self._server is None:
             return
         self._server.close()
@@ -73,7 +73,7 @@ class LineServer:
         self._server = None
 
     def send(self, line: bytes) -> None:
-        """Queue one line for every reader. Never waits."""
+        """Queue one line for every reader, without waiting."""
         if not self._consumers:
             self.dropped["no_client"] += 1
             return
@@ -83,7 +83,7 @@ class LineServer:
         self.sent += 1
 
     async def _serve(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self._is_welcome(writer.get_extra_info("socket")):
+        if not self._is_allowed(writer.get_extra_info("socket")):
             self.refused += 1
             writer.close()
             return
@@ -103,8 +103,8 @@ class LineServer:
             self._serving.discard(task)
             writer.transport.abort()
 
-    def _is_welcome(self, peer: socket.socket) -> bool:
-        """Ourselves, root, and members of the group the socket was opened for."""
+    def _is_allowed(self, peer: socket.socket) -> bool:
+        """Allow this user, root, and members of the group that the socket was opened for."""
         if len(self._consumers) >= MAX_CONSUMERS:
             return False
         try:
@@ -117,15 +117,17 @@ class LineServer:
 
 
 def open_listener(path: Path, gid: int = -1) -> socket.socket:
-    """A listening socket in a directory that is ours alone, or our group's; non-blocking. Raises AuthError where the
-    place is not, Unavailable where somebody else listens."""
+    """Return a non-blocking listening socket in a directory that only we, or our group, can use.
+
+    Raises AuthError for any other directory, and Unavailable where another process listens.
+    """
     _prepare_directory(path.parent, gid)
     _remove_own_socket(path)
     return _bind(path, gid)
 
 
 def peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
-    """(pid, uid, gid) of the other end, as the kernel vouches for it. Raises OSError."""
+    """Return pid, uid and gid of the peer as the kernel reports them; raise OSError."""
     pid, uid, gid = _CREDENTIALS.unpack(
         peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -133,7 +135,7 @@ def peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
 
 
 class _Consumer:
-    """One reader and what it has not taken yet; a full queue loses its oldest line."""
+    """One reader and the lines it has not read yet; a full queue drops its oldest line."""
 
     def __init__(self, writer: asyncio.StreamWriter, stuck_after_s: float) -> None:
         self._writer = writer
@@ -143,12 +145,11 @@ class _Consumer:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closing = False
-        writer.transport.set_write_buffer_limits(
-            high=0
-        )  # drain() returns when the kernel has taken everything
+        # drain() returns when the kernel has accepted everything
+        writer.transport.set_write_buffer_limits(high=0)
 
     def put(self, line: bytes) -> bool:
-        """True when an older line had to go."""
+        """Queue a line; return True if an older one had to be dropped."""
         is_full = len(self._queue) == MAX_QUEUED_LINES
         self._queue.append(line)
         self._idle.clear()
@@ -156,7 +157,7 @@ class _Consumer:
         return is_full
 
     async def run(self) -> None:
-        """Hand lines over until the reader is gone or stuck."""
+        """Write lines until the reader disconnects or stops reading."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -168,7 +169,7 @@ class _Consumer:
                 return
 
     async def drain(self) -> None:
-        """Stop after what is queued, or soon."""
+        """Stop once the queue is written, or after a second."""
         self._is_closing = True
         self._wake.set()
         with contextlib.suppress(TimeoutError):
@@ -178,29 +179,28 @@ class _Consumer:
 
 
 def _prepare_directory(directory: Path, gid: int) -> None:
-    """Make the directory, or insist that it is real, ours and closed to writing by others.
+    """Create the directory, or check that it is ours and that others cannot write to it.
 
-    Only a directory made here is opened to the group; one that was there keeps its owner, group and mode.
+    Only a directory created here is opened to the group; a present one keeps owner, group and mode.
     """
     is_new = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise AuthError(
-            f"{directory} is not a directory of its own (a link?); choose another place for the socket"
+            f"{directory} is not a directory (a link?); choose another path for the socket"
         )
     if status.st_uid not in (os.geteuid(), 0):
         raise AuthError(
-            f"{directory} belongs to user {status.st_uid}; choose a directory you own for the socket"
+            f"{directory} belongs to user {status.st_uid}; "
+            "choose a directory you own for the socket"
         )
     if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
         raise AuthError(
-            f"others may write to {directory}; run `chmod go-w {directory}` or choose another place"
+            f"others may write to {directory}; run `chmod go-w {directory}` or choose another path"
         )
     if gid >= 0 and is_new:
-        with contextlib.suppress(
-            OSError
-        ):  # without the right to, the group simply cannot reach the socket
+        with contextlib.suppress(OSError):  # without permission, the group cannot use the socket
             os.chown(directory, -1, gid)
             directory.chmod(0o750)
 
@@ -219,7 +219,7 @@ def _remove_own_socket(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink()  # left behind by a process that is gone
+            path.unlink()  # left by a process that has ended
         except OSError as error:
             raise Unavailable(f"cannot tell whether {path} is in use: {error.strerror}") from None
         else:
@@ -230,10 +230,10 @@ def _remove_own_socket(path: Path) -> None:
 
 def _bind(path: Path, gid: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o077)  # closed from the first moment, opened afterwards
+    before = os.umask(0o077)  # private from the start; opened to the group afterwards
     try:
         listener.bind(str(path))
-        listener.listen(MAX_CONSUMERS)  # at once: whoever sees the path may connect
+        listener.listen(MAX_CONSUMERS)  # at once, because clients may connect as soon as it exists
     except OSError as error:
         listener.close()
         reason = (

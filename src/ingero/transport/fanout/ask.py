@@ -101,7 +101,7 @@ class Fanout:
     async def ask(
         self, nodes: Sequence[str], question: Question, *, measure_skew: bool = True
     ) -> AsyncIterator[NodeReply]:
-        """Ask all nodes at once; yield replies in the order of `nodes`, each as soon as it is its turn.
+        """Ask all nodes at once; yield replies in the order of `nodes`, each as soon as possible.
 
         A node's clock offset is measured after its answer, on the same connection: a second
         handshake would cost more than the three short requests, and the answer does not wait.
@@ -146,7 +146,7 @@ class Fanout:
             await asyncio.gather(*running, return_exceptions=True)
 
     def unread(self) -> list[NodeReply]:
-        """After `ask` was left early: replies that had arrived behind a missing one, in node order."""
+        """Return the replies that had arrived out of turn when `ask` was left, in node order."""
         return [self._named(reply) for reply in self._unread]
 
     def offsets(self, nodes: Sequence[str]) -> dict[str, ClockOffset]:

@@ -36,7 +36,7 @@ NAME_LENGTH: Final = 253
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """The answer of one node, or why there is none. Name and failure are one printable line each."""
+    """The answer of one node, or why there is none; name and failure are one printable line."""
 
     address: str
     name: str
@@ -150,7 +150,7 @@ class NodeClient:
         return f"{scheme}://{host}"
 
     def _may_be_plain(self, node: str, error: aiohttp.ClientConnectorSSLError) -> bool:
-        """Whether to ask again without TLS: on this machine, or where it is allowed; never if pinned."""
+        """Whether to ask again without TLS: on loopback or where allowed, never if pinned."""
         scheme, host = split_scheme(node)
         if self.policy.pinned(node):
             return False

@@ -1,4 +1,4 @@
-"""Why a node did not answer, in words that a person can act on."""
+"""Why a node did not answer, and what to do about it."""
 
 import os
 from typing import Final
@@ -12,7 +12,7 @@ NOT_DECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def error_text(text: str) -> str:
-    """The message in the body of a refusal, or the body itself."""
+    """Return the message in the body of a refusal, or the body itself."""
     try:
         return str(msgspec.json.decode(text)["error"])
     except (*NOT_DECODABLE, KeyError, TypeError):
@@ -20,20 +20,21 @@ def error_text(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """What a node says of itself, with nothing in it that a terminal would act on."""
+    """Return text from a node without anything that a terminal would interpret."""
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def connection_failure(error: Exception) -> str:
-    """Why no answer came."""
+    """Return why there is no answer."""
     if isinstance(error, aiohttp.ClientConnectorSSLError):
-        return f"TLS failed: {error.certificate_error if hasattr(error, 'certificate_error') else error.os_error}"
+        return f"TLS failed: {getattr(error, 'certificate_error', error.os_error)}"
     if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno or 0  # names that do not resolve have negative ones
+        number = error.os_error.errno or 0  # negative for names that do not resolve
         reason = (
             os.strerror(number) if number > 0 else error.os_error.strerror or str(error.os_error)
         )
-        return f"cannot connect: {reason or 'it hung up before TLS was agreed; we want TLS 1.3'}"
+        closed = "it closed the connection during the handshake; TLS 1.3 is required"
+        return f"cannot connect: {reason or closed}"
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return "it closed the connection without an answer"
     return (
@@ -44,7 +45,7 @@ def connection_failure(error: Exception) -> str:
 
 
 def changed_certificate(node: str, error: aiohttp.ServerFingerprintMismatch) -> str:
-    """A node shows another certificate than the one trusted."""
+    """Return the failure of a node whose certificate is not the trusted one."""
     seen = ":".join(f"{byte:02X}" for byte in error.got)
     return (
         f"its certificate is not the trusted one (now {seen}); if the node was reinstalled, run "

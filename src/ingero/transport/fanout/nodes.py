@@ -24,7 +24,7 @@ class FanoutPolicy:
     backlog_bytes: int = 32 << 20  # of replies that wait for a slower node before them
 
     def pinned(self, node: str) -> bytes:
-        """Return the fingerprint that a node's certificate must have; empty if authorities decide."""
+        """Return the fingerprint that a certificate must have; empty if authorities decide."""
         text = self.trusted.get(split_scheme(node)[1])
         return fingerprint_bytes(text) if text else b""
 
@@ -46,10 +46,11 @@ def distinct(nodes: Sequence[str]) -> list[str]:
 
 
 def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
-    """Raise ConfigError, before anything is sent, for no nodes, bad addresses or unsafe plaintext."""
+    """Raise ConfigError for no nodes, bad addresses or unsafe plaintext, before any request."""
     if not nodes:
         raise ConfigError(
-            "no nodes to ask: give --nodes host:port,… or list them under fleet.nodes in ingero.yaml"
+            "no nodes to ask: give --nodes host:port,… "
+            "or list them under fleet.nodes in ingero.yaml"
         )
     for node in nodes:
         scheme, host = split_scheme(node)
@@ -62,24 +63,25 @@ def check_nodes(nodes: Sequence[str], policy: FanoutPolicy) -> None:
             raise ConfigError(f"fleet.trusted of {host}: {error}") from None
         if scheme == "http" and policy.require_tls and not is_loopback(host):
             raise ConfigError(
-                f"node {node} would be asked in plaintext, token included; use https, or allow it with "
-                "--no-fleet-require-tls on a network you trust"
+                f"node {node} would be asked in plaintext, token included; use https, "
+                "or allow it with --no-fleet-require-tls on a network you trust"
             )
 
 
 def split_host_port(node: str) -> tuple[str, int]:
-    """Host and port of a node's address; raises ConfigError where it has none or could mean something else."""
+    """Return host and port of a node's address; raise ConfigError where it is ambiguous."""
     host, _, port = split_scheme(node)[1].rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
     if not is_port or not _is_host(host):
         raise ConfigError(
-            f"{node!r} is not a node; write host:port, for example gpu-node-01:8080 or [fd00::1]:8080"
+            f"{node!r} is not a node; "
+            "write host:port, for example gpu-node-01:8080 or [fd00::1]:8080"
         )
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _is_host(text: str) -> bool:
-    """A name or an address, without user, path or blanks in it."""
+    """Whether this is a name or an address, without user, path or blanks."""
     if text.startswith("[") and text.endswith("]"):
         return bool(text[1:-1])
     labels = text.removesuffix(".").split(".")
@@ -87,13 +89,13 @@ def _is_host(text: str) -> bool:
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:
-    """Files as given on the command line; both halves of a pair or neither."""
+    """Return the files given on the command line; raise AuthError for half a pair."""
     if (cert is None) != (key is None):
         raise AuthError("--client-cert and --client-key come together; give both or none")
     return ClientTls(ca=ca, cert=cert, key=key)
 
 
 def split_scheme(node: str) -> tuple[str, str]:
-    """Scheme, empty when none was written, and the rest of a node's address."""
+    """Split a node's address into scheme, empty if not written, and the rest."""
     scheme, separator, rest = node.partition("://")
     return (scheme, rest.rstrip("/")) if separator else ("", node.rstrip("/"))

@@ -1,4 +1,4 @@
-"""Sends OTLP metrics to Fleet, over HTTP, and reads what the reply brings back. Failure is a value here."""
+"""Pushes to Fleet over HTTP and reads threshold and verdicts from the reply; errors are values."""
 
 import asyncio
 import email.utils
@@ -28,15 +28,15 @@ from ingero.transport.endpoint import Endpoint
 from ingero.transport.endpoint import Protocol as Wire
 
 MAX_REPLY_BYTES = 64 * 1024
-MAX_RETRY_AFTER_S = 300.0  # an absurd value must not silence an agent
+MAX_RETRY_AFTER_S = 300.0  # an absurd value must not stop an agent from pushing
 RETRY_DELAY_S = 0.2
-IDLE_CONNECTION_S = 30.0  # a new connection now and then follows DNS to other replicas
+IDLE_CONNECTION_S = 30.0  # new connections follow changes of DNS to other replicas
 _SECONDS = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushReply:
-    """What a push came to, and what came back with it. Threshold headers are read on every answer, errors too."""
+    """The outcome of a push, and what its reply carried; errors carry threshold headers, too."""
 
     outcome: PushOutcome
     detail: str = ""
@@ -48,12 +48,12 @@ class PushReply:
 
 
 def no_token() -> None:
-    """Stands in where no token is asked for."""
+    """Return no token: the default where Fleet requires none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """How to connect; headers go with every request, and so does the token as it is at that moment."""
+    """How to connect; headers and the current token are sent with every request."""
 
     timeout_s: float
     tls: ssl.SSLContext | None = None
@@ -68,12 +68,12 @@ class ClientOptions:
                 raise ConfigError(f"header {name!r} must be ASCII")
 
     def request_headers(self) -> dict[str, str]:
-        """What goes with the next request."""
+        """Return the headers of the next request."""
         return dict(self.headers) | authorization(self.token())
 
 
 class PushClient(Protocol):
-    """HTTP and gRPC look the same from here."""
+    """A client for pushes, over HTTP or gRPC."""
 
     async def push(self, request: MetricsRequest, *, retry: bool = True) -> PushReply: ...
 
@@ -81,7 +81,7 @@ class PushClient(Protocol):
 
 
 class HttpPush:
-    """Posts to /v1/metrics. Redirects are refused: they would take the client certificate elsewhere."""
+    """Pushes over HTTP; redirects are refused, as they would send the certificate elsewhere."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class HttpPush:
         self._session: aiohttp.ClientSession | None = None
 
     async def push(self, request: MetricsRequest, *, retry: bool = True) -> PushReply:
-        """One push; a network error is tried once more, any answer is final."""
+        """Push once, and once more after a network error; any reply is final."""
         body = encode_json(request) if self._encoding is Encoding.JSON else encode_protobuf(request)
         reply = await self._post(self._url, body, self._encoding)
         if retry and reply.outcome is PushOutcome.TRANSPORT:
@@ -108,7 +108,7 @@ class HttpPush:
         return reply
 
     async def push_spans(self, request: TracesRequest) -> PushReply:
-        """Spans are always protobuf, as exporters of spans send them."""
+        """Push spans, always as protobuf, like other exporters of spans."""
         return await self._post(self._traces_url, encode_protobuf(request), Encoding.PROTOBUF)
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class HttpPush:
 
 
 def open_session(options: ClientOptions) -> aiohttp.ClientSession:
-    """A session with our limits: one host, whole-request timeout, no cookies."""
+    """Return a session for one host: a timeout for whole requests, no cookies."""
     connector = aiohttp.TCPConnector(
         limit=2,
         ssl=options.tls if options.tls is not None else True,
@@ -191,18 +191,18 @@ def _outcome(status: int, retry_after_s: float | None) -> tuple[PushOutcome, str
 
 
 def partial_success(body: bytes, encoding: Encoding) -> tuple[int, str]:
-    """Points the receiver did not take, and why."""
+    """Return the number of points that the receiver rejected, and why."""
     try:
         partial = decode_response(MetricsRequest, body, encoding)
     except MalformedPush:
-        return 0, ""  # a 2xx is a 2xx, whatever a proxy wrote into it
+        return 0, ""  # the status says accepted, whatever a proxy wrote into the body
     return partial.rejected, partial.message
 
 
 def with_delivery(
     reply: PushReply, threshold: str | None, quorum: str | None, verdicts: str | None
 ) -> PushReply:
-    """The reply with what Fleet sent along; an unreadable verdict is ignored, as older agents ignore all."""
+    """Return the reply with threshold and verdicts; unreadable verdicts are ignored."""
     delivery, served = decode_headers(threshold, quorum)
     try:
         found = tuple(decode_verdicts(verdicts)) if verdicts else ()
@@ -220,7 +220,7 @@ def with_delivery(
 
 
 def parse_retry_after(text: str | None, now_unix_s: float) -> float | None:
-    """Seconds to wait, at most five minutes; None for nothing, garbage and negative values. A past date is 0."""
+    """Return the seconds to wait, at most five minutes; 0 for a past date, None if invalid."""
     written = (text or "").strip()
     if _SECONDS.fullmatch(written):
         return min(float(written), MAX_RETRY_AFTER_S)

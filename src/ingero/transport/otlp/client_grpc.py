@@ -1,4 +1,4 @@
-"""Sends OTLP metrics to Fleet over gRPC; threshold, quorum and verdicts come as metadata around the answer."""
+"""Pushes to Fleet over gRPC; threshold, quorum and verdicts are metadata of the reply."""
 
 import asyncio
 import random
@@ -27,7 +27,7 @@ from ingero.transport.otlp.client import (
 
 
 class GrpcPush:
-    """The same promise as `HttpPush.push`."""
+    """Pushes like `HttpPush`, over gRPC."""
 
     def __init__(
         self,
@@ -42,10 +42,9 @@ class GrpcPush:
         self._pems = pems
         self._options = options
         self._chance = chance
-        about = ((names.CLUSTER_HEADER, cluster), (names.NODE_QUERY.replace("_", "-"), node))
-        self._about = tuple(
-            (name, value) for name, value in about if value.isascii()
-        )  # the body has them all
+        identity = ((names.CLUSTER_HEADER, cluster), (names.NODE_QUERY.replace("_", "-"), node))
+        # metadata must be ASCII; the body names both in any case
+        self._identity = tuple((name, value) for name, value in identity if value.isascii())
         self._channel: Any = None
         self._export: Any = None
 
@@ -84,7 +83,7 @@ class GrpcPush:
             rejected, detail = partial_success(answer, Encoding.PROTOBUF)
         retry_after_s = retry_after(found)
         if outcome is PushOutcome.TRANSPORT and retry_after_s is not None:
-            outcome = PushOutcome.SHED  # an answer, and one that asks for patience
+            outcome = PushOutcome.SHED  # the receiver did answer, and asked for a delay
         return with_delivery(
             PushReply(
                 outcome=outcome,
@@ -99,7 +98,7 @@ class GrpcPush:
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         return (
-            *self._about,
+            *self._identity,
             *((name.lower(), value) for name, value in self._options.request_headers().items()),
         )
 
@@ -116,7 +115,7 @@ class GrpcPush:
 
 
 def retry_after(metadata: Mapping[str, str | bytes]) -> float | None:
-    """Seconds a receiver asks for: RetryInfo as OTLP has it, else the header some proxies set."""
+    """Return the delay that a receiver asks for: OTLP's RetryInfo, else the header of a proxy."""
     status, header = metadata.get(STATUS_METADATA), metadata.get("retry-after")
     asked_s = decode_retry_after_s(status) if isinstance(status, bytes) else None
     if asked_s is not None:
@@ -126,7 +125,7 @@ def retry_after(metadata: Mapping[str, str | bytes]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GrpcPems:
-    """TLS material as gRPC wants it: bytes, not a context."""
+    """TLS files as bytes, because gRPC takes no SSL context."""
 
     ca: bytes | None = None
     key: bytes | None = None

@@ -1,4 +1,4 @@
-"""OTLP over gRPC: the three Export services on raw bytes, with metadata in the reply and certificates that reload."""
+"""OTLP over gRPC: the three Export services on raw bytes, with reloading of certificates."""
 
 import logging
 import math
@@ -41,10 +41,8 @@ SERVICES: Final[dict[str, Kind]] = {
 PATHS: Final = {kind: path for path, kind in SERVICES.items()}
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _OPTIONS: Final = (
-    (
-        "grpc.so_reuseport",
-        0,
-    ),  # a second server on the port is an error, not a silent split of the traffic
+    # a second server on the port is an error; otherwise the two would share the traffic silently
+    ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
 )
 log = logging.getLogger(__name__)
@@ -55,12 +53,12 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         self,
         receive: Receive,
         headers_for: Callable[[str | None], Headers],
-        max_in_hand: float = math.inf,
+        max_running: float = math.inf,
     ) -> None:
         self._receive = receive
         self._headers_for = headers_for
-        self._max_in_hand = max_in_hand
-        self._in_hand = 0
+        self._max_running = max_running
+        self._running = 0
         self._handlers = {
             path: grpc.unary_unary_rpc_method_handler(self._export(kind))
             for path, kind in SERVICES.items()
@@ -83,15 +81,15 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
     async def _answer(self, kind: Kind, body: bytes, context: Any) -> Reply:
         metadata = dict(context.invocation_metadata() or ())
         cluster = metadata.get(CLUSTER_HEADER)
-        if self._in_hand >= self._max_in_hand:
+        if self._running >= self._max_running:
             headers = tuple(self._headers_for(cluster))
             return Reply(
                 429,
-                message="more calls at once than can be taken",
+                message="too many calls at once",
                 retry_after_s=1,
                 headers=headers,
             )
-        self._in_hand += 1
+        self._running += 1
         try:
             authorization, wait = metadata.get(AUTHORIZATION), WAIT_HEADER in metadata
             address = peer_address(context.peer())
@@ -100,17 +98,20 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
         except MalformedPush as error:
             return Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
         finally:
-            self._in_hand -= 1
+            self._running -= 1
 
 
 def peer_address(peer: str) -> str | None:
-    """The address in what gRPC calls a peer: `ipv4:10.0.0.1:5000`, `ipv6:[::1]:5000` (its brackets may be escaped)."""
+    """Return the address in gRPC's name of a peer, as in `ipv4:10.0.0.1:5000`.
+
+    The brackets of `ipv6:[::1]:5000` may be escaped.
+    """
     family, _, rest = unquote(peer).partition(":")
     return plain_peer(rest.rpartition(":")[0].strip("[]")) if family in ("ipv4", "ipv6") else None
 
 
 async def _send_metadata(context: Any, reply: Reply, code: grpc.StatusCode) -> None:
-    """Both as headers and as trailers: agents look into either, and an error has only trailers."""
+    """Send headers and trailers: agents read either, and an error has only trailers."""
     metadata: tuple[tuple[str, str | bytes], ...] = reply.headers
     if reply.retry_after_s is not None:
         status = encode_status(Encoding.PROTOBUF, code.value[0], reply.message, reply.retry_after_s)
@@ -136,7 +137,7 @@ class GrpcListener:
         await self.server.start()
 
     async def stop(self, grace_s: float = 5.0) -> None:
-        """Refuse new calls, let running ones end."""
+        """Refuse new calls and let running ones finish."""
         await self.server.stop(grace_s)
 
 
@@ -148,15 +149,16 @@ def grpc_listener(
     max_message_bytes: int = MAX_DECODED_BYTES,
     max_calls: int | None = None,
 ) -> GrpcListener:
-    """A bound server, not yet started. Must be called inside the running loop; `headers_for` yields metadata.
+    """Return a bound server that is not yet started; call it inside the running event loop.
 
-    Half of `max_calls` are worked on at once, the next are told when to come back; what is beyond `max_calls` gRPC
-    itself refuses, before the message is read and without a time.
+    `headers_for` returns metadata. Up to half of `max_calls` are handled at once; further calls are
+    refused with a delay. gRPC itself refuses calls beyond `max_calls`, before their message is read
+    and without a delay.
     """
     options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
-    max_in_hand = math.inf if max_calls is None else max_calls // 2
-    server.add_generic_rpc_handlers((_Service(receive, headers_for, max_in_hand),))
+    max_running = math.inf if max_calls is None else max_calls // 2
+    server.add_generic_rpc_handlers((_Service(receive, headers_for, max_running),))
     host, port = parse_address(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
     try:
@@ -168,13 +170,14 @@ def grpc_listener(
     except RuntimeError:
         holder = port_holder(port)
         raise Unavailable(
-            f"port {port} is already in use{f' by {holder}' if holder else ''}; stop it or choose another address"
+            f"port {port} is already in use{f' by {holder}' if holder else ''}; "
+            "stop it or choose another address"
         ) from None
     return GrpcListener(server, f"{target.rpartition(':')[0]}:{bound}")
 
 
 def _credentials(tls: ServerTls) -> Any:
-    """Reads the files again when they changed, so renewed certificates need no restart; what is wrong is not taken."""
+    """Return credentials that are read again when their files change; wrong files are ignored."""
     seen: list[tuple[float, ...]] = [_stamps(tls)]
 
     def fetch() -> Any:
@@ -182,7 +185,7 @@ def _credentials(tls: ServerTls) -> Any:
             stamps = _stamps(tls)
             if stamps == seen[0]:
                 return None
-            server_context(tls)  # a pair that is half replaced does not fit
+            server_context(tls)  # raises AuthError for a pair of which only one half is replaced
             configuration = _configuration(tls)
         except (AuthError, OSError) as error:
             log.error("reload_failed", extra={"why": str(error)})

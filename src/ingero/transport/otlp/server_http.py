@@ -1,7 +1,7 @@
-"""OTLP over HTTP: the ordinary endpoint for metrics, traces and logs, and a short cut for the plain metrics push.
+"""OTLP over HTTP: an endpoint for metrics, traces and logs, and a fast path for plain pushes.
 
-`PushProtocol` is uvicorn's own httptools protocol that first looks whether a segment is one whole plain push, and then
-answers on the spot, without callbacks, a scope, a task or an event. Everything else takes the ordinary way.
+`PushProtocol` extends uvicorn's httptools protocol: where a TCP segment is one whole plain push, it
+answers at once, without callbacks, a scope, a task or an event. uvicorn handles everything else.
 """
 
 import asyncio
@@ -40,20 +40,20 @@ INTERNAL = 13  # gRPC's code for every other error
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """One request, decompressed. `cluster` is what the query or the header said, the query first."""
+    """One decompressed request; `cluster` is from the query, else from the header."""
 
     kind: Kind
     body: bytes
     encoding: Encoding
     cluster: str | None
     authorization: str | None
-    address: str | None = None  # of the sender, as the connection has it
-    wait: bool = False  # the sender wants its answer only once what it sent can be queried
+    address: str | None = None  # of the sender, from the connection
+    wait: bool = False  # the sender wants the reply only once its data can be queried
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a service answers; `message` explains an error, `retry_after_s` says when asking again may help."""
+    """The reply of a service; `message` explains an error, `retry_after_s` when to try again."""
 
     status: int = 200
     partial: PartialSuccess | None = None
@@ -66,12 +66,12 @@ Receive = Callable[[Inbound], Reply | Awaitable[Reply]]
 
 
 async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
-    """The reply of a service that answers at once, or of one that must write first."""
+    """Return the reply of a service, which may have to write before it answers."""
     return await reply if inspect.isawaitable(reply) else reply
 
 
 def cluster_of(query: str, header: str | None) -> str | None:
-    """The cluster a request names outside its body."""
+    """Return the cluster that a request names outside its body: query first, then header."""
     named = parse_qs(query).get(CLUSTER_QUERY) if query else None
     return named[0] if named else header or None
 
@@ -82,7 +82,7 @@ def otlp_endpoint(
     headers_for: Callable[[str | None], Headers],
     max_body_bytes: int = MAX_BODY_BYTES,
 ) -> Callable[[Request], Any]:
-    """A Starlette endpoint. `headers_for(cluster)` goes onto errors that `receive` never sees."""
+    """Return a Starlette endpoint; `headers_for(cluster)` is for errors before `receive`."""
 
     async def endpoint(request: Request) -> Response:
         cluster = cluster_of(request.url.query, request.headers.get(CLUSTER_HEADER))
@@ -103,7 +103,7 @@ def otlp_endpoint(
                 receive(Inbound(kind, body, encoding, cluster, authorization, address, wait))
             )
         except ClientDisconnect:
-            message = "the sender left before the body was complete"
+            message = "the sender disconnected before the body was complete"
             reply = Reply(400, message=message, headers=tuple(headers_for(cluster)))
         except MalformedPush as error:
             reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
@@ -115,7 +115,7 @@ def otlp_endpoint(
 
 
 def render(kind: Kind, encoding: Encoding, reply: Reply) -> Response:
-    """A reply as HTTP."""
+    """Return a reply as an HTTP response."""
     ok = reply.status == HTTPStatus.OK
     body = (
         encode_response(kind, encoding, reply.partial)
@@ -137,15 +137,18 @@ FastPath = Callable[[bytes, float, int], bytes | None]
 
 
 def no_fast_path(segment: bytes, now_s: float, wall_ns: int) -> bytes | None:
-    """Stands in where there is no faster way than `answer`."""
+    """Leave every push to `answer`: the default without compiled code."""
     return None
 
 
 def push_protocol(
     answer: Answer, max_body_bytes: int = MAX_BODY_BYTES, fast_path: FastPath = no_fast_path
 ) -> type[TimedProtocol]:
-    """A protocol class whose plain pushes go to `fast_path(segment, now, Unix time)`, and where that says None to
-    `answer(request, date, address)`."""
+    """Return a protocol class that answers plain pushes itself.
+
+    It calls `fast_path(segment, now, Unix time)` and, where that returns None,
+    `answer(request, date, address)`.
+    """
 
     class PushProtocol(_Push):
         _answer = staticmethod(answer)
@@ -156,20 +159,18 @@ def push_protocol(
 
 
 class _Push(TimedProtocol):
-    """Looks at each segment that begins a request; see the module's docstring."""
+    """Checks each segment that starts a request; see the docstring of the module."""
 
     _answer: Answer
     _fast_path: FastPath
     _max_body_bytes: int
-    _is_resting = (
-        False  # the last thing here was a plain push, and nothing of uvicorn's is under way
-    )
+    _after_plain_push = False  # the last request was one, and uvicorn has nothing under way
     _is_mid_message = False
     _last_push_s = 0.0
     _idle_check: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        if self._is_resting and not self.transport.is_closing():
+        if self._after_plain_push and not self.transport.is_closing():
             now_s = time.monotonic()
             reply = self._fast_path(data, now_s, time.time_ns())
             if reply is not None:
@@ -188,7 +189,7 @@ class _Push(TimedProtocol):
         defaults = self.server_state.default_headers
         date = defaults[0][1] if defaults else b""
         self.transport.write(self._answer(plain, date, self.client[0] if self.client else None))
-        self._is_resting = not self.flow.write_paused
+        self._after_plain_push = not self.flow.write_paused
         self._last_push_s = time.monotonic()
         if self._idle_check is None:
             self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._close_if_idle)
@@ -203,7 +204,7 @@ class _Push(TimedProtocol):
 
     def on_message_begin(self) -> None:
         self._is_mid_message = True
-        self._is_resting = False
+        self._after_plain_push = False
         super().on_message_begin()
 
     def on_message_complete(self) -> None:
@@ -211,11 +212,11 @@ class _Push(TimedProtocol):
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        self._is_resting = False
+        self._after_plain_push = False
         super().pause_writing()
 
     def _close_if_idle(self) -> None:
-        """One timer per connection that looks now and then, instead of one per push."""
+        """Close a connection without pushes; one timer per connection instead of one per push."""
         self._idle_check = None
         idle_s = time.monotonic() - self._last_push_s
         if idle_s < self.timeout_keep_alive:
