@@ -1,4 +1,4 @@
-"""Is this node ready to be traced? Every answer says what a missing piece costs and what to do about it."""
+"""Checks whether this node can be traced; each states what a missing piece costs and the fix."""
 
 import os
 import platform
@@ -22,8 +22,9 @@ TESTED_DRIVER: Final = 550
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
 YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _LIBRARY_DIRS: Final = (
-    "/usr/local/cuda/lib64", "/usr/local/cuda-13/lib64", "/usr/local/cuda-12/lib64", "/usr/local/cuda-11/lib64",
-    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/opt/conda/lib", "/usr/lib64", "/usr/lib",
+    "/usr/local/cuda/lib64", "/usr/local/cuda-13/lib64", "/usr/local/cuda-12/lib64",
+    "/usr/local/cuda-11/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+    "/opt/conda/lib", "/usr/lib64", "/usr/lib",
 )  # fmt: skip
 _PACKAGE_MANAGERS: Final = {
     "apt-get": "apt-get install linux-image-$(uname -r)",
@@ -37,7 +38,7 @@ _PACKAGE_MANAGERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `ingero check`. An optional check that fails does not fail the run."""
+    """One line of `ingero check`. A failed optional check does not fail the run."""
 
     name: str
     passed: bool
@@ -48,10 +49,10 @@ class Check:
 
 
 def run_checks(db: Path | None = None) -> list[Check]:
-    """All local checks, in the order a person would ask."""
+    """Run all local checks, in the order a person would ask."""
     checks: tuple[Callable[[], Check], ...] = (
-        check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu, check_cudart, check_cuda,
-        check_processes, check_ptrace_scope, check_compiled,
+        check_kernel, check_btf, check_privileges, check_probes, check_driver, check_gpu,
+        check_cudart, check_cuda, check_processes, check_ptrace_scope, check_compiled,
     )  # fmt: skip
     return [*(check() for check in checks), check_database(db)]
 
@@ -72,7 +73,10 @@ def check_compiled() -> Check:
 
 
 def check_kernel(release: str | None = None) -> Check:
-    """5.15 or newer; probes are tried at run time, so an older one with backports may work."""
+    """Check for Linux 5.15 or newer.
+
+    Probes are tried at run time, so an older kernel with backports may work.
+    """
     text = release or platform.release()
     match = re.match(r"(\d+)\.(\d+)", text)
     version = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -87,39 +91,39 @@ def check_kernel(release: str | None = None) -> Check:
 
 
 def check_btf(path: Path = BTF) -> Check:
-    """Type information of the kernel: without it no scheduler, disk or network evidence."""
+    """Check for kernel type information, without which host evidence is missing."""
     if path.is_file():
         return Check("kernel types (BTF)", True, f"{path.stat().st_size >> 20} MB")
     manager = next((name for name in _PACKAGE_MANAGERS if shutil.which(name)), None)
-    install = f"install a kernel built with CONFIG_DEBUG_INFO_BTF{f': {_PACKAGE_MANAGERS[manager]}' if manager else ''}"
+    command = f": {_PACKAGE_MANAGERS[manager]}" if manager else ""
+    install = f"install a kernel built with CONFIG_DEBUG_INFO_BTF{command}"
     detail = "without it causes on the host (preemption, disk, network) stay unknown"
     return Check("kernel types (BTF)", False, "missing", detail, install)
 
 
 def check_privileges() -> Check:
-    """Root, or the capabilities that stand in for it."""
+    """Check for root, or the capabilities that replace it."""
     missing = missing_capabilities()
     if not missing:
         return Check("privileges", True, "root" if os.geteuid() == 0 else "all capabilities")
     costs = "; ".join(f"{name}: {CAPABILITIES[name][1]}" for name in missing)
-    return Check(
-        "privileges", False, f"lacks {', '.join(missing)}", costs, "run `sudo ingero trace`", optional=True
-    )  # fmt: skip
+    lacking = f"lacks {', '.join(missing)}"
+    return Check("privileges", False, lacking, costs, "run `sudo ingero trace`", optional=True)
 
 
 def check_probes() -> Check:
-    """Load and remove every probe, which is the only honest answer to whether this kernel lets us."""
+    """Load and remove every probe, the only reliable way to know whether this kernel allows it."""
     if missing_capabilities():
         return Check(
             "probes",
             False,
             "not tried",
-            "needs the capabilities above",
+            "requires the capabilities above",
             "run `sudo ingero check`",
             optional=True,
         )
-    from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only where probes may be loaded
-    from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - only where probes may be loaded
+    from ingero.agent.ebpf.policy import TracePolicy  # noqa: PLC0415 - only if allowed
+    from ingero.agent.ebpf.tracer import Tracer  # noqa: PLC0415 - only if allowed
 
     tracer = Tracer(TracePolicy(pids=()))
     try:
@@ -143,11 +147,12 @@ def check_probes() -> Check:
 
 
 def check_driver() -> Check:
-    """Any driver can be traced; from 550 on it was tried."""
+    """Check the driver version; any driver can be traced, 550 and later were tested."""
     version = driver_version()
     if not version:
         return Check(
-            "NVIDIA driver", False, "missing", "no GPU work can run here; demos and files work without",
+            "NVIDIA driver", False, "missing",
+            "no GPU work can run here; demos and recorded files work without it",
             "install the NVIDIA driver if this is a GPU node", optional=True,
         )  # fmt: skip
     tested = version.split(".")[0].isdigit() and int(version.split(".")[0]) >= TESTED_DRIVER
@@ -155,12 +160,12 @@ def check_driver() -> Check:
         "NVIDIA driver",
         True,
         version,
-        "" if tested else f"older than {TESTED_DRIVER}: works, but was not tried",
+        "" if tested else f"older than {TESTED_DRIVER}: works, but was not tested",
     )
 
 
 def check_gpu() -> Check:
-    """What NVML or nvidia-smi sees."""
+    """Check which GPUs NVML or nvidia-smi lists."""
     try:
         gpu = Gpus().info()
     except Unavailable as error:
@@ -176,15 +181,15 @@ def check_gpu() -> Check:
 
 
 def check_cudart() -> Check:
-    """The CUDA runtime as installed or as mapped by somebody."""
+    """Check for the CUDA runtime, installed or mapped by a process."""
     return _check_library(
-        "libcudart", "launches, copies and waits of the runtime API cannot be seen by name"
+        "libcudart", "launches, copies and waits of the runtime API are not traced by name"
     )
 
 
 def check_cuda() -> Check:
-    """The CUDA driver library."""
-    return _check_library("libcuda", "calls of cuBLAS and cuDNN cannot be seen")
+    """Check for the CUDA driver library."""
+    return _check_library("libcuda", "calls of cuBLAS and cuDNN are not traced")
 
 
 def _check_library(name: str, cost: str) -> Check:
@@ -211,7 +216,7 @@ def _check_library(name: str, cost: str) -> Check:
 
 
 def check_processes() -> Check:
-    """Who uses CUDA or NCCL now."""
+    """List the processes that use CUDA or NCCL."""
     users = [pid for pid in process_ids() if pid != os.getpid() and mapped_libraries(pid)]
     if users:
         return Check(
@@ -223,7 +228,7 @@ def check_processes() -> Check:
 
 
 def check_ptrace_scope(path: Path = YAMA) -> Check:
-    """Yama decides whether stacks and environments of other processes may be read."""
+    """Check whether Yama allows reading stacks and environments of other processes."""
     try:
         scope = int(path.read_text())
     except (OSError, ValueError):
@@ -233,13 +238,14 @@ def check_ptrace_scope(path: Path = YAMA) -> Check:
             "ptrace scope", True, str(scope), "" if scope == 0 else "root may read what it needs"
         )
     return Check(
-        "ptrace scope", False, str(scope), "Python frames of slow calls cannot be read; everything else works",
+        "ptrace scope", False, str(scope),
+        "Python frames of slow calls cannot be read; everything else works",
         "sysctl kernel.yama.ptrace_scope=1", optional=True,
     )  # fmt: skip
 
 
 def check_database(given: Path | None = None) -> Check:
-    """Whether a recording would find a place."""
+    """Check whether a recording could be written."""
     path = trace_database(given)
     folder = next((one for one in (path.parent, *path.parents) if one.is_dir()), Path("/"))
     free = shutil.disk_usage(folder).free

@@ -138,7 +138,10 @@ def test_a_process_in_a_container_speaks_of_itself_by_its_own_number(
             return process.poll() is not None
 
         until(is_over)
-        assert process.stdout and "neither you nor one that started you" in process.stdout.read()
+        assert (
+            process.stdout
+            and "neither the writer nor one of its ancestors" in process.stdout.read()
+        )
     assert found == [('{"step":"1"}', process.pid), ('{"step":"2"}', process.pid)]
 
 
@@ -172,7 +175,7 @@ def test_only_the_owner_speaks_for_a_process() -> None:
         check_owner(mine, os.getuid() + 1)
     with pytest.raises(AuthError, match="does not exist"):
         check_owner(Annotation(labels={"k": "v"}, pid=2**22 - 1), os.getuid())
-    with pytest.raises(AuthError, match="used again"):
+    with pytest.raises(AuthError, match="reused"):
         check_owner(Annotation(labels={"k": "v"}, pid=os.getpid(), start_time=1), os.getuid())
     assert check_owner(mine, 0), "root may"
 

@@ -1,6 +1,6 @@
-"""The node's own API and page: read-only questions about this machine's trace, for people and for the fan-out.
+"""The API and page of a node: read-only questions about its trace, for people and for the fan-out.
 
-Every answer carries the node's name, so that a client shows names rather than addresses.
+Every reply carries the name of the node, so that a client can show names instead of addresses.
 """
 
 import asyncio
@@ -54,11 +54,11 @@ from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
 QUERY_TIMEOUT_S = 30.0
-# more wait: slow questions must not take every thread, nor each its share of memory
+# further queries wait, so that slow ones do not take every thread and all memory
 MAX_CONCURRENT_SQL = 4
-MAX_CONCURRENT_READS = 4  # of the other endpoints, so that slow SQL does not keep them waiting
+MAX_CONCURRENT_READS = 4  # of the other endpoints, so that slow SQL does not delay them
 DEFAULT_SNAPSHOT_SINCE = "60s"
-# the first that fits: a file that is no trace is our trouble, not the caller's
+# the first match counts: a file that is not a trace is the fault of the node, not of the caller
 _STATUS = {ForeignFile: 503, MalformedInput: 400, TooLarge: 413, Unavailable: 504, StoreError: 503}
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -67,7 +67,10 @@ _decode_query = msgspec.json.Decoder(QueryRequest).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeApi:
-    """Handlers over one trace database. `now_ns` is the wall clock that `/api/v1/time` tells."""
+    """Handlers for one trace database.
+
+    `now_ns` is the wall clock that `/api/v1/time` returns.
+    """
 
     view: NodeView
     now_ns: Callable[[], int] = time.time_ns
@@ -81,7 +84,7 @@ class NodeApi:
     )
 
     def app(self) -> Starlette:
-        """The routes; put `NodeGuard` around it."""
+        """Return the routes; `NodeGuard` has to be put around them."""
         return Starlette(
             routes=[
                 Route("/", self.page),
@@ -135,15 +138,16 @@ class NodeApi:
         since_ns, pid = self._since_ns(request), _pid(request)
         return json_response(await self._read(self.view.graph_events, since_ns, pid))
 
-    async def _read(self, look: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
+    async def _read(self, read: Callable[P, Answer], *args: P.args, **kwargs: P.kwargs) -> Answer:
         async with self.read_slots:
-            return await run_in_threadpool(look, *args, **kwargs)
+            return await run_in_threadpool(read, *args, **kwargs)
 
     async def query(self, request: Request) -> Response:
         asked = await _read_query(request)
         if not self.view.path.exists():
             raise StoreError(
-                f"there is no trace on this node yet: {self.view.path} is not there; run `ingero trace`"
+                f"there is no trace on this node yet: {self.view.path} does not exist; "
+                "run `ingero trace`"
             )
         rows = min(asked.limit if asked.limit > 0 else DEFAULT_ROWS, MAX_ROWS)
         limits = QueryLimits(timeout_s=self.query_timeout_s, max_rows=rows)
@@ -167,13 +171,13 @@ class NodeApi:
 
 
 class NodeGuard:
-    """In front of the routes: the name a caller used for us, its token, and our name on every answer."""
+    """Checks the host name and the token of each request, and adds the node name to each reply."""
 
     def __init__(
         self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None
     ) -> None:
         self.app = app
-        # one line
+        # a header is a single line
         self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")
         self.token_digest = token_digest
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
@@ -199,7 +203,8 @@ class NodeGuard:
         if not self._is_ours(host, scope):
             return _error(
                 403,
-                f"this node is not called {host!r}; start the dashboard with --host-name {host or 'NAME'}",
+                f"this node is not called {host!r}; "
+                f"start the dashboard with --host-name {host or 'NAME'}",
             )
         if self.token_digest is None or not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
@@ -210,7 +215,11 @@ class NodeGuard:
         return reply
 
     def _is_ours(self, host: str, scope: Scope) -> bool:
-        """One of our names, by a wildcard of the certificate too, or the address that the connection came in on."""
+        """Return whether `host` names this node.
+
+        It may be one of its names, match a wildcard of its certificate, or be the address of the
+        connection.
+        """
         if self.hosts is None or host in self.hosts or f"*.{host.partition('.')[2]}" in self.hosts:
             return True
         address, _ = scope["server"] or ("", None)
@@ -224,9 +233,11 @@ def _inline_digest(page: str, tag: str) -> str:
 
 _PAGE = files("ingero.web").joinpath("node.html").read_text()
 _PAGE_HEADERS = {
-    "Content-Security-Policy": (  # only the page's own script runs, whatever a traced process calls itself
-        f"default-src 'none'; connect-src 'self'; script-src 'sha256-{_inline_digest(_PAGE, 'script')}'; "
-        f"style-src 'sha256-{_inline_digest(_PAGE, 'style')}'; base-uri 'none'; form-action 'none'; "
+    "Content-Security-Policy": (  # no script but that of the page
+        "default-src 'none'; connect-src 'self'; "
+        f"script-src 'sha256-{_inline_digest(_PAGE, 'script')}'; "
+        f"style-src 'sha256-{_inline_digest(_PAGE, 'style')}'; "
+        "base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -236,7 +247,7 @@ _PAGE_HEADERS = {
 
 
 async def _set_on_leaving(request: Request, has_left: threading.Event) -> None:
-    """A question that nobody waits for any more must not go on beside the training job."""
+    """Set `has_left` on disconnect, so that an abandoned query stops using the CPU of the job."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     has_left.set()
@@ -265,7 +276,7 @@ def _pid(request: Request) -> int | None:
 
 
 def _host_name(header: str) -> str:
-    """The Host header without its port; brackets of IPv6 taken off."""
+    """Return the Host header without its port and without the brackets of IPv6."""
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
@@ -283,10 +294,8 @@ async def _http_error(_: Request, error: Exception) -> Response:
 
 
 async def _internal_error(_: Request, error: Exception) -> Response:
-    """The trace and the server's log have it; a stranger learns no more than that."""
-    return _error(
-        500, f"that could not be answered ({type(error).__name__}); the log of this node says more"
-    )
+    """Reply without details, which are in the log of the node only."""
+    return _error(500, f"internal error ({type(error).__name__}); see the log of this node")
 
 
 async def _ingero_error(_: Request, error: Exception) -> Response:

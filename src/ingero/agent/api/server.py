@@ -1,4 +1,4 @@
-"""Serving the node API: HTTPS with a kept certificate unless told otherwise, until a signal says stop."""
+"""Serves the node API until a signal: over HTTPS with a stored certificate by default."""
 
 import asyncio
 import signal
@@ -34,7 +34,10 @@ from ingero.transport.tls import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """How to serve. Without `tls` and without `plaintext`, a certificate is made once and kept."""
+    """How to serve.
+
+    Without `tls` and without `plaintext`, a certificate is created once and kept.
+    """
 
     address: str = ":8080"
     db: Path
@@ -54,17 +57,18 @@ class Serving:
     listener: HttpListener
     url: str
     fingerprint: str | None
-    replaced: str | None = None  # the certificate before, when this one is new
+    replaced: str | None = None  # fingerprint of the previous certificate, if this one is new
 
     @property
     def notice(self) -> str:
-        """What a new certificate asks of those who trusted the old one; empty where it is not new."""
+        """What has to be done after a change of the certificate; empty if it did not change."""
         if self.replaced is None:
             return ""
         return (
-            f"NOTICE: the certificate is a new one (before: {self.replaced}); where it was trusted, compare the "
-            f"fingerprint and run `ingero nodes trust {self.url.partition('://')[2]}` again; where a copy of it is "
-            f"`ca_cert`, copy {_certificate_folder() / KEPT_CERTIFICATE} there"
+            f"NOTICE: the certificate is new (before: {self.replaced}); where it was trusted, "
+            f"compare the fingerprint and run `ingero nodes trust {self.url.partition('://')[2]}` "
+            "again; where a copy of it is `ca_cert`, copy "
+            f"{_certificate_folder() / KEPT_CERTIFICATE} there"
         )
 
     async def stop(self) -> None:
@@ -72,14 +76,15 @@ class Serving:
 
 
 async def start_dashboard(settings: DashboardSettings) -> Serving:
-    """Listen and answer; raises before anything is served when the settings would be unsafe."""
+    """Start to serve. Raises before anything is served when the settings would be unsafe."""
     host, _ = parse_address(settings.address)
     if settings.plaintext and not is_loopback(settings.address):
         token = ", and the token with it" if settings.token else ""
         raise AuthError(
-            f"--no-tls on {settings.address} would send traces in plaintext{token}; bind 127.0.0.1 or use TLS"
+            f"--no-tls on {settings.address} would send traces in plaintext{token}; "
+            "bind 127.0.0.1 or use TLS"
         )
-    # first: a name that nobody can listen on has no place in a certificate
+    # bound first: a name that cannot be bound must not get into a certificate
     bound = bind(settings.address)
     tls = None if settings.plaintext else _certificate(settings, host)
     context = server_context(tls) if tls else None
@@ -95,7 +100,7 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
 
 
 async def start_app(app: Any, address: str) -> Serving:
-    """Another application of this node over HTTPS, with the node's kept certificate."""
+    """Serve another application of this node over HTTPS, with its stored certificate."""
     host, _ = parse_address(address)
     bound = bind(address)
     own = local_names(None, [host])
@@ -120,7 +125,7 @@ async def _serve(
 
 
 async def serve_until_signal(serving: Serving) -> None:
-    """Answer until SIGINT or SIGTERM, then let running requests end."""
+    """Serve until SIGINT or SIGTERM, then let running requests finish."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -142,5 +147,5 @@ def _certificate_folder() -> Path:
 
 
 def _addresses(host: str) -> list[str]:
-    """What a wildcard bind answers on."""
+    """Return the addresses that a wildcard bind serves."""
     return machine_addresses() if host in EVERYWHERE else []

@@ -1,4 +1,4 @@
-"""Time buckets of a recording: the kernel's totals where it counts every call, the records everywhere else."""
+"""Time buckets of a recording, from the totals of the kernel or else from the records."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,7 +22,10 @@ _TABLES: Final = ((FIVE_SECONDS_NS, "event_aggregates_5s"), (MINUTE_NS, "event_a
 
 @dataclass(frozen=True, slots=True)
 class CountedRow:
-    """Totals of one operation of one process since its probe was attached; `buckets` begin at `floors_ns`."""
+    """Totals of one operation of one process since its probe was attached.
+
+    `buckets` begin at `floors_ns`.
+    """
 
     pid: int
     source: int
@@ -33,7 +36,7 @@ class CountedRow:
     max_ns: int
     buckets: NDArray[np.int64]
     floors_ns: NDArray[np.int64]
-    has_all_records: bool  # every call also came as a record
+    has_all_records: bool  # every call is also a record
 
 
 @dataclass(slots=True)
@@ -46,7 +49,7 @@ class _Counted:
 
 
 class Aggregator:
-    """Adds up until a bucket is over, then gives its rows away once."""
+    """Adds up until a bucket has ended, then returns its rows once."""
 
     def __init__(self) -> None:
         self.forgotten = 0
@@ -57,15 +60,19 @@ class Aggregator:
         self._early: OrderedDict[StatKey, tuple[int, int]] = OrderedDict()
 
     def add_records(self, events: EventColumns, stored: NDArray[np.bool_]) -> None:
-        """Count records. Of operations that the kernel counts in full only rows and amounts are taken from here."""
-        # a minute is a whole number of these
+        """Count records.
+
+        Of operations that the kernel counts completely, only rows and amounts are taken from
+        records.
+        """
+        # a minute is a multiple of this
         for row in aggregate(events, stored, FIVE_SECONDS_NS):
             self._add_row(row)
 
     def _add_row(self, row: AggregateRow) -> None:
         start_ns, source, op, pid, count, kept, sum_ns, low_ns, high_ns, amount = row
         if (source, op) == PAGE_ALLOC_SUMMARY:
-            return  # came with the totals of page allocations
+            return  # already in the totals of page allocations
         if (pid, source, op) in self._counted:
             count, sum_ns, low_ns, high_ns = 0, 0, 0, 0
         else:
@@ -75,7 +82,7 @@ class Aggregator:
             self._add(size_ns, key, count, kept, sum_ns, low_ns, high_ns, amount)
 
     def _remember(self, key: StatKey, count: int, sum_ns: int) -> None:
-        """Records that came before the kernel's first total of this operation: they are in that total too."""
+        """Keep what was recorded before the first total of the kernel, which includes it."""
         before, before_ns = self._early.pop(key, (0, 0))
         self._early[key] = (before + count, before_ns + sum_ns)
         if len(self._early) > MAX_KEYS:
@@ -96,10 +103,10 @@ class Aggregator:
         sums[5] += amount
 
     def add_counted(self, rows: Sequence[CountedRow], now_ns: int) -> None:
-        """Take in the kernel's totals; what came since the last look belongs to the bucket of now."""
+        """Add the totals of the kernel; increases belong to the present bucket."""
         for row in rows:
             state = self._state((row.pid, row.source, row.op))
-            # got this pid: its probe began at zero
+            # a new process has this pid: its probe started at zero
             is_another = row.calls < state.calls or row.sum_ns < state.sum_ns
             if is_another:
                 state.calls = state.timed = state.sum_ns = 0
@@ -139,7 +146,7 @@ class Aggregator:
                 if 0 < last < len(row.floors_ns)
                 else row.max_ns
             )
-            # only some calls are timed when probing must be cheap
+            # only some calls are timed when probing is reduced
             sum_ns = sum_ns * calls // timed if timed else 0
         for size_ns, _ in _TABLES:
             bucket = now_ns // size_ns * size_ns
@@ -166,7 +173,7 @@ class Aggregator:
         return state
 
     def improve(self, summaries: Sequence[OpSummary]) -> list[OpSummary]:
-        """Summaries of operations that come as samples get the counts and percentiles of the kernel."""
+        """Replace counts and percentiles of sampled operations with those of the kernel."""
         found = {(summary.pid, *summary.key): summary for summary in summaries}
         for key, state in self._counted.items():
             row = state.row
@@ -185,13 +192,13 @@ class Aggregator:
             known = found.get(key) or OpSummary((source, op), 0, 0, 0, pid=pid)
             total_ns = row.sum_ns * row.calls // row.timed if row.timed else 0
             found[key] = replace(
-                known, count=row.calls, p50_ns=p50, p95_ns=p95, p99_ns=p99, max_ns=max(row.max_ns, known.max_ns),
-                total_ns=total_ns, slow=slow_of(known, p50),
+                known, count=row.calls, p50_ns=p50, p95_ns=p95, p99_ns=p99,
+                max_ns=max(row.max_ns, known.max_ns), total_ns=total_ns, slow=slow_of(known, p50),
             )  # fmt: skip
         return sorted(found.values(), key=lambda summary: -summary.total_ns)
 
     def due(self, now_ns: int, *, is_last: bool = False) -> Batch:
-        """Rows of buckets that are over, and at the end of all."""
+        """Return the rows of ended buckets, with `is_last` of all."""
         batch: Batch = []
         for size_ns, table in _TABLES:
             sums = self._sums[size_ns]
@@ -203,7 +210,7 @@ class Aggregator:
 
 
 def slow_of(summary: OpSummary, p50_ns: int) -> SlowCalls:
-    """Recorded calls that are slow against the true median, which samples alone do not know."""
+    """Return the recorded calls that are slow compared with the true median."""
     slow = summary.slow
     if slow is None:
         return SlowCalls(np.empty(0, np.int64), np.empty(0, np.int64))

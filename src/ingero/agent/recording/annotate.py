@@ -1,4 +1,4 @@
-"""The annotation socket: a job tells us its step, epoch and phase, and we believe it only about itself."""
+"""The annotation socket: a job states its step, epoch and phase, and only its own."""
 
 import contextlib
 import json
@@ -51,25 +51,25 @@ class _Connection:
     buffer: bytes = b""
     second: int = 0
     lines: int = 0
-    is_inside: bool = False  # a container with process numbers of its own
+    is_inside: bool = False  # in a container with its own pids
     is_skipping: bool = False  # inside a line that is too long
     errors: list[str] = field(default_factory=list)
 
 
 class AnnotationServer:
-    """Polled by its owner, never blocks. `accepted` and `rejected` (by reason) count lines."""
+    """Polled by its owner; never blocks. `accepted` and `rejected` (by reason) count lines."""
 
     def __init__(self, path: Path, gid: int = -1) -> None:
         self.path = path
         self.accepted = 0
         self.rejected: Counter[str] = Counter()
         if gid < 0 and os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdigit():
-            gid = caller().pw_gid  # whoever called sudo trains as themselves
+            gid = caller().pw_gid  # the caller of sudo runs the job under their own user
         self._listener = open_listener(path, gid)
         self._connections: list[_Connection] = []
 
     def poll(self, now_ns: int) -> list[Row]:
-        """Rows of everything that arrived."""
+        """Return rows of everything that arrived."""
         self._accept()
         rows: list[Row] = []
         for connection in list(self._connections):
@@ -81,7 +81,7 @@ class AnnotationServer:
         while True:
             try:
                 peer, _ = self._listener.accept()
-            except OSError:  # nobody waits, or no descriptor is free: next time
+            except OSError:  # no connection is waiting, or no descriptor is free
                 return
             peer.setblocking(False)
             try:
@@ -165,14 +165,14 @@ class AnnotationServer:
             connection.errors.append(text)
 
     def _answer(self, connection: _Connection) -> None:
-        """Tell the writer what was refused; one that does not listen misses it."""
+        """Send the errors to the writer; a writer that does not read misses them."""
         if connection.errors:
             with contextlib.suppress(OSError):
                 connection.peer.send("".join(f"{text}\n" for text in connection.errors).encode())
             connection.errors.clear()
 
     def close(self) -> None:
-        """Leave no socket behind."""
+        """Close all connections and remove the socket."""
         for connection in self._connections:
             connection.peer.close()
         self._connections.clear()
@@ -181,15 +181,23 @@ class AnnotationServer:
 
 
 def outer_pid(pid: int, writer: int) -> int:
-    """The number here of a process that a writer in a container calls `pid`: the writer, or one that started it."""
+    """Return the pid here of a process that a writer in a container calls `pid`.
+
+    It must be the writer or one of its ancestors.
+    """
     found = find_ancestor(writer, pid)
     if found is None:
-        raise AuthError(f"process {pid} of your container is neither you nor one that started you")
+        raise AuthError(
+            f"process {pid} of your container is neither the writer nor one of its ancestors"
+        )
     return found
 
 
 def check_owner(note: Annotation, uid: int) -> int:
-    """Start time of the process an annotation is about; only its owner and root may speak for it."""
+    """Return the start time of the process that an annotation is about.
+
+    Only its owner and root may annotate it.
+    """
     if not note.pid:
         return note.start_time
     owner = owner_uid(note.pid)
@@ -200,13 +208,13 @@ def check_owner(note: Annotation, uid: int) -> int:
     started = start_time(note.pid) or 0
     if note.start_time and note.start_time != started:
         raise AuthError(
-            f"process {note.pid} started at {started}, not {note.start_time}: the pid is used again"
+            f"process {note.pid} started at {started}, not {note.start_time}: the pid was reused"
         )
     return started
 
 
 def send_annotation(path: Path, line: bytes, timeout_s: float = 2.0) -> None:
-    """Hand one line to a running recorder and wait for its objection, if any."""
+    """Send one line to a running recorder and wait for its error message, if any."""
     try:
         with socket.socket(socket.AF_UNIX) as peer:
             peer.settimeout(timeout_s)
@@ -218,10 +226,12 @@ def send_annotation(path: Path, line: bytes, timeout_s: float = 2.0) -> None:
             while time.monotonic() < deadline_s and (part := peer.recv(4096)):
                 answer += part
     except FileNotFoundError:
-        raise IngeroError(f"nobody listens on {path}; start `ingero trace --annotate`") from None
+        raise IngeroError(
+            f"no recorder listens on {path}; start `ingero trace --annotate`"
+        ) from None
     except PermissionError:
         raise AuthError(
-            f"{path} is not open to you; start the recorder with --annotate-socket-gid"
+            f"{path} may not be opened by you; start the recorder with --annotate-socket-gid"
         ) from None
     except (ConnectionRefusedError, TimeoutError) as error:
         raise IngeroError(

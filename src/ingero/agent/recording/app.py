@@ -1,4 +1,4 @@
-"""One recording from start to end: tracer, recorder, writer and the loop that moves events between them."""
+"""One recording from start to end: tracer, recorder, writer and the loop that connects them."""
 
 import os
 import threading
@@ -30,8 +30,8 @@ from ingero.storage.trace.writer import SizePolicy, TraceWriter
 
 TICK_S: Final = 1.0
 _SESSION_COLUMNS: Final = (
-    "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel", "os_release",
-    "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
+    "started_at", "gpu_model", "gpu_driver", "cpu_model", "cpu_cores", "mem_total", "kernel",
+    "os_release", "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
 )  # fmt: skip
 _UPSERT_LOSS: Final = insert_sql(
     "losses", ("session_id", "place", "count", "updated_at"), "INSERT OR REPLACE"
@@ -39,7 +39,7 @@ _UPSERT_LOSS: Final = insert_sql(
 
 
 class Feed(Protocol):
-    """Where events come from: the tracer on a real node, a script in a demo."""
+    """A source of events: the tracer on a real node, a script in a demo."""
 
     def poll(self) -> TracedEvents: ...
 
@@ -60,7 +60,7 @@ class Feed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
-    """What `ingero trace` was asked to do."""
+    """Options of `ingero trace`."""
 
     node: str
     db: Path | None  # None records nothing
@@ -68,7 +68,7 @@ class TraceOptions:
     duration_s: float | None = None
     record_all: bool = False
     stack_samples: int = 100
-    workload: str = "unknown"  # decides how far back causes are looked for
+    workload: str = "unknown"  # decides how far back causes are searched
     size: SizePolicy = field(default_factory=SizePolicy)
     deadband_pct: float = 0.0
     heartbeat_s: float = 0.0
@@ -79,7 +79,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TraceView:
-    """A recording as it stands: what tables and JSON lines are made from."""
+    """The present state of a recording, from which tables and JSON lines are made."""
 
     wall_s: float
     sample: SystemSample | None
@@ -102,7 +102,7 @@ OnEvents = Callable[[TracedEvents, NDArray[np.bool_]], None]
 
 
 class TraceApp:
-    """Runs until told to stop; always leaves a complete file behind."""
+    """Runs until stopped; always leaves a complete file behind."""
 
     def __init__(self, options: TraceOptions, feed: Feed) -> None:
         self.options = options
@@ -142,7 +142,7 @@ class TraceApp:
     def run(
         self, stop: threading.Event, on_tick: OnTick, on_events: OnEvents | None = None
     ) -> TraceView:
-        """Trace until `stop` is set or the time is over; returns the final state."""
+        """Trace until `stop` is set or the time is over; return the final state."""
         next_tick_s = time.monotonic() + TICK_S
         ends_s = (
             None if self.options.duration_s is None else self._began_s + self.options.duration_s
@@ -196,7 +196,7 @@ class TraceApp:
             self.writer.submit(rows)
 
     def _due_sample(self) -> SystemSample | None:
-        """The sample of this second, unless nothing moved and no heartbeat is due."""
+        """Return the present sample, unless nothing changed and no heartbeat is due."""
         now, before = self._sample, self._kept_sample
         if now is None:
             return None
@@ -216,7 +216,7 @@ class TraceApp:
         return now
 
     def view(self) -> TraceView:
-        """How things stand."""
+        """Return the present state of the recording."""
         totals, writer = self.recorder.totals, self.writer
         return TraceView(
             wall_s=time.monotonic() - self._began_s,
@@ -239,12 +239,14 @@ class TraceApp:
         notes = []
         if self.stacks.skipped_names:
             notes.append(
-                f"Python frames: {self.stacks.skipped_names} left out, their names cannot be read"
+                f"Python frames: {self.stacks.skipped_names} left out, "
+                "because their names cannot be read"
             )
         if self.writer is not None and self.writer.counters.rollover_failures:
             failures = self.writer.counters.rollover_failures
             notes.append(
-                f"rollover: {failures} failed, {self.options.db} grows on; is its folder writable?"
+                f"rollover: {failures} failed, so {self.options.db} keeps growing; "
+                "check that its folder is writable"
             )
         return notes
 
@@ -266,9 +268,10 @@ def _open_session(db: TraceDb, options: TraceOptions, since_ns: int) -> int:
     machine = read_machine()
     process = read_process(options.pids[0]) if options.pids else ProcessInfo(0, 0, "")
     values = (
-        since_ns, machine.gpu_model, machine.gpu_driver, machine.cpu_model, machine.cpu_cores, machine.mem_total_mb,
-        machine.kernel, machine.os_release, version("ingero"), ",".join(map(str, options.pids)), options.flags,
-        options.node, process.rank, process.local_rank, process.world_size,
+        since_ns, machine.gpu_model, machine.gpu_driver, machine.cpu_model, machine.cpu_cores,
+        machine.mem_total_mb, machine.kernel, machine.os_release, version("ingero"),
+        ",".join(map(str, options.pids)), options.flags, options.node, process.rank,
+        process.local_rank, process.world_size,
     )  # fmt: skip
     return int(
         db.execute(insert_sql("sessions", _SESSION_COLUMNS, "INSERT"), values).lastrowid or 0

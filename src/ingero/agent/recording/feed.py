@@ -1,4 +1,4 @@
-"""What the tracer brings, in the shapes of the recorder."""
+"""Converts the records of the tracer to the types of the recorder."""
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -28,8 +28,11 @@ _STAMPED_AT_END: Final = (int(Source.HOST), int(Source.IO), int(Source.NET))
 
 
 def to_events(batch: EventBatch) -> TracedEvents:
-    """Columns in wall-clock time. Calls whose end was not watched are left out: the kernel counted them, and their
-    duration is unknown, not zero."""
+    """Return columns in wall-clock time.
+
+    Calls whose return was not probed are left out: the kernel counted them, and their duration is
+    unknown, not zero.
+    """
     known = batch.has_end
     source = batch.source[known].astype(np.int64)
     start, end = batch.timestamp_ns[known], batch.end_ns[known]
@@ -40,7 +43,7 @@ def to_events(batch: EventBatch) -> TracedEvents:
         source=source,
         op=batch.op[known].astype(np.int64),
         duration=end - start,
-        arg0=batch.arg0[known].astype(np.int64),  # wraps: SQLite's integers are signed
+        arg0=batch.arg0[known].astype(np.int64),  # may wrap: integers of SQLite are signed
         arg1=batch.arg1[known].astype(np.int64),
         ret_code=batch.ret_code[known].astype(np.int64),
         cgroup_id=batch.cgroup_id[known].astype(np.int64),
@@ -57,8 +60,10 @@ def to_events(batch: EventBatch) -> TracedEvents:
 def probe_rows(
     batch: EventBatch, node: str, processes: ProcessCache, timed_pids: AbstractSet[int]
 ) -> list[Row]:
-    """Rows of `collectives` from the probes, with the job and global rank of their process. Processes in `timed_pids`
-    have the plugin, which times the same operations better."""
+    """Return rows of `collectives` from the probes, with the job and global rank of their process.
+
+    Processes in `timed_pids` have the plugin, which times the same operations better.
+    """
     pids = batch.nccl["pid"][np.isin(batch.nccl["op"], sorted(COLLECTIVE_OPS))].tolist()
     rows = []
     for record, pid in zip(batch.collectives(node=node), pids, strict=True):
@@ -69,7 +74,7 @@ def probe_rows(
 
 
 def ring_rows(batch: RingBatch, node: str) -> list[Row]:
-    """Rows of `collectives` from one ring of the plugin."""
+    """Return rows of `collectives` from one ring of the plugin."""
     found, header = batch.collectives, batch.header
     datatypes = [
         canonical_datatype(decode_text(name)) for name in batch.records["datatype"].tolist()
@@ -79,8 +84,9 @@ def ring_rows(batch: RingBatch, node: str) -> list[Row]:
         for name in ("seq", "peer", "gpu_duration_ns", "stream")
     }
     columns = (
-        [found.ops[code] for code in found.op.tolist()], found.rank.tolist(), found.nranks.tolist(), unknown["peer"],
-        found.size_bytes.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), unknown["gpu_duration_ns"],
+        [found.ops[code] for code in found.op.tolist()], found.rank.tolist(),
+        found.nranks.tolist(), unknown["peer"], found.size_bytes.tolist(),
+        found.start_ns.tolist(), found.end_ns.tolist(), unknown["gpu_duration_ns"],
         unknown["stream"], unknown["seq"], found.comm.astype(np.int64).tolist(), datatypes,
     )  # fmt: skip
     rank = (
@@ -88,9 +94,10 @@ def ring_rows(batch: RingBatch, node: str) -> list[Row]:
     )
     source, pid = str(CollectiveSource.PLUGIN), batch.pid or header.pid
     return [
-        (header.job or None, node, rank, comm, seq, op, own, nranks, peer, datatype, None, size, start, end, gpu,
-         stream, source, pid)
-        for op, own, nranks, peer, size, start, end, gpu, stream, seq, comm, datatype in zip(*columns, strict=True)
+        (header.job or None, node, rank, comm, seq, op, own, nranks, peer, datatype, None, size,
+         start, end, gpu, stream, source, pid)
+        for op, own, nranks, peer, size, start, end, gpu, stream, seq, comm, datatype
+        in zip(*columns, strict=True)
     ]  # fmt: skip
 
 
@@ -99,8 +106,11 @@ def _none_below_zero(column: NDArray[np.signedinteger[Any]]) -> list[int | None]
 
 
 def to_counted(rows: Sequence[HistogramRow], *, records_everything: bool) -> list[CountedRow]:
-    """Totals per process and operation: symbols that are one operation are added up, kernel events that come as
-    records anyway are left to these."""
+    """Return totals per process and operation.
+
+    Symbols of the same operation are added up. Kernel events that are always recorded are left to
+    their records.
+    """
     found: dict[tuple[int, int, int], CountedRow] = {}
     for row in rows:
         if (

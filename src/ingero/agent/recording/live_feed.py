@@ -1,4 +1,4 @@
-"""The live feed of a recording: eBPF probes of this node, and the rings of jobs that run with the NCCL plugin."""
+"""The live feed of a recording: the probes of this node and the rings of the NCCL plugin."""
 
 import time
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from ingero.core.recording.latency import OpSummary
 from ingero.storage.trace.database import Row
 
 SLOW_RATIO: Final = 3
-MIN_SLOW_NS: Final = 100_000  # shorter calls are not worth a stack
+MIN_SLOW_NS: Final = 100_000  # shorter calls are recorded without a stack
 MIN_CALLS: Final = 20
 
 
 class LiveFeed:
-    """Owner of the tracer and the rings. Probes are in place when the constructor returns."""
+    """Owner of the tracer and the rings. The constructor returns with the probes in place."""
 
     def __init__(self, policy: TracePolicy, node: str) -> None:
         self.tracer = Tracer(policy)
@@ -36,12 +36,15 @@ class LiveFeed:
         self._slow_ns: dict[tuple[int, str], int] = {}
 
     def poll(self) -> TracedEvents:
-        """Everything since the last poll."""
+        """Return everything recorded since the last poll."""
         self._batch = self.tracer.poll()
         return to_events(self._batch)
 
     def collectives(self, processes: ProcessCache) -> Sequence[Row]:
-        """NCCL operations since the last poll: as the GPU timed them, else as the probes saw them enqueued."""
+        """Return the NCCL operations since the last poll.
+
+        They are timed by the GPU where the plugin runs, else by the probes when they were enqueued.
+        """
         rows: list[Row] = []
         for batch in self.rings.poll(time.monotonic()):
             if self._policy.pids is None or batch.pid in self.tracer.processes():
@@ -51,16 +54,16 @@ class LiveFeed:
         return rows
 
     def counted(self) -> Sequence[CountedRow]:
-        """What the kernel counted so far."""
+        """Return the totals of the kernel."""
         self._rows = self.tracer.histograms()
         return to_counted(self._rows, records_everything=self._policy.record_everything)
 
     def neighbours(self) -> Sequence[CgroupWait]:
-        """Waits for a CPU of processes that are not traced."""
+        """Return CPU waits of processes that are not traced."""
         return self.tracer.neighbours()
 
     def tune(self, operations: Sequence[OpSummary]) -> None:
-        """Tell the kernel what is slow for each call of each process: those are recorded with their stack."""
+        """Set the duration from which calls of each process are recorded with their stack."""
         living = {row.pid for row in self._rows}
         self._slow_ns = {key: slow_ns for key, slow_ns in self._slow_ns.items() if key[0] in living}
         typical = {(one.pid, *one.key): one.p50_ns for one in operations if one.count >= MIN_CALLS}
@@ -78,7 +81,7 @@ class LiveFeed:
                 self.tracer.set_recording(row.pid, row.name, Recording.everything(slow_ns))
 
     def losses(self) -> dict[str, int]:
-        """What the kernel could not hand over, and what a ring overwrote before we read it."""
+        """Return what the kernel lost, and what a ring overwrote before it was read."""
         counts = self.rings.counts
         return self.tracer.losses() | {
             "nccl_missed": counts.missed + counts.torn,
@@ -86,11 +89,11 @@ class LiveFeed:
         }
 
     def notes(self) -> list[str]:
-        """What is not traced in full, and why."""
+        """Return what is not fully traced, and why."""
         off = [f"{one.name}: {one.detail}" for one in self.tracer.capabilities() if not one.on]
         return [*off, *self.rings.refused.values()]
 
     def close(self) -> None:
-        """Take the probes out."""
+        """Remove the probes."""
         self.rings.close()
         self.tracer.close()

@@ -1,7 +1,8 @@
-"""Turns what the tracer brings into statistics, causal chains and rows of the trace database.
+"""Turns traced events into statistics, causal chains and rows of the trace database.
 
-`take` once per poll, `tick` once per second. Every event is counted; rows are kept by `core.keep`.
-The recorder reads no clock: both calls are told the time.
+`take` is called once per poll, `tick` once per second. Every event is counted;
+`core/recording/row_selection.py` chooses which become rows. The recorder reads no clock: both calls
+get the time as an argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +38,9 @@ from ingero.storage.trace.database import (
 
 MAX_STACKS: Final = 10_000
 MAX_ACTIVE: Final = 4096
-MAX_CHAINS: Final = 4096  # names of findings; those about graphs hold a handle
+MAX_CHAINS: Final = 4096  # names of findings; those about graphs contain a handle
 FLUSH_EVERY: Final = 10_000  # events, kept or not
-MAX_LOOKUPS: Final = 5  # stacks resolved anew per poll
+MAX_LOOKUPS: Final = 5  # stacks resolved again per poll
 _IS_CALL: Final = source_table((*GPU_SOURCES, Source.GRAPH))
 CHAIN_RESOLVED_NS: Final = 120_000_000_000
 _INSERT_EVENT: Final = insert_sql("events", EVENT_COLUMNS)
@@ -74,31 +75,34 @@ Resolver = Callable[[int, int, tuple[int, ...]], Sequence[Frame]]  # pid, tid, a
 
 
 class Sink(Protocol):
-    """Where rows go: the writer thread, or a list in tests."""
+    """The destination of rows: the writer thread, or a list in tests."""
 
     def submit(self, batch: Batch) -> bool: ...
 
 
 class IdSource(Protocol):
-    """Numbers new events."""
+    """Assigns ids to new events."""
 
     def next_ids(self, count: int) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TracedEvents:
-    """One poll, in wall-clock time; what is beside the columns is only looked at for rows that are kept."""
+    """One poll in wall-clock time.
+
+    The fields besides `columns` are read only for rows that are kept.
+    """
 
     columns: EventColumns
     gpu_id: NDArray[np.int64]
     comm: NDArray[np.bytes_]
-    stack: NDArray[np.int64]  # number in `stacks`, negative for none
+    stack: NDArray[np.int64]  # key in `stacks`, negative for none
     stacks: dict[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderPolicy:
-    """What one recording is about."""
+    """Settings of one recording."""
 
     node: str
     since_ns: int
@@ -112,7 +116,7 @@ class RecorderPolicy:
 
 @dataclass(slots=True)
 class Totals:
-    """What a recording has seen so far."""
+    """Totals of a recording."""
 
     events: int = 0
     stored: int = 0
@@ -134,12 +138,12 @@ def _stack_key(traced: TracedEvents, pid: int, number: int) -> StackKey:
 
 
 def unresolved(_pid: int, _tid: int, addresses: tuple[int, ...]) -> list[Frame]:
-    """Addresses as they are."""
+    """Return the addresses without symbols."""
     return [Frame(address) for address in addresses]
 
 
 class Recorder:
-    """One recording. `sink` None keeps statistics and chains and stores nothing."""
+    """One recording. Without a `sink` it keeps statistics and chains and stores nothing."""
 
     def __init__(
         self,
@@ -171,7 +175,10 @@ class Recorder:
         self._pending = _Pending()
 
     def take(self, traced: TracedEvents) -> NDArray[np.bool_]:
-        """Count, look for causes, keep what is worth a row. Returns which events were unusually slow."""
+        """Count events, search for causes and keep the rows worth keeping.
+
+        Return which events were unusually slow.
+        """
         events = traced.columns
         self.totals.events += len(events)
         self._since_flush += len(events)
@@ -191,23 +198,26 @@ class Recorder:
         return unusual
 
     def take_collectives(self, rows: Sequence[Row]) -> None:
-        """Rows in the order of `COLLECTIVE_COLUMNS`; all are kept, because lateness needs every one."""
+        """Take rows in the order of `COLLECTIVE_COLUMNS`.
+
+        All are kept, because lateness needs every one.
+        """
         self.totals.collectives += len(rows)
         if self._sink is not None:
             self._pending.collectives += rows
 
     def take_neighbours(self, rows: Sequence[CgroupWait], floors_ns: NDArray[np.int64]) -> None:
-        """Waits for a CPU in all cgroups, whoever is traced."""
+        """Take CPU waits of all cgroups, traced or not."""
         self._waits.add_others(rows, floors_ns)
 
     def _note_processes(self, events: EventColumns) -> None:
-        # their names go into the advice
+        # their names appear in recommendations
         preemptors = np.unique(events.arg1[contended(events)])[:16]
         for pid in (*np.unique(events.pid), *preemptors):
             if pid:
                 self.processes.get(int(pid))
         self._active.update(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
-        # the ends of some were never heard of: whoever lives calls again
+        # some ends were not recorded; processes that are alive call again
         if len(self._active) > self.policy.max_active:
             self._active = set(np.unique(events.pid[_IS_CALL[events.code]]).tolist())
         ended = events.is_op(*PROCESS_EXIT) & (events.pid == events.tid)
@@ -216,7 +226,7 @@ class Recorder:
             self._active.discard(pid)
 
     def _familiar(self, traced: TracedEvents) -> NDArray[np.bool_]:
-        """Which events have a stack of which enough rows were kept."""
+        """Return which events have a stack of which enough rows were kept."""
         familiar = np.zeros(len(traced.columns), bool)
         with_stack = np.flatnonzero(traced.stack >= 0)
         if not len(with_stack):
@@ -231,8 +241,11 @@ class Recorder:
         return familiar
 
     def _stack_of(self, key: StackKey, tid: int) -> int:
-        """Stored identity of a stack, 0 without one. Python frames differ under equal addresses, so each is looked at
-        anew, but only a few per poll: reading another process takes time."""
+        """Return the hash under which a stack is stored, 0 without one.
+
+        Python frames differ under equal addresses, so stacks are resolved again, but only a few per
+        poll, because reading another process takes time.
+        """
         if key is None:
             return 0
         if len(self._stack_uses) > MAX_STACKS:
@@ -254,7 +267,8 @@ class Recorder:
         events = traced.columns.take(chosen)
         columns = [
             events.timestamp, events.pid, events.tid, events.source, events.op, events.duration,
-            np.maximum(traced.gpu_id[chosen], 0), events.arg0, events.arg1, events.ret_code, events.cgroup_id,
+            np.maximum(traced.gpu_id[chosen], 0), events.arg0, events.arg1, events.ret_code,
+            events.cgroup_id,
         ]  # fmt: skip
         ids = self._ids.next_ids(len(chosen))
         names = traced.comm[chosen].tolist()
@@ -272,7 +286,10 @@ class Recorder:
     def tick(
         self, now_ns: int, counted: Sequence[CountedRow], sample: SystemSample | None
     ) -> list[Chain]:
-        """Look for causal chains and hand over everything pending; `counted` are the kernel's own totals."""
+        """Search for causal chains and submit everything pending.
+
+        `counted` are the totals of the kernel.
+        """
         if sample is not None:
             self._finder.add_sample(sample)
         self._aggregator.add_counted(counted, now_ns)
@@ -290,13 +307,16 @@ class Recorder:
         return CgroupWaitTimes(self._waits.last, own)
 
     def summaries(self) -> list[OpSummary]:
-        """Every operation of every process, most time first; hot ones as the kernel counted them."""
+        """Return every operation of every process, most time first.
+
+        Hot operations have the counts of the kernel.
+        """
         return self._aggregator.improve(self._stats.summaries())
 
     def flush(
         self, now_ns: int, sample: SystemSample | None = None, *, is_last: bool = False
     ) -> None:
-        """Hand everything pending to the sink; `is_last` also the buckets that are not over yet."""
+        """Submit everything pending; with `is_last` also buckets that have not ended."""
         if self._sink is None:
             return
         batch: Batch = [
@@ -326,7 +346,10 @@ class Recorder:
             self._sink.submit(filled)
 
     def flush_if_full(self, now_ns: int, limit: int = 1000) -> None:
-        """Between ticks, so that a burst waits for nothing; also one of which few rows are kept."""
+        """Submit between ticks, so that a burst does not wait.
+
+        Also a burst of which few rows are kept.
+        """
         rows = len(self._pending.events) + len(self._pending.collectives)
         if rows >= limit or self._since_flush >= FLUSH_EVERY:
             self.flush(now_ns)
@@ -335,8 +358,8 @@ class Recorder:
         fresh, self.processes.fresh = self.processes.fresh, []
         named = [info for info in fresh if info.name]
         processes: list[Row] = [
-            (self.policy.node, info.pid, info.start_time, info.name, now_ns, info.rank, info.local_rank,
-             info.world_size, signed64(info.cgroup_id))
+            (self.policy.node, info.pid, info.start_time, info.name, now_ns, info.rank,
+             info.local_rank, info.world_size, signed64(info.cgroup_id))
             for info in named
         ]  # fmt: skip
         cgroups: list[Row] = [
@@ -348,7 +371,7 @@ class Recorder:
         return [(_UPSERT_NAME, names), (_UPSERT_PROCESS, processes), (_INSERT_CGROUP, cgroups)]
 
     def _chain_rows(self, now_ns: int) -> Batch:
-        """The finding with the most behind it is the row; the history counts each time it was found."""
+        """Store the strongest finding as the row; the history counts every time it was found."""
         rows: list[Row] = []
         for chain in self._unsaved:
             kept = self._kept_chains.get(chain.name)

@@ -1,7 +1,7 @@
-"""How long the threads of each cgroup waited for a CPU, in windows of ten seconds: rows of `cgroup_schedstat`.
+"""CPU waits of the threads of each cgroup in windows of ten seconds: rows of `cgroup_schedstat`.
 
-The kernel counts every wait of every traced process, and a sample of those of all others by cgroup;
-here the processes of a cgroup are added up.
+The kernel counts every wait of traced processes, and samples those of all others by cgroup. Here
+the processes of a cgroup are added up.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +33,11 @@ class _Waits:
 
 
 class CgroupWaits:
-    """Adds up until a window is over, then gives its rows away once. `cgroup_of` a pid: 0 is unknown.
+    """Adds up until a window has ended, then returns its rows once.
 
-    `last` is the 99th percentile and the number of waits of every cgroup in the window before."""
+    `cgroup_of` returns 0 for a pid whose cgroup is unknown. `last` is the 99th percentile and the
+    number of waits of every cgroup in the previous window.
+    """
 
     def __init__(self, since_ns: int, cgroup_of: Callable[[int], int]) -> None:
         self.last: dict[int, tuple[int, int]] = {}
@@ -45,7 +47,7 @@ class CgroupWaits:
         self._waits: dict[int, _Waits] = {}
 
     def add(self, counted: Sequence[CountedRow]) -> None:
-        """Take in the kernel's totals; a process whose counts fell is a new one under an old number."""
+        """Add the totals of the kernel; if counts fell, a new process has the pid."""
         rows = [row for row in counted if (row.source, row.op) == SCHED_SWITCH]
         for row in rows:
             total_ns, buckets = self._before.get(row.pid, (0, np.zeros_like(row.buckets)))
@@ -57,10 +59,10 @@ class CgroupWaits:
         self._before = {row.pid: (row.sum_ns, row.buckets) for row in rows}
 
     def add_others(self, rows: Sequence[CgroupWait], floors_ns: NDArray[np.int64]) -> None:
-        """Take in what the kernel sampled of processes that are not traced."""
+        """Add what the kernel sampled of processes that are not traced."""
         for row in rows:
             total_ns, buckets = self._others.get(row.cgroup, (0, np.zeros_like(row.buckets)))
-            if (row.buckets < buckets).any():  # forgotten by the kernel meanwhile, and begun anew
+            if (row.buckets < buckets).any():  # evicted by the kernel meanwhile, and started again
                 total_ns, buckets = 0, np.zeros_like(row.buckets)
             self._take(row.cgroup, row.buckets - buckets, floors_ns, row.sum_ns - total_ns)
         self._others = {row.cgroup: (row.sum_ns, row.buckets) for row in rows}
@@ -73,7 +75,7 @@ class CgroupWaits:
         waits.total_ns += max(total_ns, 0)
 
     def due(self, now_ns: int, *, is_last: bool = False) -> list[Row]:
-        """Rows of the window that is over; `is_last` also of one that is not."""
+        """Return the rows of the window if it has ended, or if `is_last`."""
         if now_ns - self._since_ns < WINDOW_NS and not is_last:
             return []
         rows: list[Row] = []

@@ -1,8 +1,8 @@
-"""Python source frames of a thread, read from outside the process: release builds of CPython 3.10 to 3.12 and any 3.13,
-current lines included.
+"""Python source frames of a thread, read from outside the process.
 
-Nothing is stopped or injected; memory is read while the interpreter runs. A read that makes no
-sense ends the walk, so that a stack is short rather than wrong.
+Release builds of CPython 3.10 to 3.12 and any 3.13 are supported, current lines included. Nothing
+is stopped or injected: memory is read while the interpreter runs. A read that makes no sense ends
+the walk, so that a stack is short rather than wrong.
 """
 
 import os
@@ -20,18 +20,21 @@ MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
 _PYTHON: Final = re.compile(r"/(?:lib)?python3\.(\d+)(t?)[^/]*$")
-# a variable that only debug builds have, whatever the file is called
+# a variable that only debug builds have, whatever their file name
 _DEBUG_BUILD: Final = "_Py_RefTotal"
-_SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame of its own
+_SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame
 _DEBUG_COOKIE: Final = b"xdebugpy"
-_GLIBC_TID: Final = 0x2D0  # of struct pthread on x86-64, where pthread_t points to
+_GLIBC_TID: Final = 0x2D0  # in struct pthread on x86-64, to which pthread_t points
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _NO_LINE, _LONG, _NO_COLUMN, _ONE_LINE = 15, 14, 13, 10
 
 
 @dataclass(frozen=True, slots=True)
 class PythonFrame:
-    """One Python frame; `line` is the one being executed, or that of the definition where it could not be read."""
+    """One Python frame.
+
+    `line` is the line being executed, or that of the definition where it could not be read.
+    """
 
     file: str
     function: str
@@ -40,7 +43,10 @@ class PythonFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offsets:
-    """Where one CPython version keeps what we read, in bytes. `frame_hop` is the extra step of 3.11 and 3.12."""
+    """Offsets of one CPython version, in bytes.
+
+    `frame_hop` is the extra indirection of 3.11 and 3.12.
+    """
 
     head: int
     threads: int
@@ -62,43 +68,47 @@ class Offsets:
     compact_data: int = 56
 
 
-# from the headers of each version, release builds on 64-bit machines; 3.13 is read from the process itself
+# from the headers of release builds on 64-bit machines; 3.13 is read from the process itself
 OFFSETS: Final = {
     10: Offsets(
-        head=32, threads=8, next_interpreter=0, thread_id=176, native_id=None, frame=24, code=32, back=24,
-        instruction=96, filename=104, name=112, first_line=40, line_table=120, bytecode=None, ascii_data=48,
-        compact_data=72,
+        head=32, threads=8, next_interpreter=0, thread_id=176, native_id=None, frame=24, code=32,
+        back=24, instruction=96, filename=104, name=112, first_line=40, line_table=120,
+        bytecode=None, ascii_data=48, compact_data=72,
     ),
     11: Offsets(
-        head=40, threads=16, next_interpreter=0, thread_id=152, native_id=160, frame=56, frame_hop=8, code=32, back=48,
-        instruction=56, first_line=72, bytecode=184, ascii_data=48, compact_data=72,
+        head=40, threads=16, next_interpreter=0, thread_id=152, native_id=160, frame=56,
+        frame_hop=8, code=32, back=48, instruction=56, first_line=72, bytecode=184, ascii_data=48,
+        compact_data=72,
     ),
     12: Offsets(
-        head=40, threads=72, next_interpreter=0, thread_id=136, native_id=144, frame=56, frame_hop=0, code=0, back=8,
-        instruction=56, bytecode=192,
+        head=40, threads=72, next_interpreter=0, thread_id=136, native_id=144, frame=56,
+        frame_hop=0, code=0, back=8, instruction=56, bytecode=192,
     ),
 }  # fmt: skip
 _DEBUG_OFFSETS_MINOR: Final = 13
 
 
 class _Unreadable(Exception):
-    """A read outside the process's memory or a value that cannot be right."""
+    """A read outside the memory of the process, or a value that cannot be right."""
 
 
 class _NoText(_Unreadable):
-    """A name kept in a form we do not read."""
+    """A name stored in a form that is not supported."""
 
 
 class PythonProcess:
-    """A running interpreter, found once. `stack` reads one thread; `skipped_names` counts frames it left out because
-    their file or function name is not kept as plain characters."""
+    """A running interpreter. `stack` reads one thread.
+
+    `skipped_names` counts frames that were left out because their file or function name is not
+    stored as plain characters.
+    """
 
     def __init__(self, pid: int, minor: int, runtime: int, offsets: Offsets) -> None:
         self.pid, self.minor, self.skipped_names = pid, minor, 0
         self._runtime, self._at = runtime, offsets
 
     def stack(self, tid: int) -> list[PythonFrame]:
-        """Frames of a thread, innermost first; empty when it runs no Python or cannot be read."""
+        """Return the frames of a thread, innermost first; empty without Python or if unreadable."""
         try:
             memory = _Memory(self.pid)
         except OSError:
@@ -112,8 +122,11 @@ class PythonProcess:
             memory.close()
 
     def _thread(self, memory: "_Memory", tid: int) -> int | None:
-        """The thread state of a kernel thread. Some builds never write whose state it is: then it is the main thread's
-        if it is the only one, which takes having seen all of them."""
+        """Return the thread state of a kernel thread.
+
+        Some builds never store the owner of a state. Then the state belongs to the main thread if
+        it is the only one, which requires having read all of them.
+        """
         states: list[int] = []
         owner: int | None = None
         interpreter = memory.pointer(self._runtime + self._at.head)
@@ -132,7 +145,7 @@ class PythonProcess:
         return None
 
     def _owner(self, memory: "_Memory", state: int) -> int | None:
-        """The kernel thread a state says it belongs to; None where that cannot be read."""
+        """Return the kernel thread of a state; None where it cannot be read."""
         try:
             if self._at.native_id is not None:
                 return memory.word(state + self._at.native_id)
@@ -148,7 +161,7 @@ class PythonProcess:
         if frame and self._at.frame_hop is not None:
             frame = memory.maybe_pointer(frame + self._at.frame_hop)
         frames: list[PythonFrame] = []
-        for _ in range(2 * MAX_FRAMES):  # entry stubs between frames count for nothing
+        for _ in range(2 * MAX_FRAMES):  # entry stubs between frames are not counted
             if not frame or len(frames) >= MAX_FRAMES:
                 break
             try:
@@ -158,7 +171,9 @@ class PythonProcess:
             except _NoText:
                 self.skipped_names += 1
             except _Unreadable:
-                if self.minor < 12:  # later versions put a frame without code where C called Python
+                if (
+                    self.minor < 12
+                ):  # later versions have a frame without code where C called Python
                     break
             try:
                 frame = memory.maybe_pointer(frame + self._at.back)
@@ -188,7 +203,7 @@ class PythonProcess:
 
 
 def line_of(table: bytes, first: int, unit: int) -> int | None:
-    """Line of a code unit in the location table of 3.11 and later."""
+    """Return the line of a code unit in the location table of 3.11 and later."""
     line, at, position = first, 0, 0
     while position < len(table):
         head = table[position]
@@ -220,7 +235,7 @@ def _signed(table: bytes, at: int) -> int:
 
 
 def line_of_310(table: bytes, first: int, offset: int) -> int | None:
-    """Line of a byte offset in the line table of 3.10."""
+    """Return the line of a byte offset in the line table of 3.10."""
     line, end = first, 0
     for index in range(0, len(table) - 1, 2):
         start, delta = end, table[index + 1]
@@ -258,7 +273,7 @@ class _Memory:
         return int(struct.unpack("<i", self.read(address, 4))[0])
 
     def maybe_pointer(self, address: int) -> int:
-        """A pointer that may be null."""
+        """Return a pointer that may be null."""
         value = self.word(address)
         if value and not _LOWEST <= value < _HIGHEST:
             raise _Unreadable
@@ -271,7 +286,7 @@ class _Memory:
         return value
 
     def text(self, address: int, at: Offsets) -> str:
-        """A str object in any of its compact forms."""
+        """Return a str object stored in any of its compact forms."""
         header = self.read(address, 40)
         (length,) = struct.unpack_from("<q", header, 16)
         (state,) = struct.unpack_from("<I", header, 32)
@@ -293,7 +308,10 @@ class _Memory:
 
 
 def find_python(pid: int) -> PythonProcess | None:
-    """The interpreter inside a process, or None: no CPython, a version we do not know, or not ours to read."""
+    """Find the interpreter inside a process.
+
+    None without CPython, for an unknown version, and where the process may not be read.
+    """
     found = [
         (match, region)
         for region in parse_regions(pid, read_maps(pid).splitlines())
@@ -313,7 +331,7 @@ def find_python(pid: int) -> PythonProcess | None:
         except (OSError, IngeroError):
             continue
         if symbol is not None and is_debug and int(match[1]) in OFFSETS:
-            return None  # our offsets are those of release builds
+            return None  # the offsets are those of release builds
         if symbol is not None:
             return _open_python(pid, int(match[1]), base + symbol)
     return None
@@ -336,12 +354,16 @@ def _open_python(pid: int, minor: int, runtime: int) -> PythonProcess | None:
 
 
 def _debug_offsets(memory: _Memory, runtime: int) -> Offsets | None:
-    """3.13 describes itself at the start of its runtime state; refused when the description is not what it claims."""
+    """Read the offsets that 3.13 stores at the start of its runtime state.
+
+    None when the description is not valid.
+    """
     words = struct.unpack("<8s75Q", memory.read(runtime, 8 * 76))
     if words[0] != _DEBUG_COOKIE or words[1] >> 16 != 0x030D or words[2]:
         return None
     return Offsets(
-        head=words[5], next_interpreter=words[8], threads=words[9], next_thread=words[21], frame=words[23],
-        thread_id=words[24], native_id=words[25], back=words[29], code=words[30], instruction=words[31],
-        filename=words[35], name=words[36], line_table=words[38], first_line=words[39], bytecode=words[43],
+        head=words[5], next_interpreter=words[8], threads=words[9], next_thread=words[21],
+        frame=words[23], thread_id=words[24], native_id=words[25], back=words[29], code=words[30],
+        instruction=words[31], filename=words[35], name=words[36], line_table=words[38],
+        first_line=words[39], bytecode=words[43],
     )  # fmt: skip

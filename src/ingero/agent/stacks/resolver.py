@@ -1,7 +1,7 @@
-"""Stacks for people: native addresses and the Python frames of the same thread, merged where Python called C.
+"""Resolved stacks: native frames and the Python frames of the same thread, merged.
 
-Python frames are read when the record is drained, about 10 ms after the call: of a thread that has
-moved on since then, they show where it is now.
+Python frames are read when the record is drained, about 10 ms after the call. If the thread has
+moved on, they show where it is now.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ _INTERPRETER: Final = ("libpython", "python3.")
 
 
 class StackResolver:
-    """Called as `resolver(pid, tid, addresses)`; keeps what it learned about files and interpreters."""
+    """Called as `resolver(pid, tid, addresses)`; caches files and interpreters."""
 
     def __init__(self) -> None:
         self._symbols = Symbolizer()
         self._interpreters: dict[tuple[int, tuple[int, int] | None], PythonProcess | None] = {}
-        self._skipped_before = 0  # names, by interpreters forgotten since
+        self._skipped_before = 0  # names skipped by interpreters that were evicted
 
     @property
     def skipped_names(self) -> int:
         """Python frames left out because their names could not be read."""
-        # at once: a scrape asks from a thread of its own
+        # copied at once: a scrape runs in its own thread
         interpreters = list(self._interpreters.values())
         return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
@@ -52,7 +52,10 @@ class StackResolver:
 
 
 def merge_frames(native: Sequence[NativeFrame], python: Sequence[PythonFrame]) -> list[Frame]:
-    """Python frames stand where the interpreter's own frames begin; at the top where those were not unwound."""
+    """Insert Python frames where the frames of the interpreter begin.
+
+    They come first where the interpreter was not unwound.
+    """
     source = [
         Frame(py_file=frame.file, py_func=frame.function, py_line=frame.line) for frame in python
     ]

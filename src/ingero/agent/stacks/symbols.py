@@ -1,4 +1,4 @@
-"""Native symbols: addresses of a stack become `function+0x1f` in a file, by what the process has mapped."""
+"""Native symbols: addresses of a stack become `function+0x1f` in a mapped file."""
 
 import bisect
 import time
@@ -29,7 +29,7 @@ _READ_AGAIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NativeFrame:
-    """One frame; `symbol` and `file` are None where nothing is known of the address."""
+    """One frame; `symbol` and `file` are None where they are unknown."""
 
     address: int
     symbol: str | None
@@ -44,7 +44,7 @@ class NativeFrame:
 
 
 class FunctionTable:
-    """Functions of one ELF file, sorted by address; names are read when asked for."""
+    """Functions of one ELF file, sorted by address; names are read on demand."""
 
     def __init__(self, path: str) -> None:
         elf = ElfFile(path)
@@ -71,7 +71,7 @@ class FunctionTable:
         self._values, self._sizes, self._names, self._tables = (column[order] for column in columns)
 
     def find(self, file_offset: int) -> tuple[str, int] | None:
-        """(function, distance from its start) of a place in the file; None outside of every function."""
+        """Return (function, distance from its start) of a file offset; None outside functions."""
         address = next(
             (
                 file_offset - at + virtual
@@ -95,7 +95,7 @@ class FunctionTable:
 
 @dataclass(slots=True)
 class _Mapped:
-    """The code of one process: where it lies, and which file each region was when it was first asked for."""
+    """The mapped code of one process, and the identity of each file when it was first used."""
 
     regions: list[Region]
     read_s: float
@@ -103,7 +103,7 @@ class _Mapped:
 
 
 class Symbolizer:
-    """Resolves addresses of running processes. Mappings are kept per process, symbols per file, both bounded."""
+    """Resolves addresses; mappings are cached per process and symbols per file, both bounded."""
 
     def __init__(self, read_again_s: float = _READ_AGAIN_S) -> None:
         self.read_again_s = read_again_s
@@ -111,12 +111,15 @@ class Symbolizer:
         self._tables: dict[FileId, FunctionTable | None] = {}
 
     def forget(self, pid: int) -> None:
-        """After exec, dlopen or the end of a process."""
+        """Drop what is cached of a process, after exec, dlopen or its end."""
         self._processes.pop(pid, None)
 
     def resolve(self, pid: int, addresses: Iterable[int]) -> list[NativeFrame]:
-        """One frame per address; an address outside the known mappings reads them once more, but not every time:
-        compiled kernels and broken frame chains are in no file at all."""
+        """Return one frame per address.
+
+        An address outside the known mappings reads them again, but not every time: compiled kernels
+        and broken frame chains are in no file at all.
+        """
         wanted = list(addresses)
         process = self._processes.get(pid)
         is_old = process is None or time.monotonic() - process.read_s >= self.read_again_s
@@ -147,14 +150,16 @@ class Symbolizer:
             try:
                 self._tables[file] = FunctionTable(region.file)
             except (OSError, ForeignFile):
-                self._tables[file] = None  # remembered: not asked again for every frame
+                self._tables[file] = None  # kept, so that the file is not opened for every frame
         return self._tables[file]
 
     def _read(self, pid: int, before: _Mapped | None) -> _Mapped:
         regions = [
             region for region in parse_regions(pid, read_maps(pid).splitlines()) if region.is_code
         ]
-        if before is not None and not regions:  # gone: what was known of its addresses still holds
+        if (
+            before is not None and not regions
+        ):  # the process is gone: its known addresses are still valid
             return before
         if len(self._processes) >= _CACHED_PROCESSES:
             self._processes.clear()

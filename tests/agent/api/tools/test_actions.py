@@ -144,7 +144,7 @@ async def test_paging_needs_a_known_caller_a_key_and_a_server(
     monkeypatch.delenv(PAGERDUTY_VARIABLE, raising=False)
     with pytest.raises(ToolRefused, match=PAGERDUTY_VARIABLE):
         await ask(here, "pagerduty_trigger", **PAGE)
-    with pytest.raises(ToolRefused, match="a caller we know"):
+    with pytest.raises(ToolRefused, match="an authenticated caller"):
         await ask(AgentContext(db=here.db, may_page=False), "pagerduty_trigger", **PAGE)
     monkeypatch.setenv(PAGERDUTY_VARIABLE, KEY)
     here = replace(here, pagerduty_url="http://127.0.0.1:1/")

@@ -152,9 +152,9 @@ async def test_f149_rows_that_a_node_cut_and_nodes_in_trouble_are_warnings(tmp_p
     assert said[-1] == "2 row(s)"
 
 
-async def test_a_fleet_in_trouble_is_told_in_few_words() -> None:
+async def test_many_failing_nodes_are_summed_up() -> None:
     silent = [f"127.0.0.1:{port}" for port in range(1, MAX_WARNINGS + 6)]
-    with pytest.raises(ToolRefused, match="and 5 more nodes with trouble"):
+    with pytest.raises(ToolRefused, match="and 5 more nodes with problems"):
         await lines(here(*silent), action="overview")
 
 

@@ -94,4 +94,4 @@ async def test_a_process_without_graphs_learns_who_has_some(tmp_path: Path) -> N
             "process 1 used no CUDA graphs in this part of the trace; these did: 42"
         )
     nobody = AgentContext(db=trace(tmp_path / "n.db", calls(3)))
-    assert "nobody did" in ((await ask(nobody, "graph_lifecycle", pid=42)).text or "")
+    assert "no process did" in ((await ask(nobody, "graph_lifecycle", pid=42)).text or "")

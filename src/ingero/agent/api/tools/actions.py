@@ -1,4 +1,4 @@
-"""Tools that look at the machine or act: readiness, demo scenarios, the hardware test report, paging a person."""
+"""Tools that check the machine or act: readiness, demo, hardware test report, paging."""
 
 import asyncio
 import uuid
@@ -34,11 +34,14 @@ class Nothing(msgspec.Struct):
 
 
 async def get_check(context: AgentContext, question: Nothing) -> ToolAnswer:
-    """Whether this node can be traced: kernel, privileges, probes, driver, libraries, processes; one line each."""
+    """Whether this node can be traced, one line per check.
+
+    Kernel, privileges, probes, driver, libraries and processes are checked.
+    """
     lines = [PREAMBLE]
     for check in await asyncio.to_thread(run_checks, context.db):
         mark = "PASS" if check.passed else "INFO" if check.optional else "FAIL"
-        # processes choose what they load
+        # the path is chosen by the process
         value = traced(check.value) if check.name.startswith("lib") else check.value
         advice = f" - {check.recommendation}" if check.recommendation and not check.passed else ""
         lines.append(f"[{mark}] {check.name}: {value}{advice}")
@@ -48,13 +51,18 @@ async def get_check(context: AgentContext, question: Nothing) -> ToolAnswer:
 class DemoQuestion(msgspec.Struct):
     scenario: Annotated[
         str,
-        msgspec.Meta(description="which trouble to play", extra_json_schema={"enum": SCENARIOS}),
+        msgspec.Meta(
+            description="which scenario to simulate", extra_json_schema={"enum": SCENARIOS}
+        ),
     ]
     tsc: Compact = True
 
 
 async def run_demo(context: AgentContext, question: DemoQuestion) -> ToolAnswer:
-    """Play a simulated single-node scenario through the ordinary statistics, to see what a finding looks like."""
+    """Simulate a single-node scenario, to see what a finding looks like.
+
+    The events pass through the ordinary statistics.
+    """
     if context.play_scenario is None:
         raise ToolRefused("unavailable", "scenarios are not available here", status=503)
     return make_answer(
@@ -63,7 +71,7 @@ async def run_demo(context: AgentContext, question: DemoQuestion) -> ToolAnswer:
 
 
 async def get_test_report(context: AgentContext, question: Nothing) -> ToolAnswer:
-    """The report that the last hardware test run left behind, when there is one."""
+    """The report of the last hardware test run, if there is one."""
     path = context.report
     if not path.is_file():
         return ToolAnswer(text=f"no hardware test report at {path}")
@@ -90,7 +98,7 @@ class PageQuestion(msgspec.Struct):
         str, msgspec.Meta(description="how bad", extra_json_schema={"enum": SEVERITIES})
     ]
     source: Annotated[
-        str, msgspec.Meta(min_length=1, max_length=255, description="who is in trouble")
+        str, msgspec.Meta(min_length=1, max_length=255, description="what is affected")
     ] = "ingero"
     dedup_key: Annotated[
         str,
@@ -104,12 +112,17 @@ class PageQuestion(msgspec.Struct):
 
 
 async def pagerduty_trigger(context: AgentContext, question: PageQuestion) -> ToolAnswer:
-    """Page the on-call person through PagerDuty. Only when a person asked for it: it wakes somebody up."""
+    """Page the on-call person through PagerDuty.
+
+    Use it only when a person asked for it: it wakes somebody up.
+    """
     if question.severity not in SEVERITIES:
         raise ToolRefused("bad_argument", f"severity must be one of {', '.join(SEVERITIES)}")
     if not context.may_page:
         raise ToolRefused(
-            "not_allowed", "paging needs a caller we know: use stdio, or a bearer token", status=403
+            "not_allowed",
+            "paging requires an authenticated caller: use stdio or a bearer token",
+            status=403,
         )
     key = context.pagerduty_key()
     if not key:

@@ -35,12 +35,12 @@ class ChainsQuestion(msgspec.Struct):
 
 
 async def get_causal_chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
-    """Why GPU operations were slow on this node: what happened meanwhile, how sure that is, and what to do.
+    """Why GPU operations were slow on this node: evidence, confidence and what to do.
 
-    Worst first, one per node, operation and severity. Recorded chains are shown as recorded; where
-    there are none, and for chosen processes, they are derived from the events. `confidence` is the
-    share of slow calls that overlap the evidence, absent where it is not known. The timeline ends
-    with the slow operation itself.
+    Worst first, one per node, operation and severity. Recorded chains are returned as recorded;
+    where there are none, and for chosen processes, they are derived from the events. `confidence`
+    is the share of slow calls that overlap the evidence, absent where it is unknown. The timeline
+    ends with the slow operation itself.
     """
     return await from_trace(context, question, _chains)
 
@@ -56,11 +56,13 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
                 return nothing_since(connection, question.since)
             if events > context.aggregate_above_events:
                 return ToolAnswer(
-                    text=f"{events:,} events are too many to derive chains from; narrow `since`, or use run_sql"
+                    text=f"{events:,} events are too many to derive chains from; "
+                    "narrow `since`, or use run_sql"
                 )
             if pids and not any(has_events(connection, pid) for pid in pids):
                 return ToolAnswer(
-                    text=f"no events of process {', '.join(map(str, pids))}; get_trace_stats lists the processes"
+                    text=f"no events of process {', '.join(map(str, pids))}; "
+                    "get_trace_stats lists the processes"
                 )
             found = derive_chains(connection, Span(since_ns), pids)
         best = best_chains(found)
@@ -68,8 +70,8 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
         shown = best if limit < 0 else best[:limit]
         if not shown:
             return ToolAnswer(
-                text=f"no causal chains: nothing in {events:,} events was slow with a cause we can see; "
-                "get_trace_stats has the latencies"
+                text=f"no causal chains: nothing in {events:,} events was slow "
+                "with a visible cause; get_trace_stats has the latencies"
             )
         processes = _processes(connection, shown)
     chains = [_chain(chain, processes.get((chain.node, chain.chain.pid))) for chain in shown]
@@ -77,7 +79,7 @@ def _chains(context: AgentContext, question: ChainsQuestion) -> ToolAnswer:
 
 
 def best_chains(chains: list[RecordedChain]) -> list[RecordedChain]:
-    """One per node, operation and severity, the one with the longest tail; worst first."""
+    """Return one chain per node, operation and severity, with the longest tail; worst first."""
     kept: dict[tuple[str, str, str], RecordedChain] = {}
     for found in chains:
         key = (found.node, found.chain.cuda_op or found.chain.name, str(found.chain.severity))
@@ -92,7 +94,7 @@ def best_chains(chains: list[RecordedChain]) -> list[RecordedChain]:
 def _processes(
     connection: sqlite3.Connection, chains: list[RecordedChain]
 ) -> dict[tuple[str, int], Process]:
-    """Only looked up where a chain says whose it is: other recorders do not."""
+    """Read processes only if a chain has a pid: those of other recorders do not."""
     return read_processes(connection) if any(found.chain.pid for found in chains) else {}
 
 

@@ -1,4 +1,4 @@
-"""What the agent's tools work with, and the shape of their answers."""
+"""What the tools of the agent work with, and the form of their answers."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,10 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentContext:
-    """One node's data and the means to ask others. `may_page` is true for callers we know."""
+    """The trace of one node and the means to query others.
+
+    `may_page` is true for authenticated callers.
+    """
 
     db: Path
     nodes: tuple[str, ...] = ()
@@ -55,7 +58,10 @@ class AgentContext:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The trace, for a bounded time; what a damaged file makes us say is marked as data, for it quotes the file."""
+        """Open the trace for a bounded time.
+
+        The message about a damaged file is marked as data, because it quotes the file.
+        """
         try:
             with reading(self.db, self.read_timeout_s) as connection:
                 yield connection
@@ -65,7 +71,7 @@ class AgentContext:
             ) from None
 
     def since_ns(self, since: str) -> int:
-        """The moment a duration ago; 0 is everything."""
+        """Return the time `since` before now; 0 means everything."""
         if not since:
             return 0
         try:
@@ -84,14 +90,14 @@ class ToolAnswer(msgspec.Struct):
 async def from_trace(
     context: AgentContext, question: Asked, answer: Callable[[AgentContext, Asked], ToolAnswer]
 ) -> ToolAnswer:
-    """Answered beside the event loop; a hint where nothing was recorded yet."""
+    """Answer in a thread; without a trace, return a hint how to record one."""
     if not context.db.exists():
         return ToolAnswer(text=NO_TRACE)
     return await asyncio.to_thread(answer, context, question)
 
 
 def nothing_since(connection: sqlite3.Connection, since: str) -> ToolAnswer:
-    """Why there is nothing to tell, and where there would be something."""
+    """Explain why there are no events, and when there are some."""
     covered = covered_ns(connection)
     if covered is None:
         return ToolAnswer(
@@ -99,12 +105,13 @@ def nothing_since(connection: sqlite3.Connection, since: str) -> ToolAnswer:
         )
     first, last = map(rfc3339, covered)
     return ToolAnswer(
-        text=f"no events in the last {since}: the trace goes from {first} to {last}; leave `since` out"
+        text=f"no events in the last {since}: "
+        f"the trace goes from {first} to {last}; leave `since` out"
     )
 
 
 def make_answer(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) -> ToolAnswer:
-    """An answer in long or short keys, refused when it is too large to be useful."""
+    """Return an answer with long or short keys. Raises ToolRefused when it is too large."""
     shown = compact(data) if tsc else data
     if has_traced:
         shown = {"note": PREAMBLE, **shown}
@@ -121,12 +128,12 @@ def make_answer(data: dict[str, Any], tsc: bool, *, has_traced: bool = False) ->
 
 
 def audit(answer: str) -> None:
-    """A line in the log where traced processes may be trying to talk to the assistant; the answer stays whole."""
+    """Log where text of traced processes resembles instructions; the answer is not changed."""
     found = count_canaries(answer)
     if found:
         log.info("traced_text_reads_like_instructions", extra={"passages": found})
 
 
 def to_text(answer: ToolAnswer) -> str:
-    """What an assistant reads."""
+    """Return the answer as text for an assistant."""
     return answer.text if answer.text is not None else msgspec.json.encode(answer.data).decode()

@@ -1,4 +1,4 @@
-"""`query_fleet`: the same question to every node, for an assistant that looks across them."""
+"""`query_fleet`: the same question to every node."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ from ingero.transport.tools.tool import ToolRefused
 
 SKEW_THRESHOLD_MS = 10.0
 MAX_WARNINGS = 20
-NODE_BYTES = 32 * LINE_BYTES  # of one node's operations or overview
-Entry: TypeAlias = tuple[int, list[str]]  # its place, the worst first, and its texts
+NODE_BYTES = 32 * LINE_BYTES  # of the operations or the overview of one node
+Entry: TypeAlias = tuple[int, list[str]]  # its order, worst first, and its texts
 ACTIONS: Final = ("chains", "ops", "overview", "sql")
 
 
@@ -55,11 +55,11 @@ class FleetQuestion(msgspec.Struct):
 
 
 async def query_fleet(context: AgentContext, question: FleetQuestion) -> ToolAnswer:
-    """Ask all configured nodes at once: their causal chains, operations, overview, or one SQL statement.
+    """Query all configured nodes at once: causal chains, operations, overview, or one SQL query.
 
-    For "which node": chains lists the worst first, with node, what was slow and why. Warnings about
-    silent nodes and differing clocks come first; a silent node is often the one in trouble, and
-    times of nodes whose clocks differ must not be compared.
+    To find a slow node use chains: worst first, with node, what was slow and why. Warnings about
+    nodes that did not answer and about differing clocks come first. A node that does not answer is
+    often the one with the problem, and times of nodes whose clocks differ must not be compared.
     """
     asked = _asked(question)
     if not context.nodes:
@@ -84,10 +84,10 @@ async def query_fleet(context: AgentContext, question: FleetQuestion) -> ToolAns
         f"clock skew: {_line(str(warning))}"
         for warning in skew_warnings(offsets, SKEW_THRESHOLD_MS)
     ]
-    # they quote what nodes said
+    # they quote replies of nodes
     warnings = [_line(warning) for warning in merge.warnings[:MAX_WARNINGS]]
     if len(merge.warnings) > MAX_WARNINGS:
-        warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with trouble")
+        warnings.append(f"and {len(merge.warnings) - MAX_WARNINGS} more nodes with problems")
     if merge.is_total_failure:
         raise ToolRefused("unavailable", "no node answered: " + "; ".join(warnings), status=503)
     unsure = unsure_nodes(offsets, SKEW_THRESHOLD_MS)
@@ -133,7 +133,10 @@ def _asked(question: FleetQuestion) -> Question:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How the replies to one action become text: each is let go once its entries are kept."""
+    """How the replies to one action become text.
+
+    A reply is released once its entries are kept.
+    """
 
     decode: Callable[[bytes], Any]
     entries: Callable[[FleetQuestion, RowMerge, str, Any], list[Entry]]
@@ -209,7 +212,7 @@ def _whole_lines(question: FleetQuestion, _: RowMerge, found: list[Entry]) -> li
 
 
 def _line(text: str) -> str:
-    """Marked as data and on one line: a new line would look like the next row."""
+    """Mark text as data and put it on one line, since a new line would look like the next row."""
     return traced(text.replace("\n", " "), LINE_BYTES)
 
 

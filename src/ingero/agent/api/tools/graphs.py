@@ -1,4 +1,4 @@
-"""Questions about CUDA graphs: what was captured, instantiated and launched, and how often."""
+"""Tools for CUDA graphs: what was captured, instantiated and launched, and how often."""
 
 import itertools
 import sqlite3
@@ -48,10 +48,10 @@ class LifecycleQuestion(msgspec.Struct):
 
 
 async def graph_lifecycle(context: AgentContext, question: LifecycleQuestion) -> ToolAnswer:
-    """The CUDA graphs of one process in order of time: captures, instantiations, launches, and launches per capture.
+    """CUDA graphs of one process in order of time: captures, instantiations and launches.
 
-    A graph that is captured again and again is paid for each time; launches of one graph in a row
-    are one line.
+    Every capture costs time, so watch for graphs that are captured repeatedly. Consecutive launches
+    of one graph are one line.
     """
     return await from_trace(context, question, _lifecycle)
 
@@ -77,7 +77,9 @@ class FrequencyQuestion(msgspec.Struct):
     window_seconds: Annotated[
         float,
         msgspec.Meta(
-            gt=0, le=86400, description="rates are of so many seconds up to its newest graph call"
+            gt=0,
+            le=86400,
+            description="length of the window for rates, which ends at its newest graph call",
         ),
     ] = 60.0
     since: Since = ""
@@ -85,9 +87,10 @@ class FrequencyQuestion(msgspec.Struct):
 
 
 async def graph_frequency(context: AgentContext, question: FrequencyQuestion) -> ToolAnswer:
-    """How often each CUDA graph executable of a process is launched: hot, cold or never; pool size and re-captures.
+    """How often each CUDA graph executable of a process is launched: hot, cold or never.
 
-    HOT is launched more often than the median executable and at least once a second.
+    HOT is launched more often than the median executable and at least once a second. Pool size and
+    re-captures are included.
     """
     return await from_trace(context, question, _frequency)
 
@@ -130,12 +133,12 @@ def _no_graphs(connection: sqlite3.Connection, pid: int, since: str, since_ns: i
     if not count_events(connection, since_ns):
         return nothing_since(connection, since)
     others = ", ".join(map(str, graph_pids(connection, since_ns, 8)))
-    where = f"these did: {others}" if others else "nobody did"
+    where = f"these did: {others}" if others else "no process did"
     return ToolAnswer(text=f"process {pid} used no CUDA graphs in this part of the trace; {where}")
 
 
 def _run_of(event: GraphEvent) -> tuple[Any, ...]:
-    """Equal for launches that follow each other; different for everything else."""
+    """Return a key that is equal for consecutive launches only."""
     is_launch = event.op == op_name(Source.GRAPH, LAUNCH)
     return (event.stream_handle, event.exec_handle, event.ret_code) if is_launch else (id(event),)
 

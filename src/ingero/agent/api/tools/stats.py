@@ -37,12 +37,12 @@ class StatsQuestion(msgspec.Struct):
 
 
 async def get_trace_stats(context: AgentContext, question: StatsQuestion) -> ToolAnswer:
-    """Latency of every CUDA, driver and host operation on this node: count, p50/p95/p99, share of wall time, anomalies.
+    """Latency of every CUDA, driver and host operation on this node, with anomalies.
 
     Start here: it shows which operation of which process and rank is slow, how often, and whether
-    slow calls come every so many calls (spike_every). Most time first. Times are microseconds;
-    anomalies are calls above three times the median. Where only some events were kept as rows,
-    `totals` counts them all, in whole minutes.
+    slow calls come at regular intervals (spike_every). Most time first: count, p50/p95/p99, share
+    of wall time. Times are microseconds; anomalies are calls above three times the median. Where
+    only some events were kept as rows, `totals` counts them all, in whole minutes.
     """
     return await from_trace(context, question, _stats)
 
@@ -84,7 +84,7 @@ def _counted(connection: sqlite3.Connection, since_ns: int) -> list[dict[str, An
 
 
 def _measured(connection: sqlite3.Connection, since_ns: int) -> list[dict[str, Any]]:
-    """Node by node: two nodes of a merged file may use the same process id."""
+    """Summarise node by node: two nodes of a merged file may use the same pid."""
     nodes, processes = read_nodes(connection), read_processes(connection)
     found: list[tuple[int, dict[str, Any]]] = []
     for node in nodes:
@@ -105,13 +105,14 @@ def _op(row: OpSummary, wall_ns: int, process: Process | None) -> dict[str, Any]
         "operation": op_name(*row.key), "source": source_name(row.key[0]), "pid": row.pid,
         **({"process_name": traced(process.name)} if process and process.name else {}),
         **({"rank": process.rank} if process and process.rank is not None else {}),
-        "count": row.count, "p50_us": row.p50_ns / 1e3, "p95_us": row.p95_ns / 1e3, "p99_us": row.p99_ns / 1e3,
-        "wall_percent": round(100 * row.total_ns / wall_ns, 2), "anomaly_count": row.anomalies,
+        "count": row.count, "p50_us": row.p50_ns / 1e3, "p95_us": row.p95_ns / 1e3,
+        "p99_us": row.p99_ns / 1e3, "wall_percent": round(100 * row.total_ns / wall_ns, 2),
+        "anomaly_count": row.anomalies,
         **({"spike_every": row.period} if row.period else {}),
     }  # fmt: skip
 
 
 def _descriptions(ops: list[dict[str, Any]]) -> list[str]:
-    """What the operations are, each once."""
+    """Return a description of each operation once."""
     keys = {op["operation"]: find_op(op["operation"]) for op in ops}
     return [f"{name}: {OP_TEXT[key][1]}" for name, key in keys.items() if key is not None]

@@ -1,4 +1,4 @@
-"""Questions about the rows of this node's trace: SQL, call stacks."""
+"""Tools for the rows of the trace of this node: SQL and call stacks."""
 
 import asyncio
 import threading
@@ -38,7 +38,7 @@ class SqlQuestion(msgspec.Struct):
 
 
 async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
-    """Ask this node's trace database in SQL (SQLite, read-only). Times and durations are nanoseconds.
+    """Query the trace database of this node in SQL (SQLite, read-only). Times are nanoseconds.
 
     Tables: events (timestamp, pid, tid, source, op, duration, arg0, arg1, ret_code, stack_hash,
     node, rank, comm), sources (id, name), ops (source_id, op_id, name, description), stack_traces
@@ -65,7 +65,7 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
         hint = "; write table.column" if "ambiguous" in str(error) else ""
         raise ToolRefused("bad_sql", f"{clean(str(error))}{hint}") from None
     finally:
-        has_left.set()  # who asked may have left meanwhile: the query ends with the call
+        has_left.set()  # the caller may have left: the query ends with the call
     rows = [
         [traced(cell, LINE_BYTES) if isinstance(cell, str) else cell for cell in row]
         for row in result.rows
@@ -82,7 +82,7 @@ async def run_sql(context: AgentContext, question: SqlQuestion) -> ToolAnswer:
 
 
 def column_name(name: str) -> str:
-    """A plain name as it is; anything else may be a sentence in disguise."""
+    """Return a plain name unchanged; anything else is marked as data."""
     return name if name.isidentifier() and len(name) <= 64 else traced(name)
 
 
@@ -98,7 +98,7 @@ class StacksQuestion(msgspec.Struct):
 
 
 async def get_stacks(context: AgentContext, question: StacksQuestion) -> ToolAnswer:
-    """Which code made the calls: call stacks with counts and latencies (microseconds), most time first.
+    """Which code made the calls: call stacks with counts and latencies (µs), most time first.
 
     Frames run from the call outwards: `forward (train.py:47)` is Python, `cudaMalloc
     (libcudart.so.12)` is native.
@@ -129,7 +129,8 @@ def _stacks(context: AgentContext, question: StacksQuestion) -> ToolAnswer:
         )
     if not found:
         return ToolAnswer(
-            text="no call stacks of such calls were recorded; `sudo ingero trace --record` keeps those of slow ones"
+            text="no call stacks of such calls were recorded; "
+            "`sudo ingero trace --record` keeps those of slow calls"
         )
     note = (
         {"more": f"only the first {question.limit}; raise limit"}
