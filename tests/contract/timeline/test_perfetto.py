@@ -1,4 +1,4 @@
-"""Timeline encoders: the compiled ones equal the plain ones, and the official schema reads the packets back."""
+"""Encoders of timelines: compiled and pure ones agree, and the official schema reads the packets."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as schema
 
 from ingero.contract.events import Source, op_name
-from ingero.contract.timeline import perfetto
+from ingero.contract.timeline import json_writer, perfetto
 from ingero.contract.timeline.json_writer import JsonTimeline
 from ingero.contract.timeline.model import (
     SliceChunk,
@@ -51,7 +51,7 @@ def events() -> st.SearchStrategy[list[tuple[int, ...]]]:
 
 
 def began(row: tuple[int, ...]) -> int:
-    """The stored time of what happens to a thread is its end, that of a call its begin."""
+    """Return when an event began: the stored time is the end of host events, else the beginning."""
     return row[0] - row[1] if row[2] in (Source.HOST, Source.IO, Source.TCP, Source.NET) else row[0]
 
 
@@ -61,35 +61,29 @@ def whole(writer: TimelineWriter, chunks: list[SliceChunk]) -> bytes:
 
 @given(events())
 @settings(max_examples=60)
-def test_compiled_text_equals_plain_text_and_is_json(rows: list[tuple[int, ...]]) -> None:
+def test_compiled_and_pure_text_are_equal_and_json(rows: list[tuple[int, ...]]) -> None:
     compiled = whole(JsonTimeline(NODES), [chunk(rows)])
-    saved, perfetto_module = (
-        perfetto.json_slices,
-        __import__("ingero.contract.timeline.writer", fromlist=["x"]),
-    )
-    perfetto_module.json_slices = perfetto._json_slices
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_writer, "json_slices", perfetto.json_slices_purely)
         assert whole(JsonTimeline(NODES), [chunk(rows)]) == compiled
-    finally:
-        perfetto_module.json_slices = saved
     assert len(json.loads(compiled)) == len(NODES) + len(rows)
 
 
 @given(events())
 @settings(max_examples=60)
-def test_compiled_packets_equal_plain_packets(rows: list[tuple[int, ...]]) -> None:
+def test_compiled_and_pure_packets_are_equal(rows: list[tuple[int, ...]]) -> None:
     part = chunk(rows)
     arguments = [
         perfetto.as_columns(column)
         for column in (part.ts_ns, part.dur_ns, part.op + 1, part.source, part.tid + 7)
     ]
-    assert perfetto.packet_slices(*arguments) == perfetto._packet_slices(*arguments)
+    assert perfetto.packet_slices(*arguments) == perfetto.packet_slices_purely(*arguments)
 
 
 @given(events(), st.integers(1, 5))
 @settings(max_examples=60)
 def test_official_schema_reads_back_every_slice(rows: list[tuple[int, ...]], pieces: int) -> None:
-    """Names, times and tracks survive; on no track do two slices overlap, however the rows were cut into chunks."""
+    """Names, times and tracks survive, and no slices overlap on a track, whatever the chunks."""
     size = max(1, len(rows) // pieces)
     chunks = [chunk(rows[i : i + size]) for i in range(0, len(rows), size)]
     trace = schema.Trace.FromString(whole(PacketTimeline(NODES), chunks))
@@ -120,11 +114,12 @@ def test_v16_duration_and_instant() -> None:
     ]
     first, second = json.loads(whole(JsonTimeline(NODES), [chunk(rows)]))[2:]
     assert first == {
-        "name": "block_read", "cat": "io", "ph": "X", "ts": 1775218723111028, "dur": 460, "pid": 1, "tid": 1887
+        "name": "block_read", "cat": "io", "ph": "X", "ts": 1775218723111028, "dur": 460,
+        "pid": 1, "tid": 1887,
     }  # fmt: skip
     assert second == {
-        "name": "block_read", "cat": "io", "ph": "i", "s": "t", "ts": 1775218723111030, "pid": 2, "tid": 1887,
-        "args": {"gpu_id": 1, "ret_code": 7},
+        "name": "block_read", "cat": "io", "ph": "i", "s": "t", "ts": 1775218723111030,
+        "pid": 2, "tid": 1887, "args": {"gpu_id": 1, "ret_code": 7},
     }  # fmt: skip
 
 
@@ -150,7 +145,8 @@ def test_v16b_f147_chains_are_coloured_markers_and_tracks_are_named(
         "local",
     ]
     assert elements[2] == {
-        "name": f'{severity}: a "b"', "cat": "causal_chain", "ph": "i", "ts": 5, "pid": 1, "s": "g", "cname": colour,
+        "name": f'{severity}: a "b"', "cat": "causal_chain", "ph": "i", "ts": 5,
+        "pid": 1, "s": "g", "cname": colour,
         "args": {"severity": severity, "root_cause": "c", "recommendations": "d; e"},
     }  # fmt: skip
 

@@ -84,7 +84,7 @@ def _whole(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _json_slices(
+def json_slices_purely(
     ts_us: Columns,
     dur_us: Columns,
     head: Columns,
@@ -113,7 +113,7 @@ def _json_slices(
     return ",\n".join(lines).encode()
 
 
-def _packet_slices(
+def packet_slices_purely(
     ts_ns: Columns, dur_ns: Columns, name_iid: Columns, category_iid: Columns, track: Columns
 ) -> bytes:
     """Return begin and end packets of every slice; one instant where the duration is zero."""
@@ -131,7 +131,9 @@ def _packet_slices(
     return bytes(out)
 
 
-def _groups(node: Columns, pid: Columns, tid: Columns, source: Columns, code: Columns) -> list[int]:
+def groups_purely(
+    node: Columns, pid: Columns, tid: Columns, source: Columns, code: Columns
+) -> list[int]:
     """Number the distinct (node, pid, tid, source) in order of appearance.
 
     Return the index at which each appears first.
@@ -144,7 +146,7 @@ def _groups(node: Columns, pid: Columns, tid: Columns, source: Columns, code: Co
     return [int(index) for index in first[order]]
 
 
-def _overlaps(
+def overlaps_purely(
     code: Columns, ts_ns: Columns, dur_ns: Columns, ends_ns: Columns, overlaps: NDArray[np.uint8]
 ) -> None:
     """Mark groups in which a slice begins before an earlier one ended; update their `ends_ns`."""
@@ -157,10 +159,10 @@ def _overlaps(
         ends_ns[group] = reached[-1]
 
 
-json_slices = compiled_or_pure(CODECS, "perfetto_json_slices", _json_slices)
-packet_slices = compiled_or_pure(CODECS, "perfetto_packet_slices", _packet_slices)
-groups = compiled_or_pure(CODECS, "perfetto_groups", _groups)
-overlaps = compiled_or_pure(CODECS, "perfetto_overlaps", _overlaps)
+json_slices = compiled_or_pure(CODECS, "perfetto_json_slices", json_slices_purely)
+packet_slices = compiled_or_pure(CODECS, "perfetto_packet_slices", packet_slices_purely)
+groups = compiled_or_pure(CODECS, "perfetto_groups", groups_purely)
+overlaps = compiled_or_pure(CODECS, "perfetto_overlaps", overlaps_purely)
 
 
 def event_packet(
