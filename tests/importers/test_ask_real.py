@@ -102,7 +102,7 @@ def test_dumps_of_eight_real_ranks_alone_name_the_rank(run: str, truth: list[int
 def test_the_better_source_answers_when_a_folder_holds_two() -> None:
     answer = _ask(shared("data/nccl-h200/host_rank5"))
     assert answer.source == "nccl-plugin"
-    assert "also there, and less exact: flight-recorder" in answer.notes
+    assert "present, but less exact: flight-recorder" in answer.notes
 
 
 @pytest.mark.parametrize(
