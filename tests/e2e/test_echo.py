@@ -197,7 +197,7 @@ def test_backup_while_running_restore_and_verify(tmp_path: Path) -> None:
     assert verified.returncode == 0
     assert json.loads(verified.stdout)["facts"]["rows in events"] == 12
     refused = echo_command("restore", "--db-path", str(echo.database), str(tmp_path / "copy.db"))
-    assert (refused.returncode, "--force sets it aside" in refused.stderr) == (1, True)
+    assert (refused.returncode, "--force renames it" in refused.stderr) == (1, True)
     restored = echo_command(
         "restore", "--force", "--db-path", str(echo.database), str(tmp_path / "copy.db")
     )

@@ -36,9 +36,9 @@ def test_an_acl_file_gives_keys_with_scopes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it is a list of key_name, token"),
+        ("", "expected a list of key_name, token"),
         ("[]", "has 0 entries"),
-        ("a: 1", "it is a list of key_name, token"),
+        ("a: 1", "expected a list of key_name, token"),
         (f"- {{key_name: a, token: {A}, admin: true}}", "unknown field `admin`"),
         (f"- {{token: {A}}}", "missing required field `key_name`"),
         (f"- {{key_name: '', token: {A}}}", "empty key_name"),
@@ -66,7 +66,7 @@ def test_two_bearers_cannot_share_a_token_or_a_name(
 ) -> None:
     monkeypatch.delenv("INGERO_ECHO_TOKEN", raising=False)
     for text in (GOOD.replace(B, A), GOOD.replace("key_name: b", "key_name: a")):
-        with pytest.raises(AuthError, match="two bearers have the same"):
+        with pytest.raises(AuthError, match="two entries have the same"):
             read_keys(None, acl(tmp_path, text), tmp_path / "echo.db")
     monkeypatch.setenv("INGERO_ECHO_TOKEN", "from-the-environment")
     keys = read_keys(None, acl(tmp_path, GOOD), tmp_path / "echo.db")

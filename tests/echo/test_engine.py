@@ -100,7 +100,7 @@ async def test_questions_during_a_restart_are_told_to_ask_again(engine: Engine) 
     )
     await until_async(lambda: engine.store._waiting)
     os.kill(engine.store.pid, signal.SIGKILL)
-    with pytest.raises(StoreRestarting, match="nothing is lost, ask again in 2 s"):
+    with pytest.raises(StoreRestarting, match="no data is lost, retry in 2 s"):
         await slow
     await until_back(engine)
     assert (await ask(engine, "SELECT 1")).rows == [[1]]
@@ -255,7 +255,7 @@ def test_asking_a_running_echo_ends_in_words(tmp_path: Path) -> None:
         silent.bind(str(control_path(database)))
         silent.listen()
         with pytest.raises(
-            StoreError, match=r"echo\.db\.sock: no answer within 0\.05 s; its log says more"
+            StoreError, match=r"echo\.db\.sock: no answer within 0\.05 s; its log has details"
         ):
             ask_running(database, {"do": "backup"}, 0.05)
 

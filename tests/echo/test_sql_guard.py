@@ -73,7 +73,7 @@ def test_analytics_work(connection: duckdb.DuckDBPyConnection, sql: str) -> None
 
 def test_refusals_say_what_there_is(connection: duckdb.DuckDBPyConnection) -> None:
     with pytest.raises(
-        SqlRefused, match="no table 'audit_log'; there are: events, nccl_ops, node_metrics"
+        SqlRefused, match="no table 'audit_log'; the tables are: events, nccl_ops, node_metrics"
     ):
         check_sql(connection, "SELECT * FROM audit_log", TABLES)
     with pytest.raises(SqlRefused, match="PIVOT needs an explicit IN list"):

@@ -1,7 +1,7 @@
-"""Who may ask and send: bearers with cluster scopes, replaced without a restart, each with its own rate.
+"""Who may ask and send: bearer tokens with cluster scopes, replaced without a restart.
 
-Digests are kept, never tokens. A bearer that a reload took away stays good for a grace window, so that senders and
-dashboards can change over one by one.
+Only digests of tokens are kept. A token that a reload removed stays valid for a grace period, so
+that senders and dashboards can change over one by one.
 """
 
 import hmac
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 MAX_ACL_BYTES: Final = 1 << 20
 MAX_KEYS: Final = 1_000
 MIN_TOKEN_LENGTH: Final = 16
-DEFAULT_KEY: Final = "default"  # the single bearer of --auth-token-file
+DEFAULT_KEY: Final = "default"  # the single token of --auth-token-file
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One bearer. `clusters` None means all of them."""
+    """One bearer token; `clusters` None means all clusters."""
 
     name: str
     digest: bytes
@@ -38,11 +38,11 @@ class Key:
 
     @property
     def short_digest(self) -> str:
-        """What logs and the audit table show of it."""
+        """The part of the digest that logs and the audit table show."""
         return self.digest.hex()[:12]
 
     def may_see(self, cluster: str) -> bool:
-        """True for a cluster inside the scope."""
+        """Return whether the cluster is inside the scope of this token."""
         return self.clusters is None or cluster in self.clusters
 
 
@@ -53,7 +53,7 @@ class _AclEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_keys(token_file: Path | None, acl_file: Path | None, database: Path) -> list[Key]:
-    """Every bearer that is good now; without any source one is made and kept beside the database."""
+    """Return all valid tokens; without any source, create one and keep it beside the database."""
     if acl_file is None:
         token = token_from(token_file, TOKEN_VARIABLE) or kept_token(token_beside(database))
         return [Key(DEFAULT_KEY, token_digest(token))]
@@ -66,7 +66,7 @@ def read_keys(token_file: Path | None, acl_file: Path | None, database: Path) ->
 
 
 def read_acl(path: Path) -> list[Key]:
-    """The bearers of an ACL file (YAML or JSON); errors name the entry, never a token."""
+    """Return the tokens of an ACL file (YAML or JSON); errors name the entry, never a token."""
     check_private_file(path, "ACL file")
     data = path.read_bytes()[: MAX_ACL_BYTES + 1]
     if len(data) > MAX_ACL_BYTES:
@@ -74,13 +74,14 @@ def read_acl(path: Path) -> list[Key]:
     try:
         entries = msgspec.convert(yaml.safe_load(data), list[_AclEntry])
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own text would quote the file
+        # the text of the YAML error would quote the file
+        mark = getattr(error, "problem_mark", None)
         raise AuthError(
             f"ACL file {path}{f' line {mark.line + 1}' if mark else ''}: not valid YAML or JSON"
         ) from None
     except msgspec.ValidationError as error:
         raise AuthError(
-            f"ACL file {path}: {error}; it is a list of key_name, token, allowed_clusters"
+            f"ACL file {path}: {error}; expected a list of key_name, token, allowed_clusters"
         ) from None
     if not entries or len(entries) > MAX_KEYS:
         raise AuthError(f"ACL file {path} has {len(entries)} entries; 1 to {MAX_KEYS} are allowed")
@@ -91,8 +92,8 @@ def read_acl(path: Path) -> list[Key]:
             or " " in entry.token
         ):
             raise AuthError(
-                f"ACL file {path}: the token of entry {number} must be at least {MIN_TOKEN_LENGTH} characters without "
-                "spaces; `openssl rand -hex 32` makes one"
+                f"ACL file {path}: the token of entry {number} must be at least {MIN_TOKEN_LENGTH} "
+                "characters without spaces; `openssl rand -hex 32` makes one"
             )
         if not entry.key_name:
             raise AuthError(f"ACL file {path}: entry {number} has an empty key_name")
@@ -108,11 +109,11 @@ def _check_distinct(keys: list[Key], path: Path) -> None:
         ("token", [key.digest for key in keys]),
     ):
         if len(set(values)) < len(values):
-            raise AuthError(f"ACL file {path}: two bearers have the same {what}")
+            raise AuthError(f"ACL file {path}: two entries have the same {what}")
 
 
 class Access:
-    """The bearers that are good now. Times are of a monotonic clock."""
+    """The tokens that are valid now. Times are of a monotonic clock."""
 
     def __init__(self, keys: Iterable[Key], grace_s: float) -> None:
         self._keys = tuple(keys)
@@ -120,7 +121,10 @@ class Access:
         self._grace_s = grace_s
 
     def replace(self, keys: Iterable[Key], now_s: float) -> None:
-        """Take a new set; who is no longer in it may go on for the grace window, with the scope it had."""
+        """Take a new set of tokens.
+
+        Those that are no longer in it stay valid for the grace period, with the scope they had.
+        """
         fresh = tuple(keys)
         known = {key.digest for key in fresh}
         leaving = [
@@ -133,7 +137,10 @@ class Access:
         log.info("bearers_replaced", extra={"bearers": len(fresh), "in_grace": len(leaving)})
 
     def find(self, authorization: str | None, now_s: float) -> Key | None:
-        """The bearer of an Authorization header; every candidate is compared, so that time tells nothing."""
+        """Return the key of an Authorization header.
+
+        All keys are compared, so that the time taken reveals nothing.
+        """
         token = parse_bearer(authorization)
         if token is None:
             return None
@@ -149,7 +156,10 @@ class Access:
 
 
 class RateLimit:
-    """Token buckets by caller, the least recently seen forgotten first; a forgotten one starts full."""
+    """Token buckets by caller.
+
+    When there are too many callers, the least recently seen is dropped; it starts full again.
+    """
 
     def __init__(self, per_s: float, burst: int, max_callers: int = 4096) -> None:
         self._per_s = per_s
@@ -158,7 +168,7 @@ class RateLimit:
         self._buckets: OrderedDict[object, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: object, now_s: float) -> float:
-        """0.0 when the caller may go on, else the seconds until it may."""
+        """Return 0.0 if the caller may proceed, else the seconds until it may."""
         level, at_s = self._buckets.pop(caller, (float(self._burst), now_s))
         level = min(float(self._burst), level + (now_s - at_s) * self._per_s)
         allowed = level >= 1.0

@@ -1,4 +1,4 @@
-"""A bound on what is being received at once: many large bodies are turned away before they are read into memory."""
+"""A limit on the bodies received at once: beyond it, requests are refused before they are read."""
 
 from typing import Final
 
@@ -9,7 +9,10 @@ RETRY_AFTER_S: Final = 2
 
 
 class Admission:
-    """Wraps an ASGI app. A body without a declared length counts as the largest one allowed."""
+    """An ASGI wrapper that limits bytes in flight.
+
+    A body without a declared length counts as the largest one allowed.
+    """
 
     def __init__(
         self, app: ASGIApp, largest_bytes: int, limit_bytes: int = MAX_IN_FLIGHT_BYTES

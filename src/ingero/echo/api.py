@@ -1,7 +1,7 @@
-"""Echo's question listener: HTTP and MCP side by side on one port, behind one gate.
+"""Echo's question listener: HTTP and MCP on one port, behind one gate.
 
-Every request passes the gate first: draining, bearer, rate. What comes out at the other end is written to the audit
-trail. `/api/versions` and the tombstone of version 1 need no bearer; everything else does.
+The gate checks each request first: draining, bearer token, rate. After the reply it writes an entry
+to the audit trail. `/api/versions` and the retired version 1 need no token; everything else does.
 """
 
 import time
@@ -52,7 +52,7 @@ _CALLER: Final = "ingero.caller"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks; set by the gate, read by every handler behind it."""
+    """The key and audit entry of a request; set by the gate, read by the handlers."""
 
     key: Key
     entry: Entry
@@ -60,7 +60,7 @@ class Caller:
 
 @dataclass(slots=True, kw_only=True)
 class QuestionApi:
-    """Builds the application; `start` before it is served, `stop` after."""
+    """Builds the application. Call `start` before it is served and `stop` after."""
 
     engine: Engine
     access: Access
@@ -73,7 +73,7 @@ class QuestionApi:
     _mcp: Any = None
 
     def app(self) -> ASGIApp:
-        """The whole listener."""
+        """Return the whole listener as an ASGI application."""
         ask = tool_endpoint(TOOLS, lambda request, _: self._asker(request))
         routes = [
             Route(api_paths.ECHO_VERSIONS, _versions),
@@ -93,7 +93,7 @@ class QuestionApi:
         return Gate(GZipMiddleware(self._split(inner), COMPRESS_FROM_BYTES), self)
 
     async def start(self) -> None:
-        """Make MCP ready."""
+        """Start the MCP server."""
         from ingero.transport.tools.mcp import HttpMcp, McpPrompt, McpResource, McpSurface  # noqa: PLC0415 - slow
 
         surface = McpSurface(
@@ -112,7 +112,7 @@ class QuestionApi:
         await self._mcp.start()
 
     async def stop(self) -> None:
-        """End MCP; the listener must have been stopped before."""
+        """Stop the MCP server; the listener must have been stopped before."""
         if self._mcp is not None:
             await self._mcp.stop()
 
@@ -162,13 +162,13 @@ class QuestionApi:
     async def _metrics(self, request: Request) -> Response:
         if request.scope[_CALLER].key.clusters is not None:
             raise HTTPException(
-                403, "metrics are of the whole service; use a token without a cluster scope"
+                403, "metrics cover the whole service; use a token without a cluster scope"
             )
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
 
 class Gate:
-    """In front of everything: who it is, whether it may, and what became of it."""
+    """The ASGI layer in front of everything: authentication, rate limits and the audit trail."""
 
     def __init__(self, inner: ASGIApp, api: QuestionApi) -> None:
         self._inner = inner
@@ -206,7 +206,7 @@ class Gate:
             self._api.audit.add(entry)
 
     def _admit(self, request: Request, entry: Entry) -> Response | None:
-        """None lets it in."""
+        """Return a refusal, or None to let the request in."""
         now_s = time.monotonic()
         if self._api.engine.ingest.draining:
             return refusal(
@@ -227,7 +227,7 @@ class Gate:
         return _too_many(wait_s, entry) if wait_s else None
 
     def _address(self, request: Request) -> str:
-        """The peer; behind a trusted proxy, whom that proxy saw."""
+        """Return the address of the client; behind a trusted proxy, the one that the proxy saw."""
         forwarded = request.headers.get("x-forwarded-for", "")
         if self._api.trusts_proxy and forwarded:
             return forwarded.rsplit(",", 1)[-1].strip()
@@ -293,9 +293,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _internal_error(request: Request, _: Exception) -> Response:
-    """A defect of ours: the log has the details, the caller gets the number to look for."""
+    """Answer after an error of our own: the log has the details under the request id."""
     entry: Entry = request.scope[_CALLER].entry
     return refusal(
-        ToolRefused("internal", "an error of Echo itself; its log has the details", 500),
+        ToolRefused("internal", "an internal error of Echo; its log has the details", 500),
         entry.request_id,
     )

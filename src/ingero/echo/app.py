@@ -42,13 +42,16 @@ from ingero.transport.tls import ServerTls, renew_context, server_context
 STATS_TIMEOUT_S = 2.0
 MAX_GRPC_CALLS = 256
 SWITCH_INTERVAL_S = (
-    0.0005  # the journal thread must not wait 5 ms for the event loop to let it go on
+    0.0005  # otherwise the journal thread could wait 5 ms for the event loop to release the GIL
 )
 log = logging.getLogger(__name__)
 
 
 class EchoService:
-    """Everything `ingero-echo serve` runs. `addresses` holds where each listener ended up."""
+    """Everything that `ingero-echo serve` runs.
+
+    `addresses` holds the bound address of each listener.
+    """
 
     def __init__(self, config: EchoConfig) -> None:
         self.config = config
@@ -66,12 +69,12 @@ class EchoService:
         self.questions: QuestionApi
 
     async def start(self) -> None:
-        """Open the store, then listen; raises IngeroError and leaves nothing behind."""
+        """Open the store, then listen. On an IngeroError nothing is left open."""
         config = self.config
         try:
             config.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot make {config.database.parent}: {error.strerror}") from None
+            raise StoreError(f"cannot create {config.database.parent}: {error.strerror}") from None
         self._limit_bytes = config.database_limit_bytes()
         rates = load_rates(config.gpu_rates_file)
         self.access = Access(self._keys(), config.rotation_grace)
@@ -109,7 +112,7 @@ class EchoService:
         log.info("echo_started", extra=self.addresses)
 
     async def _open_listeners(self) -> None:
-        """OTLP last: once a request is taken, everything about it can be seen."""
+        """Open the OTLP listeners last, so that every accepted request can be observed."""
         tls = self._tls()
         context = self._context = server_context(tls) if tls else None
         health = [Route(HEALTHZ, self._health), Route(PROMETHEUS, self._metrics)]
@@ -143,11 +146,11 @@ class EchoService:
             )
             log.info("certificate", extra={"path": str(kept.cert)})
             if kept.replaced is not None:
-                next_step = "give those that trust a copy of it the new file"
+                next_step = "give the new file to clients that trust a copy of it"
                 log.warning("certificate_replaced", extra={"was": kept.replaced, "next": next_step})
             return ServerTls(cert=kept.cert, key=kept.key, client_ca=config.client_ca)
         log.warning(
-            "plaintext", extra={"reason": "insecure_no_tls: tokens and data travel in the clear"}
+            "plaintext", extra={"reason": "insecure_no_tls: tokens and data are sent unencrypted"}
         )
         return None
 
@@ -185,7 +188,7 @@ class EchoService:
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
     async def render_metrics(self) -> bytes:
-        """Echo's own series in the text format."""
+        """Return Echo's own metrics in the text format."""
         stats: StoreStats | None = None
         with contextlib.suppress(IngeroError, TimeoutError):
             stats = await asyncio.wait_for(self.engine.store.stats(), STATS_TIMEOUT_S)
@@ -202,7 +205,7 @@ class EchoService:
         return self.access.find(authorization, time.monotonic())
 
     def reload(self) -> None:
-        """Read tokens and certificates again; what is wrong keeps its old value and is logged."""
+        """Read tokens and certificates again; after an error the old ones stay in use."""
         for renew in (self._renew_tokens, self._renew_certificates):
             try:
                 renew()
@@ -214,12 +217,18 @@ class EchoService:
         self.access.replace(self._keys(), time.monotonic())
 
     def _renew_certificates(self) -> None:
-        """For HTTPS; a certificate of our own is made anew when it is due. gRPC looks at the files by itself."""
+        """Reload the HTTPS certificate, and renew our own when it is due.
+
+        gRPC watches its files itself.
+        """
         if self._context is not None and (tls := self._tls()) is not None:
             renew_context(self._context, tls)
 
     async def stop(self) -> None:
-        """Refuse what is new, finish what is under way, load it, close; the health page goes last."""
+        """Refuse new requests, finish and load those under way, then close.
+
+        The health page goes last.
+        """
         self.engine.ingest.draining = True
         if self._grpc is not None:
             await self._grpc.stop()

@@ -1,4 +1,4 @@
-"""The audit trail: one structured log line and one row per question; digests of tokens, never tokens."""
+"""The audit trail: one structured log line and one row per question, with digests of tokens."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ FLUSH_ROWS: Final = 1_000
 
 @dataclass(slots=True)
 class Entry:
-    """One request; filled in on its way through."""
+    """One request; its fields are filled in while it is handled."""
 
     request_id: str
     token_digest: str = ""
@@ -35,7 +35,10 @@ class Entry:
 
 
 class AuditTrail:
-    """Collects entries and writes them to the store once a second. Bounded; what did not fit is counted."""
+    """Collects entries and stores them once a second.
+
+    The number waiting is bounded; entries that do not fit are counted.
+    """
 
     def __init__(self, store: StoreApi) -> None:
         self._store = store
@@ -45,7 +48,7 @@ class AuditTrail:
         self.written = 0
 
     def add(self, entry: Entry) -> None:
-        """Log it now, store it soon."""
+        """Log the entry now and queue it for the store."""
         took_ms = round((time.perf_counter() - entry.began_s) * 1e3, 3)
         log.info(
             "audit",
@@ -71,11 +74,11 @@ class AuditTrail:
         )
 
     def start(self) -> None:
-        """Write inside the running loop."""
+        """Start the writing task in the running loop."""
         self._task = asyncio.create_task(self._run(), name="audit")
 
     async def stop(self) -> None:
-        """Write what waits, if the store takes it."""
+        """Write the waiting entries, if the store accepts them."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -95,7 +98,7 @@ class AuditTrail:
             except (
                 IngeroError,
                 asyncio.CancelledError,
-            ) as error:  # the store is being replaced: keep them
+            ) as error:  # the store is being replaced: keep the rows
                 self._waiting.extendleft(reversed(rows))
                 if isinstance(error, asyncio.CancelledError):
                     raise

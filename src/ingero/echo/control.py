@@ -1,6 +1,7 @@
-"""The operator's socket beside the database: commands on the same machine ask the running Echo to do something.
+"""The operator's socket beside the database, through which commands ask the running Echo.
 
-One JSON object per connection, one back. The socket belongs to the owner of the database and nobody else may open it.
+Each connection carries one JSON object in each direction. Only the owner of the database may open
+the socket.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ WAIT_S: Final = 60.0
 
 
 def control_path(database: Path) -> Path:
-    """Where the socket lies."""
+    """Return the path of the socket."""
     return database.with_name(database.name + ".sock")
 
 
@@ -35,7 +36,8 @@ class Control:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._path.unlink(missing_ok=True)  # left by a killed predecessor; we own the database
+        # left by a process that was killed; this one holds the lock of the database
+        self._path.unlink(missing_ok=True)
         mask = os.umask(0o177)
         try:
             self._server = await asyncio.start_unix_server(
@@ -43,7 +45,8 @@ class Control:
             )
         except (
             OSError
-        ) as error:  # a path over 107 bytes; Echo serves, only a backup needs it stopped
+            # the path is over 107 bytes; Echo serves anyway, and only a backup needs it stopped
+        ) as error:
             log.warning("no_control_socket", extra={"path": str(self._path), "reason": str(error)})
         finally:
             os.umask(mask)
@@ -70,12 +73,12 @@ class Control:
         durable = self._engine.ingest.durable_seq
         await self._engine.store.wait_applied(
             durable, WAIT_S
-        )  # all that was acknowledged so far is in the copy
+        )  # the copy then holds everything acknowledged so far
         return {"applied_seq": await self._engine.store.backup(request["path"])}
 
 
 def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> dict[str, Any] | None:
-    """Ask the Echo that owns `database`; None when none runs. Raises StoreError with its refusal."""
+    """Ask the Echo that runs on `database`; None if none runs. A refusal raises StoreError."""
     path = control_path(database)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
@@ -83,9 +86,12 @@ def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> di
             connection.connect(str(path))
         except OSError as error:
             if isinstance(error, FileNotFoundError | ConnectionRefusedError) or not error.errno:
-                return None  # nobody is there; without a number, the path is longer than a socket can have
+                # nobody listens; an error without a number means that the path is too long for a
+                # socket
+                return None
             raise StoreError(
-                f"cannot ask the Echo behind {path}: {error.strerror}; run this as its user"
+                f"cannot reach the Echo that listens on {path}: {error.strerror}; run this as its "
+                "user"
             ) from None
         try:
             with connection.makefile("rwb") as stream:
@@ -98,7 +104,9 @@ def ask_running(database: Path, request: dict[str, Any], timeout_s: float) -> di
                 if isinstance(error, TimeoutError)
                 else error.strerror
             )
-            raise StoreError(f"the Echo behind {path}: {reason}; its log says more") from None
+            raise StoreError(
+                f"the Echo that listens on {path}: {reason}; its log has details"
+            ) from None
     answer: dict[str, Any] = (
         json.loads(line) if line else {"error": "Echo stopped before it answered"}
     )

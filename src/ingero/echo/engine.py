@@ -1,4 +1,4 @@
-"""Echo without its listeners: ownership, journal, ingest and the store process, started and stopped in order."""
+"""Echo without its listeners: lock, journal, ingest and store process, started in order."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Where Echo keeps its data, and how much of everything."""
+    """Paths and limits of Echo's data."""
 
     database: Path
     address_space_bytes: int = 4 << 30
@@ -31,17 +31,17 @@ class EngineSettings:
 
     @property
     def journal(self) -> Path:
-        """The journal lies beside its database."""
+        """The folder of the journal, beside the database."""
         return journal_directory(self.database)
 
 
 def journal_directory(database: Path) -> Path:
-    """Where the journal of a database lies."""
+    """Return the folder of a database's journal."""
     return database.with_name(database.name + ".journal")
 
 
 class Engine:
-    """What listeners and questions work on."""
+    """What the listeners and the question API work on."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
@@ -61,7 +61,10 @@ class Engine:
         )
 
     async def start(self) -> None:
-        """Open everything and begin to load what was acknowledged before; raises StoreError and leaves nothing open."""
+        """Open everything and begin to load what was acknowledged before.
+
+        On a StoreError nothing stays open.
+        """
         settings = self._settings
         try:
             settings.journal.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,16 +87,16 @@ class Engine:
         self.store.set_durable(journal.last_seq)
 
     async def stop(self) -> None:
-        """Journal what is in flight, load it, close."""
+        """Write requests in flight to the journal, load them, and close."""
         self.ingest.stop()
-        await asyncio.sleep(0)  # let the last acknowledgements out
+        await asyncio.sleep(0)  # let the last acknowledgements be sent
         self.store.set_durable(self.ingest.durable_seq)
         await self.store.stop()
         if self._lock is not None:
             self._lock.release()
 
     async def submit(self, signal: int, body: bytes, wait_s: float | None = None) -> Accepted:
-        """Durable when it returns; with `wait_s` also visible to queries."""
+        """Store a request: durable when this returns, and with `wait_s` also visible to queries."""
         accepted = await self.ingest.submit(signal, body)
         if wait_s is not None:
             await self.store.wait_applied(accepted.seq, wait_s)
@@ -101,7 +104,7 @@ class Engine:
 
     @property
     def problem(self) -> str:
-        """Why Echo is not well; empty when it is."""
+        """Why Echo does not work normally, or an empty string."""
         if self.store.pid is None:
             return "the store process is restarting"
         return self.ingest.problem or self.store.progress.problem
@@ -110,8 +113,9 @@ class Engine:
         found = inspect_journal(self._settings.journal, applied)
         if found.problems:
             raise StoreDamaged(
-                f"{self._settings.journal}: {'; '.join(found.problems)}. Nothing was changed. Put the missing files "
-                "back, or run `ingero-echo verify --repair` to go on without what is lost"
+                f"{self._settings.journal}: {'; '.join(found.problems)}. Nothing was changed. Put "
+                "the missing files back, or run `ingero-echo verify --repair` to continue without "
+                "the lost requests"
             )
         log.info(
             "journal_open",

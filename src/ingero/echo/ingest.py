@@ -1,7 +1,8 @@
-"""Ingest: a request is checked, written to the journal together with all others in flight, synced, then acknowledged.
+"""Ingest: check a request, write it to the journal, sync, then acknowledge it.
 
-The event loop checks and queues; one thread writes and syncs. Bounds come before memory: past them a request is
-refused with the time to come back, and nothing that was acknowledged is touched.
+The event loop checks and queues requests. One thread writes all requests in flight and syncs them
+together. Limits apply before memory is used: beyond them a request is refused with a time to retry,
+and acknowledged data is not affected.
 """
 
 import asyncio
@@ -20,11 +21,12 @@ from ingero.storage.journal.writer import JournalWriter
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024  # decoded; some 40,000 points
+MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024  # decoded; about 40,000 points
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
 GROUP_BYTES: Final = 16 * 1024 * 1024
 PREPARE_EVERY_S: Final = 0.25
-FULL_RETRY_S: Final = 1.0  # how long a full disk refuses at once before we try it again
+# after a full disk, requests are refused for this long before the next attempt
+FULL_RETRY_S: Final = 1.0
 OVERLOAD_RETRY_S: Final = 2
 DRAIN_RETRY_S: Final = 5
 assert MAX_REQUEST_BYTES <= MAX_BODY_BYTES
@@ -32,7 +34,7 @@ assert MAX_REQUEST_BYTES <= MAX_BODY_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """An acknowledged request: durable under this sequence."""
+    """An acknowledged request, durable under this sequence."""
 
     seq: int
     events: int
@@ -40,7 +42,7 @@ class Accepted:
 
 @dataclass(slots=True)
 class IngestCounters:
-    """Since the start of this process."""
+    """Counters since the start of this process."""
 
     requests: int = 0
     events: int = 0
@@ -55,7 +57,10 @@ _Waiting = tuple[int, bytes, int, asyncio.Future[Accepted]]
 
 
 class Ingest:
-    """The way in. `submit` runs in the event loop; `start` and `stop` frame its writer thread."""
+    """Accepts requests.
+
+    `submit` runs in the event loop; `start` and `stop` control the writer thread.
+    """
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class Ingest:
         self._loop: asyncio.AbstractEventLoop
         self._backlog: deque[tuple[int, int]] = (
             deque()
-        )  # last sequence and bytes of each group not yet in the database
+        )  # last sequence and size of each group that is not yet in the database
         self._applied_seq = journal.last_seq
         self.backlog_bytes = 0
         self.draining = False
@@ -95,7 +100,7 @@ class Ingest:
 
     @property
     def problem(self) -> str:
-        """Why new data is refused; empty when it is not."""
+        """Why new data is refused, or an empty string."""
         if self.draining:
             return "Echo is stopping"
         if self._full is not None and time.monotonic() < self._full[0]:
@@ -112,14 +117,17 @@ class Ingest:
         self._preparer.start()
 
     def resume(self, applied_seq: int, waiting_bytes: int) -> None:
-        """Count what a former process acknowledged and the store has yet to load."""
+        """Count the requests that an earlier process acknowledged and the store has yet to load."""
         self._applied_seq = applied_seq
         if waiting_bytes:
             self._backlog.append((self._journal.last_seq, waiting_bytes))
             self.backlog_bytes = waiting_bytes
 
     async def submit(self, signal: int, body: bytes) -> Accepted:
-        """Durable when it returns. Raises MalformedPush, TooLarge, Overloaded or StoreFull: then it is not."""
+        """Write a request to the journal; it is durable when this returns.
+
+        On MalformedPush, TooLarge, Overloaded or StoreFull it is not stored.
+        """
         self._admit(len(body))
         try:
             events = self._checker.check(signal, body)
@@ -127,7 +135,7 @@ class Ingest:
             self.counters.refused_malformed += 1
             raise
         if not events:
-            return Accepted(0, 0)  # nothing to keep
+            return Accepted(0, 0)  # nothing to store
         future: asyncio.Future[Accepted] = self._loop.create_future()
         self._queued_bytes += len(body)
         self._queue.append((signal, body, events, future))
@@ -135,7 +143,7 @@ class Ingest:
         return await future
 
     def set_applied(self, seq: int) -> None:
-        """The database holds everything up to `seq`."""
+        """Note that the database holds everything up to `seq`."""
         self._applied_seq = seq
         while self._backlog and self._backlog[0][0] <= seq:
             self.backlog_bytes -= self._backlog.popleft()[1]
@@ -146,7 +154,7 @@ class Ingest:
         self._stopping.set()
         self._wake.set()
         self._thread.join()
-        self._preparer.join()  # a segment half made must not be finished beside the next owner's
+        self._preparer.join()  # an unfinished segment must not appear while the next owner writes
         self._journal.close()
 
     def _admit(self, size: int) -> None:
@@ -197,7 +205,7 @@ class Ingest:
     def _settle(
         self, group: list[_Waiting], size: int, last: int, failure: StoreError | None
     ) -> None:
-        """In the event loop: acknowledge a group, or tell all of it why not."""
+        """Acknowledge a group in the event loop, or report its error to every sender."""
         self._queued_bytes -= size
         if failure is not None:
             self._full = (time.monotonic() + FULL_RETRY_S, str(failure))
@@ -220,7 +228,7 @@ class Ingest:
                 future.set_result(Accepted(last - len(group) + 1 + position, events))
 
     def _prepare_forever(self) -> None:
-        """Have a spare segment ready, and free those that are no longer needed even when nothing arrives."""
+        """Keep a spare segment ready, and free old segments even when nothing arrives."""
         while not self._stopping.wait(PREPARE_EVERY_S):
             self._wake.set()
             try:

@@ -29,7 +29,7 @@ _LOAD_BYTES: Final = 16 << 20
 
 @dataclass(slots=True)
 class Verification:
-    """What `verify` found; problems make it fail, notes do not."""
+    """What `verify` found. Problems make it fail; notes do not."""
 
     facts: dict[str, str | int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -37,9 +37,12 @@ class Verification:
 
 
 def backup(database: Path, target: Path) -> int:
-    """Copy everything acknowledged so far to `target`, from a running Echo or from its files; returns its sequence."""
+    """Copy everything acknowledged so far to `target`; return the last sequence in the copy.
+
+    The data comes from the running Echo, or from its files if none runs.
+    """
     if target.exists():
-        raise StoreError(f"{target} exists; give a name that is free")
+        raise StoreError(f"{target} exists; choose another name")
     running = ask_running(
         database, {"do": "backup", "path": str(target.absolute())}, BACKUP_TIMEOUT_S
     )
@@ -51,10 +54,10 @@ def backup(database: Path, target: Path) -> int:
 
 
 def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
-    """Put a backup in the place of `database`; returns its sequence and what became of the journal."""
+    """Replace `database` by a backup; return its sequence and what happened to the journal."""
     if database.exists() and not force:
         raise StoreError(
-            f"{database} exists; --force sets it aside and puts the backup in its place"
+            f"{database} exists; --force renames it and restores the backup in its place"
         )
     database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = DatabaseLock(database)
@@ -65,7 +68,8 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
         except OSError as error:
             raise StoreError(f"cannot copy {source}: {error.strerror}") from None
         try:
-            store = EventStore(arriving, MEMORY_BYTES, 1)  # refuses what is not a database of ours
+            # refuses a file that is not a database of Echo
+            store = EventStore(arriving, MEMORY_BYTES, 1)
             applied = store.applied_seq
             store.close()
         except StoreError:
@@ -82,7 +86,7 @@ def restore(source: Path, database: Path, *, force: bool) -> tuple[int, str]:
 
 
 def verify(database: Path) -> Verification:
-    """Check database and journal without changing either."""
+    """Check database and journal without changing them."""
     found = Verification()
     with _opened(database) as store:
         found.facts |= {
@@ -104,7 +108,7 @@ def verify(database: Path) -> Verification:
             found.problems.append(f"{twice} events are stored more than once")
         journal = journal_directory(database)
         if not journal.is_dir():
-            found.notes.append(f"{journal} does not exist: nothing waits to be loaded")
+            found.notes.append(f"{journal} does not exist: no requests wait to be loaded")
             return found
         try:
             inspection = inspect_journal(journal, store.applied_seq)
@@ -118,13 +122,17 @@ def verify(database: Path) -> Verification:
         found.problems += inspection.problems
         if inspection.dropped_bytes:
             found.notes.append(
-                f"{inspection.dropped_bytes} bytes of a write that was never acknowledged are ignored"
+                f"{inspection.dropped_bytes} bytes of a write that was never acknowledged are "
+                "ignored"
             )
     return found
 
 
 def repair(database: Path) -> tuple[int, int]:
-    """Load every request that can still be read, set the damaged journal aside; returns requests saved and lost."""
+    """Load every request that can still be read, and rename the damaged journal.
+
+    Returns how many requests were saved and lost.
+    """
     journal = journal_directory(database)
     with _opened(database) as store:
         before = store.applied_seq
@@ -148,9 +156,12 @@ def repair(database: Path) -> tuple[int, int]:
 
 
 def write_demo(target: Path) -> int:
-    """A database of 2,000 events from eight nodes, two of them with one low score; returns the events."""
+    """Create a database of 2,000 events from eight nodes, two of them with one low score.
+
+    Returns the number of events.
+    """
     if target.exists():
-        raise StoreError(f"{target} exists; give a name that is free")
+        raise StoreError(f"{target} exists; choose another name")
     nodes = tuple(f"node-{kind}-{i}" for kind in ("h100", "a100") for i in range(4))
     plan = StressPlan(
         node_ids=nodes,
@@ -183,7 +194,7 @@ def write_demo(target: Path) -> int:
 
 @contextmanager
 def _opened(database: Path) -> Iterator[EventStore]:
-    """The database, owned while we look at it."""
+    """Yield the database, locked while it is in use."""
     if not database.exists():
         raise StoreError(f"{database} does not exist; name the database of an Echo with --db-path")
     lock = DatabaseLock(database)
@@ -198,7 +209,7 @@ def _opened(database: Path) -> Iterator[EventStore]:
 
 
 def _load_journal(store: EventStore, database: Path) -> None:
-    """Bring the database up to everything that was acknowledged."""
+    """Load every acknowledged request into the database."""
     journal = journal_directory(database)
     if not journal.is_dir():
         return
@@ -222,7 +233,10 @@ def _settle_journal(journal: Path, applied: int, suffix: str) -> str:
     except StoreDamaged as error:
         problems = str(error)
     if not problems:
-        return f"the journal goes on where the backup ends: {inspection.frames} requests will be loaded at the next start"
+        return (
+            f"the journal continues where the backup ends: {inspection.frames} requests will be "
+            "loaded at the next start"
+        )
     aside = journal.with_name(journal.name + suffix)
     journal.rename(aside)
-    return f"the journal does not fit the backup ({problems}) and lies in {aside}"
+    return f"the journal does not match the backup ({problems}) and was renamed to {aside}"

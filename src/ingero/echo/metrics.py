@@ -59,7 +59,7 @@ def ingest_families(engine: Engine, receiver: Receiver, admission: Admission) ->
 
 
 def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -> list[Family]:
-    """Return the metrics of the store process; without `stats`, those that it alone knows are absent."""
+    """Return the metrics of the store process; some are absent without its `stats`."""
     store, progress = engine.store, engine.store.progress
     rows: list[_Row] = [
         ("ingero_echo_store_up", "1 while the store process answers", int(stats is not None)),

@@ -39,7 +39,7 @@ _VERSIONS: Final = {
 
 @functools.cache
 def described() -> dict[str, Any]:
-    """Made once; the tools and their types are fixed."""
+    """Return the document; it is built once, because the tools are fixed."""
     extra = {
         api_paths.ECHO_VERSIONS: {
             "get": {

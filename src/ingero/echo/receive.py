@@ -1,4 +1,4 @@
-"""What Echo does with an OTLP request: who sent it, into the journal, and how that went."""
+"""Handling of an OTLP request in Echo: authentication, journal and reply."""
 
 import time
 from collections import Counter
@@ -28,7 +28,7 @@ ACK_BOUNDS_MS: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000
 
 
 class Receiver:
-    """Both OTLP listeners feed it. `sender_of` reads an Authorization header."""
+    """Receives the requests of both OTLP listeners. `sender_of` reads an Authorization header."""
 
     def __init__(self, engine: Engine, sender_of: Callable[[str | None], Key | None]) -> None:
         self._engine = engine
@@ -38,19 +38,19 @@ class Receiver:
         self.ack_sum_ms = 0.0
 
     async def receive_http(self, inbound: Inbound) -> Reply:
-        """Over HTTP."""
+        """Handle a request over HTTP."""
         reply = await self._receive(inbound, SEQUENCE_HEADER)
         self.replies["http", reply.status] += 1
         return reply
 
     async def receive_grpc(self, inbound: Inbound) -> Reply:
-        """Over gRPC."""
+        """Handle a request over gRPC."""
         reply = await self._receive(inbound, SEQUENCE_METADATA)
         self.replies["grpc", reply.status] += 1
         return reply
 
     def no_headers(self, _: str | None) -> tuple[tuple[str, str], ...]:
-        """Errors of the transport itself carry nothing of ours."""
+        """Return no headers: errors of the transport carry none of ours."""
         return ()
 
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
@@ -86,7 +86,7 @@ class Receiver:
             return Reply(
                 HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=FULL_RETRY_S
             )
-        except Unavailable as error:  # durable, but not yet visible: sending it again is harmless
+        except Unavailable as error:  # durable but not yet visible; sending it again is harmless
             return Reply(
                 HTTPStatus.SERVICE_UNAVAILABLE, message=str(error), retry_after_s=int(WAIT_S)
             )
@@ -101,7 +101,7 @@ class Receiver:
 
 
 def _foreign_cluster(inbound: Inbound, sender: Key) -> str | None:
-    """A cluster in the request that this sender may not write to."""
+    """Return a cluster in the request that this sender may not write to."""
     if sender.clusters is None:
         return None
     request = decode(inbound.kind, inbound.body, inbound.encoding)

@@ -1,4 +1,4 @@
-"""What the store keeps: rows go by age and by size, oldest first, in steps small enough that loads wait little."""
+"""Retention: rows are deleted by age and by size, oldest first, in small steps between loads."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from ingero.storage.events.store import EventStore
 STEP_ROWS: Final = 50_000
 _SHORT_LIVED: Final = ("events", "nccl_ops")
 _LONG_LIVED: Final = ("node_metric_parts", "verdicts", "causal_chains", "audit_log")
-# when too large, shrink a little below the bound, so that the next load does not cross it again
+# when too large, shrink slightly below the limit, so that the next load does not exceed it again
 _SIZE_SLACK: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """Ages count from reception; 0 bytes means no bound on size."""
+    """How long rows are kept, counted from their reception; 0 bytes means no limit of size."""
 
     events_s: float
     rollups_s: float
@@ -23,7 +23,10 @@ class RetentionPolicy:
 
 
 def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[int]:
-    """Delete what is too old or too much; yields the rows of each step, so that the caller can load in between."""
+    """Delete rows that are too old or too many.
+
+    Yields the number of rows after each step, so that the caller can load in between.
+    """
     deleted = 0
     for tables, keep_s in ((_SHORT_LIVED, policy.events_s), (_LONG_LIVED, policy.rollups_s)):
         for table in tables:
@@ -37,7 +40,7 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
 
 
 def _shrink(store: EventStore, max_bytes: int) -> Iterator[int]:
-    """Delete the share of rows that is too much, then look again; stop when deleting does not free space."""
+    """Delete the share of rows above the limit, and check again until deleting frees no space."""
     used = store.used_bytes()
     while used > max_bytes:
         counts = store.row_counts()
@@ -46,7 +49,7 @@ def _shrink(store: EventStore, max_bytes: int) -> Iterator[int]:
         while surplus > 0 and (step := store.delete_step(table, None, min(surplus, STEP_ROWS))):
             surplus -= step
             yield step
-        store.checkpoint()  # space is given back, and known, only now
+        store.checkpoint()  # only a checkpoint frees the space and shows how much
         before, used = used, store.used_bytes()
         if used >= before:
-            return  # too few rows to fill a block: the next round will see
+            return  # too few rows to fill a block: left for the next round

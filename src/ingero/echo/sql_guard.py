@@ -1,8 +1,8 @@
-"""Which user SQL may run: one SELECT (or EXPLAIN of one) over our tables, calling functions that only compute.
+"""The SQL guard: user SQL must be one SELECT, or EXPLAIN of one, over readable tables.
 
-DuckDB itself parses the text and hands back its own syntax tree, so the guard never disagrees with the engine about
-what a statement means. It is the first of three walls; behind it stand a read-only transaction and a process with a
-memory limit.
+DuckDB itself parses the text and returns its syntax tree, so the guard and the engine always agree
+on what a statement means. The guard is the first of three barriers; the others are a read-only
+transaction and a process with a memory limit.
 """
 
 import re
@@ -25,12 +25,12 @@ _SELECT_ONLY = "only one SELECT or EXPLAIN SELECT is allowed"
 
 
 class SqlRefused(IngeroError):
-    """User SQL that must not run; the text says what to change."""
+    """User SQL that must not run; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSql:
-    """A statement that passed: exactly this text may be executed."""
+    """A statement that passed; exactly this text may be executed."""
 
     text: str
 
@@ -68,13 +68,13 @@ class _Function:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """SHOW TABLES and its kin, which name no table of ours."""
+    """SHOW TABLES and similar statements, which name none of our tables."""
 
     what: str
 
 
 def _only_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[str, str]:
-    """The one SELECT, without EXPLAIN in front, and that prefix."""
+    """Return the one SELECT without its EXPLAIN prefix, and that prefix."""
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
@@ -122,10 +122,10 @@ def _check_reference(reference: _Table | _Function | _Listing, allowed: Collecti
         )
     if isinstance(reference, _Table):
         if reference.qualifier:
-            raise SqlRefused(f"write {reference.name} without {reference.qualifier!r} in front")
+            raise SqlRefused(f"write {reference.name} without the prefix {reference.qualifier!r}")
         if reference.name.lower() not in allowed:
             raise SqlRefused(
-                f"no table {reference.name!r}; there are: {', '.join(sorted(allowed))}"
+                f"no table {reference.name!r}; the tables are: {', '.join(sorted(allowed))}"
             )
     elif reference.qualifier not in ("", "main") or reference.name.lower() not in ALLOWED:
         raise SqlRefused(f"function {reference.name!r} is not allowed here")
@@ -134,7 +134,7 @@ def _check_reference(reference: _Table | _Function | _Listing, allowed: Collecti
 def _references(
     node: Any, names: frozenset[str], depth: int
 ) -> Iterator[_Table | _Function | _Listing]:
-    """Every table, function and listing in the tree; `names` are the common table expressions in scope."""
+    """Yield every table, function and listing in the tree; `names` are the CTEs in scope."""
     if depth > MAX_DEPTH:
         raise SqlRefused("the statement is nested too deeply")
     if isinstance(node, list):

@@ -1,4 +1,4 @@
-"""`echo-stress`: many producers, every request accounted for; what was acknowledged must be found."""
+"""`echo-stress`: many producers, with every acknowledged request checked in the store."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ from ingero.transport.bounded import read_reply_beginning
 from ingero.transport.otlp.server_grpc import PATHS
 from ingero.transport.tls import ClientTls, client_context
 
-LOW_SCORE: Final = 0.31  # what a planted straggler reports; healthy ones are above 0.8
+LOW_SCORE: Final = 0.31  # score of a planted straggler; healthy nodes are above 0.8
 METRIC: Final = names.HEALTH_SCORE
 MAX_ATTEMPTS: Final = 8
 _TIMEOUT_S: Final = 30.0
@@ -30,7 +30,10 @@ _TIMEOUT_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StressPlan:
-    """What to send: `events` in all, shared by the nodes. `rate` is events per second in all, 0 as fast as it goes."""
+    """What to send: `events` in total, shared by the nodes.
+
+    `rate` is events per second in total; 0 means as fast as possible.
+    """
 
     node_ids: tuple[str, ...]
     events: int
@@ -42,14 +45,14 @@ class StressPlan:
     run: str = ""
 
     def share(self, producer: int) -> int:
-        """Events of one producer."""
+        """Return the number of events of one producer."""
         whole, rest = divmod(self.events, len(self.node_ids))
         return whole + (producer < rest)
 
 
 @dataclass(slots=True)
 class StressResult:
-    """What came of it."""
+    """The result of a run."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -60,17 +63,21 @@ class StressResult:
     last_seq: int = 0
 
     def percentile_ms(self, share: float) -> float:
-        """Acknowledgement time that `share` of the requests kept."""
+        """Return the acknowledgement time that `share` of the requests did not exceed."""
         ordered = sorted(self.ack_ms)
         return (
             ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
         )
 
 
+def _chain_id(plan: StressPlan, position: int) -> str:
+    return f"{plan.run}chain-{position % plan.chains:04d}"
+
+
 def batch_body(
     plan: StressPlan, node: str, producer: int, first: int, count: int, now_ns: int
 ) -> bytes:
-    """One request: `count` health scores of `node`; chain ids go round over all events of the run."""
+    """Encode one request with `count` health scores of `node`; chain ids repeat over the run."""
     low = first == 0 and node in plan.planted
     position = producer + first * len(plan.node_ids)
     points = tuple(
@@ -79,7 +86,7 @@ def batch_body(
             as_double=LOW_SCORE if low and i == 0 else 0.8 + 0.2 * ((position + i) % 997) / 997,
             attributes=otlp.attributes(
                 {
-                    names.CAUSAL_CHAIN_ID: f"{plan.run}chain-{(position + i * len(plan.node_ids)) % plan.chains:04d}",
+                    names.CAUSAL_CHAIN_ID: _chain_id(plan, position + i * len(plan.node_ids)),
                     "stress.run": plan.run,
                     "stress.index": first + i,
                 }
@@ -103,13 +110,13 @@ def batch_body(
     return encode_protobuf(otlp.MetricsRequest(resource_metrics=(resource,)))
 
 
-Send = Callable[[bytes], Any]  # awaitable: the sequence, or raises Unavailable
+Send = Callable[[bytes], Any]  # awaitable: returns the sequence or raises Unavailable
 
 
 async def run_stress(
     plan: StressPlan, send: Send, on_progress: Callable[[StressResult], None]
 ) -> StressResult:
-    """Send everything, each request until it is acknowledged or has failed for good."""
+    """Send all requests, each until it is acknowledged or has finally failed."""
     result = StressResult()
     began = time.monotonic()
     producers = [
@@ -155,12 +162,14 @@ async def _deliver(body: bytes, count: int, send: Send, result: StressResult) ->
             if attempt == MAX_ATTEMPTS - 1:
                 if not result.acknowledged:
                     raise Unavailable(
-                        f"no request was acknowledged: {error}; is that Echo's port for this protocol? See --protocol"
+                        f"no request was acknowledged: {error}; is that Echo's port for this "
+                        "protocol? See --protocol"
                     ) from None
                 result.failures.append(str(error))
                 return
             result.retries += 1
-            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
+            jitter = random.uniform(0.5, 1.5)  # noqa: S311 - jitter, not a secret
+            await asyncio.sleep(pause_s * jitter)
             pause_s = min(pause_s * 2, 5.0)
         else:
             result.ack_ms.append((time.perf_counter() - started) * 1e3)
@@ -170,7 +179,7 @@ async def _deliver(body: bytes, count: int, send: Send, result: StressResult) ->
 
 
 class GrpcSender:
-    """OTLP over gRPC; `ca` is PEM, None means plaintext."""
+    """Sends OTLP over gRPC; `ca` is PEM, None means plaintext."""
 
     def __init__(self, endpoint: str, token: str | None, ca: bytes | None) -> None:
         if ca is None:
@@ -196,7 +205,7 @@ class GrpcSender:
 
 
 class HttpSender:
-    """OTLP over HTTP."""
+    """Sends OTLP over HTTP."""
 
     def __init__(self, url: str, token: str | None, context: Any) -> None:
         self._url = url.rstrip("/") + OTLP_METRICS
@@ -225,7 +234,10 @@ class HttpSender:
 async def count_found(
     url: str, token: str | None, authority: str | None, run: str, least: int
 ) -> int:
-    """Events of `run` in the store, asked over the HTTP API until it has loaded them or time is up."""
+    """Return the events of `run` in the store.
+
+    The HTTP API is polled until all are loaded or time is up.
+    """
     sql = f"SELECT count(*) FROM events WHERE attrs->>'$.\"stress.run\"' = '{run}'"
     headers = authorization(token)
     context = client_context(ClientTls(ca=Path(authority))) if authority else True

@@ -141,7 +141,7 @@ def test_f087_the_summary_counts_like_sql(echo: RunningEcho) -> None:
     assert [slow["node_id"] for slow in answer["stragglers"]] == ["gpu-5"]
     assert [chain["root_cause"] for chain in answer["chains"]] == ["backup on 4 cores"]
     assert (
-        answer["next"] == "fleet.cluster.find_stragglers says why gpu-5 is slow and what it costs"
+        answer["next"] == "fleet.cluster.find_stragglers shows why gpu-5 is slow and what it costs"
     )
 
 
@@ -361,7 +361,7 @@ def test_answers_are_bounded(echo: RunningEcho, tmp_path: Path) -> None:
     wide = echo.sql("SELECT range AS i, concat('x', range) FROM range(20000)", limit=10_000)
     assert (len(wide.json["data"]["rows"]), wide.json["data"]["truncated"]) == (10_000, True)
     assert wide.json["data"]["notes"] == [
-        "cut off: aggregate, filter by received_ts or node_id, or raise limit"
+        "the result was cut off: aggregate, filter by received_ts or node_id, or raise limit"
     ]
     for rows, limit, truncated in ((1001, 1000, True), (1000, 1000, False)):
         found = echo.sql(f"SELECT * FROM range({rows})", limit=limit).json["data"]

@@ -1,4 +1,4 @@
-"""What the rest of Echo asks of the store process, and what it gets back."""
+"""What the rest of Echo asks of the store process, and the types of its answers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -8,7 +8,10 @@ from ingero.errors import IngeroError, Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """Bounds of one query: an answer is cut at `rows` or `size_bytes`, the query ended after `seconds`."""
+    """Limits of one query.
+
+    The result is cut at `rows` or `size_bytes`; the query ends after `seconds`.
+    """
 
     rows: int = 1000
     size_bytes: int = 4 * 1024 * 1024
@@ -17,7 +20,10 @@ class QueryLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
-    """Rows hold JSON values: times as ISO text in UTC with all digits, blobs as hex, NaN and infinities as text."""
+    """Rows of JSON values.
+
+    Times are ISO text in UTC with all digits, blobs are hex, NaN and infinities are text.
+    """
 
     columns: list[str]
     types: list[str]
@@ -28,7 +34,10 @@ class QueryResult:
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """The bytes of an array of `kind` i8 or f8; with `values` the array holds positions in them, -1 for none."""
+    """The bytes of an array of `kind` i8 or f8.
+
+    With `values` the array holds indexes into them, -1 for none.
+    """
 
     data: bytes
     kind: str
@@ -37,7 +46,7 @@ class PackedColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnResult:
-    """An answer as columns, for arithmetic on many rows."""
+    """A result as columns, for arithmetic on many rows."""
 
     columns: dict[str, PackedColumn]
     rows: int
@@ -46,7 +55,7 @@ class ColumnResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """State of the store process at its last report."""
+    """The state of the store process at its last report."""
 
     applied_seq: int
     rows: dict[str, int] = field(default_factory=dict)
@@ -56,7 +65,7 @@ class StoreStats:
 
 
 class QueryFailed(IngeroError):
-    """A query was refused or ended; `code` is sql_refused, bad_sql, timeout or out_of_memory."""
+    """A query was refused or failed; `code` is sql_refused, bad_sql, timeout or out_of_memory."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -64,36 +73,40 @@ class QueryFailed(IngeroError):
 
 
 class StoreRestarting(Unavailable):
-    """The store process is being replaced; nothing is lost, ask again after `retry_after_s`."""
+    """The store process is being replaced. No data is lost; retry after `retry_after_s`."""
 
     def __init__(self, reason: str, retry_after_s: float = 2.0) -> None:
         super().__init__(
-            f"the store process is restarting ({reason}); nothing is lost, ask again in {retry_after_s:g} s"
+            f"the store process is restarting ({reason}); no data is lost, retry in "
+            f"{retry_after_s:g} s"
         )
         self.retry_after_s = retry_after_s
 
 
 class StoreApi(Protocol):
-    """The store process as its parent sees it."""
+    """The store process as its parent uses it."""
 
     async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
-        """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
+        """Run one statement in a read-only transaction; raise QueryFailed or StoreRestarting."""
         ...
 
     async def columns(self, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
-        """Like `query`, as columns."""
+        """Run one statement like `query`, and return columns."""
         ...
 
     async def user_sql(
         self, sql: str, clusters: list[str] | None, limits: QueryLimits
     ) -> QueryResult:
-        """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
+        """Run a user's SQL over the rows of `clusters`, or over all rows for None.
+
+        Raises QueryFailed or StoreRestarting.
+        """
         ...
 
     async def stats(self) -> StoreStats: ...
 
     async def wait_applied(self, sequence: int, timeout_s: float) -> None:
-        """Return once everything up to `sequence` can be queried; raises Unavailable after `timeout_s`."""
+        """Wait until everything up to `sequence` can be queried; Unavailable after `timeout_s`."""
         ...
 
     async def audit(self, rows: list[list[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The parent's side of the store process: starts it, asks it, replaces it when it dies, and knows what is applied."""
+"""The parent's side of the store process: starts it, sends questions, replaces it when it ends."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ _FAILURES: Final = ("sql_refused", "bad_sql", "timeout", "out_of_memory")
 
 
 class StoreClient:
-    """One store process at a time. Everything here runs in the event loop."""
+    """Runs one store process at a time. All methods run in the event loop."""
 
     def __init__(
         self, settings: StoreSettings, on_progress: Callable[[Progress], None] = lambda _: None
@@ -68,11 +68,14 @@ class StoreClient:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the store; None while it is being replaced."""
+        """The process id of the store, or None while it is being replaced."""
         return self._process.pid if self._process and self._writer else None
 
     async def start(self) -> int:
-        """Start the first process; returns the applied sequence. Raises StoreError when the database cannot open."""
+        """Start the first process and return the applied sequence.
+
+        Raises StoreError if the database cannot be opened.
+        """
         reader = await self._spawn()
         self._tasks = [
             asyncio.create_task(self._supervise(reader)),
@@ -81,7 +84,10 @@ class StoreClient:
         return self.applied_seq
 
     async def stop(self) -> None:
-        """Let the store load what is durable and leave; one that is being replaced gets the time to come back."""
+        """Let the store load what is durable and exit.
+
+        A store that is being replaced gets the time to start again.
+        """
         if self._tasks:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._up.wait(), COME_BACK_S)
@@ -100,17 +106,17 @@ class StoreClient:
         self._hang_up()
 
     def set_durable(self, seq: int) -> None:
-        """The journal holds everything up to `seq`."""
+        """Note that the journal holds everything up to `seq`."""
         self._durable = max(self._durable, seq)
 
     async def query(self, sql: str, params: list[Any], limits: QueryLimits) -> QueryResult:
-        """One statement in a read-only transaction; raises QueryFailed or StoreRestarting."""
+        """Run one statement in a read-only transaction; raise QueryFailed or StoreRestarting."""
         return msgspec.convert(
             await self.ask("query", {"sql": sql, "params": params, "limits": limits}), QueryResult
         )
 
     async def columns(self, sql: str, params: list[Any], limits: QueryLimits) -> ColumnResult:
-        """Like `query`, as columns."""
+        """Run one statement like `query`, and return columns."""
         return msgspec.convert(
             await self.ask("columns", {"sql": sql, "params": params, "limits": limits}),
             ColumnResult,
@@ -119,7 +125,10 @@ class StoreClient:
     async def user_sql(
         self, sql: str, clusters: list[str] | None, limits: QueryLimits
     ) -> QueryResult:
-        """SQL of a stranger over the rows of `clusters`, of all for None; raises QueryFailed or StoreRestarting."""
+        """Run a user's SQL over the rows of `clusters`, or over all rows for None.
+
+        Raises QueryFailed or StoreRestarting.
+        """
         return msgspec.convert(
             await self.ask("sql", {"sql": sql, "clusters": clusters, "limits": limits}), QueryResult
         )
@@ -132,11 +141,11 @@ class StoreClient:
         await self.ask("audit", {"rows": rows})
 
     async def backup(self, path: str) -> int:
-        """Copy the database to `path` on this machine; returns the applied sequence in the copy."""
+        """Copy the database to `path` on this machine; return the applied sequence in the copy."""
         return int(await self.ask("backup", {"path": path}))
 
     async def wait_applied(self, sequence: int, timeout_s: float) -> None:
-        """Return once everything up to `sequence` can be queried; raises Unavailable after `timeout_s`."""
+        """Wait until everything up to `sequence` can be queried; Unavailable after `timeout_s`."""
         if sequence <= self.applied_seq:
             return
         barrier: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -149,13 +158,13 @@ class StoreClient:
         except TimeoutError:
             behind = sequence - self.applied_seq
             raise Unavailable(
-                f"the store is {behind} requests behind after {timeout_s:g} s; ask again later"
+                f"the store is {behind} requests behind after {timeout_s:g} s; try again later"
             ) from None
         finally:
             self._barriers = [pair for pair in self._barriers if pair[1] is not barrier]
 
     async def ask(self, what: str, arguments: dict[str, Any]) -> Any:
-        """Ask the store process; raises QueryFailed, StoreRestarting or StoreError."""
+        """Ask the store process; raise QueryFailed, StoreRestarting or StoreError."""
         if self._writer is None:
             raise StoreRestarting("it is starting")
         self._next_id += 1
@@ -194,7 +203,8 @@ class StoreClient:
                 self._process.kill()
             status = await self._process.wait()
             raise StoreError(
-                f"the store process did not open {self._settings.database} (exit status {status}); its log says why"
+                f"the store process did not open {self._settings.database} (exit status {status}); "
+                "its log has the reason"
             ) from None
         if not isinstance(ready, Ready):
             writer.close()
@@ -210,7 +220,7 @@ class StoreClient:
         return reader
 
     async def _supervise(self, reader: asyncio.StreamReader) -> None:
-        """Read what the store says; when it is gone, start another one."""
+        """Read the messages of the store; when it ends, start another."""
         pause_s = FIRST_RESTART_S
         while True:
             with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -236,7 +246,7 @@ class StoreClient:
                     log.error("store_not_started", extra={"reason": str(error)})
 
     async def _tell(self) -> None:
-        """Pass on what is durable, many times a second but not once per request."""
+        """Send the store what is durable: many times a second, but not once per request."""
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             if self._writer is not None and self._durable > self._told:

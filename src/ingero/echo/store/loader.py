@@ -1,4 +1,4 @@
-"""The writer of the store process: loads the journal, rolls up minutes, applies retention, answers about itself."""
+"""The writer of the store process: loads the journal, rolls up minutes, applies retention."""
 
 import contextlib
 import logging
@@ -24,18 +24,19 @@ from ingero.storage.journal.reader import JournalReader
 log = logging.getLogger(__name__)
 
 LOAD_EVERY_S: Final = 0.2
-LOAD_BYTES: Final = 16 * 1024 * 1024  # some 80,000 events: one transaction
+LOAD_BYTES: Final = 16 * 1024 * 1024  # about 80,000 events: one transaction
 ROLL_UP_EVERY_S: Final = 20.0
 RETAIN_EVERY_S: Final = 60.0
 RETRY_S: Final = 1.0
 NICENESS: Final = 10
 _MEMORY_SHARE: Final = (
-    0.5  # of the address space for DuckDB's own buffers; the rest is for results, Arrow and Python
+    # share of the address space for DuckDB's buffers; the rest is for results, Arrow and Python
+    0.5
 )
 
 
 class Loader:
-    """Owns the database. `send` reports progress to the parent."""
+    """Owns the database; `send` reports progress to the parent."""
 
     def __init__(self, settings: StoreSettings, send: Callable[[Any], None]) -> None:
         self._settings = settings
@@ -55,7 +56,10 @@ class Loader:
         self._cursors = threading.local()
 
     def open(self, patience_s: float) -> int:
-        """Open the database, waiting for a predecessor that is still dying; returns the applied sequence."""
+        """Open the database and return the applied sequence.
+
+        Waits for an earlier process that is still exiting.
+        """
         until = time.monotonic() + patience_s
         while True:
             try:
@@ -76,13 +80,13 @@ class Loader:
         self._thread.start()
 
     def durable(self, seq: int, now: bool) -> None:
-        """Requests up to `seq` may be loaded, `now` or within the usual interval."""
+        """Allow requests up to `seq` to be loaded, `now` or within the normal interval."""
         self._durable = max(self._durable, seq)
         if now:
             self._wake.set()
 
     def stop(self) -> int:
-        """Load the rest, checkpoint and close; returns the exit status."""
+        """Load the rest, checkpoint and close; return the exit status."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
@@ -122,7 +126,7 @@ class Loader:
                 self._wake.clear()
 
     def _load(self, frames: list[Any]) -> None:
-        """Load, again and again while the disk is full: the journal keeps what waits."""
+        """Load a batch, retrying while the disk is full: the journal keeps what is waiting."""
         while True:
             try:
                 with self._write_lock:
@@ -147,7 +151,7 @@ class Loader:
             return
 
     def _chores(self) -> Iterator[None]:
-        """Roll-up and retention, one small step between two loads."""
+        """Run roll-up and retention, in small steps between loads."""
         rolled = retained = 0.0
         while True:
             now = time.monotonic()
@@ -173,7 +177,7 @@ class Loader:
         self._progress = msgspec.structs.replace(self._progress, **fields)
         self._send(self._progress)
 
-    # below: answers, in the threads of whoever asks
+    # below: answers, in the reader threads
     def answer(self, ask: Ask) -> Answer:
         """Answer one question; runs in a reader thread."""
         handlers: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -196,7 +200,10 @@ class Loader:
             return Answer(ask.id, error="out_of_memory", message=str(error).splitlines()[0])
 
     def address_space_left(self) -> float:
-        """Share of the limit that is still free; what a query took does not always come back."""
+        """Return the share of the limit that is still free.
+
+        Memory that a query took is not always returned.
+        """
         return 1.0 - _pages(0) / self._settings.address_space_bytes
 
     def _query(self, args: dict[str, Any]) -> QueryResult:
@@ -222,7 +229,7 @@ class Loader:
             )
 
     def _reader(self) -> duckdb.DuckDBPyConnection:
-        """The cursor of this reader thread."""
+        """Return the cursor of this reader thread."""
         if not hasattr(self._cursors, "reader"):
             self._cursors.reader = self._store.cursor()
         reader: duckdb.DuckDBPyConnection = self._cursors.reader
@@ -253,5 +260,8 @@ def _now_us() -> int:
 
 
 def _pages(field: int) -> int:
-    """Bytes of this process: field 0 is its address space, 1 what is resident."""
+    """Return the size of this process in bytes.
+
+    Field 0 is its address space, 1 its resident memory.
+    """
     return int(Path("/proc/self/statm").read_text().split()[field]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,9 @@
-"""The store process: alone it opens the database, under an address-space limit, and loads what the journal holds.
+"""The store process: the only one that opens the database, under an address-space limit.
 
-Three kinds of threads: the main one reads messages, one loader (niced, so that acknowledgements come first) is the only
-writer, a few readers answer queries. Whatever exhausts memory ends at worst this process; its parent starts another,
-which goes on from the applied sequence.
+There are three kinds of threads. The main thread reads messages, one loader (niced, so that
+acknowledgements come first) is the only writer, and a few readers answer queries. Running out of
+memory ends at most this process; its parent starts another, which continues from the applied
+sequence.
 """
 
 import ctypes
@@ -38,25 +39,27 @@ log = logging.getLogger(__name__)
 
 READERS: Final = 4
 MAX_WAITING_QUERIES: Final = 32
-OPEN_RETRY_S: Final = 10.0  # the process before us may still be dying
-OVERRUN_S: Final = 5.0  # an interrupt is heard between steps; a step that does not end in this time ends the process
+OPEN_RETRY_S: Final = 10.0  # the previous process may still be exiting
+# an interrupt takes effect between steps; a step that takes longer than this ends the process
+OVERRUN_S: Final = 5.0
 WATCH_S: Final = 0.5
 LITTLE_LEFT: Final = (
-    0.15  # of the address space: a query that leaves less behind would let the next load fail
+    0.15  # share of the address space: if a query leaves less, the next load could fail
 )
 _M_ARENA_MAX: Final = -8
-_ARENAS: Final = 2  # glibc reserves 64 MiB of address space for each, and would make one for every thread that waits
+# glibc reserves 64 MiB of address space for each arena, and would create one per waiting thread
+_ARENAS: Final = 2
 
 
 def main(fd: int, settings: StoreSettings) -> int:
-    """Serve one parent until it leaves or says stop; returns the exit status."""
+    """Serve one parent until it exits or sends Stop; return the exit status."""
     libc = ctypes.CDLL(None, use_errno=True)
     end_with_parent(signal.SIGKILL)
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, _ARENAS)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when we stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.umask(0o077)  # the database is its owner's
+    os.umask(0o077)  # only the owner may read the database
     limit = settings.address_space_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     from ingero.echo.store.loader import Loader  # noqa: PLC0415 - DuckDB must come after the limit
@@ -74,7 +77,7 @@ def main(fd: int, settings: StoreSettings) -> int:
 
 
 class Channel:
-    """Whole messages over the socket; any thread may send."""
+    """Complete messages over the socket; any thread may send."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -87,7 +90,7 @@ class Channel:
             self._connection.sendall(data)
 
     def receive(self) -> Durable | Ask | Stop | None:
-        """The next message; None when the parent is gone."""
+        """Return the next message, or None when the parent has exited."""
         head = self._file.read(LENGTH.size)
         if len(head) < LENGTH.size:
             return None
@@ -96,17 +99,18 @@ class Channel:
 
 
 class _Service:
-    """Hands messages to the loader and to readers."""
+    """Passes messages to the loader and to the readers."""
 
     def __init__(self, channel: Channel, loader: Any) -> None:
         self._channel = channel
         self._loader = loader
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         self._waiting = threading.Semaphore(MAX_WAITING_QUERIES)
-        self._running: dict[int, tuple[Ask, float]] = {}  # user SQL, and when it has overrun
+        # user SQL, and the time when it exceeds its limit
+        self._running: dict[int, tuple[Ask, float]] = {}
         self._leaving = (
             threading.Lock()
-        )  # taken by the question that used up this process, never given back
+        )  # taken by the question that exhausted the memory, and never released
 
     def run(self) -> int:
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
@@ -115,7 +119,7 @@ class _Service:
             if message is None:
                 os._exit(
                     0
-                )  # the parent is gone; a half-done transaction is undone by the next opening
+                )  # the parent has exited; the next opening undoes an unfinished transaction
             if isinstance(message, Stop):
                 self._readers.shutdown(cancel_futures=True)
                 return int(self._loader.stop())
@@ -124,7 +128,7 @@ class _Service:
             elif not self._waiting.acquire(blocking=False):
                 self._channel.send(
                     Answer(
-                        message.id, error="busy", message="too many queries are waiting; ask again"
+                        message.id, error="busy", message="too many queries are waiting; try again"
                     )
                 )
             else:
@@ -139,7 +143,7 @@ class _Service:
             )
         try:
             answer = self._loader.answer(ask)
-        except Exception as error:  # the boundary of a question: the asker learns what went wrong
+        except Exception as error:  # the boundary of a question: whoever asked receives the error
             log.exception("question_failed what=%s", ask.what)
             answer = Answer(ask.id, error="internal", message=f"{type(error).__name__}: {error}")
         finally:
@@ -150,25 +154,29 @@ class _Service:
         is_fatal = is_swollen or answer.error in ("out_of_memory", "store_failed")
         if is_fatal and self._leaving.acquire(blocking=False):
             self._channel.send(answer)
-            time.sleep(0.05)  # let the answer leave
+            time.sleep(0.05)  # let the answer be sent
             os._exit(REPLACE_ME)
-        if (
-            answer.error and self._leaving.locked()
-        ):  # memory was used up by somebody else's question
+        if answer.error and self._leaving.locked():  # another question used up the memory
             answer = Answer(ask.id, error="busy", message="it is being replaced")
         self._channel.send(answer)
 
     def _watch(self) -> None:
-        """User SQL may spend hours inside one function call, where no interrupt reaches it: then this process ends."""
+        """End this process when user SQL overruns.
+
+        Inside a single function call no interrupt takes effect, and it may run for hours.
+        """
         while True:
             time.sleep(WATCH_S)
             late = [ask for ask, due_s in list(self._running.values()) if time.monotonic() > due_s]
             if late and self._leaving.acquire(blocking=False):
                 log.warning("queries_overran count=%d", len(late))
                 for ask in late:
-                    message = "the query ran into its time limit and could not be stopped; narrow it in time or rows"
+                    message = (
+                        "the query ran into its time limit and could not be stopped; narrow it in "
+                        "time or rows"
+                    )
                     self._channel.send(Answer(ask.id, error="timeout", message=message))
-                time.sleep(0.05)  # let the answers leave
+                time.sleep(0.05)  # let the answers be sent
                 os._exit(REPLACE_ME)
 
 
@@ -176,5 +184,5 @@ if __name__ == "__main__":
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     try:
         sys.exit(main(int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=StoreSettings)))
-    except BrokenPipeError:  # the parent left while we were opening the database
+    except BrokenPipeError:  # the parent exited while the database was being opened
         sys.exit(0)

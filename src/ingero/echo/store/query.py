@@ -1,4 +1,4 @@
-"""One read-only query inside the store process: bounded in time, rows and bytes, answered in JSON values."""
+"""One read-only query in the store process, limited in time, rows and bytes."""
 
 import contextlib
 import math
@@ -29,7 +29,7 @@ _MEMORY_SIGNS: Final = (
 def run_query(
     cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
 ) -> QueryResult:
-    """Run one statement in a read-only transaction; raises QueryFailed."""
+    """Run one statement in a read-only transaction; raise QueryFailed."""
     started = time.perf_counter()
     with _bounded(cursor, limits):
         reader = cursor.execute(sql, params).fetch_record_batch(_BATCH_ROWS)
@@ -48,7 +48,7 @@ def run_query(
 def run_columns(
     cursor: duckdb.DuckDBPyConnection, sql: str, params: list[Any], limits: QueryLimits
 ) -> ColumnResult:
-    """Like `run_query`, for arithmetic: whole columns, text as codes into a short list; at most `limits.rows` rows."""
+    """Run one statement and return columns, with text as codes; at most `limits.rows` rows."""
     with _bounded(cursor, limits):
         table = cursor.execute(
             f"SELECT * FROM ({sql}) LIMIT {limits.rows + 1}", params
@@ -60,7 +60,7 @@ def run_columns(
 
 @contextlib.contextmanager
 def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator[None]:
-    """A read-only transaction that is interrupted after its time; what fails in it is explained."""
+    """Yield a read-only transaction that ends after its time; errors become QueryFailed."""
     watchdog = threading.Timer(limits.seconds, cursor.interrupt)
     watchdog.daemon = True
     cursor.execute("BEGIN TRANSACTION READ ONLY")
@@ -75,7 +75,7 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, limits: QueryLimits) -> Iterator
 
 
 def _packed(column: pa.ChunkedArray) -> PackedColumn:
-    """Integers with -1 for NULL, reals with NaN, text as codes with -1 for NULL."""
+    """Pack a column: integers with -1 for NULL, reals with NaN, text as codes with -1 for NULL."""
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # an empty column stays chunked
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
@@ -98,12 +98,12 @@ def _packed(column: pa.ChunkedArray) -> PackedColumn:
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:
     try:
         cursor.execute("ROLLBACK")
-    except duckdb.Error:  # the failed statement has ended the transaction
+    except duckdb.Error:  # the failed statement has already ended the transaction
         return
 
 
 def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[Any]], bool]:
-    """Rows until a limit; whether something was left out."""
+    """Return rows up to a limit, and whether any were left out."""
     rows: list[list[Any]] = []
     size = 0
     for batch in reader:
@@ -118,7 +118,10 @@ def _read(reader: pa.RecordBatchReader, limits: QueryLimits) -> tuple[list[list[
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True when the process has used up what it may; DuckDB, Arrow and threads each say it in their own way."""
+    """Return whether the process has used up its memory.
+
+    DuckDB, Arrow and threads each report that differently.
+    """
     text = str(error).lower()
     return isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(
         sign in text for sign in _MEMORY_SIGNS
@@ -129,7 +132,8 @@ def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
     text = str(error).split("\n\n")[0].strip() or type(error).__name__
     if isinstance(error, duckdb.InterruptException):
         return QueryFailed(
-            "timeout", f"the query took longer than {limits.seconds:g} s; narrow it in time or rows"
+            "timeout",
+            f"the query took longer than {limits.seconds:g} s; narrow its time range or its rows",
         )
     if is_out_of_memory(error):
         return QueryFailed(
@@ -142,7 +146,7 @@ def _explain(error: Exception, limits: QueryLimits) -> QueryFailed:
 
 
 def column_values(column: pa.Array) -> list[Any]:
-    """A column as JSON values."""
+    """Return a column as JSON values."""
     if pa.types.is_timestamp(column.type):
         texts = column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist()
         return [None if text is None else text.replace(" ", "T") + "Z" for text in texts]
@@ -157,7 +161,7 @@ def column_values(column: pa.Array) -> list[Any]:
 
 
 def plain_value(value: Any) -> Any:
-    """Any value of a result as JSON would hold it."""
+    """Convert any value of a result to a JSON value."""
     for kind, convert in _CONVERTERS:
         if isinstance(value, kind):
             return convert(value)

@@ -1,4 +1,4 @@
-"""SQL of a stranger inside the store process: judged by the guard, blind to other tenants, then run like any query."""
+"""User SQL in the store process: checked by the guard and limited to the allowed clusters."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,10 +16,11 @@ TABLES: Final = tuple(table.name for table in READABLE)
 def run_user_sql(
     cursor: duckdb.DuckDBPyConnection, sql: str, clusters: Sequence[str] | None, limits: QueryLimits
 ) -> QueryResult:
-    """One SELECT over the readable tables, of `clusters` only unless that is None; raises QueryFailed.
+    """Run one SELECT over the readable tables, limited to `clusters` unless that is None.
 
-    The cursor must be fresh: views that hide the rows of others are made in it, under the names of the tables. The
-    guard refuses qualified names, so nothing reaches around them.
+    The cursor must be new: views that hide the rows of other clusters are created in it, under the
+    names of the tables. The guard refuses qualified names, so a statement cannot bypass the views.
+    Raises QueryFailed.
     """
     try:
         checked = check_sql(cursor, sql, TABLES)
@@ -35,13 +36,14 @@ def run_user_sql(
 
 
 def hide_other_clusters(cursor: duckdb.DuckDBPyConnection, clusters: Sequence[str]) -> None:
-    """In this cursor every readable table shows the rows of `clusters` only."""
+    """Make every readable table show only the rows of `clusters` in this cursor."""
     row = cursor.execute("SELECT current_database()").fetchone()
     database = str(row[0] if row else "").replace('"', '""')
     wanted = ", ".join("'" + cluster.replace("'", "''") + "'" for cluster in clusters) or "NULL"
     for table in TABLES:
         source = f'"{database}".main.{table}'
-        # names come from the schema and from the operator's own file, quoted; views cannot bind values
+        # names come from the schema and the operator's file and are quoted; views cannot bind
+        # values
         cursor.execute(
             f"CREATE TEMP VIEW {table} AS SELECT * FROM {source} WHERE cluster_id IN ({wanted})"
         )

@@ -1,4 +1,4 @@
-"""Messages between Echo's parent and its store process: msgpack on a socket pair, each with its length in front."""
+"""Messages between Echo and its store process: msgpack on a socket pair, prefixed by length."""
 
 import struct
 from typing import Any, Final, TypeAlias
@@ -6,11 +6,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 LENGTH: Final = struct.Struct("<I")
-REPLACE_ME: Final = 75  # exit status: memory is used up or the database gave up; nothing is lost
+REPLACE_ME: Final = 75  # exit status: memory is used up or the database failed; no data is lost
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store process is started with."""
+    """The settings that the store process is started with."""
 
     database: str
     journal: str
@@ -22,7 +22,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Durable(msgspec.Struct, frozen=True, tag=True):
-    """Everything up to `seq` may be loaded; `now` asks for it at once."""
+    """Requests up to `seq` may be loaded; `now` asks for it at once."""
 
     seq: int
     now: bool = False
@@ -37,7 +37,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Load what is durable, checkpoint, leave."""
+    """Load what is durable, checkpoint, exit."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
@@ -48,7 +48,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """After a load or a change of state; counters run from the start of the process."""
+    """Sent after a load or a change of state; counters start with the process."""
 
     applied_seq: int
     events: int = 0
@@ -59,7 +59,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """`error` is a code; empty means that `value` is the answer."""
+    """The reply to an Ask; `error` is a code, and if it is empty, `value` is the answer."""
 
     id: int
     value: Any = None
@@ -76,6 +76,6 @@ decode_to_parent = msgspec.msgpack.Decoder(ToParent).decode
 
 
 def encode(message: ToStore | ToParent) -> bytes:
-    """One message with its length."""
+    """Encode one message with its length."""
     body = _encode(message)
     return LENGTH.pack(len(body)) + body

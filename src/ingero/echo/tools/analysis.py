@@ -1,4 +1,4 @@
-"""A question of one's own, in SQL."""
+"""The tool that runs a user's own SQL."""
 
 from typing import Annotated, Any, Final
 
@@ -19,11 +19,13 @@ class AnalysisQuestion(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     sql: Annotated[
         str, Meta(description="One SELECT or EXPLAIN, DuckDB dialect.", max_length=MAX_SQL_BYTES)
     ]
-    limit: Annotated[int, Meta(description="Most rows to return.", ge=1, le=10_000)] = 1000
+    limit: Annotated[
+        int, Meta(description="Maximum number of rows to return.", ge=1, le=10_000)
+    ] = 1000
 
 
 class AnalysisAnswer(msgspec.Struct, kw_only=True):
-    """`rows` in the order of `columns`; times are UTC text."""
+    """`rows` in the order of `columns`; times are text in UTC."""
 
     columns: list[str]
     types: list[str]
@@ -35,18 +37,19 @@ class AnalysisAnswer(msgspec.Struct, kw_only=True):
 
 @question
 async def run_analysis(asker: Asker, asked: AnalysisQuestion) -> AnalysisAnswer:
-    """Run one read-only SELECT (DuckDB dialect) over what Echo holds; only clusters this token may see are there.
+    """Run one read-only SELECT (DuckDB dialect) over the clusters that this token may see.
 
-    Tables: events, nccl_ops, verdicts, causal_chains, node_metrics (minutes), counter_rates and counter_steps (growth
-    of running totals). `DESCRIBE events` lists columns; the schema resource explains them. Write table names without
-    a schema in front, aggregate before you list, and filter by received_ts to stay fast. At most 10 s and 4 MiB.
+    Tables: events, nccl_ops, verdicts, causal_chains, node_metrics (per minute), counter_rates and
+    counter_steps (growth of running totals). `DESCRIBE events` lists its columns; the schema
+    resource explains them. Write table names without a schema prefix, aggregate before you list
+    rows, and filter by received_ts to stay fast. Limits: 10 s and 4 MiB.
     """
     clusters = None if asker.key.clusters is None else sorted(asker.key.clusters)
     asker.entry.clusters.extend(clusters or [])
     limits = QueryLimits(rows=asked.limit, size_bytes=ANSWER_BYTES, seconds=SECONDS)
     found = await asker.store.user_sql(asked.sql, clusters, limits)
     notes = (
-        ["cut off: aggregate, filter by received_ts or node_id, or raise limit"]
+        ["the result was cut off: aggregate, filter by received_ts or node_id, or raise limit"]
         if found.truncated
         else []
     )

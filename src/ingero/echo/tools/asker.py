@@ -1,4 +1,4 @@
-"""What every question works with: the store, who asks, the window, and answers that say what they leave out."""
+"""What every question works with: the store, the caller, the window, and notes on the answer."""
 
 import calendar
 import functools
@@ -40,7 +40,7 @@ TIME_PATTERN: Final = (
 )
 _STATUS: Final = {"sql_refused": 400, "bad_sql": 400, "timeout": 504, "out_of_memory": 400}
 
-_ONE_CLUSTER: Final = "Cluster to look at. May be left out when this token sees only one."
+_ONE_CLUSTER: Final = "Cluster to look at. May be left out if this token sees only one."
 ClusterId = Annotated[str, Meta(description=_ONE_CLUSTER, max_length=256)] | None
 Window = Annotated[
     str,
@@ -50,19 +50,22 @@ Window = Annotated[
         max_length=32,
     ),
 ]
-Limit = Annotated[int, Meta(description="Most rows to return.", ge=1, le=1000)]
+Limit = Annotated[int, Meta(description="Maximum number of rows to return.", ge=1, le=1000)]
 Json = dict[str, Any]
 
 
 class Asked(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What most questions take."""
+    """The parameters of most questions."""
 
     cluster_id: ClusterId = None
     window: Window = "1h"
 
 
 class Answered(msgspec.Struct, kw_only=True):
-    """What most answers carry. Read `notes` first: they say what is missing and how to narrow the question."""
+    """The fields of most answers.
+
+    Read `notes` first: they state what is missing and how to narrow the question.
+    """
 
     cluster_id: str
     window: str
@@ -71,7 +74,7 @@ class Answered(msgspec.Struct, kw_only=True):
 
 
 class Store(StoreApi, Protocol):
-    """The store with what it has applied so far."""
+    """The store and the sequence that it has applied."""
 
     applied_seq: int
 
@@ -87,7 +90,7 @@ class Asker:
     now_s: Callable[[], float] = time.time
 
     def since_us(self, window: str) -> int:
-        """Start of the window in microseconds; everything for `all`."""
+        """Return the start of the window in microseconds, or 0 for `all`."""
         if window == ALL_TIME:
             return 0
         try:
@@ -97,13 +100,14 @@ class Asker:
         return max(0, int((self.now_s() - seconds) * 1e6))
 
     async def cluster(self, wanted: str | None, window: str) -> str:
-        """The cluster to answer for; refuses one outside the caller's scope."""
+        """Return the cluster to answer for; refuse one outside the caller's scope."""
         if wanted is not None:
             self._note(wanted)
             if not self.key.may_see(wanted):
                 raise ToolRefused(
                     "tenant_scoped_bearer_refused",
-                    f"this token may not see cluster {wanted!r}; {ECHO_WHOAMI} lists what it may see",
+                    f"this token may not see cluster {wanted!r}; {ECHO_WHOAMI} lists what it may "
+                    "see",
                     status=403,
                 )
             return wanted
@@ -122,22 +126,25 @@ class Asker:
         listed = ", ".join(names[:MAX_CLUSTERS_NAMED]) + (
             ", …" if len(names) > MAX_CLUSTERS_NAMED else ""
         )
-        raise ToolRefused("cluster_required", f"say which cluster_id: {listed}")
+        raise ToolRefused("cluster_required", f"choose a cluster_id: {listed}")
 
     def _note(self, cluster: str) -> None:
         if cluster not in self.entry.clusters:
             self.entry.clusters.append(cluster)
 
     async def _known(self, window: str) -> list[str]:
-        sql = "SELECT DISTINCT cluster_id FROM events WHERE received_ts >= make_timestamp($1) ORDER BY 1 LIMIT 100"
+        sql = (
+            "SELECT DISTINCT cluster_id FROM events WHERE received_ts >= make_timestamp($1) "
+            "ORDER BY 1 LIMIT 100"
+        )
         return [row[0] for row in (await self.query(sql, [self.since_us(window)])).rows]
 
     async def query(self, sql: str, params: list[Any], rows: int = 1000) -> QueryResult:
-        """A statement of ours."""
+        """Run one of our own statements."""
         return await self.store.query(sql, params, self._limits(rows))
 
     async def columns(self, sql: str, params: list[Any], rows: int) -> dict[str, "Column"]:
-        """A statement of ours whose answer is computed with."""
+        """Run one of our own statements and return columns for arithmetic."""
         return unpack(await self.store.columns(sql, params, self._limits(rows)))
 
     def _limits(self, rows: int) -> QueryLimits:
@@ -146,14 +153,14 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An array; with `values` it holds positions in them, -1 for none."""
+    """An array; with `values` it holds indexes into them, -1 for none."""
 
     data: np.ndarray[Any, Any]
     values: list[str] | None = None
 
 
 def unpack(result: ColumnResult) -> dict[str, Column]:
-    """Arrays from the wire, writable."""
+    """Return the arrays of a result, writable."""
     return {
         name: Column(np.frombuffer(packed.data, packed.kind).copy(), packed.values)
         for name, packed in result.columns.items()
@@ -161,12 +168,12 @@ def unpack(result: ColumnResult) -> dict[str, Column]:
 
 
 def records(result: QueryResult) -> list[Json]:
-    """Rows by column name."""
+    """Return rows as mappings by column name."""
     return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
 
 def iso(seconds: float) -> str:
-    """Unix seconds as UTC text."""
+    """Return Unix seconds as text in UTC."""
     return (
         datetime.fromtimestamp(seconds, UTC)
         .isoformat(timespec="milliseconds")
@@ -175,7 +182,10 @@ def iso(seconds: float) -> str:
 
 
 def unix_ns(moment: str | float) -> int:
-    """Nanoseconds of a time that matches TIME_PATTERN, or of Unix seconds; 30 February is 2 March."""
+    """Return the nanoseconds of a time that matches TIME_PATTERN, or of Unix seconds.
+
+    30 February counts as 2 March.
+    """
     if isinstance(moment, float | int):
         return round(moment * 1e6) * 1000
     match = re.search(TIME_PATTERN, moment)
@@ -193,7 +203,7 @@ AnswerType = TypeVar("AnswerType", bound=msgspec.Struct)
 def question(
     answer: Callable[[Asker, QuestionType], Awaitable[AnswerType]],
 ) -> Callable[[Asker, QuestionType], Awaitable[AnswerType]]:
-    """What goes wrong in the store becomes a refusal that says what to do; what went right is counted for the audit."""
+    """Turn errors of the store into refusals with a next step; count rows for the audit trail."""
 
     name = PREFIX + answer.__name__
 
@@ -205,9 +215,9 @@ def question(
         except QueryFailed as error:
             if error.code == "out_of_memory" and not hasattr(
                 wanted, "sql"
-            ):  # ours are small: somebody else's was not
+            ):  # our own queries are small, so another one used up the memory
                 raise ToolRefused(
-                    "store_restarting", "the store process is restarting; ask again", 503, 2
+                    "store_restarting", "the store process is restarting; try again", 503, 2
                 ) from None
             raise ToolRefused(error.code, str(error), _STATUS.get(error.code, 400)) from None
         except StoreRestarting as error:

@@ -1,4 +1,4 @@
-"""Everything that can be asked, in the order in which an investigation goes."""
+"""All tools, in the order of an investigation."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""What waiting costs: GPU time spent at collectives for a late rank, at the rate of the GPUs that waited."""
+"""The cost of waiting: GPU time that ranks spend in collectives because of a late rank."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -11,38 +11,45 @@ from ingero.core.cost import idle_cost
 from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
 
-_OPEN_EPISODES: Final = """SELECT coalesce(sum(usd_per_hour), 0), count(usd_per_hour) FROM (SELECT state, usd_per_hour
+_OPEN_EPISODES: Final = """SELECT coalesce(sum(usd_per_hour), 0), count(usd_per_hour)
+    FROM (SELECT state, usd_per_hour
   FROM verdicts WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
   QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1)
 WHERE state IN ('straggler', 'suspect', 'recovering')"""
 
-_HARDWARE: Final = """SELECT node_id, arg_max(provider, ts), arg_max(gpu_model, ts) FROM events WHERE cluster_id = $1
-  AND received_ts >= make_timestamp($2) AND provider IS NOT NULL AND node_id IS NOT NULL GROUP BY node_id"""
+_HARDWARE: Final = """SELECT node_id, arg_max(provider, ts), arg_max(gpu_model, ts) FROM events
+    WHERE cluster_id = $1
+  AND received_ts >= make_timestamp($2) AND provider IS NOT NULL AND node_id IS NOT NULL
+  GROUP BY node_id"""
 
 
 class CostQuestion(Asked, kw_only=True):
-    """What waiting costs, and through whom."""
+    """What waiting costs, by node, operation or provider."""
 
     group_by: Annotated[
         Literal["node", "op", "provider"],
         Meta(
-            description="node: whom the others waited for; op: in which collective; provider: whose GPUs waited."
+            description="Group the cost by the node that was late, by operation, or by the "
+            "provider of the GPUs that waited."
         ),
     ] = "node"
     usd_per_gpu_hour: (
         Annotated[
-            float, Meta(description="Price to use instead of the rate table.", ge=0, le=100_000)
+            float,
+            Meta(
+                description="Price per GPU hour to use instead of the rate table.", ge=0, le=100_000
+            ),
         ]
         | None
     ) = None
     gpus_per_rank: Annotated[
-        int, Meta(description="GPUs that idle with each rank.", ge=1, le=64)
+        int, Meta(description="Number of GPUs that wait with each rank.", ge=1, le=64)
     ] = 1
     limit: Limit = 20
 
 
 class CostRow(msgspec.Struct):
-    """`amount` is null when no rate is known for the GPUs that waited."""
+    """One group; `amount` is null if no rate is known for the GPUs that waited."""
 
     name: str
     waited_gpu_seconds: float
@@ -51,7 +58,7 @@ class CostRow(msgspec.Struct):
 
 
 class CostAnswer(Answered, kw_only=True):
-    """Amounts are in `currency`. Per hour means per hour of the time that the records span."""
+    """Amounts are in `currency`. Per hour means per hour of the time covered by the records."""
 
     rows: list[CostRow]
     currency: str
@@ -66,11 +73,11 @@ class CostAnswer(Answered, kw_only=True):
 
 @question
 async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
-    """Money spent while ranks waited for a late one, by node, operation or provider.
+    """Cost of the time that ranks waited for a late one, by node, operation or provider.
 
-    For each collective: seconds waited x ranks that waited x GPUs per rank x price per GPU hour / 3600. Prices come
-    from the rate table by provider and GPU model; pass usd_per_gpu_hour to use your own. Also the hourly price of the
-    straggler episodes that Fleet has open.
+    For each collective: seconds waited x ranks that waited x GPUs per rank x price per GPU hour /
+    3600. Prices come from the rate table by provider and GPU model; pass usd_per_gpu_hour to use
+    your own. The answer also has the hourly cost of Fleet's open straggler episodes.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     ((open_usd, _),) = (
@@ -94,7 +101,8 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
     )
     if unpriced:
         notes.append(
-            "some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass usd_per_gpu_hour"
+            "some GPUs have no rate: set ingero.provider and ingero.gpu_model, or pass "
+            "usd_per_gpu_hour"
         )
     if len(rows) > asked.limit:
         notes.append(f"{len(rows) - asked.limit} more rows; raise limit")
@@ -116,7 +124,10 @@ async def get_cost(asker: Asker, asked: CostQuestion) -> CostAnswer:
 
 
 async def _rates(asker: Asker, cluster: str, loaded: Records, asked: CostQuestion) -> Floats:
-    """Price of an hour for every record: as the record says of its GPU, else as its node said; NaN if unknown."""
+    """Return the price per hour of each record, NaN if unknown.
+
+    The record's own GPU model is used, or that of its node.
+    """
     if asked.usd_per_gpu_hour is not None:
         return np.full(len(loaded.collectives), asked.usd_per_gpu_hour)
     table = [asker.rates.find(provider or None, model or None) for provider, model in loaded.prices]
@@ -174,7 +185,7 @@ def _names(loaded: Records, group_by: str) -> _Names:
         )
     labels = [
         *sorted({recorder.node or "unknown" for recorder in c.recorders}),
-        "nobody in particular",
+        "no single node",
     ]
     blamed = np.full(int(waiting.groups.max(initial=-1)) + 1, len(labels) - 1)
     rows = np.flatnonzero(waiting.is_last)

@@ -1,7 +1,8 @@
-"""Running totals as growth: memory copies, kernel launches, memory fragmentation. Totals are never summed.
+"""Growth of running totals: memory copies, kernel launches, memory fragmentation.
 
-Growth of a series is what it gained from point to point; after a restart of its sender the new total counts from zero.
-Without a restart that is the largest minus the smallest value of the window.
+The growth of a series is the sum of its increases from point to point. After a restart of the
+sender, the new total counts from zero. Without a restart, the growth is the largest minus the
+smallest value of the window. Totals themselves are never summed.
 """
 
 from typing import Annotated, Any, Final
@@ -20,28 +21,37 @@ LAUNCH_HISTOGRAMS: Final = (
 )
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
 _STEPS: Final = f"""WITH points AS (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
-  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND list_contains($3::VARCHAR[], metric_name)
+  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+  AND list_contains($3::VARCHAR[], metric_name)
     AND cumulative_value IS NOT NULL AND ts IS NOT NULL),
-steps AS (SELECT *, total - lag(total) OVER series AS gain, (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS s
+steps AS (SELECT *, total - lag(total) OVER series AS gain,
+    (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS s
   FROM points WINDOW series AS (PARTITION BY {_SERIES} ORDER BY ts)),
 growth AS (SELECT {_SERIES}, CASE WHEN gain < 0 THEN total ELSE gain END AS step, s FROM steps
   WHERE gain IS NOT NULL)"""
-_MEMCPY: Final = f"""{_STEPS} SELECT node_id, coalesce(attrs->>'$."{names.MEMCPY_DIRECTION}"', attrs->>'$.direction',
-    'unknown') AS direction, sum(step) AS bytes, sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s,
-  quantile_cont(step / s, 0.5) FILTER (s > 0) AS p50, quantile_cont(step / s, 0.99) FILTER (s > 0) AS p99,
+_MEMCPY: Final = f"""{_STEPS} SELECT node_id,
+    coalesce(attrs->>'$."{names.MEMCPY_DIRECTION}"', attrs->>'$.direction',
+    'unknown') AS direction, sum(step) AS bytes,
+    sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s,
+  quantile_cont(step / s, 0.5) FILTER (s > 0) AS p50,
+  quantile_cont(step / s, 0.99) FILTER (s > 0) AS p99,
   max(step / s) FILTER (s > 0) AS highest
 FROM growth GROUP BY 1, 2 ORDER BY bytes DESC"""
 _LAUNCHES: Final = f"""{_STEPS} SELECT node_id, sum(step) AS launches,
   sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
 FROM growth GROUP BY 1 ORDER BY launches DESC"""
 _MEMFRAG: Final = f"""{_STEPS} SELECT node_id,
-  coalesce(attrs->>'$.cmd', attrs->>'$."ingero.memfrag.cmd"', 'unknown') AS cmd, sum(step) AS events,
+  coalesce(attrs->>'$.cmd', attrs->>'$."ingero.memfrag.cmd"', 'unknown') AS cmd,
+  sum(step) AS events,
   sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
 FROM growth GROUP BY 1, 2 ORDER BY events DESC"""
 _LATEST: Final = """SELECT node_id, arg_max(value_double, ts) FROM events WHERE cluster_id = $1
-  AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL GROUP BY 1 ORDER BY 2 DESC"""
-_HISTOGRAMS: Final = """SELECT metric_name, node_id, count(*) AS points, arg_max(detail, ts) AS detail FROM events
-WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND kind = 'histogram' AND starts_with(metric_name, $3)
+  AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL GROUP BY 1
+  ORDER BY 2 DESC"""
+_HISTOGRAMS: Final = """SELECT metric_name, node_id, count(*) AS points,
+    arg_max(detail, ts) AS detail FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND kind = 'histogram'
+    AND starts_with(metric_name, $3)
 GROUP BY 1, 2 ORDER BY 1, 2"""
 
 
@@ -64,7 +74,7 @@ class MemcpyDirection(msgspec.Struct):
 
 
 class MemcpyAnswer(Answered, kw_only=True):
-    """`totals` adds up nodes by direction; `copies` has the busiest first."""
+    """`totals` sums the nodes by direction; `copies` has the busiest first."""
 
     copies: list[MemcpyDirection]
     totals: dict[str, int]
@@ -72,9 +82,10 @@ class MemcpyAnswer(Answered, kw_only=True):
 
 @question
 async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> MemcpyAnswer:
-    """Bytes copied by the GPUs of each node and direction, with rates and their percentiles.
+    """Bytes copied by the GPUs of each node and direction, with rates and percentiles.
 
-    A node that copies far more between host and device than its peers feeds its GPUs too slowly or spills memory.
+    A node that copies far more between host and device than its peers feeds its GPUs too slowly or
+    spills memory.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     found = records(
@@ -106,7 +117,7 @@ async def memcpy_bandwidth_summary(asker: Asker, asked: MemcpyQuestion) -> Memcp
 
 
 class LaunchQuestion(Asked, kw_only=True):
-    """How many kernels start."""
+    """How many kernels are launched."""
 
     limit: Limit = 50
 
@@ -120,7 +131,7 @@ class NodeLaunches(msgspec.Struct):
 
 
 class LaunchHistogram(msgspec.Struct):
-    """Shape of launches on one node: the newest buckets it sent."""
+    """A histogram of launches on one node: the newest buckets that it sent."""
 
     metric_name: str
     node_id: str | None
@@ -130,7 +141,7 @@ class LaunchHistogram(msgspec.Struct):
 
 
 class LaunchAnswer(Answered, kw_only=True):
-    """`histograms` holds threads per block and grid sizes where agents send them."""
+    """`histograms` holds threads per block and grid sizes if agents send them."""
 
     nodes: list[NodeLaunches]
     total: int
@@ -139,9 +150,10 @@ class LaunchAnswer(Answered, kw_only=True):
 
 @question
 async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAnswer:
-    """Kernel launches per node and their rate; threads per block and grid sizes where agents send histograms.
+    """Kernel launches per node and their rate, with threads per block and grid sizes if sent.
 
-    A node that launches fewer kernels per second than its peers in the same job is starved by its host.
+    A node that launches fewer kernels per second than its peers in the same job is slowed down by
+    its host.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since_us = asker.since_us(asked.window)
@@ -169,7 +181,7 @@ async def kernel_launch_summary(asker: Asker, asked: LaunchQuestion) -> LaunchAn
 class MemfragQuestion(Asked, kw_only=True):
     """Where GPU memory is fragmented."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Most rows to return.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Maximum number of rows to return.")] = 20
 
 
 class MemfragCommand(msgspec.Struct):
@@ -180,7 +192,7 @@ class MemfragCommand(msgspec.Struct):
 
 
 class MemfragNode(msgspec.Struct):
-    """One node: driver calls that grow or move GPU memory, and the fragmentation it last estimated."""
+    """Driver calls of one node that grow or move GPU memory, and its latest fragmentation."""
 
     node_id: str | None
     events: int
@@ -198,9 +210,9 @@ class MemfragAnswer(Answered, kw_only=True):
 
 @question
 async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswer:
-    """Nodes whose GPU memory fragments: driver memory calls per node and command, the busiest first.
+    """Nodes with fragmented GPU memory: driver memory calls by node and command, busiest first.
 
-    A rank that stalls at a steady period often sits on the node at the top of this list.
+    A rank that stalls at regular intervals is often on the node at the top of this list.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     params: list[Any] = [cluster, asker.since_us(asked.window)]
@@ -231,7 +243,8 @@ async def memfrag_hotspots(asker: Asker, asked: MemfragQuestion) -> MemfragAnswe
 def _cut(found: int, limit: int, metric: str) -> tuple[bool, list[str]]:
     if not found:
         return False, [
-            f"no growth of {metric} in the window: it needs two points of a series; try a longer window"
+            f"no growth of {metric} in the window, which takes two points of a series; try a "
+            "longer window"
         ]
     return found > limit, [f"{found - limit} more rows; raise limit"] if found > limit else []
 

@@ -1,8 +1,8 @@
-"""What happened, in order: events of a node or metric, and the stream of anomalies. Cursors resume without a gap.
+"""What happened, in order: events of a node or metric, and the stream of anomalies.
 
-A cursor names a generation: requests up to the number applied when its first page was asked. Inside a generation rows
-come in order of time; when it is read to the end, the next cursor begins the generation of what arrived since. So
-late arrivals are neither lost nor do they disturb pages already read.
+A cursor names a generation: the requests applied when its first page was asked for. Within a
+generation, rows are ordered by time. At its end, the next cursor begins a generation with what
+arrived since. So late arrivals are not lost, and they do not disturb pages that were read before.
 """
 
 import base64
@@ -26,25 +26,35 @@ from ingero.echo.tools.asker import (
 )
 from ingero.transport.tools.tool import ToolRefused
 
-Cursor = Annotated[str, Meta(description="next_cursor of the page before.", max_length=200)] | None
+Cursor = (
+    Annotated[str, Meta(description="The next_cursor of the previous page.", max_length=200)] | None
+)
 Time = (
     Annotated[
         str,
-        Meta(description="RFC 3339, UTC without an offset.", pattern=TIME_PATTERN, max_length=40),
+        Meta(
+            description="Time in RFC 3339 format; UTC if it has no offset.",
+            pattern=TIME_PATTERN,
+            max_length=40,
+        ),
     ]
     | Annotated[float, Meta(description="Unix seconds.", ge=0, le=4e9)]
     | None
 )
 Name = Annotated[str, Meta(max_length=256)] | None
-_COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind, coalesce(value_double, value_int) AS value,
+_COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind,
+    coalesce(value_double, value_int) AS value,
   cumulative_value, unit, causal_chain_id, attrs, detail"""
 _STRAGGLER_SPANS: Final = "'ingero.detection.straggler', 'ingero.detection.degradation'"
 _ANOMALIES: Final = f"""SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
-  state AS severity, concat_ws(': ', class, evidence) AS summary, next AS advice, episode AS id FROM verdicts
-UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain', severity, summary, root_cause,
+  state AS severity, concat_ws(': ', class, evidence) AS summary, next AS advice, episode AS id
+  FROM verdicts
+UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain', severity,
+    summary, root_cause,
   chain_id FROM causal_chains
 UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NULL,
-  concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold', attrs->>'$.dominant_signal'), NULL,
+  concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold',
+  attrs->>'$.dominant_signal'), NULL,
   attrs->>'$."{names.EVENT_ID}"'
   FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
 
@@ -57,7 +67,7 @@ class HistoryQuestion(
     forbid_unknown_fields=True,
     rename={"since": "from", "until": "to"},
 ):
-    """Events of a cluster, filtered."""
+    """A selection of a cluster's events."""
 
     cluster_id: ClusterId = None
     node_id: Name = None
@@ -71,7 +81,7 @@ class HistoryQuestion(
 
 
 class HistoryEvent(msgspec.Struct, omit_defaults=True):
-    """One event; `cumulative_value` is a running total, never sum it."""
+    """One event; `cumulative_value` is a running total and must not be summed."""
 
     ts: str | None
     metric_name: str | None
@@ -89,7 +99,10 @@ class HistoryEvent(msgspec.Struct, omit_defaults=True):
 
 
 class HistoryAnswer(msgspec.Struct, kw_only=True):
-    """`more`: another page follows of what was there at the first; `next_cursor` goes on, later also to what is new."""
+    """One page of events.
+
+    `more` means that another page follows; `next_cursor` continues, later also with new events.
+    """
 
     cluster_id: str
     events: list[HistoryEvent]
@@ -102,10 +115,11 @@ class HistoryAnswer(msgspec.Struct, kw_only=True):
 
 @question
 async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
-    """Events in order of time, filtered by node, metric, rank, causal chain and time; page on with next_cursor.
+    """Events ordered by time, filtered by node, metric, rank, causal chain and time.
 
-    Start narrow: a node and a metric. `total` counts all that match. A cursor never skips or repeats an event, and one
-    from the last page picks up what arrives later.
+    Start narrow: a node and a metric. `total` counts all matches; use next_cursor for the next
+    page. A cursor never skips or repeats an event, and the one of the last page continues with what
+    arrives later.
     """
     cluster = await asker.cluster(asked.cluster_id, "all")
     at = _decode(asked.cursor, asker.store.applied_seq)
@@ -130,7 +144,8 @@ async def event_history(asker: Asker, asked: HistoryQuestion) -> HistoryAnswer:
     events = [msgspec.convert({**row, **_objects(row)}, HistoryEvent) for row in found.rows]
     more = found.more
     notes = [
-        f"{total} events match; page on with next_cursor, or narrow by metric_name, node_id, from and to"
+        f"{total} events match; get the next page with next_cursor, or narrow by metric_name, "
+        "node_id, from and to"
     ] * more
     return HistoryAnswer(
         cluster_id=cluster,
@@ -152,7 +167,11 @@ class AnomaliesQuestion(Asked, kw_only=True):
 
 
 class Anomaly(msgspec.Struct, omit_defaults=True):
-    """`kind` is verdict, causal_chain or straggler_event; `severity` is the verdict's state or the chain's severity."""
+    """One report.
+
+    `kind` is verdict, causal_chain or straggler_event; `severity` is the state of a verdict or the
+    severity of a chain.
+    """
 
     ts: str | None
     kind: str
@@ -165,7 +184,7 @@ class Anomaly(msgspec.Struct, omit_defaults=True):
 
 
 class AnomaliesAnswer(Answered, kw_only=True):
-    """`total` counts what this cursor has before it."""
+    """`total` counts the anomalies from this cursor on."""
 
     anomalies: list[Anomaly]
     total: int
@@ -175,10 +194,10 @@ class AnomaliesAnswer(Answered, kw_only=True):
 
 @question
 async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
-    """Everything that was reported as wrong, in order: verdicts of Fleet, causal chains of agents, straggler events.
+    """Everything that was reported as wrong, in order: verdicts, causal chains, straggler events.
 
-    Keep next_cursor and ask again to follow the stream: nothing is skipped or repeated. The window applies to the
-    first page only.
+    Keep next_cursor and ask again to follow the stream: nothing is skipped or repeated. The window
+    applies to the first page only.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     at = _decode(asked.cursor, asker.store.applied_seq)
@@ -196,7 +215,7 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
         cluster_id=cluster,
         window=asked.window,
         truncated=found.more,
-        notes=["page on with next_cursor, or name a node_id"] * found.more,
+        notes=["get the next page with next_cursor, or name a node_id"] * found.more,
         anomalies=[msgspec.convert(row, Anomaly) for row in found.rows],
         total=total,
         more=found.more,
@@ -205,7 +224,7 @@ async def anomalies(asker: Asker, asked: AnomaliesQuestion) -> AnomaliesAnswer:
 
 
 class _Place(msgspec.Struct, array_like=True):
-    """Requests after `low` up to `high`; rows after the last one given."""
+    """A position: requests after `low` up to `high`, rows after the last one returned."""
 
     low: int
     high: int
@@ -223,7 +242,7 @@ class _Page(msgspec.Struct):
 async def _page(
     asker: Asker, source: str, where: str, params: list[Any], at: _Place, limit: int, columns: str
 ) -> tuple[_Page, int]:
-    if at.high <= at.low:  # the generation before was read to its end: begin the next one
+    if at.high <= at.low:  # the previous generation was read to its end: begin the next
         at = _Place(at.low, asker.store.applied_seq)
     where = f"{where} AND ts IS NOT NULL AND seq > {at.low} AND seq <= {at.high}"
     after = (
@@ -233,8 +252,8 @@ async def _page(
     )
     ((total,),) = (await asker.query(f"SELECT count(*) FROM {source} WHERE {where}", params)).rows
     found = await asker.query(
-        f"SELECT epoch_ns(ts) AS _at, seq AS _seq, idx AS _idx, {columns} FROM {source} WHERE {where}{after} "
-        f"ORDER BY ts, seq, idx LIMIT {limit + 1}",
+        f"SELECT epoch_ns(ts) AS _at, seq AS _seq, idx AS _idx, {columns} FROM {source} "
+        f"WHERE {where}{after} ORDER BY ts, seq, idx LIMIT {limit + 1}",
         params,
         limit + 1,
     )
@@ -270,5 +289,5 @@ def _decode(cursor: str | None, applied: int) -> _Place:
     except (ValueError, msgspec.DecodeError):
         pass
     raise ToolRefused(
-        "bad_cursor", "the cursor is not one of ours; leave it out to begin anew", status=404
+        "bad_cursor", "the cursor is not valid; leave it out to start over", status=404
     )

@@ -1,4 +1,4 @@
-"""Collectives rolled up: which operation, which rank, how late, how fast."""
+"""Collectives in summary: which operation, which rank, how late, how fast."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from ingero.echo.tools.records import Records, load_records
 
 
 class NcclQuestion(Asked, kw_only=True):
-    """How the collectives of a cluster are doing."""
+    """How the collectives of a cluster perform."""
 
     op: (
         Annotated[
@@ -25,7 +25,10 @@ class NcclQuestion(Asked, kw_only=True):
 
 
 class OpRollup(msgspec.Struct):
-    """One operation over all ranks. Bandwidth is message size over the time of the rank that waited least."""
+    """One operation over all ranks.
+
+    Bandwidth is message size over the time of the rank that waited least.
+    """
 
     op: str
     collectives: int
@@ -39,7 +42,10 @@ class OpRollup(msgspec.Struct):
 
 
 class RankRollup(msgspec.Struct):
-    """One rank in one operation. `late_times` counts collectives in which the others clearly waited for it."""
+    """One rank in one operation.
+
+    `late_times` counts collectives in which the others clearly waited for it.
+    """
 
     op: str
     node_id: str | None
@@ -54,7 +60,7 @@ class RankRollup(msgspec.Struct):
 
 
 class LateRank(msgspec.Struct):
-    """The rank that the others wait for; `period` is the number of operations from one stall to the next."""
+    """The rank that the others wait for; `period` is the number of operations between stalls."""
 
     node_id: str | None
     rank: int | None
@@ -66,7 +72,10 @@ class LateRank(msgspec.Struct):
 
 
 class NcclAnswer(Answered, kw_only=True):
-    """Operations first, then ranks by the waiting they caused. `late` is null when nobody stands out."""
+    """Operations first, then ranks by the waiting they caused.
+
+    `late` is null if no rank stands out.
+    """
 
     ops: list[OpRollup]
     ranks: list[RankRollup]
@@ -77,10 +86,11 @@ class NcclAnswer(Answered, kw_only=True):
 
 @question
 async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
-    """NCCL collectives by operation and rank: bytes, bandwidth, lateness, and the rank that the others wait for.
+    """NCCL collectives by operation and rank: bytes, bandwidth, lateness, and the late rank.
 
-    A late rank shows the shortest time inside a collective, because it does not wait; lateness turns that round, so
-    positive means late. `late` names the rank to look at and, when its stalls repeat, their period.
+    A late rank has the shortest time inside a collective, because it does not wait. Lateness
+    reverses that: positive means late. `late` names the rank to look at and, if its stalls repeat,
+    their period.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     loaded = await load_records(asker, cluster, asked.window)
@@ -89,7 +99,8 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
             cluster_id=cluster,
             window=asked.window,
             notes=[
-                f"no collective arrived in the window {asked.window}; agents send them with the NCCL plugin"
+                f"no collective arrived in the window {asked.window}; agents send them with the "
+                "NCCL plugin"
             ],
             ops=[],
             ranks=[],
@@ -110,10 +121,10 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
     notes = list(loaded.notes)
     if missing:
         notes.append(
-            f"{missing} collectives lack the records of most ranks and count in bytes only"
+            f"{missing} collectives lack the records of most ranks; only their bytes are counted"
         )
     if len(ranks) > asked.limit:
-        notes.append(f"{len(ranks) - asked.limit} more rows of ranks; name an op or raise limit")
+        notes.append(f"{len(ranks) - asked.limit} more ranks; name an op or raise limit")
     return NcclAnswer(
         cluster_id=cluster,
         window=asked.window,
@@ -186,7 +197,7 @@ def _late(loaded: Records) -> LateRank | None:
 
 
 def _split(key: Ints) -> list[np.ndarray[Any, Any]]:
-    """Row numbers by key."""
+    """Return row numbers by key."""
     order = np.argsort(key, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 

@@ -1,4 +1,4 @@
-"""Which nodes differ from their peers in any metric."""
+"""Nodes that differ from their peers in any metric."""
 
 from typing import Annotated, Final
 
@@ -12,16 +12,21 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question, rec
 
 MAX_NODES: Final = 20_000
 SPREAD_FLOOR: Final = (
-    0.01  # of the median: peers that agree to the last digit do not make a hair an outlier
+    # share of the median: if peers agree to the last digit, a tiny difference is not an outlier
+    0.01
 )
 MIN_NODES: Final = 3
-_VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean, min(value_double) AS low,
+_VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean,
+    min(value_double) AS low,
   max(value_double) AS high,
-  max(cumulative_value) - min(cumulative_value) AS increase, (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds
-FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL
+  max(cumulative_value) - min(cumulative_value) AS increase,
+  (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds
+FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
+    AND node_id IS NOT NULL
   AND (value_double IS NOT NULL OR cumulative_value IS NOT NULL) GROUP BY node_id"""
 _NAMES: Final = """SELECT metric_name, count(DISTINCT node_id) FROM events
-WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL GROUP BY 1 ORDER BY 2 DESC, 1"""
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL GROUP BY 1
+    ORDER BY 2 DESC, 1"""
 
 
 class OutliersQuestion(Asked, kw_only=True):
@@ -31,13 +36,18 @@ class OutliersQuestion(Asked, kw_only=True):
         names.HEALTH_SCORE
     )
     k: Annotated[
-        float, Meta(description="How many robust standard deviations make an outlier.", ge=1, le=20)
+        float,
+        Meta(
+            description="Number of robust standard deviations from which a node is an outlier.",
+            ge=1,
+            le=20,
+        ),
     ] = 3.0
     limit: Limit = 20
 
 
 class OutlierNode(msgspec.Struct):
-    """`z` is the distance from the peers' median in robust standard deviations, negative below it."""
+    """`z` is the distance from the median in robust standard deviations; negative is below."""
 
     node_id: str
     value: float
@@ -48,7 +58,10 @@ class OutlierNode(msgspec.Struct):
 
 
 class OutliersAnswer(Answered, kw_only=True):
-    """Nodes beyond `k`, the farthest first. `value` is the mean, or growth per second for a running total."""
+    """Nodes beyond `k`, the farthest first.
+
+    `value` is the mean, or growth per second for a running total.
+    """
 
     outliers: list[OutlierNode]
     metric: str
@@ -60,11 +73,11 @@ class OutliersAnswer(Answered, kw_only=True):
 
 @question
 async def find_outlier_nodes(asker: Asker, asked: OutliersQuestion) -> OutliersAnswer:
-    """Which nodes differ from their peers in one metric, ranked by robust z-score.
+    """Nodes that differ from their peers in one metric, ranked by robust z-score.
 
-    Use it when nobody is below the health line but the job is slow, with metrics such as
-    ingero.node.throughput_ratio, ingero.node.memory_headroom or gpu.memcpy.bytes_total. Running totals are compared by
-    their growth per second.
+    Use it when no node is below the health threshold but the job is slow, with metrics such as
+    ingero.node.throughput_ratio, ingero.node.memory_headroom or gpu.memcpy.bytes_total. Running
+    totals are compared by their growth per second.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     params = [cluster, asker.since_us(asked.window)]
@@ -123,5 +136,6 @@ async def _too_few(asker: Asker, params: list[object], metric: str, nodes: int) 
     ]
     listed = ", ".join(there) or "none at all"
     return [
-        f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: {listed}"
+        f"only {nodes} nodes report {metric}, {MIN_NODES} are needed to compare; metrics here: "
+        f"{listed}"
     ]

@@ -1,4 +1,4 @@
-"""Collective records of a window as columns, matched across ranks: what the NCCL and cost questions compute with."""
+"""Collective records of a window as columns, matched across ranks, for the NCCL and cost tools."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,16 +14,23 @@ MAX_RECORDS: Final = 200_000
 _WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"
 _EXTENT: Final = f"SELECT count(*), min(seq) {_WHERE}"
 _FROM_SEQ: Final = f"SELECT approx_quantile(seq, $3) {_WHERE}"
-_COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank, nranks,
-  coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns, stream, lateness_ms,
+_COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank,
+    nranks,
+  coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns, stream,
+  lateness_ms,
   coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model, epoch_ns(ts) AS end_ns,
   coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms
-{_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL AND nranks IS NOT NULL"""
+{_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL
+    AND nranks IS NOT NULL"""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """`price_code` points into `prices`: provider and GPU model of the rank that recorded a row."""
+    """Columns of records.
+
+    `price_code` is an index into `prices`: provider and GPU model of the rank that recorded the
+    row.
+    """
 
     collectives: Collectives
     waiting: Waiting
@@ -35,7 +42,7 @@ class Records:
 
 
 async def load_records(asker: Asker, cluster: str, window: str) -> Records | None:
-    """The newest records of the window; None when there are none."""
+    """Return the newest records of the window, or None if there are none."""
     params: list[Any] = [cluster, asker.since_us(window)]
     ((total, first),) = (await asker.query(_EXTENT, params)).rows
     if not total:
@@ -45,7 +52,8 @@ async def load_records(asker: Asker, cluster: str, window: str) -> Records | Non
         share = 1.0 - MAX_RECORDS / total
         first = int((await asker.query(_FROM_SEQ, [*params, share])).rows[0][0])
         notes.append(
-            f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter window for all"
+            f"computed from about the newest {MAX_RECORDS} of {total} records; use a shorter "
+            "window for all"
         )
     columns = await asker.columns(_COLUMNS, [*params, first], MAX_RECORDS + MAX_RECORDS // 10)
     if not len(columns["rank"].data):
@@ -98,9 +106,12 @@ def _pairs(left: Column, right: Column) -> tuple[Ints, list[tuple[str, str]]]:
 
 
 def _distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """A row of every distinct combination, and for each row the number of its combination; -1 is a value, too."""
+    """Return a row of each distinct combination, and for each row the number of its combination.
+
+    -1 counts as a value.
+    """
     key = np.zeros(len(columns[0]), np.int64)
-    for column in columns:  # codes count what occurs: the key cannot overflow
+    for column in columns:  # codes number the values that occur, so the key cannot overflow
         key = key * (int(column.max(initial=-1)) + 2) + column + 1
     _, first, codes = np.unique(key, return_index=True, return_inverse=True)
     return first, codes

@@ -1,4 +1,4 @@
-"""Health scores of a cluster and the line between healthy and slow: Fleet's own where it reports, else the formula."""
+"""Health scores of a cluster and its threshold: the one Fleet reported, else computed here."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,8 +20,10 @@ FLEET_GAUGES: Final = (
 _NAMES: Final = ", ".join(
     f"'{name}'" for name in (names.HEALTH_SCORE, *(f"ingero_fleet_{g}" for g in FLEET_GAUGES))
 )
-# rows are numbered as they arrive: the highest number of a node is its latest score, without reading all the others
-_LATEST: Final = f"""SELECT metric_name, node_id, value_double AS value, epoch_us(received_ts) AS seen_us,
+# rows are numbered as they arrive: the highest number of a node is its latest score, found without
+# reading all others
+_LATEST: Final = f"""SELECT metric_name, node_id, value_double AS value,
+    epoch_us(received_ts) AS seen_us,
   epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
 FROM events WHERE rowid IN (SELECT max(rowid) FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name IN ({_NAMES})
@@ -30,7 +32,7 @@ FROM events WHERE rowid IN (SELECT max(rowid) FROM events
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """Where a node stands; `score` is 0 to 1, higher is healthier."""
+    """The latest score of a node; 0 to 1, higher is healthier."""
 
     node_id: str
     score: float
@@ -41,7 +43,7 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """All nodes of a cluster and their line. `threshold` is None while there is no score."""
+    """All nodes of a cluster and its threshold, which is None while there is no score."""
 
     nodes: tuple[NodeScore, ...]
     threshold: float | None
@@ -55,7 +57,7 @@ class Scores:
 async def load_scores(
     asker: Asker, cluster: str, window: str, policy: ThresholdPolicy | None = None
 ) -> Scores:
-    """The latest score of every node in the window."""
+    """Return the latest score of every node in the window."""
     policy = policy or ThresholdPolicy()
     found = await asker.query(_LATEST, [cluster, asker.since_us(window)], MAX_NODES)
     nodes, fleet = [], {}

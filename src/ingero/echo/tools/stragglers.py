@@ -1,4 +1,4 @@
-"""Who is slow: Fleet's verdicts, scores below the line, and ranks the others wait for, as one ranked list."""
+"""Slow nodes as one ranked list: verdicts, scores below the threshold, ranks that arrive late."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,12 +13,15 @@ from ingero.echo.tools.scores import Scores, load_scores
 
 _STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3}
 _BELOW_LINE: Final = "below_threshold"
-_BELOW: Final = 1  # a score below the line ranks after a verdict and before a suspicion
-_VERDICTS: Final = """SELECT * EXCLUDE (seq, idx, received_ts), epoch_us(since) AS since_us FROM verdicts
+_BELOW: Final = 1  # a score below the threshold ranks after a verdict and before a suspicion
+_VERDICTS: Final = """SELECT * EXCLUDE (seq, idx, received_ts), epoch_us(since) AS since_us
+    FROM verdicts
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
-QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1 ORDER BY ts DESC"""
+QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1
+    ORDER BY ts DESC"""
 _SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
-  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = '{names.HEALTH_SCORE}'
+  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+  AND metric_name = '{names.HEALTH_SCORE}'
     AND list_contains($4::VARCHAR[], node_id)),
 healthy AS (SELECT node_id, max(ts) AS at FROM scores WHERE value_double >= $3 GROUP BY node_id)
 SELECT s.node_id, epoch_us(min(s.ts)) FROM scores AS s LEFT JOIN healthy AS h USING (node_id)
@@ -32,7 +35,7 @@ class StragglersQuestion(Asked, kw_only=True):
 
 
 class Straggler(msgspec.Struct, omit_defaults=True):
-    """One slow node or rank; `reasons` says what it rests on: verdict, score, lateness."""
+    """One slow node or rank; `reasons` names the sources: verdict, score, lateness."""
 
     node_id: str
     state: str
@@ -52,7 +55,7 @@ class Straggler(msgspec.Struct, omit_defaults=True):
 
 
 class StragglersAnswer(Answered, kw_only=True):
-    """Ranked, the worst first; an empty list with a threshold means that nobody is slow."""
+    """The worst first. An empty list together with a threshold means that no node is slow."""
 
     stragglers: list[Straggler]
     nodes: int
@@ -63,17 +66,17 @@ class StragglersAnswer(Answered, kw_only=True):
 
 @question
 async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> StragglersAnswer:
-    """Which nodes slow this cluster down, the worst first.
+    """Nodes that slow this cluster down, the worst first.
 
-    Ask this right after the summary. Each row carries what it rests on: Fleet's verdict (cause, cost, what to do), a
-    health score below the cluster's line, or collectives in which the others waited for a rank. The first row is the
-    node to open next.
+    Ask this right after the summary. Each row has its reasons: Fleet's verdict (cause, cost, what
+    to do), a health score below the cluster's threshold, or collectives in which the others waited
+    for a rank. The first row is the node to open next.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     scores = await load_scores(asker, cluster, asked.window)
     ordered, notes = await rank_stragglers(asker, cluster, asked.window, scores)
     if len(ordered) > asked.limit:
-        notes.append(f"{len(ordered) - asked.limit} more are slow; raise limit to see them")
+        notes.append(f"{len(ordered) - asked.limit} more nodes are slow; raise limit to see them")
     return StragglersAnswer(
         cluster_id=cluster,
         window=asked.window,
@@ -90,25 +93,24 @@ async def find_stragglers(asker: Asker, asked: StragglersQuestion) -> Stragglers
 async def rank_stragglers(
     asker: Asker, cluster: str, window: str, scores: Scores
 ) -> tuple[list[Straggler], list[str]]:
-    """All that are slow, the worst first, and what to know about the list."""
+    """Return everything that is slow, the worst first, and notes on the list."""
     ranking = _Ranking()
     notes = await _add_verdicts(asker, cluster, window, ranking)
     await _add_scores(asker, cluster, window, scores, ranking)
     notes += await _add_lateness(asker, cluster, window, ranking)
     if not scores.nodes:
         notes.append(
-            f"no health score arrived in the window {window}: only verdicts and collectives were used"
+            f"no health score arrived in the window {window}: only verdicts and collectives were "
+            "used"
         )
     if scores.threshold_source == "computed":
-        notes.append(
-            "Fleet reported no threshold here: the line was computed from the latest scores"
-        )
+        notes.append("Fleet reported no threshold here, so it was computed from the latest scores")
     return ranking.ordered(), notes
 
 
 @dataclass(slots=True)
 class _Ranking:
-    """Slow ones by node and rank; what speaks about a node joins what speaks about its ranks."""
+    """Slow nodes and ranks. Facts about a node are joined with those about its ranks."""
 
     found: dict[tuple[str, int | None], tuple[int, Straggler]] = field(default_factory=dict)
 
@@ -131,7 +133,7 @@ class _Ranking:
         )
 
     def ordered(self) -> list[Straggler]:
-        """The worst first."""
+        """Return the list, the worst first."""
         ranked = sorted(
             self.found.values(),
             key=lambda item: (
@@ -153,7 +155,9 @@ def _has(straggler: Straggler, name: str) -> bool:
 def _with_next(straggler: Straggler) -> Straggler:
     if straggler.next:
         return straggler
-    advice = f"open {straggler.node_id}: `ingero explain --nodes {straggler.node_id}:8080` says why"
+    advice = (
+        f"open {straggler.node_id}: `ingero explain --nodes {straggler.node_id}:8080` shows why"
+    )
     return msgspec.structs.replace(straggler, next=advice)
 
 
@@ -162,7 +166,8 @@ async def _add_verdicts(asker: Asker, cluster: str, window: str, ranking: _Ranki
     for row in records(await asker.query(_VERDICTS, [cluster, asker.since_us(window)])):
         if row["state"] == "fleet_event":
             notes.append(
-                f"the whole fleet slowed down together at {row['ts']}: {row['evidence'] or 'no node to blame'}"
+                f"the whole fleet slowed down together at {row['ts']}: "
+                f"{row['evidence'] or 'no node to blame'}"
             )
         if row["state"] == "not_sure":
             notes.append(f"not sure about {row['node_id']}: {row['evidence']}")
@@ -213,7 +218,8 @@ async def _add_scores(
             score=round(node.score, 6),
             gap=round(threshold - node.score, 6),
             since=iso(since[node.node_id] / 1e6) if node.node_id in since else None,
-            evidence=f"score {node.score:.3f}, line {threshold:.3f}, median {scores.median or 0:.3f}",
+            evidence=f"score {node.score:.3f}, threshold {threshold:.3f}, median "
+            f"{scores.median or 0:.3f}",
         )
 
 
@@ -233,6 +239,7 @@ async def _add_lateness(asker: Asker, cluster: str, window: str, ranking: _Ranki
         reason="lateness",
         lateness_ms=round(late.lateness_ms, 3),
         period=late.period,
-        evidence=f"the others waited {late.lateness_ms:.1f} ms for it in {late.times} collectives{every}",
+        evidence=f"the others waited {late.lateness_ms:.1f} ms for it in {late.times} "
+        f"collectives{every}",
     )
     return loaded.notes

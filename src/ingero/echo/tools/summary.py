@@ -11,13 +11,15 @@ from ingero.echo.tools.stragglers import rank_stragglers
 
 SILENT_S: Final = 60.0
 TOP: Final = 5
-_EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes, count(DISTINCT metric_name) AS metrics,
+_EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes,
+    count(DISTINCT metric_name) AS metrics,
   epoch_us(max(received_ts)) AS newest_us, min(seq) AS first_seq,
   count(DISTINCT causal_chain_id) AS chains
 FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
 _CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause FROM causal_chains
 WHERE cluster_id = $1 AND seq >= $2
-ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END, detected_at DESC"""
+ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END,
+    detected_at DESC"""
 
 
 class SummaryQuestion(Asked, kw_only=True):
@@ -35,7 +37,7 @@ class ChainNews(msgspec.Struct):
 
 
 class SlowNode(msgspec.Struct):
-    """One of the worst nodes; `find_stragglers` says more."""
+    """One of the worst nodes; `find_stragglers` has the details."""
 
     node_id: str
     state: str
@@ -43,7 +45,7 @@ class SlowNode(msgspec.Struct):
 
 
 class SummaryAnswer(Answered, kw_only=True):
-    """Counts are of the window. `silent` nodes were seen in it, but not in its last minute."""
+    """Counts of the window. `silent` nodes sent data in it, but not in its last minute."""
 
     nodes: int
     scored_nodes: int
@@ -68,9 +70,11 @@ class SummaryAnswer(Answered, kw_only=True):
 
 @question
 async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
-    """How this cluster is doing: nodes, the healthy line, the slow ones, what agents reported. Ask this first.
+    """State of this cluster: nodes, health threshold, slow nodes, reports of agents.
 
-    `next` says which question to ask after it.
+    Ask this first.
+
+    `next` names the question to ask after it.
     """
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     since_us = asker.since_us(asked.window)
@@ -118,11 +122,14 @@ async def summary(asker: Asker, asked: SummaryQuestion) -> SummaryAnswer:
 
 def _next(slowest: str | None, has_chains: bool, has_events: bool) -> str:
     if slowest is not None:
-        return f"fleet.cluster.find_stragglers says why {slowest} is slow and what it costs"
+        return f"fleet.cluster.find_stragglers shows why {slowest} is slow and what it costs"
     if has_chains:
         return (
-            "nobody is slow against the others; fleet.cluster.anomalies lists what agents reported"
+            "no node is slower than the others; fleet.cluster.anomalies lists what agents reported"
         )
     if has_events:
-        return "nobody is slow; fleet.cluster.find_outlier_nodes compares any other metric across nodes"
+        return (
+            "no node is slow; fleet.cluster.find_outlier_nodes compares any other metric across "
+            "nodes"
+        )
     return "ask again with a longer window, or check that agents push and Fleet forwards"
