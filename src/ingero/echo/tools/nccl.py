@@ -95,19 +95,7 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
     cluster = await asker.cluster(asked.cluster_id, asked.window)
     loaded = await load_records(asker, cluster, asked.window)
     if loaded is None:
-        return NcclAnswer(
-            cluster_id=cluster,
-            window=asked.window,
-            notes=[
-                f"no collective arrived in the window {asked.window}; agents send them with the "
-                "NCCL plugin"
-            ],
-            ops=[],
-            ranks=[],
-            late=None,
-            records=0,
-            incomplete_collectives=0,
-        )
+        return _no_records(cluster, asked.window)
     ops = [
         rollup
         for code in range(len(loaded.collectives.ops))
@@ -135,6 +123,20 @@ async def nccl_summary(asker: Asker, asked: NcclQuestion) -> NcclAnswer:
         late=_late(loaded),
         records=len(loaded.collectives),
         incomplete_collectives=missing,
+    )
+
+
+def _no_records(cluster: str, window: str) -> NcclAnswer:
+    note = f"no collective arrived in the window {window}; agents send them with the NCCL plugin"
+    return NcclAnswer(
+        cluster_id=cluster,
+        window=window,
+        notes=[note],
+        ops=[],
+        ranks=[],
+        late=None,
+        records=0,
+        incomplete_collectives=0,
     )
 
 
