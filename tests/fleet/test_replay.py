@@ -57,7 +57,7 @@ def test_the_command_shows_one_episode(recorded: Path, capsys: pytest.CaptureFix
     assert run(["replay", episode, "--dir", str(recorded)]) == 0
     shown = capsys.readouterr().out
     assert "below its limit" in shown
-    assert "every verdict came out the same" in shown
+    assert "every verdict is the same as recorded" in shown
     assert run(["replay", str(recorded), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["same"] is True
     assert run(["replay", "0" * 16, "--dir", str(recorded)]) == 1

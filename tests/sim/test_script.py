@@ -7,7 +7,7 @@ import pytest
 from tests.support.simulated_cluster import ClusterRun, Scenario, load_scenario
 
 from ingero.errors import ConfigError
-from ingero.sim.script import LAUNCHES, Change, Script, ScriptedSource, Wobble
+from ingero.sim.script import LAUNCHES, Change, Oscillation, Script, ScriptedSource
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from ingero.sim.script import LAUNCHES, Change, Script, ScriptedSource, Wobble
             {5: 1.0, 15: 0.4, 25: 1.0},
         ),
         (
-            Script(wobbles=(Wobble(period_s=40, depth=0.6, from_s=100),)),
+            Script(oscillations=(Oscillation(period_s=40, depth=0.6, from_s=100),)),
             {99: 1.0, 100: 1.0, 120: 0.4, 140: 1.0},
         ),
     ],

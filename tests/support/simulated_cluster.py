@@ -19,7 +19,7 @@ from ingero.core.health.monitor import MonitorPolicy, NodeMonitor
 from ingero.core.health.threshold import ThresholdPolicy
 from ingero.errors import ConfigError
 from ingero.fleet.processor import FleetProcessor
-from ingero.sim.script import Change, Script, ScriptedSource, Wobble
+from ingero.sim.script import Change, Oscillation, Script, ScriptedSource
 
 CLUSTER = "sim"
 START_NS = 1_800_000_000 * 10**9
@@ -178,18 +178,18 @@ def load_scenario(path: Path, nodes: int) -> Scenario:
 
 def _scripts(document: dict[str, Any], nodes: int) -> dict[int, Script]:
     changes: dict[int, list[Change]] = {}
-    wobbles: dict[int, list[Wobble]] = {}
+    oscillations: dict[int, list[Oscillation]] = {}
     for entry in document.get("change", ()):
         for number in _numbers(entry.pop("nodes"), nodes):
             changes.setdefault(number, []).append(Change(**_tupled(entry)))
-    for entry in document.get("wobble", ()):
+    for entry in document.get("oscillation", ()):
         for number in _numbers(entry.pop("nodes"), nodes):
-            wobbles.setdefault(number, []).append(Wobble(**_tupled(entry)))
+            oscillations.setdefault(number, []).append(Oscillation(**_tupled(entry)))
     noise = document.get("noise", 0.01)
     return {
         number: Script(
             changes=tuple(changes.get(number, ())),
-            wobbles=tuple(wobbles.get(number, ())),
+            oscillations=tuple(oscillations.get(number, ())),
             noise=noise,
         )
         for number in range(nodes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 
-USUAL = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945
+HEALTHY = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945
 LAUNCHES = 6000
 
 
@@ -24,7 +24,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wobble:
+class Oscillation:
     """Between `from_s` and `until_s` the named signals swing down to 1 - `depth` and back, once per period."""
 
     period_s: float
@@ -39,7 +39,7 @@ class Script:
     """What happens to one node. `noise` is the spread of each signal around its level."""
 
     changes: tuple[Change, ...] = ()
-    wobbles: tuple[Wobble, ...] = ()
+    oscillations: tuple[Oscillation, ...] = ()
     noise: float = 0.01
 
     def level(self, signal: str, at_s: float) -> float:
@@ -49,10 +49,10 @@ class Script:
             if signal in change.signals and at_s >= change.at_s:
                 done = 1.0 if change.over_s <= 0 else min((at_s - change.at_s) / change.over_s, 1.0)
                 level += (change.level - level) * done
-        for wobble in self.wobbles:
-            if signal in wobble.signals and wobble.from_s <= at_s < wobble.until_s:
-                phase = 2.0 * math.pi * (at_s - wobble.from_s) / wobble.period_s
-                level *= 1.0 - wobble.depth * (1.0 - math.cos(phase)) / 2.0
+        for oscillation in self.oscillations:
+            if signal in oscillation.signals and oscillation.from_s <= at_s < oscillation.until_s:
+                phase = 2.0 * math.pi * (at_s - oscillation.from_s) / oscillation.period_s
+                level *= 1.0 - oscillation.depth * (1.0 - math.cos(phase)) / 2.0
         return level
 
 
@@ -69,7 +69,7 @@ class ScriptedSource:
 
     def read(self, now_ns: int) -> Observation:
         signals = signals_at(self.script, self._elapsed_s(), self._chance)
-        rate = (signals.throughput or 0.0) / (USUAL.throughput or 1.0)
+        rate = (signals.throughput or 0.0) / (HEALTHY.throughput or 1.0)
         return Observation(at_s=now_ns / 1e9, launches=int(LAUNCHES * rate), signals=signals)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class ScriptedSource:
 def signals_at(script: Script, at_s: float, chance: random.Random) -> Signals:
     """The signals of a scripted node at a moment; shares stay shares."""
     values: dict[str, float] = {}
-    for name, usual in USUAL.items():
+    for name, usual in HEALTHY.items():
         value = (usual or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
         values[name] = max(value, 0.0) if name == "throughput" else min(max(value, 0.0), 1.0)
     return Signals(**values)

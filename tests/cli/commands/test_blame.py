@@ -227,6 +227,6 @@ def test_a_picture_that_cannot_be_written_is_an_error_in_words(
     for name in ("there/is/none.svg", "there/is/none.png"):
         assert run(["blame", str(dumps), "--picture", str(dumps / name)]) == 1
         assert (
-            "No such file or directory; name a file in a folder that is there"
+            "No such file or directory; name a file in an existing folder"
             in capsys.readouterr().err
         )

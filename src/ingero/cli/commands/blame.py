@@ -135,7 +135,7 @@ def whatif(
 
 
 def load_traces(paths: Sequence[Path]) -> Inputs:
-    """Files and folders of any known kind, trace databases included."""
+    """Load files and folders of any supported kind, trace databases included."""
     databases = [path for path in paths if path.is_file() and _is_sqlite(path)]
     others = [path for path in paths if path not in databases]
     inputs = load(others) if others else Inputs()
@@ -161,7 +161,7 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _ask_processes(inputs: Inputs) -> None:
-    """Dumps of this machine's PyTorch processes, taken now."""
+    """Ask the PyTorch processes of this machine for dumps and add them to the inputs."""
     import asyncio
 
     from ingero.agent.processes.flight_recorder import DumpOutcome, find_targets, request_dumps
@@ -169,7 +169,8 @@ def _ask_processes(inputs: Inputs) -> None:
     targets = find_targets()
     if not targets:
         raise Unavailable(
-            "no process here listens for dump requests: start the job with TORCH_NCCL_DEBUG_INFO_PIPE_FILE, "
+            "no process here listens for dump requests: start the job with "
+            "TORCH_NCCL_DEBUG_INFO_PIPE_FILE, "
             "TORCH_FR_BUFFER_SIZE and TORCH_NCCL_ENABLE_TIMING set (`ingero run --print-env`)"
         )
     for reply in asyncio.run(request_dumps(targets, DUMP_TIMEOUT_S)):
@@ -180,7 +181,7 @@ def _ask_processes(inputs: Inputs) -> None:
 
 
 def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -> float | None:
-    """Dollars per GPU hour: as given, else from the rate table."""
+    """Return dollars per GPU hour: the given rate, else the one of the rate table."""
     if rate is not None or gpu_model is None:
         return rate
     from ingero.config.rates import load_rates
@@ -189,7 +190,7 @@ def find_rate(rate: float | None, provider: str | None, gpu_model: str | None) -
 
 
 def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
-    """The answer with the documented keys."""
+    """Return the answer with the documented keys."""
     return {
         "culprits": [
             {
@@ -224,7 +225,7 @@ def answer_json(answer: Answer, price: float | None) -> dict[str, Any]:
 
 
 def fixes_json(answer: Answer, price: float | None) -> list[dict[str, Any]]:
-    """One row per fix, largest saving first."""
+    """Return one row per fix, largest saving first."""
     rows = []
     for fix in answer.fixes:
         share = fix.saved_s / answer.step_time_s if answer.step_time_s else 0.0

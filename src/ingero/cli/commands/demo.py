@@ -18,13 +18,13 @@ SCENARIOS = ("sudden", "gradual", "recover", "fleet-outage")
 SLOW_LEVEL = 0.3
 RAMP_S = 10.0
 OUTAGE_S = 6.0
-PATIENCE_S = 60.0  # on top of twelve pushes: starting processes takes long on a small machine
-ECHO_PATIENCE_S = 60.0
+TIMEOUT_S = 60.0  # in addition to twelve pushes; processes start slowly on a small machine
+ECHO_TIMEOUT_S = 60.0
 
 
 @dataclass
-class Story:
-    """What happened, for the table at the end and for `--json`."""
+class DemoRun:
+    """The course of one demo, for the table at the end and for `--json`."""
 
     straggler: str
     push_interval_s: float
@@ -134,13 +134,13 @@ def command(
         raise click.UsageError(f"--straggler {chosen}: the nodes are {names[0]} … {names[-1]}")
     say = _quiet if as_json else _say
     return _run(
-        names, Story(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
+        names, DemoRun(chosen, push_interval, asks_echo=with_echo), scenario, keep, as_json, say
     )
 
 
 def _run(
     names: list[str],
-    story: Story,
+    run: DemoRun,
     scenario: str,
     keep: bool,
     as_json: bool,
@@ -149,43 +149,45 @@ def _run(
     from ingero.sim.cluster import DemoCluster
 
     say(
-        f"starting Fleet and {len(names)} simulated nodes (pushes every {story.push_interval_s:g} s instead of 5 s,"
+        f"starting Fleet and {len(names)} simulated nodes "
+        f"(pushes every {run.push_interval_s:g} s instead of 5 s,"
     )
     say("warm-up of 5 samples instead of 30, quorum of 3 nodes instead of 5)")
-    say(f"every node is known after about {10 * story.push_interval_s:.0f} s …")
+    say(f"every node has a baseline after about {10 * run.push_interval_s:.0f} s …")
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        echo = stack.enter_context(_echo(say)) if story.asks_echo else None
+        echo = stack.enter_context(_echo(say)) if run.asks_echo else None
         forward = {"exporters": echo.exporter(), "pipeline": "prometheus, otlp"} if echo else {}
-        cluster = stack.enter_context(DemoCluster(names, story.push_interval_s, **forward))
+        cluster = stack.enter_context(DemoCluster(names, run.push_interval_s, **forward))
         try:
-            _play(cluster, echo, story, scenario, say, began)
+            _play(cluster, echo, run, scenario, say, began)
         except IngeroError as error:
-            say(f"the demo did not get to its end: {error}")
+            say(f"the demo could not be finished: {error}")
         status = cluster.status()
         if as_json:
-            print_json(_result(story, scenario))
+            print_json(_result(run, scenario))
         else:
-            _summary(story, status)
+            _summary(run, status)
         if keep:
             say(
-                f"\nstill running; try: ingero status --fleet http://{cluster.addresses['threshold']}  (Ctrl-C ends it)"
+                "\nstill running; try: ingero status --fleet "
+                f"http://{cluster.addresses['threshold']}  (Ctrl-C ends it)"
             )
             _wait_for_interrupt()
-    return 0 if story.is_right else 1
+    return 0 if run.is_right else 1
 
 
 def _echo(say: Callable[[str], None]) -> Any:
     from ingero.sim.echo import DemoEcho
 
-    say("starting Echo, which keeps what Fleet hears")
+    say("starting Echo, which stores what Fleet receives")
     return DemoEcho()
 
 
 def _play(
-    cluster: Any, echo: Any, story: Story, scenario: str, say: Callable[[str], None], began: float
+    cluster: Any, echo: Any, run: DemoRun, scenario: str, say: Callable[[str], None], began: float
 ) -> None:
-    patience_s = PATIENCE_S + 12 * story.push_interval_s
+    timeout_s = TIMEOUT_S + 12 * run.push_interval_s
     everybody = len(cluster.node_names)
     ready = cluster.wait_for(
         lambda s: (
@@ -193,100 +195,108 @@ def _play(
             and sum(n.state == "active" and n.mode == "fleet" for n in s.nodes.values())
             == everybody
         ),
-        patience_s,
+        timeout_s,
     )
-    story.quorum_s = time.monotonic() - began
+    run.quorum_s = time.monotonic() - began
     say(
-        f"{story.quorum_s:5.1f} s  quorum: {everybody} active nodes, threshold {ready.threshold:.3f}, nobody is slow"
+        f"{run.quorum_s:5.1f} s  quorum: {everybody} active nodes, "
+        f"threshold {ready.threshold:.3f}, nobody is slow"
     )
     if scenario == "fleet-outage":
-        _outage(cluster, story, say, patience_s)
+        _outage(cluster, run, say, timeout_s)
     for round_ in range(2 if scenario == "recover" else 1):
         again = " again" if round_ else ""
-        _slow_and_recover(cluster, echo, story, scenario, say, patience_s, again)
+        _slow_and_recover(cluster, echo, run, scenario, say, timeout_s, again)
 
 
 def _slow_and_recover(
     cluster: Any,
     echo: Any,
-    story: Story,
+    run: DemoRun,
     scenario: str,
     say: Callable[[str], None],
-    patience_s: float,
+    timeout_s: float,
     again: str,
 ) -> None:
     over_s = RAMP_S if scenario == "gradual" else 0.0
     injected = time.monotonic()
-    cluster.slow(story.straggler, SLOW_LEVEL, over_s)
+    cluster.slow(run.straggler, SLOW_LEVEL, over_s)
     how = f"over {over_s:g} s" if over_s else "at once"
     say(
-        f"\n         {story.straggler} now runs at {SLOW_LEVEL:.0%} of its usual throughput{again}, {how}"
+        f"\n         {run.straggler} now runs at {SLOW_LEVEL:.0%} of its normal throughput"
+        f"{again}, {how}"
     )
-    named = cluster.wait_for(lambda s: bool(s.stragglers), patience_s + over_s)
-    story.named_after_s = time.monotonic() - injected
-    node = named.nodes[story.straggler]
-    story.score, story.threshold, story.mode = node.score, named.threshold, node.mode
-    story.wrongly_named += [name for name in named.stragglers if name != story.straggler]
+    named = cluster.wait_for(lambda s: bool(s.stragglers), timeout_s + over_s)
+    run.named_after_s = time.monotonic() - injected
+    node = named.nodes[run.straggler]
+    run.score, run.threshold, run.mode = node.score, named.threshold, node.mode
+    run.wrongly_named += [name for name in named.stragglers if name != run.straggler]
     who = coloured(", ".join(named.stragglers), "31;1")
     say(
-        f"T+{story.named_after_s:4.1f} s  straggler: {who}   score {node.score:.3f} < threshold {named.threshold:.3f}, "
-        f"mode {node.mode}"
+        f"T+{run.named_after_s:4.1f} s  straggler: {who}   score {node.score:.3f} < "
+        f"threshold {named.threshold:.3f}, mode {node.mode}"
     )
     if echo is not None:
-        _ask_echo(echo, story, say)
-    cluster.slow(story.straggler, 1.0)
+        _ask_echo(echo, run, say)
+    cluster.slow(run.straggler, 1.0)
     restored = time.monotonic()
-    say(f"\n         {story.straggler} is back at full speed")
-    cluster.wait_for(lambda s: not s.stragglers, patience_s)
-    story.recovered_after_s = time.monotonic() - restored
-    say(f"T+{story.recovered_after_s:4.1f} s  resolved: nobody is slow")
+    say(f"\n         {run.straggler} is back at full speed")
+    cluster.wait_for(lambda s: not s.stragglers, timeout_s)
+    run.recovered_after_s = time.monotonic() - restored
+    say(f"T+{run.recovered_after_s:4.1f} s  resolved: nobody is slow")
 
 
-def _ask_echo(echo: Any, story: Story, say: Callable[[str], None]) -> None:
+def _ask_echo(echo: Any, run: DemoRun, say: Callable[[str], None]) -> None:
     from ingero.sim.cluster import CLUSTER
 
-    found = echo.stragglers(CLUSTER, story.straggler, ECHO_PATIENCE_S)
-    story.echo_answer = found[0]["node_id"] if found else None
+    found = echo.stragglers(CLUSTER, run.straggler, ECHO_TIMEOUT_S)
+    run.echo_answer = found[0]["node_id"] if found else None
     evidence = found[0]["evidence"] if found else "nobody yet"
     say(
-        f"         Echo, asked for fleet.cluster.find_stragglers: {story.echo_answer or '–'}   {evidence}"
+        "         Echo, asked for fleet.cluster.find_stragglers: "
+        f"{run.echo_answer or '–'}   {evidence}"
     )
 
 
-def _outage(cluster: Any, story: Story, say: Callable[[str], None], patience_s: float) -> None:
-    say("\n         Fleet is killed (SIGKILL); agents go on with the last threshold")
+def _outage(cluster: Any, run: DemoRun, say: Callable[[str], None], timeout_s: float) -> None:
+    say("\n         Fleet is killed (SIGKILL); agents continue with the last threshold")
     cluster.kill_fleet()
     time.sleep(OUTAGE_S)
     cluster.start_fleet()
-    say(f"         Fleet is back after {OUTAGE_S:g} s, with an empty memory")
+    say(f"         Fleet is back after {OUTAGE_S:g} s and knows no node")
     began = time.monotonic()
     back = cluster.wait_for(
-        lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), patience_s
+        lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), timeout_s
     )
-    story.wrongly_named += back.stragglers
+    run.wrongly_named += back.stragglers
     flagged = ", ".join(back.stragglers) or "nobody was flagged meanwhile"
     say(f"T+{time.monotonic() - began:4.1f} s  quorum again, every agent in mode fleet; {flagged}")
 
 
-def _summary(story: Story, status: Any) -> None:
+def _summary(run: DemoRun, status: Any) -> None:
     if status is not None:
         rows = [
-            (node.name, node.state, f"{node.score:.3f}" if node.score is not None else "–", node.mode or "–",
-             "named, then resolved" if node.name == story.straggler and story.named_after_s is not None else "")
+            (
+                node.name,
+                node.state,
+                f"{node.score:.3f}" if node.score is not None else "–",
+                node.mode or "–",
+                "named, then resolved" if node.name == run.straggler and run.named_after_s else "",
+            )
             for node in status.nodes.values()
-        ]  # fmt: skip
+        ]
         print("\n" + render_table(("node", "state", "score", "mode", ""), rows))
-    if story.is_right:
+    if run.is_right:
         print(
             coloured(
-                f"\n{story.straggler} was named {story.named_after_s:.1f} s after it slowed down.",
+                f"\n{run.straggler} was named {run.named_after_s:.1f} s after it slowed down.",
                 "32",
             )
         )
     else:
         wrong = (
-            f"wrongly named: {', '.join(story.wrongly_named)}"
-            if story.wrongly_named
+            f"wrongly named: {', '.join(run.wrongly_named)}"
+            if run.wrongly_named
             else "it was not named in time"
         )
         print(coloured(f"\nThe demo failed: {wrong}.", "31;1"))
@@ -295,20 +305,20 @@ def _summary(story: Story, status: Any) -> None:
           "  ingero demo --keep                      look around with `ingero status`")  # fmt: skip
 
 
-def _result(story: Story, scenario: str) -> dict[str, Any]:
+def _result(run: DemoRun, scenario: str) -> dict[str, Any]:
     return {
-        "ok": story.is_right,
+        "ok": run.is_right,
         "scenario": scenario,
-        "straggler": story.straggler,
-        "named_after_s": _rounded(story.named_after_s),
-        "recovered_after_s": _rounded(story.recovered_after_s),
-        "quorum_after_s": _rounded(story.quorum_s),
-        "score": story.score,
-        "threshold": story.threshold,
-        "mode": story.mode,
-        "wrongly_named": story.wrongly_named,
-        **({"echo_answer": story.echo_answer} if story.asks_echo else {}),
-        "push_interval_s": story.push_interval_s,
+        "straggler": run.straggler,
+        "named_after_s": _rounded(run.named_after_s),
+        "recovered_after_s": _rounded(run.recovered_after_s),
+        "quorum_after_s": _rounded(run.quorum_s),
+        "score": run.score,
+        "threshold": run.threshold,
+        "mode": run.mode,
+        "wrongly_named": run.wrongly_named,
+        **({"echo_answer": run.echo_answer} if run.asks_echo else {}),
+        "push_interval_s": run.push_interval_s,
     }
 
 

@@ -1,4 +1,4 @@
-"""`ingero demo --no-gpu SCENARIO`: one machine's trouble, told by the same statistics and chains as a real trace."""
+"""`ingero demo --no-gpu SCENARIO`: a simulated incident on one machine, analysed like a trace."""
 
 from dataclasses import asdict
 
@@ -11,11 +11,11 @@ from ingero.storage.trace.chains import RecordedChain
 
 
 def play(name: str, as_json: bool, seed: int) -> int:
-    """Play one scenario, or list them; the status says whether its finding held."""
+    """Play one incident, or list them; the exit status is 0 when it was found."""
     if name == "list":
         print_summaries(
             ("scenario", "what happens"),
-            {key: story.title for key, story in INCIDENTS.items()},
+            {name: incident.title for name, incident in INCIDENTS.items()},
             as_json,
         )
         return 0
@@ -28,7 +28,7 @@ def play(name: str, as_json: bool, seed: int) -> int:
 
 
 def incident_json(name: str, seed: int = 1) -> dict[str, object]:
-    """A scenario's story for programs."""
+    """Play one incident and return it in the form of `--json`."""
     return _as_json(run_incident(name, seed=seed))
 
 
@@ -57,7 +57,8 @@ def _as_json(result: IncidentResult) -> dict[str, object]:
 
 def _show(result: IncidentResult) -> None:
     print(
-        f"{result.title} (simulated: {result.events:,} events of {result.story_s:.1f} s, the ordinary statistics)\n"
+        f"{result.title} (simulated: {result.events:,} events in {result.story_s:.1f} s, "
+        "analysed by the same statistics as a recording)\n"
     )
     rows = [
         (
@@ -74,5 +75,6 @@ def _show(result: IncidentResult) -> None:
     print(f"{mark}: {result.finding.text}")
     others = ", ".join(name for name in INCIDENTS if name != result.name)
     print(
-        f"\nNext: ingero demo --no-gpu SCENARIO with {others}; `sudo ingero trace` shows your own machine."
+        f"\nNext: ingero demo --no-gpu SCENARIO with {others}; "
+        "`sudo ingero trace` shows your own machine."
     )

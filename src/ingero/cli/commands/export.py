@@ -77,8 +77,8 @@ def command(
     threads, counters, and arrows from the cause to the symptom of each causal chain.
 
     The stored time of context switches, disk requests and socket calls is their end. In
-    `perfetto-proto` they lie where they happened; in the JSON they begin at the stored time, as other
-    readers expect.
+    `perfetto-proto` they are shown where they happened; in the JSON they begin at the stored time,
+    as other readers expect.
 
     Counters are GPU calls per second, CPU, memory, load and the health score of each node, and with
     --nodes the clock offset of each node. The score is computed from the recording, by minute and
@@ -134,7 +134,7 @@ def _report(writer: TimelineWriter, size: int, output: Path) -> None:
 
 
 def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[bytes]:
-    """The whole timeline, part by part."""
+    """Yield the encoded timeline, part by part."""
     chains = reader.chains()
     if isinstance(writer, PacketTimeline):
         chains = reader.linked(chains)
@@ -150,8 +150,10 @@ def timeline_parts(reader: TimelineReader, writer: TimelineWriter) -> Iterator[b
 
 
 def write_timeline(output: Path, parts: Iterator[bytes]) -> int:
-    """Write atomically: the name appears when the file is complete; a pipe or a device takes it as it comes. Returns
-    bytes written."""
+    """Write the parts and return the number of bytes.
+
+    A file appears under its name only when it is complete; a pipe or a device is written directly.
+    """
     if str(output) == "-":
         return _write(sys.stdout.buffer, parts)
     target = Path(os.path.realpath(output))

@@ -1,4 +1,4 @@
-"""A timeline straight from the nodes: their newest events, their chains, and how far their clocks are off."""
+"""`ingero export --nodes`: a timeline of the newest events, chains and clock offsets of nodes."""
 
 import datetime
 import time
@@ -30,7 +30,8 @@ from ingero.errors import Unavailable
 from ingero.transport.fanout.ask import decode_reply
 from ingero.transport.fanout.client import NodeReply, Question
 
-TOLD_TO_NS = 999_999_999  # nodes tell the second in which a chain was found; its events lie before the end of that
+# Nodes report the second in which a chain was found; its events are before the end of that second.
+REPORTED_TO_NS = 999_999_999
 _COLUMNS = (
     "timestamp",
     "duration",
@@ -52,7 +53,7 @@ _Row: TypeAlias = tuple[_Int, _Int, _Int, _Int, _Int, _Int, _Int, _Int, str | No
 
 
 class _Events(msgspec.Struct):
-    """Rows as a timeline needs them; a node that answers anything else is left out with a warning."""
+    """Rows with the columns of a timeline; a node with other columns is left out with a warning."""
 
     columns: list[str]
     rows: list[_Row]
@@ -60,7 +61,7 @@ class _Events(msgspec.Struct):
 
 
 class NodesTimeline:
-    """What several nodes answered, as a timeline."""
+    """The answers of several nodes as a timeline."""
 
     def __init__(self, options: FanoutOptions, since_s: float, limit: int) -> None:
         self.options = options
@@ -93,7 +94,7 @@ class NodesTimeline:
                 self._rows.append(row)
 
     def _take_chains(self, reply: NodeReply) -> None:
-        """A node that does not tell its chains still shows its events."""
+        """Add the chains of a node; without them, its events are still shown."""
         noted = RowMerge()
         decoded = decode_reply(reply, msgspec.json.Decoder(Chains).decode, noted)
         self.merge.warnings += [
@@ -119,7 +120,7 @@ class NodesTimeline:
         return [TimelineNode(name, ranks[name]) for name in sorted(ranks)]
 
     def processes(self) -> dict[tuple[int, int], TimelineProcess]:
-        """By node and pid, with the rank of the first event that has one."""
+        """Return processes by node and pid, each with the rank of its first event that has one."""
         found: dict[tuple[int, int], TimelineProcess] = {}
         for row in self._rows:
             key = self._index[row[8]], row[4]
@@ -128,14 +129,14 @@ class NodesTimeline:
         return found
 
     def parts(self, writer: TimelineWriter) -> Iterator[bytes]:
-        """The whole timeline."""
+        """Yield the encoded timeline."""
         columns = [[row[i] for row in self._rows] for i in range(8)]
         columns += [[self._index[row[8]] for row in self._rows], list(range(len(self._rows)))]
         events = SliceChunk(*(as_columns(column) for column in columns))
         chains = [_chain(chain, self._index[chain.node], at_ns) for chain, at_ns in self._chains]
         if isinstance(writer, PacketTimeline):
             chains = link_events(
-                [replace(chain, at_ns=chain.at_ns + TOLD_TO_NS) for chain in chains], [events]
+                [replace(chain, at_ns=chain.at_ns + REPORTED_TO_NS) for chain in chains], [events]
             )
             writer.expect_chains(chains)
         yield writer.begin()
@@ -153,7 +154,7 @@ class NodesTimeline:
                 )
 
     def close(self) -> int:
-        """Warnings; returns the exit status."""
+        """Print warnings and return the exit status."""
         return report_problems(self.options, self.merge, self.result)
 
 

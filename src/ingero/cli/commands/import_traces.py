@@ -144,11 +144,12 @@ async def _push(
                     break
                 await asyncio.sleep(
                     min(reply.retry_after_s or 1.0, MAX_WAIT_S)
-                )  # it asked for patience
+                )  # the reply asked to wait
                 reply = await client.push(request)
             if reply.outcome is not PushOutcome.OK:
                 raise Unavailable(
-                    f"{target} took {sent} of {len(records)} records, then: {reply.detail or reply.outcome}"
+                    f"{target} accepted {sent} of {len(records)} records, then: "
+                    f"{reply.detail or reply.outcome}"
                 )
             sent += points - reply.rejected_points
     finally:

@@ -48,8 +48,8 @@ def command(
     `explain`, `query` and `export` read the result. Sources are opened read-only and never changed,
     even when they have a write-ahead log or are being recorded.
 
-    Two copies of one file count once, even when one is older. When two recordings have the same node
-    name and both count from 1, all events are kept and those of the second get new numbers.
+    Two copies of one file count once, even when one is older. When two recordings have the same
+    node name and both count from 1, all events are kept and those of the second get new numbers.
 
     \b
     Examples:

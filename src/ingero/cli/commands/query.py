@@ -1,4 +1,4 @@
-"""`ingero query`: SQL or filters on a trace database."""
+"""`ingero query`: query a trace database with SQL or filters."""
 
 import json
 import sys
@@ -72,8 +72,8 @@ def command(
     """Query trace databases with SQL or with filters.
 
     Without SQL, --since, --pid and --op select events, newest first; --annotations and
-    --include-rolled work with these filters only. With --nodes, or when ingero.yaml lists nodes, the
-    same SQL runs on all nodes at once.
+    --include-rolled work with these filters only. With --nodes, or when ingero.yaml lists nodes,
+    the same SQL runs on all nodes at once.
 
     A database is opened read-only and only reading statements are accepted. A query that runs
     longer than --timeout is stopped. docs/reference/trace-database.md describes tables and columns.
@@ -84,7 +84,7 @@ def command(
       ingero query --since 10m --op cudaStreamSync --limit 20
       ingero query --since 2d --pid 4711 --include-rolled --annotations
       ingero query -d cluster.db --json "SELECT node, count(*) AS n FROM events GROUP BY node"
-      ingero query --nodes gpu-1:8080,gpu-2:8080 "SELECT source, count(*) AS n FROM events GROUP BY 1"
+      ingero query --nodes gpu-1:8080,gpu-2:8080 "SELECT op, count(*) AS n FROM events GROUP BY 1"
     """
     form = "json" if as_json else form
     _refuse_filters_with_sql(sql, flags)
@@ -156,7 +156,7 @@ def _by_filter(
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]], form: str) -> None:
-    """One answer in the form asked for; the count goes to standard error."""
+    """Print one answer in this format; the number of rows goes to standard error."""
     printer = RowPrinter(form)
     printer.begin(columns)
     printer.rows(rows)

@@ -80,8 +80,9 @@ def _as_json(result: Replay, chosen: list[Replayed]) -> dict[str, object]:
 
 def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
     rows = [
-        (_clock(each.at_s), each.verdict.episode, each.verdict.state, each.verdict.node or "(fleet)", each.verdict.rank,
-         each.verdict.cause, "yes" if each.is_same else "NO", each.verdict.evidence)
+        (_clock(each.at_s), each.verdict.episode, each.verdict.state,
+         each.verdict.node or "(fleet)", each.verdict.rank, each.verdict.cause,
+         "yes" if each.is_same else "NO", each.verdict.evidence)
         for each in chosen
     ]  # fmt: skip
     print(
@@ -90,17 +91,18 @@ def _print(result: Replay, chosen: list[Replayed], why: bool) -> None:
         )
     )
     if why and chosen:
-        print("\nthe others at that moment, and why they were not blamed:")
+        print("\nthe other members at that time, and why they were not blamed:")
         others = sorted(chosen[0].peers, key=lambda s: -s.bars)
         rows = [(s.node, s.rank, f"{s.excess:+.1%}", f"{s.bars:.2f}", s.reason) for s in others]  # type: ignore[misc]  # another table
         print(render_table(("node", "rank", "own time", "of the limit", "because"), rows))
-    told = (
-        "every verdict came out the same"
+    summary = (
+        "every verdict is the same as recorded"
         if result.is_same
         else f"{len(result.missing)} recorded verdicts differ"
     )
     print(
-        f"\n{result.pushes} pushes, {result.ticks} ticks, {len(result.verdicts)} verdicts: {told}"
+        f"\n{result.pushes} pushes, {result.ticks} ticks, "
+        f"{len(result.verdicts)} verdicts: {summary}"
     )
 
 

@@ -83,7 +83,10 @@ def command(
 
 
 def _only(name: str, clusters: list[ClusterStatus[NodeStatus]]) -> list[ClusterStatus[NodeStatus]]:
-    """A cluster nobody pushes for is an error: a typo must not read as "nobody is slow"."""
+    """Return one cluster; raises Unavailable when it has not pushed.
+
+    A misspelled name must not read as "nobody is slow".
+    """
     chosen = [cluster for cluster in clusters if cluster.cluster_id == name]
     if not chosen:
         known = ", ".join(cluster.cluster_id for cluster in clusters) or "none yet"

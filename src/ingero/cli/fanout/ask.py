@@ -16,7 +16,7 @@ TakeReply: TypeAlias = Callable[[NodeReply], None]
 
 @dataclass(slots=True)
 class FanoutResult:
-    """Which nodes answered, how far their clocks are off, and whether Ctrl-C ended the questions."""
+    """Which nodes answered, how far their clocks are off, and whether Ctrl-C came first."""
 
     answered: set[str] = field(default_factory=set)
     offsets: dict[str, ClockOffset] = field(default_factory=dict)

@@ -31,7 +31,8 @@ def report_problems(options: FanoutOptions, merge: RowMerge, result: FanoutResul
         print(f"WARNING: clocks differ: {skew}", file=sys.stderr)
     if len(skewed) > MAX_SKEW_WARNINGS:
         print(
-            f"WARNING: {len(skewed) - MAX_SKEW_WARNINGS} more nodes have deviating clocks; is NTP or PTP running?",
+            f"WARNING: {len(skewed) - MAX_SKEW_WARNINGS} more nodes have deviating clocks; "
+            "is NTP or PTP running?",
             file=sys.stderr,
         )
     unsure = unsure_nodes(result.offsets, options.skew_threshold_ms)

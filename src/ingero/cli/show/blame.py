@@ -1,4 +1,4 @@
-"""How an answer reads on a terminal: the name first, then why, what it costs and what to do."""
+"""The answer of `ingero blame` on a terminal: who, then why, the cost and what to do."""
 
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,19 @@ _CLASS_WORDS = {
     CauseClass.HOST: "its host keeps the GPU waiting",
     CauseClass.NETWORK: "its link is slow",
     CauseClass.HANG: "the job hangs on it",
-    CauseClass.UNKNOWN: "it is slow; host or GPU cannot be told",
+    CauseClass.UNKNOWN: "it is slow; whether host or GPU is the cause is unknown",
 }
 _NOBODY = {
     CauseClass.STRUCTURAL: "No node is to blame: the pipeline stages are unequal.",
-    CauseClass.DATA_IMBALANCE: "No node is to blame: the work is unequal, the slowest rank changes from step to step.",
+    CauseClass.DATA_IMBALANCE: "No node is to blame: the work is unequal, the slowest rank changes "
+    "from step to step.",
     CauseClass.NETWORK: "A link is slow, and no single rank can be named for it.",
     CauseClass.HANG: "The job hangs, and no rank can be named for it.",
 }
 
 
 def print_answer(answer: Answer, price: float | None, read: str, picture: Path | None) -> None:
-    """The whole answer, for a person."""
+    """Print the whole answer for a reader."""
     console = Console(soft_wrap=True, highlight=False)
     for culprit in answer.culprits:
         _print_culprit(console, culprit)
@@ -38,8 +39,8 @@ def print_answer(answer: Answer, price: float | None, read: str, picture: Path |
     if answer.not_sure:
         console.print(Text(f"Not sure, because {answer.not_sure}", style="yellow"))
     _print_costs(console, answer, price)
-    said = {f"{culprit.worker}: {_reason(culprit)}" for culprit in answer.culprits}
-    evidence = [line for line in answer.evidence if line not in said]
+    printed = {f"{culprit.worker}: {_reason(culprit)}" for culprit in answer.culprits}
+    evidence = [line for line in answer.evidence if line not in printed]
     if evidence:
         console.print(Text("\nEvidence", style="bold"))
         for line in evidence:
@@ -83,7 +84,7 @@ def _print_culprit(console: Console, culprit: Culprit) -> None:
 
 
 def _reason(culprit: Culprit) -> str:
-    """The detail without its leading key word, which is for programs."""
+    """Return the detail without its leading key word, which is for programs."""
     return culprit.detail.split(": ", 1)[-1] if culprit.cause is CauseClass.HANG else culprit.detail
 
 
@@ -93,11 +94,13 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
     console.print()
     line = f"step   {_time(answer.step_time_s)}"
     if answer.loss_s and answer.loss_s > 0:
-        line += f"; without this {_time(answer.step_time_s - answer.loss_s)} ({-answer.loss_s / answer.step_time_s:+.1%})"
+        without, change = answer.step_time_s - answer.loss_s, -answer.loss_s / answer.step_time_s
+        line += f"; without this {_time(without)} ({change:+.1%})"
     console.print(line)
     if answer.loss_gpu_hours:
         console.print(
-            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {answer.steps} recorded steps on {answer.gpus} GPUs"
+            f"loss   {answer.loss_gpu_hours:.3g} GPU hours in {answer.steps} recorded steps "
+            f"on {answer.gpus} GPUs"
         )
         dollars = answer.usd_per_hour(price)
         money = (
@@ -109,11 +112,11 @@ def _print_costs(console: Console, answer: Answer, price: float | None) -> None:
 
 
 def print_fixes(answer: Answer, rows: list[dict[str, Any]], price: float | None) -> None:
-    """The what-if table."""
+    """Print the what-if table."""
     console = Console(soft_wrap=True, highlight=False)
     if answer.step_time_s is None or not rows:
         why = (
-            "the job stands still; `ingero blame` says what for"
+            "the job hangs; `ingero blame` shows what it waits for"
             if answer.cause is CauseClass.HANG
             else answer.not_sure
         )

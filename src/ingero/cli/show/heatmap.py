@@ -1,4 +1,4 @@
-"""Writes the picture of an answer as SVG or PNG, by the file's ending."""
+"""The heat map of an answer, written as SVG or PNG according to the file name."""
 
 from pathlib import Path
 from typing import Any
@@ -8,9 +8,8 @@ from ingero.core.blame.drawing import PAPER, Drawing, to_svg
 from ingero.core.blame.heatmap import draw
 from ingero.errors import ConfigError, Unavailable
 
-PLAIN = str.maketrans(
-    {"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="}
-)  # what the built-in font lacks
+# characters that the built-in font lacks
+PLAIN = str.maketrans({"◀": "<", "–": "-", "×": "x", "…": "...", "≥": ">="})
 SCALE = 2  # pixels of a PNG per unit, so that it stays sharp on a modern screen
 
 
@@ -29,7 +28,7 @@ def write_picture(path: Path, answer: Answer, title: str) -> None:
             _write_png(path, drawing)
     except OSError as error:
         raise Unavailable(
-            f"--picture {path}: {error.strerror or error}; name a file in a folder that is there"
+            f"--picture {path}: {error.strerror or error}; name a file in an existing folder"
         ) from error
 
 

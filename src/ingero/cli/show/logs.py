@@ -13,7 +13,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "ta
 
 
 class FieldFormatter(logging.Formatter):
-    """`2026-11-15T02:32:37.298Z INFO straggler_raised score=0.58 mode=fleet`."""
+    """Format a record as `2026-11-15T02:32:37.298Z INFO straggler_raised score=0.58 mode=fleet`."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -32,7 +32,7 @@ def _value(value: object) -> str:
 
 
 def set_up_logging(level: str = "info", file: Path | None = None) -> None:
-    """Write to standard error, or append to a file; standard output belongs to results."""
+    """Log to standard error, or append to a file; standard output is for results."""
     try:
         handler = logging.StreamHandler(sys.stderr) if file is None else logging.FileHandler(file)
     except OSError as error:
@@ -41,12 +41,11 @@ def set_up_logging(level: str = "info", file: Path | None = None) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for chatty in ("asyncio", "aiohttp", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("uvicorn").setLevel(
-        logging.ERROR
-    )  # who sends garbage must not fill the log; replies are counted
-    logging.getLogger("uvicorn.error").addFilter(_is_trouble)
+    # Invalid requests must not fill the log; the replies to them are counted.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("uvicorn.error").addFilter(_is_error)
 
 
-def _is_trouble(record: logging.LogRecord) -> bool:
-    """A request that our own stop cut off is not."""
+def _is_error(record: logging.LogRecord) -> bool:
+    """Return False for a request that was cancelled because the service stops."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

@@ -1,4 +1,4 @@
-"""Rows as they arrive: table, JSON or CSV on standard output, bounded memory whatever the number of rows."""
+"""Rows as table, JSON or CSV, printed as they arrive and with bounded memory."""
 
 import csv
 import json
@@ -8,14 +8,12 @@ from typing import Any
 
 from ingero.cli.show.table import aligned, columns_of, printable
 
-LOOK_AHEAD_ROWS = (
-    2000  # a table measures its columns on this many rows, then goes on with those widths
-)
-WIDEST = 200  # a longer cell is printed whole, but no other row is padded to it
+LOOK_AHEAD_ROWS = 2000  # column widths are measured on these rows and used for all others
+WIDEST = 200  # a longer cell is printed whole, but no other row is padded to its width
 
 
 class RowPrinter:
-    """Feed `begin` once, `rows` as often as needed, `end` once."""
+    """Prints rows; call `begin` once, `rows` as often as needed, and `end` once."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -26,13 +24,13 @@ class RowPrinter:
         self._csv = csv.writer(sys.stdout, lineterminator="\n")
 
     def begin(self, header: Sequence[str]) -> None:
-        """The columns are known."""
+        """Take the names of the columns."""
         self._header = _keys(header) if self.form == "json" else list(header)
         if self.form == "csv":
             self._csv.writerow(header)
 
     def rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """More rows."""
+        """Print more rows."""
         if self.form == "csv":
             self._csv.writerows(rows)
         elif self.form == "json":
@@ -48,7 +46,7 @@ class RowPrinter:
         self.printed += len(rows)
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Print what is still held back."""
         if self.form == "json":
             print("\n]" if self.printed else "[]")
         elif self.form == "table":
@@ -78,7 +76,7 @@ class RowPrinter:
 
 
 def _keys(header: Sequence[str]) -> list[str]:
-    """Names of columns as keys of an object, which has each key once: `id`, `id_2`."""
+    """Return the column names as distinct keys of a JSON object: `id`, `id_2`."""
     keys: dict[str, None] = {}
     for name in header:
         key, number = name, 1

@@ -10,7 +10,7 @@ from ingero.contract.verdict import VerdictState
 
 
 def print_clusters(clusters: Sequence[ClusterStatus[NodeStatus]], show_all: bool) -> None:
-    """Print every cluster: headline, verdicts, and the slow nodes or, with `show_all`, all nodes."""
+    """Print every cluster: headline, verdicts, and slow nodes or, with `show_all`, all nodes."""
     for cluster in clusters:
         print(_headline(cluster))
         nodes = sorted(
@@ -49,7 +49,7 @@ def _headline(cluster: ClusterStatus[NodeStatus]) -> str:
     threshold = f"threshold {cluster.threshold:.3f}" if cluster.threshold else "no threshold yet"
     notes = [] if cluster.quorum_met else ["too few active nodes for a quorum"]
     if cluster.coverage_low:
-        notes.append(f"only {cluster.coverage:.0%} of the expected nodes are heard")
+        notes.append(f"only {cluster.coverage:.0%} of the expected nodes have pushed")
     if ranks.learning:
         notes.append(f"still learning what is normal for {ranks.learning} ranks")
     if cluster.panic:

@@ -1,4 +1,4 @@
-"""Aligned tables and safe text: what every command prints with."""
+"""Aligned tables, safe text, colour and JSON, for every command."""
 
 import json
 import os
@@ -11,7 +11,7 @@ _SEVERITY_COLOURS = {"HIGH": "31;1", "CRITICAL": "31;1", "MEDIUM": "33", "LOW": 
 
 
 def printable(value: object) -> str:
-    """Text of any origin without control characters: a traced process may call itself an escape sequence."""
+    """Return a text without control characters, which a process name could contain."""
     if value is None:
         return ""
     text = _number(value) if isinstance(value, float) else str(value)
@@ -23,12 +23,12 @@ def printable(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    """Six digits, and large ones whole: nobody compares nanoseconds as 1.18551e+06."""
+    """Return six digits, but large numbers whole, so that nanoseconds can be compared."""
     return f"{value:.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:.6g}"
 
 
 def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Header, rule and rows, two spaces apart; numbers as they are."""
+    """Return a table of header, rule and rows, with two spaces between columns."""
     texts = [[printable(value) for value in row] for row in rows]
     heads = [printable(column) for column in columns]
     widths = [max(map(columns_of, column)) for column in zip(heads, *texts, strict=True)]
@@ -37,14 +37,14 @@ def render_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> st
 
 
 def columns_of(text: str) -> int:
-    """How many columns a terminal gives to a text: two to each wide character of East Asia, none to an accent."""
+    """Return the width of a text on a terminal: two columns per wide character, none per accent."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """One line of a table."""
+    """Return one line of a table."""
     padded = (
         cell + " " * (width - columns_of(cell)) for cell, width in zip(cells, widths, strict=True)
     )
@@ -52,12 +52,12 @@ def aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Indented, UTF-8, one document."""
+    """Print one indented JSON document."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_summaries(heads: tuple[str, str], summaries: Mapping[str, str], as_json: bool) -> None:
-    """What can be asked, one line each."""
+    """Print names and their summaries, one line each."""
     if as_json:
         print_json([dict(zip(heads, row, strict=True)) for row in summaries.items()])
     else:
@@ -65,7 +65,7 @@ def print_summaries(heads: tuple[str, str], summaries: Mapping[str, str], as_jso
 
 
 def coloured(text: str, code: str) -> str:
-    """In colour on a terminal, plain everywhere else and where $NO_COLOR is set."""
+    """Return the text in colour on a terminal, unless $NO_COLOR is set; else as it is."""
     return (
         f"\x1b[{code}m{text}\x1b[0m"
         if sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -74,5 +74,5 @@ def coloured(text: str, code: str) -> str:
 
 
 def severity_tag(severity: str) -> str:
-    """`[HIGH]`, red on a terminal."""
+    """Return a severity such as `[HIGH]`, in colour on a terminal."""
     return coloured(f"[{printable(severity)}]", _SEVERITY_COLOURS.get(severity, "0"))

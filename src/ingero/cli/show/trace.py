@@ -1,4 +1,4 @@
-"""How a running trace looks: tables for people, JSON lines for programs."""
+"""A running trace as tables, and its records as JSON lines."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from ingero.core.recording.stacks import Frame
 from ingero.storage.trace.database import RecordingState
 
 BAR_CELLS = 20
-MAX_ROWS = 12  # per section: a terminal is not endless
+MAX_ROWS = 12  # per section, so that the tables fit on a terminal
 _SECTIONS = (
     ("CUDA runtime", (Source.CUDA, Source.GRAPH)),
     ("CUDA driver", (Source.DRIVER,)),
@@ -32,7 +32,7 @@ _HEADS = ("OPERATION", "PROCESS", "COUNT", "P50", "P95", "P99", "MAX", "WALL%", 
 
 
 def render_view(view: TraceView) -> str:
-    """One screen."""
+    """Return the tables of one screen."""
     lines = [*_system_lines(view.sample)]
     for title, sources in _SECTIONS:
         ops = [op for op in view.operations if op.key[0] in sources and op.count][:MAX_ROWS]
@@ -52,7 +52,8 @@ def _system_lines(sample: SystemSample | None) -> Iterator[str]:
         yield "system: first sample in a second"
         return
     swap = f"  swap {sample.swap_mb} MB!" if sample.swap_mb else ""
-    yield f"CPU {_bar(sample.cpu_pct)}  memory {_bar(sample.mem_pct)}  load {sample.load_avg:.1f}{swap}"
+    cpu, memory = _bar(sample.cpu_pct), _bar(sample.mem_pct)
+    yield f"CPU {cpu}  memory {memory}  load {sample.load_avg:.1f}{swap}"
 
 
 def _bar(percent: float) -> str:
@@ -129,7 +130,10 @@ def event_lines(
     names: dict[int, str],
     resolve: Resolver = unresolved,
 ) -> Iterator[str]:
-    """One JSON object per record. Reading another process takes time: a few stacks at a time get their names."""
+    """Yield one JSON object per record.
+
+    Only a few stacks are resolved at a time, since reading another process takes time.
+    """
     events = traced.columns
     lookups = 0
     for index in range(len(events)):
@@ -142,9 +146,11 @@ def event_lines(
         stack = look(pid, int(events.tid[index]), addresses) if addresses else ()
         line: dict[str, Any] = {
             "timestamp": rfc3339_ns(at_ns), "pid": pid, "tid": int(events.tid[index]),
-            "process_name": comm or names.get(pid, ""), "source": source_name(source), "op": op_name(source, op),
+            "process_name": comm or names.get(pid, ""),
+            "source": source_name(source), "op": op_name(source, op),
             "duration_ns": duration_ns, "duration": human_duration(duration_ns),
-            "gpu_id": max(int(traced.gpu_id[index]), 0), "args": [int(events.arg0[index]), int(events.arg1[index])],
+            "gpu_id": max(int(traced.gpu_id[index]), 0),
+            "args": [int(events.arg0[index]), int(events.arg1[index])],
             "return_code": int(events.ret_code[index]), "cgroup_id": int(events.cgroup_id[index]),
             "anomaly": bool(unusual[index]), "stack": [_frame(frame) for frame in stack],
         }  # fmt: skip
@@ -152,21 +158,24 @@ def event_lines(
 
 
 def _frame(frame: Frame) -> dict[str, str | int]:
-    """What is known of a frame; its address only where there is no name for it."""
+    """Return the known parts of a frame, with its address only when it has no name."""
     values: dict[str, str | int] = {
-        "ip": "" if frame.symbol or not frame.ip else hex(frame.ip), "symbol": frame.symbol, "file": frame.file,
-        "line": frame.line, "py_file": frame.py_file, "py_func": frame.py_func, "py_line": frame.py_line,
+        "ip": "" if frame.symbol or not frame.ip else hex(frame.ip),
+        "symbol": frame.symbol, "file": frame.file, "line": frame.line,
+        "py_file": frame.py_file, "py_func": frame.py_func, "py_line": frame.py_line,
     }  # fmt: skip
     return {key: value for key, value in values.items() if value}
 
 
 def heartbeat_line(view: TraceView, now_ns: int) -> str:
-    """How the recording is doing, between events."""
+    """Return the state of the recording as one JSON line."""
     return json.dumps(
         {
             "type": "heartbeat", "timestamp": rfc3339_ns(now_ns), "wall_s": round(view.wall_s, 3),
-            "events": view.events, "stored": view.stored, "collectives": view.collectives, "anomalies": view.anomalies,
-            "losses": dict(view.losses), "dropped_rows": view.dropped_rows, "failed_rows": view.failed_rows,
-            "state": view.state, "off": list(view.notes), "chains": [chain.name for chain in view.chains],
+            "events": view.events, "stored": view.stored, "collectives": view.collectives,
+            "anomalies": view.anomalies, "losses": dict(view.losses),
+            "dropped_rows": view.dropped_rows, "failed_rows": view.failed_rows,
+            "state": view.state, "off": list(view.notes),
+            "chains": [chain.name for chain in view.chains],
         }
     )  # fmt: skip

@@ -29,7 +29,7 @@ def run_trace(app: TraceApp, as_json: bool) -> None:
 
 
 class _TableScreen:
-    """Redraws tables on a terminal; elsewhere prints chains as they appear and one table at the end."""
+    """Redraws tables on a terminal; elsewhere prints chains at once and tables at the end."""
 
     def __init__(self) -> None:
         self._is_live = sys.stdout.isatty()
@@ -65,7 +65,7 @@ class _JsonScreen:
         sys.stdout.flush()
 
     def _resolve(self, pid: int, tid: int, addresses: tuple[int, ...]) -> Sequence[Frame]:
-        """Resolve a stack at most once a second, so that a burst of slow calls does not cost a core."""
+        """Resolve a stack at most once a second: a burst of slow calls must not cost a core."""
         key = (pid, tid, addresses)
         if key not in self._frames:
             self._frames[key] = self._app.stacks(*key)

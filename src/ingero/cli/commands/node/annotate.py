@@ -62,8 +62,12 @@ def command(
 
     pairs = dict(_pair(label) for label in labels)
     note = Annotation(
-        labels=pairs, at_ns=at_ns or 0, pid=pid or 0, span_start_ns=span_start or 0, span_end_ns=span_end or 0
-    )  # fmt: skip
+        labels=pairs,
+        at_ns=at_ns or 0,
+        pid=pid or 0,
+        span_start_ns=span_start or 0,
+        span_end_ns=span_end or 0,
+    )
     line = encode_annotation(note)
     send_annotation(path or find_socket(SOCKET_NAME), line)
     print(

@@ -36,9 +36,9 @@ def command(as_json: bool, fleet: str | None, cluster: str, ca_cert: Path | None
     """Check whether this node can be traced.
 
     The command checks kernel, type information, capabilities, probes (under sudo each is loaded
-    once), driver, GPU, libraries, processes and the place of the database. For each missing piece it
-    explains what that costs and what to do. The exit status is 1 when something required is missing;
-    notes do not count.
+    once), driver, GPU, libraries, processes and the place of the database. For each missing piece
+    it shows what that costs and what to do. The exit status is 1 when something required is
+    missing; notes do not count.
 
     With --fleet, the command checks instead whether Fleet can be reached, accepts a push of this
     node and shares its clock. Too few nodes for a quorum is only a note. Certificates and the token
@@ -76,7 +76,10 @@ def _report(checks: Sequence["Check"], as_json: bool, ready: str) -> int:
     for check in checks:
         failed = coloured("note", "33;1") if check.optional else coloured("FAIL", "31;1")
         print(
-            f"{coloured('ok  ', '32') if check.passed else failed}  {check.name.ljust(width)}  {printable(check.value)}"
+            coloured("ok  ", "32") if check.passed else failed,
+            check.name.ljust(width),
+            printable(check.value),
+            sep="  ",
         )
         for line in (
             check.detail,

@@ -1,4 +1,4 @@
-"""`ingero check --fleet`: does a push from here arrive, is TLS right, is the clock right, is there a quorum."""
+"""`ingero check --fleet`: whether a push arrives, with TLS, clock and quorum as they should be."""
 
 import email.utils
 import http.client
@@ -26,7 +26,7 @@ MAX_CLOCK_DIFFERENCE_S = 2.0  # the Date header has whole seconds
 
 
 def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
-    """Try an empty push, which changes nothing in Fleet, and read the reply."""
+    """Send an empty push, which changes nothing in Fleet, and check the reply."""
     client = fleet_client(url, ca_cert)
     headers = {"Content-Type": PROTOBUF_TYPE} | authorization(client.token)
     path = f"{OTLP_METRICS}?{CLUSTER_QUERY}={urllib.parse.quote(cluster)}"

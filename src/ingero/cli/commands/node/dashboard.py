@@ -89,9 +89,16 @@ def command(
     path = trace_database(db)
     tls = ServerTls(cert=tls_cert, key=tls_key) if tls_cert and tls_key else None
     settings = DashboardSettings(
-        address=addr, db=path, node=node or _node_in(path) or default_node(), tls=tls, client_ca=client_ca,
-        plaintext=no_tls, token=token_from(token_file, TOKEN_VARIABLE), host_names=host_names, gpu=_gpu(),
-    )  # fmt: skip
+        address=addr,
+        db=path,
+        node=node or _node_in(path) or default_node(),
+        tls=tls,
+        client_ca=client_ca,
+        plaintext=no_tls,
+        token=token_from(token_file, TOKEN_VARIABLE),
+        host_names=host_names,
+        gpu=_gpu(),
+    )
     asyncio.run(_serve(settings))
 
 

@@ -56,8 +56,8 @@ def command(
 
     The tools give statistics, causal chains, stacks, SQL, CUDA graphs and the other nodes; the
     prompt `investigate` guides an assistant through them. They are served on standard input and
-    output, or with --http as streamable HTTP over TLS at /mcp, where a bearer token is required when
-    $INGERO_MCP_BEARER_TOKEN is set.
+    output, or with --http as streamable HTTP over TLS at /mcp, where a bearer token is required
+    when $INGERO_MCP_BEARER_TOKEN is set.
 
     Text of traced processes is marked as data. Passages in it that read like instructions to the
     assistant are logged, to standard error or to the file of --log.

@@ -29,11 +29,21 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
     is_flag=True,
     help="Also let PyTorch keep recent collectives for a dump on request.",
 )
-@click.option("--keep-rings", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
-              help="Save the records of the ended job in DIR: the last 16384 of every rank.")  # fmt: skip
+@click.option(
+    "--keep-rings",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Save the records of the ended job in DIR: the last 16384 of every rank.",
+)
 @click.option("--print-env", is_flag=True, help="Print the variables instead of starting anything.")
-@click.option("--format", "form", type=click.Choice(["shell", "slurm", "k8s", "docker"]), default="shell",
-              show_default=True, help="Format of the printed variables.")  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["shell", "slurm", "k8s", "docker"]),
+    default="shell",
+    show_default=True,
+    help="Format of the printed variables.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the variables as a JSON object.")
 @click.argument("args", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(

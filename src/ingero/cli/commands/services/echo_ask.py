@@ -1,4 +1,4 @@
-"""`ingero-echo ask` and `ingero-echo mcp`: questions to a running Echo, by hand or by an assistant."""
+"""`ingero-echo ask` and `ingero-echo mcp`: ask a running Echo, by hand or as an assistant."""
 
 import asyncio
 import os

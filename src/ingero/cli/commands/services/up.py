@@ -71,8 +71,8 @@ _port_options = stacked(
 def command(data_dir: Path, as_json: bool, **ports: int) -> int:
     """Run Fleet and Echo on this machine; Fleet forwards to Echo.
 
-    Everything listens on loopback. Fleet uses plaintext there; Echo uses TLS, with a certificate and
-    a token that are made once and kept in the data folder. A port of 0 lets the kernel choose one.
+    Everything listens on loopback. Fleet uses plaintext there; Echo uses TLS, with a certificate
+    and a token that are made once and kept in the data folder. A port of 0 lets the kernel choose.
 
     A service that ends is started again after 1 s, then with growing pauses of up to 30 s. Ctrl-C
     and SIGTERM stop Fleet first, so that everything it holds still reaches Echo. Each log is kept
