@@ -161,7 +161,7 @@ def test_no_folder_holds_more_modules_than_a_reader_can_take_in() -> None:
 
 
 def test_groups_of_the_agent_import_downwards_only() -> None:
-    """What runs above, what it is made of below; `docs/ARCHITECTURE.md` says what each group holds."""
+    """`docs/ARCHITECTURE.md` describes the groups."""
     agent = SOURCE / "agent"
     for module in agent.glob("*/**/*.py"):
         own = package_of(module, agent)
@@ -198,7 +198,7 @@ def test_exempted_lines_say_why() -> None:
 
 
 def test_f158_decisions_need_the_standard_library_and_a_short_list() -> None:
-    """`core` and `contract` run wherever Python and these four run."""
+    """`core` and `contract` need nothing but Python and these four packages."""
     allowed = {*sys.stdlib_module_names, "ingero", "numpy", "msgspec", "google", "opentelemetry"}
     foreign = {
         f"{module.relative_to(SOURCE)}: {name}"

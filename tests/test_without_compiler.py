@@ -1,4 +1,4 @@
-"""Where nothing could be compiled, everything does the same, only slower."""
+"""Without compiled parts everything gives the same results, only slower."""
 
 import hashlib
 import os
@@ -24,14 +24,16 @@ for i in range(6):
     fleet.push(as_json(f"j{i}", 0.9 + i / 100), Encoding.JSON, "train", 0.0, 0)
 fleet.push(protobuf("bad", 7.0), Encoding.PROTOBUF, None, 0.0, 0)
 fleet.tick(1.0)
-head = b"POST /v1/metrics HTTP/1.1\\r\\nContent-Type: application/json\\r\\nContent-Length: 2\\r\\n\\r\\n{}"
+head = b"POST /v1/metrics HTTP/1.1\\r\\nContent-Type: application/json\\r\\n"
+head += b"Content-Length: 2\\r\\n\\r\\n{}"
 print(fleet.served("train"), fleet.counters, tuple(decode_segment(head)))
-print([fleet.clusters["train"].roster.row(node, 1.0) for node in sorted(fleet.clusters["train"].roster.rows)])
+roster = fleet.clusters["train"].roster
+print([roster.row(node, 1.0) for node in sorted(roster.rows)])
 """
 COLUMNS = """
 from ingero.contract.otlp.columns import PureColumns, new_columns
 from ingero.contract.otlp.rows import Signal
-from tests.contract.otlp.test_columns import rows_of
+from tests.support.batches import rows_of
 from tests.support.pushes import protobuf
 columns = new_columns()
 for i in range(6):

@@ -1,4 +1,7 @@
-"""Every name that other processes rely on, written down a second time: a rename must fail here first (F104)."""
+"""Every name that other processes rely on, written a second time (F104).
+
+A rename must fail here.
+"""
 
 from ingero.contract import api_paths, names
 from ingero.contract.types import DetectionMode, NodeState

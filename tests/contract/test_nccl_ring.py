@@ -1,4 +1,4 @@
-"""The ring layout: both sides of the contract name the same bytes."""
+"""The layout of the ring file is the same in C and in Python."""
 
 import re
 

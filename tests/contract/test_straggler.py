@@ -77,7 +77,8 @@ def test_required_fields_do_not_drift(cls: type[msgspec.Struct], required: str) 
 
 def test_rank_zero_is_visible() -> None:
     line = StragglerState(
-        node_id="n", cluster_id="c", score=0.5, threshold=0.8, detection_mode="fleet", dominant_signal="cpu",
+        node_id="n", cluster_id="c", score=0.5, threshold=0.8, detection_mode="fleet",
+        dominant_signal="cpu",
         timestamp="t", rank=0, world_size=8,
     )  # fmt: skip
     assert json.loads(encode_line(line))["rank"] == 0
@@ -95,8 +96,10 @@ def test_a_verdict_is_one_flat_line() -> None:
     )
     line = encode_line(verdict_line(verdict, "train-a", 1_794_709_942_103_534_806))
     assert json.loads(line) == {
-        "type": "verdict", "episode": "e1", "state": "straggler", "node": "n1", "rank": 3, "class": "compute",
-        "excess": 0.2, "since": 5.0, "cluster_id": "train-a", "timestamp": "2026-11-15T02:32:22.103534806Z",
+        "type": "verdict", "episode": "e1", "state": "straggler", "node": "n1", "rank": 3,
+        "class": "compute",
+        "excess": 0.2, "since": 5.0, "cluster_id": "train-a",
+        "timestamp": "2026-11-15T02:32:22.103534806Z",
     }  # fmt: skip
     assert decode_line(line) == verdict_line(verdict, "train-a", 1_794_709_942_103_534_806)
 

@@ -1,4 +1,4 @@
-"""Points in time as text."""
+"""Times as text."""
 
 from ingero.contract.timestamps import rfc3339, rfc3339_ns
 

@@ -1,4 +1,7 @@
-"""F104: what other programs rely on stays. Adding is free; to remove or rename, change the snapshot on purpose."""
+"""F104: names that other programs rely on stay.
+
+Names may be added. To remove or rename one, change the snapshot on purpose.
+"""
 
 import json
 from pathlib import Path
@@ -17,7 +20,7 @@ SNAPSHOT = Path(__file__).with_name("wire_snapshot.json")
 
 
 def surface() -> dict[str, Any]:
-    """Every name on the wire as it is now."""
+    """Return every name on the wire as the code has it."""
     return {
         "names": constants(names),
         "paths": constants(api_paths),

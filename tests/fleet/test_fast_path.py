@@ -1,7 +1,6 @@
-"""The compiled fast path for pushes of known nodes against the long way: same replies, same state, or nothing done."""
+"""The compiled fast path against `Receiver.answer`: the same replies and state, or no change."""
 
 import asyncio
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.compiled import needs_fast_path
 from tests.support.pushes import as_json, protobuf, running
 
 from ingero.contract import names
@@ -26,17 +26,13 @@ from ingero.fleet.roster import REORDER_NS
 from ingero.fleet.series import ReceivedSeries
 from ingero.transport.bearer import ListenerToken
 
-compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.fleet._native.fast_path") is None,
-    reason="the compiled extension is not built here",
-)
 SECOND = 10**9
 MAX_BODY_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Step:
-    """One push, after a tick or without."""
+    """One push, sent after a tick where `ticks` is true."""
 
     node: str = "n0"
     score: float = 0.9
@@ -106,7 +102,7 @@ class Copies:
 
 
 class Service:
-    """A receiver that pushes reach either way, at times the test sets."""
+    """A receiver with or without the fast path, at times that the test sets."""
 
     def __init__(self, has_fast_path: bool, token: str | None = None, max_nodes: int = 2) -> None:
         self.series, self.copies = ReceivedSeries("prometheus", 60.0, 1000), Copies()
@@ -169,10 +165,10 @@ def clocks_at(now_s: float) -> Iterator[None]:
         yield
 
 
-@compiled
+@needs_fast_path
 @settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=12), st.sampled_from([None, None, "t"]))
-def test_fast_path_and_long_way_agree(pushes: list[Step], token: str | None) -> None:
+def test_fast_path_and_receiver_agree(pushes: list[Step], token: str | None) -> None:
     ours, oracle = Service(True, token), Service(False, token)
     known = [
         Step(),
@@ -186,9 +182,9 @@ def test_fast_path_and_long_way_agree(pushes: list[Step], token: str | None) -> 
     assert ours.state() == oracle.state()
 
 
-@compiled
-def test_pushes_of_known_nodes_take_the_fast_path() -> None:
-    """Otherwise the property above would compare the long way with itself."""
+@needs_fast_path
+def test_pushes_of_registered_nodes_take_the_fast_path() -> None:
+    """Otherwise the property above would compare the receiver with itself."""
     service = Service(True)
     for number in range(6):
         service.push(Step(sent_ns=(100 + number) * SECOND, is_json=number % 2 == 1), 100.0 + number)
@@ -199,7 +195,7 @@ def test_pushes_of_known_nodes_take_the_fast_path() -> None:
     assert service.receiver.processor.clusters["train"].roster.row("n0", 151.0).score == 0.5
 
 
-@compiled
+@needs_fast_path
 def test_fast_path_follows_a_roster_that_grows() -> None:
     service = Service(True, max_nodes=1000)
     for number in range(300):
@@ -216,7 +212,7 @@ def test_fast_path_follows_a_roster_that_grows() -> None:
     assert {roster.row(node, 100.0).pushes for node in roster.rows} == {2}
 
 
-@compiled
+@needs_fast_path
 def test_forgotten_nodes_are_admitted_again() -> None:
     service = Service(True)
     for _ in range(3):
@@ -226,7 +222,7 @@ def test_forgotten_nodes_are_admitted_again() -> None:
     assert service.receiver.processor.clusters["train"].roster.row("n0", 10_000.0).pushes == 1
 
 
-async def test_one_connection_mixes_fast_path_long_way_and_other_requests() -> None:
+async def test_one_connection_mixes_fast_path_receiver_and_other_requests() -> None:
     async with running() as fleet:
         host, port = fleet.addresses["http"].rsplit(":", 1)
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -14,7 +14,8 @@ from ingero.contract.otlp.values import plain_attributes
 
 def _record(rank: int, seq: int, gpu_duration_ns: int | None = None) -> CollectiveRecord:
     return CollectiveRecord(
-        job=None, node=None, global_rank=rank, comm=0xAB, seq=seq, op="AllReduce", rank=rank, nranks=2, peer=None,
+        job=None, node=None, global_rank=rank, comm=0xAB, seq=seq, op="AllReduce", rank=rank,
+        nranks=2, peer=None,
         datatype="bfloat16", reduce_op=None, size_bytes=64, start_ns=1_000_000, end_ns=3_500_000,
         gpu_duration_ns=gpu_duration_ns, stream=None, source=CollectiveSource.PLUGIN,
     )  # fmt: skip
@@ -31,7 +32,8 @@ def test_a_record_is_one_point_from_entry_to_exit() -> None:
     assert (metric.name, point.as_double) == (names.COLLECTIVE_DURATION_MS, 2.5)
     assert (point.start_time_unix_nano, point.time_unix_nano) == (1_000_000, 3_500_000)
     assert plain_attributes(point.attributes) == {
-        names.NCCL_OP: "AllReduce", names.NCCL_COMM: "00000000000000ab", names.NCCL_RANK: 1, names.NCCL_NRANKS: 2,
+        names.NCCL_OP: "AllReduce", names.NCCL_COMM: "00000000000000ab", names.NCCL_RANK: 1,
+        names.NCCL_NRANKS: 2,
         names.NCCL_DATATYPE: "bfloat16", names.NCCL_SEQ: 7, names.NCCL_BYTES: 64,
         names.NCCL_GPU_DURATION_NS: 2_000_000, names.SOURCE: "nccl-plugin",
     }  # fmt: skip

@@ -1,17 +1,17 @@
-"""Columns of OTLP requests: the compiled builder and the pure one give the same table and refuse the same bytes."""
-
-import dataclasses
+"""Columns of OTLP requests: both builders give the same table and refuse the same bytes."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.batches import rows_of
+from tests.support.compiled import needs_codecs
 from tests.support.otlp_strategies import values
 
 from ingero.contract.otlp import rows as otlp_rows
 from ingero.contract.otlp import values as otlp
 from ingero.contract.otlp.codec import encode_protobuf
-from ingero.contract.otlp.columns import Batch, Columns, Numbers, PureColumns, Texts, new_columns
+from ingero.contract.otlp.columns import Columns, PureColumns, new_columns
 from ingero.contract.otlp.rows import Signal, decode_rows, resource_context
 from ingero.errors import IngeroError, MalformedPush, TooLarge
 
@@ -20,30 +20,10 @@ SIGNALS = {
     Signal.TRACES: otlp.TracesRequest,
     Signal.LOGS: otlp.LogsRequest,
 }
-needs_compiler = pytest.mark.skipif(
-    isinstance(new_columns(), PureColumns), reason="the compiled extension was not built"
-)
-
-
-def rows_of(batch: Batch) -> list[tuple]:
-    """A batch as rows again, contexts resolved: what a table made of it would hold."""
-    columns = [[batch.contexts[i] for i in batch.context]]
-    for field in dataclasses.fields(Batch)[2:]:
-        column = getattr(batch, field.name)
-        if isinstance(column, Numbers):
-            columns.append(
-                [repr(v) if ok else None for v, ok in zip(column.values, column.valid, strict=True)]
-            )
-        elif isinstance(column, Texts):
-            cuts = zip(column.offsets[:-1], column.offsets[1:], column.valid, strict=True)
-            columns.append([column.data[a:b].decode() if ok else None for a, b, ok in cuts])
-        else:
-            columns.append(column.tolist())
-    return list(zip(*columns, strict=True))
 
 
 def outcome(columns: Columns, signal: Signal, body: bytes) -> object:
-    """Rows, or the kind of refusal."""
+    """Return the rows, or the type of the error."""
     try:
         added = columns.add(signal, body, 7, 99)
     except IngeroError as error:
@@ -54,7 +34,7 @@ def outcome(columns: Columns, signal: Signal, body: bytes) -> object:
 
 
 def checked(columns: Columns, signal: Signal, body: bytes) -> object:
-    """What a check alone says."""
+    """Return the number of rows that a check finds, or the type of the error."""
     try:
         return columns.check(signal, body)
     except IngeroError as error:
@@ -64,11 +44,11 @@ def checked(columns: Columns, signal: Signal, body: bytes) -> object:
 
 
 def agree(signal: Signal, body: bytes) -> None:
-    """Both builders: the same table or the same refusal, and a check foretells it."""
+    """Check that both builders give the same table or error, and that `check` predicts it."""
     found = outcome(new_columns(), signal, body)
     assert found == outcome(PureColumns(), signal, body)
-    foretold = len(found) if isinstance(found, list) else found
-    assert checked(new_columns(), signal, body) == checked(PureColumns(), signal, body) == foretold
+    expected = len(found) if isinstance(found, list) else found
+    assert checked(new_columns(), signal, body) == checked(PureColumns(), signal, body) == expected
 
 
 def point(**fields: object) -> otlp.NumberPoint:
@@ -110,7 +90,7 @@ common_points = st.lists(
 ).map(tuple)
 
 
-@needs_compiler
+@needs_codecs
 @settings(max_examples=150, deadline=None)
 @given(common_points, st.booleans(), st.integers(0, 2), st.booleans())
 def test_common_metrics_agree(
@@ -126,14 +106,14 @@ def test_common_metrics_agree(
     agree(Signal.METRICS, request(metric, **{"ingero.node.id": "n", "ingero.rank": 3}))
 
 
-@needs_compiler
+@needs_codecs
 @settings(max_examples=40, deadline=None)
 @given(st.data(), st.sampled_from(list(SIGNALS)))
 def test_any_request_agrees(data: st.DataObject, signal: Signal) -> None:
     agree(signal, encode_protobuf(data.draw(values(SIGNALS[signal]))))
 
 
-@needs_compiler
+@needs_codecs
 @settings(max_examples=300, deadline=None)
 @given(common_points, st.data())
 def test_damaged_bytes_agree(points: tuple, data: st.DataObject) -> None:
@@ -161,13 +141,13 @@ def test_arbitrary_bytes_are_refused_or_agree(body: bytes, signal: Signal) -> No
     agree(signal, body)
 
 
-@needs_compiler
+@needs_codecs
 def test_unusual_requests_keep_the_sign_of_zero() -> None:
     points = (point(as_double=-0.0, attributes=otlp.attributes({"ü": 1})),)
     agree(Signal.METRICS, request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=points))))
 
 
-@needs_compiler
+@needs_codecs
 def test_a_refused_request_leaves_the_others_alone() -> None:
     good = request(
         otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(as_double=1.0), point(as_int=2))))
@@ -187,7 +167,7 @@ def test_a_refused_request_leaves_the_others_alone() -> None:
 
 
 def test_identity_becomes_columns_and_the_rest_stays_json() -> None:
-    """F124: cluster, node, rank and nranks of the resource; aliases accepted, differing ones kept."""
+    """F124: cluster, node, rank and nranks of the resource; aliases with other values are kept."""
     who = resource_context(
         otlp.Resource(
             attributes=otlp.attributes(
@@ -274,7 +254,8 @@ def test_spans_and_logs_keep_what_matters() -> None:
     (row,) = decode_rows(Signal.TRACES, body)
     assert row[1:8] == (3_500_000_000, 1_000_000_000, 2500.0, None, None, "c1", '{"n":1}')
     assert row.detail == (
-        f'{{"trace_id":"{"aa" * 16}","span_id":"{"bb" * 8}","span_kind":"internal","status":"error","message":"late"}}'
+        f'{{"trace_id":"{"aa" * 16}","span_id":"{"bb" * 8}",'
+        '"span_kind":"internal","status":"error","message":"late"}'
     )
     record = otlp.LogRecord(
         observed_time_unix_nano=5,
@@ -290,7 +271,7 @@ def test_spans_and_logs_keep_what_matters() -> None:
     assert row.detail == '{"severity":"WARN","body":{"a":[1,null]}}'
 
 
-def test_a_request_of_countless_points_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_of_countless_points_is_too_large() -> None:
     body = request(otlp.Metric(name="m", gauge=otlp.Gauge(data_points=(point(),) * 201_000)))
     for columns in (new_columns(), PureColumns()):
         with pytest.raises(TooLarge, match="more than 200000"):

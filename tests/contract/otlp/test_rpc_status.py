@@ -1,4 +1,4 @@
-"""What a receiver answers when it does not take something."""
+"""The status with which a receiver answers a request that it refuses."""
 
 import json
 
@@ -15,7 +15,7 @@ def test_errors_are_a_status_message() -> None:
     assert encode_status(Encoding.PROTOBUF, 3, "x" * 200) == b"\x08\x03\x12\xc8\x01" + b"x" * 200
 
 
-def test_when_to_come_back_is_told_as_google_spells_it() -> None:
+def test_the_delay_of_a_retry_is_encoded_as_google_does() -> None:
     """The bytes as `protoc --encode google.rpc.Status` writes them."""
     retry = b"\x0a\x02\x08\x05"
     packed = b"\x0a\x28type.googleapis.com/google.rpc.RetryInfo\x12\x04" + retry
@@ -27,7 +27,7 @@ def test_when_to_come_back_is_told_as_google_spells_it() -> None:
 
 
 @given(st.integers(0, 16), st.text(max_size=50), st.none() | st.integers(0, 100_000))
-def test_what_was_asked_for_comes_back(code: int, message: str, retry_after_s: int | None) -> None:
+def test_the_encoded_delay_is_decoded(code: int, message: str, retry_after_s: int | None) -> None:
     assert (
         decode_retry_after_s(encode_status(Encoding.PROTOBUF, code, message, retry_after_s))
         == retry_after_s
@@ -35,7 +35,7 @@ def test_what_was_asked_for_comes_back(code: int, message: str, retry_after_s: i
 
 
 @pytest.mark.parametrize("other", [b"", b"\xff\xff", b"not a status", b"\x1a\x02\x0a\x7f"])
-def test_what_is_no_status_asks_for_nothing(other: bytes) -> None:
+def test_bytes_that_are_no_status_ask_for_no_delay(other: bytes) -> None:
     assert decode_retry_after_s(other) is None
 
 

@@ -1,10 +1,10 @@
-import importlib.util
 import json
 import math
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.compiled import needs_codecs
 from tests.support.otlp_strategies import values
 from tests.support.shared_data import shared
 
@@ -20,14 +20,9 @@ from ingero.contract.push.decode import (
 )
 from ingero.errors import MalformedPush
 
-compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native.codecs") is None,
-    reason="the compiled extension is not built here",
-)
-
 
 def decode_plainly(body: bytes, is_json: bool) -> Push | None:
-    """The short cut's answer in the shape of the long way's."""
+    """Return what `decode_plain_push` found in the shape of `decode_push`."""
     found = decode_plain_push(body, is_json)
     return None if found is None else Push((found[0],), False, (), found[1])
 
@@ -76,7 +71,8 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
     assert decode_push(FULL) == Push(
         (
             NodeReport(
-                "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet", True, None,
+                "gpu-01", "train", "job-7", 3, 8, "aws", 0.92, "active", "training", "fleet",
+                True, None,
                 "NVIDIA H200", 8, 7,
             ),
         ),
@@ -86,7 +82,7 @@ def test_everything_fleet_shows_about_a_node_is_read() -> None:
     )  # fmt: skip
 
 
-@compiled
+@needs_codecs
 def test_compiled_and_pure_path_agree_on_the_common_push() -> None:
     assert decode_plainly(encode_protobuf(FULL), False) == decode_push(FULL)
     assert decode_plainly(encode_json(FULL), True) == decode_push(FULL)
@@ -115,12 +111,12 @@ def test_points_that_cannot_be_true_are_refused_by_reason(
     assert found.rejected == ((reason, 1),)
     assert [report.score for report in found.reports] in ([], [None])
     assert decode_plain_push(encode_protobuf(request_), False) is None, (
-        "the short cut leaves refusals to the full decoder"
+        "refusals are left to the full decoder"
     )
     assert decode_plain_push(encode_json(request_), True) is None
 
 
-def test_a_push_of_somebody_else_is_not_refused() -> None:
+def test_a_push_of_another_sender_is_not_refused() -> None:
     foreign = push(
         [gauge("system.cpu.utilization", 0.4)], **{names.NODE_ID: None, names.CLUSTER_ID: None}
     )
@@ -141,8 +137,8 @@ def test_straggler_event_is_read() -> None:
     assert decode_push(event).reports[0].straggling is True
 
 
-@compiled
-def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
+@needs_codecs
+def test_pushes_of_the_reference_agent_are_plain() -> None:
     lines = (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
     bodies = [
         json.loads(line)["body"]
@@ -166,8 +162,10 @@ def test_pushes_of_the_reference_agent_take_the_short_cut() -> None:
 texts = st.sampled_from(["active", "idle", "", "a", "ü", "a\nb", " a", "fleet"])
 keys = st.sampled_from(
     [
-        names.NODE_ID, names.CLUSTER_ID, names.JOB_ID, names.RANK, names.NODE_RANK, names.WORLD_SIZE, names.NODE_STATE,
-        names.WORKLOAD_TYPE, names.DETECTION_MODE, "mode", names.GPU_MODEL, names.GPU_COUNT, "other",
+        names.NODE_ID, names.CLUSTER_ID, names.JOB_ID, names.RANK, names.NODE_RANK,
+        names.WORLD_SIZE, names.NODE_STATE,
+        names.WORKLOAD_TYPE, names.DETECTION_MODE, "mode", names.GPU_MODEL, names.GPU_COUNT,
+        "other",
     ]
 )  # fmt: skip
 pairs = st.builds(
@@ -186,7 +184,8 @@ metrics = st.builds(
     otlp.Metric,
     name=st.sampled_from(
         [
-            names.HEALTH_SCORE, names.AGENT_DETECTION_MODE, names.DEGRADATION_WARNING, names.NODE_INFO,
+            names.HEALTH_SCORE, names.AGENT_DETECTION_MODE, names.DEGRADATION_WARNING,
+            names.NODE_INFO,
             names.STRAGGLER_EVENT, names.COLLECTIVE_DURATION_MS, names.STEP_OWN_TIME_MS, "other",
         ]
     ),
@@ -209,7 +208,7 @@ modest = settings(max_examples=200, deadline=None, suppress_health_check=list(He
 
 @modest
 @given(requests | values(otlp.MetricsRequest))
-def test_short_cut_answers_the_same_or_nothing(request_: otlp.MetricsRequest) -> None:
+def test_plain_decoding_gives_the_same_report_or_none(request_: otlp.MetricsRequest) -> None:
     body = encode_protobuf(request_)
     expected = decode_push(decode_protobuf(otlp.MetricsRequest, body))
     for plain in (decode_plainly(body, False), decode_plainly(encode_json(request_), True)):
@@ -222,7 +221,7 @@ JSON_BYTES = b'{}[],:"0123456789.-+eE \\/truefalsn\n\x00\xff'
 @pytest.mark.parametrize("is_json", [False, True])
 @modest
 @given(requests, st.data())
-def test_short_cut_never_accepts_what_the_decoder_refuses(
+def test_plain_decoding_never_accepts_what_the_decoder_refuses(
     is_json: bool, request_: otlp.MetricsRequest, data: st.DataObject
 ) -> None:
     encode, decode = (encode_json, decode_json) if is_json else (encode_protobuf, decode_protobuf)
@@ -246,7 +245,7 @@ def test_short_cut_never_accepts_what_the_decoder_refuses(
 
 @modest
 @given(requests)
-def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
+def test_json_gives_the_same_reports(request_: otlp.MetricsRequest) -> None:
     assert repr(decode_push(decode_json(otlp.MetricsRequest, encode_json(request_)))) == repr(
         decode_push(request_)
     )
@@ -257,7 +256,7 @@ def test_json_says_the_same(request_: otlp.MetricsRequest) -> None:
 )
 @pytest.mark.parametrize("place", ["asDouble", "doubleValue"])
 def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str) -> None:
-    """The short cut once failed on them instead of standing aside."""
+    """Plain decoding once raised an error for them."""
     body = encode_json(push([gauge(names.HEALTH_SCORE, 0.5, **{names.THRESHOLD_ATTR: 0.25})]))
     text = body.decode().replace(
         '"asDouble":0.5' if place == "asDouble" else '"doubleValue":0.25', f'"{place}":{number}'
@@ -267,10 +266,10 @@ def test_numbers_beyond_a_double_are_left_to_the_decoder(number: str, place: str
     assert plain is None or plain == decode_push(decode_json(otlp.MetricsRequest, text.encode()))
 
 
-@compiled
+@needs_codecs
 @pytest.mark.parametrize("size", range(1, 20))
 def test_one_octet_outside_plain_text_is_found_wherever_it_is(size: int) -> None:
-    """The compiled walk looks at eight octets at once; the full decoder must see every one that is odd."""
+    """Compiled code checks eight octets at once and must not miss an unusual one."""
     plain = otlp.Metric(name=names.HEALTH_SCORE, description=" ~" * 10)
     for text in (" " * size, "~" * size):
         assert (

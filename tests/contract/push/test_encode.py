@@ -1,4 +1,4 @@
-"""What an agent pushes: the recorded shape key by key, counters, and nothing for what is missing."""
+"""What an agent pushes: the recorded shape, counters, and no points for missing values."""
 
 import json
 from typing import Any
@@ -25,8 +25,10 @@ IDENTITY = Identity(node="gpu-node-01", cluster="train-a", world_size=8, rank=3)
 def report(**changes: Any) -> HealthReport:
     values: dict[str, Any] = {
         "at_ns": 1_794_709_942_103_534_806, "state": NodeState.ACTIVE, "workload": "training",
-        "cgroup_hash": "8a5edab282632443", "score": 0.94, "is_degraded": False, "mode": DetectionMode.FLEET,
-        "signals": {"throughput": 1.0, "compute": 0.9, "memory": 0.9, "cpu": 0.9}, "fleet_reachable": True,
+        "cgroup_hash": "8a5edab282632443", "score": 0.94, "is_degraded": False,
+        "mode": DetectionMode.FLEET,
+        "signals": {"throughput": 1.0, "compute": 0.9, "memory": 0.9, "cpu": 0.9},
+        "fleet_reachable": True,
     }  # fmt: skip
     return HealthReport(**(values | changes))
 
@@ -45,7 +47,8 @@ def test_regular_push_has_the_recorded_shape_key_by_key() -> None:
 
 def test_straggler_event_has_the_recorded_shape_key_by_key() -> None:
     event = StragglerEvent(
-        at_ns=1, is_straggler=True, mode=DetectionMode.FLEET, threshold=0.985, score=0.94, dominant_signal="throughput",
+        at_ns=1, is_straggler=True, mode=DetectionMode.FLEET, threshold=0.985, score=0.94,
+        dominant_signal="throughput",
         event_id="5a6d19f8-77ee-4125-8e99-1b3d49e8e730",
     )  # fmt: skip
     ours = shape(json.loads(encode_json(encode_straggler_event(IDENTITY, event))))

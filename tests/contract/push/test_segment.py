@@ -1,15 +1,10 @@
-import importlib.util
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.compiled import needs_codecs
 
 from ingero.contract.push.segment import PlainRequest, decode_segment, decode_segment_purely
 
-compiled = pytest.mark.skipif(
-    importlib.util.find_spec("ingero.contract._native.codecs") is None,
-    reason="the compiled extension is not built here",
-)
 BODY = b"\n\0body"
 
 
@@ -72,14 +67,17 @@ def test_everything_unusual_is_left_to_the_parser(read: object, odd: bytes) -> N
 
 pieces = st.sampled_from(
     [
-        b"POST /v1/metrics", b"?cluster_id=a", b" HTTP/1.1", b"\r\n", b"\n", b"\r", b"Content-Type: ",
-        b"content-LENGTH:", b"application/json", b"application/x-protobuf", b"0", b"2", b"{}", b" ", b"\t",
-        b"Connection: keep-alive", b"Authorization: x", b"ingero.cluster.id: c", b":", b"X: y", b"\xff", b"\x00",
+        b"POST /v1/metrics", b"?cluster_id=a", b" HTTP/1.1", b"\r\n", b"\n", b"\r",
+        b"Content-Type: ",
+        b"content-LENGTH:", b"application/json", b"application/x-protobuf", b"0", b"2", b"{}",
+        b" ", b"\t",
+        b"Connection: keep-alive", b"Authorization: x", b"ingero.cluster.id: c", b":", b"X: y",
+        b"\xff", b"\x00",
     ]
 )  # fmt: skip
 
 
-@compiled
+@needs_codecs
 @settings(max_examples=400, deadline=None)
 @given(
     st.lists(pieces, max_size=20).map(b"".join),

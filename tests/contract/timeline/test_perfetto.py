@@ -1,4 +1,4 @@
-"""Encoders of timelines: compiled and pure ones agree, and the official schema reads the packets."""
+"""Encoders of timelines: compiled and pure ones agree, and the official schema reads packets."""
 
 import json
 from typing import Any
