@@ -33,7 +33,7 @@ class SinkSettings:
 
     socket_path: Path = setting(
         flag="--socket-path",
-        computed="the agent's own default",
+        computed="where the agent opens it",
         help="Socket that `ingero fleet-push --remediate` opened.",
     )
     reconnect_delay_s: float = setting(

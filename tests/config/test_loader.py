@@ -1,4 +1,4 @@
-"""The settings loader: values, and errors a person can act on."""
+"""The loader of configuration files: values, and errors that a reader can act on."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_errors_name_line_key_and_what_is_allowed(text: str, message: str) -> No
     assert str(caught.value) == message
 
 
-def test_missing_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.yaml: No such file"):
         load_file(Outer, tmp_path / "nowhere.yaml")
 

@@ -37,7 +37,7 @@ class ClientTlsConfig:
     )
     cert_file: Path | None = setting(None, help="Certificate of this Fleet, for mutual TLS.")
     key_file: Path | None = setting(
-        None, help="Key of that certificate, readable by its owner only."
+        None, help="Key of Fleet's certificate, readable by its owner only."
     )
 
 

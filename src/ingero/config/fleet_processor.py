@@ -61,7 +61,7 @@ class VerdictConfig:
         256 << 20,
         size=True,
         range=(1 << 20, None),
-        help="Size limit of that folder; the oldest of its eight files is deleted first.",
+        help="Size limit of the recorded inputs; the oldest of eight files is deleted first.",
     )
     silences_file: Path | None = setting(
         None,

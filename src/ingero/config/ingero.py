@@ -45,7 +45,7 @@ class AgentConfig:
     max_overhead_percent: float = setting(
         1.0,
         range=(0.1, 100.0),
-        help="Share of a core that the probes of `ingero trace` may cost a traced process, "
+        help="Percentage of a core that the probes of `ingero trace` may cost a traced process, "
         "not counting time in which it waits for the GPU.",
     )
 
@@ -64,7 +64,7 @@ class PersistenceConfig:
         None,
         flag="--fleet-persist-path",
         computed="`/var/lib/ingero/health-baseline.json` for root, else under `~/.local/state`",
-        help="File that keeps the baseline over a restart; an empty flag keeps none.",
+        help="File that keeps the baseline over a restart; an empty value keeps none.",
     )
     stale_age_s: float = setting(
         600.0,

@@ -27,7 +27,7 @@ class FleetTlsConfig:
     key: Path | None = setting(
         None,
         flag="--fleet-tls-key",
-        help="Key of that certificate, readable by its owner only.",
+        help="Key of the agent's certificate, readable by its owner only.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of `ingero-echo serve`: file, flags on top, and what is refused."""
+"""The settings of `ingero-echo serve`: a file, flags that win over it, and what is refused."""
 
 from pathlib import Path
 
