@@ -4,7 +4,7 @@ from ingero.agent.ebpf.attach import ProcessProbes, _ProbeGroup
 from ingero.agent.ebpf.governor import ProcessCost
 from ingero.agent.ebpf.loaded import Capability
 from ingero.agent.ebpf.loader.links import Probe
-from ingero.core.recording.governor import Step, Watch
+from ingero.core.recording.governor import ProbeLevel, Watch
 
 
 class FakeTracer:
@@ -14,7 +14,11 @@ class FakeTracer:
         return {"calls": 3, "nccl": 0, "nesting": 2}
 
     def costs(self) -> list[ProcessCost]:
-        return [ProcessCost(42, 0.02, 0.005, 0.03, 0.01, {"cuLaunchKernel": Watch(Step.DUTY, 0.1)})]
+        return [
+            ProcessCost(
+                42, 0.02, 0.005, 0.03, 0.01, {"cuLaunchKernel": Watch(ProbeLevel.DUTY, 0.1)}
+            )
+        ]
 
     def capabilities(self) -> list[Capability]:
         return [Capability("tcp", False, "no tracepoint"), Capability("nccl", True, "uprobes")]

@@ -9,7 +9,7 @@ from ingero.agent.ebpf.calibrate import ASSUMED
 from ingero.agent.ebpf.functions import FUNCTIONS
 from ingero.agent.ebpf.governor import Governor, ProcessCost
 from ingero.agent.ebpf.layout import SLOT
-from ingero.core.recording.governor import GovernorPolicy, Step
+from ingero.core.recording.governor import GovernorPolicy, ProbeLevel
 
 
 def until_told(stop: Path, code: str) -> str:
@@ -26,7 +26,7 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
             stop, "    burst.burst(address(rt.cudaLaunchKernel), 20000, 40000.0); n += 20000"
         )
     )
-    tracing.wait(lambda: any(step.after is Step.DUTY for step in tracing.tracer.steps()))
+    tracing.wait(lambda: any(step.after is ProbeLevel.DUTY for step in tracing.tracer.steps()))
     decisions: list[ProcessCost] = []
 
     def has_settled() -> bool:
@@ -35,12 +35,12 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
         if not decisions or decisions[-1] is not cost:
             decisions.append(cost)
         return len(decisions) >= 3 and all(
-            one.watches["cudaLaunchKernel"].step is Step.DUTY and one.charged_share <= 0.011
+            one.watches["cudaLaunchKernel"].level is ProbeLevel.DUTY and one.charged_share <= 0.011
             for one in decisions[-3:]
         )
 
     tracing.wait(has_settled)
-    assert decisions[-1].watches["cudaDeviceSynchronize"].step is Step.FULL
+    assert decisions[-1].watches["cudaDeviceSynchronize"].level is ProbeLevel.FULL
     notes = {one.name: one.detail for one in tracing.tracer.capabilities() if not one.on}
     assert "of the time: more would cost" in notes[f"process {process.pid}: cudaLaunchKernel"]
     stop.touch()
@@ -67,7 +67,9 @@ def test_process_that_waits_for_the_gpu_is_traced_in_full(job, trace, tmp_path: 
     )
     (cost,) = tracing.tracer.costs()
     assert cost.waited_share > 0.3
-    assert cost.watches["cudaLaunchKernel"].step is Step.FULL and tracing.tracer.steps() == []
+    assert (
+        cost.watches["cudaLaunchKernel"].level is ProbeLevel.FULL and tracing.tracer.steps() == []
+    )
     stop.touch()
     made = int(process.answer())
     tracing.poll()
@@ -122,12 +124,12 @@ def test_program_that_replaced_another_is_judged_by_its_own_calls() -> None:
     job = Governed()
     job.watch(LAUNCH)
     job.run(3, 1_000_000)
-    assert job.cost().watches["cuLaunchKernel"].step is not Step.FULL
+    assert job.cost().watches["cuLaunchKernel"].level is not ProbeLevel.FULL
     job.process = ProcessProbes(PID, 1)
     job.watch(LAUNCH)
     job.rows[:] = 0
     job.run(3, 100)
-    assert job.cost().watches["cuLaunchKernel"].step is Step.FULL
+    assert job.cost().watches["cuLaunchKernel"].level is ProbeLevel.FULL
     assert 0 < job.cost().cost_share < 0.001
 
 
@@ -136,7 +138,7 @@ def test_library_that_comes_late_is_rated_by_the_time_since_it_came() -> None:
     job.run(100, 0)
     job.watch(LAUNCH)
     job.run(1, 50_000)
-    assert job.cost().watches["cuLaunchKernel"].step is Step.DUTY, "not by the 100 s before"
+    assert job.cost().watches["cuLaunchKernel"].level is ProbeLevel.DUTY, "not by the 100 s before"
 
 
 def test_launches_that_another_layer_took_over_are_not_probed_again() -> None:
@@ -155,5 +157,5 @@ def test_looking_again_at_what_was_off_is_a_step_like_any_other() -> None:
     job.watch(LAUNCH)
     job.run(32, 5_000_000)
     steps = [(step.before, step.after) for step in job.governor.changes]
-    assert steps[:2] == [(Step.FULL, Step.OFF), (Step.OFF, Step.DUTY)]
+    assert steps[:2] == [(ProbeLevel.FULL, ProbeLevel.OFF), (ProbeLevel.OFF, ProbeLevel.DUTY)]
     assert len(steps) == job.governor.steps_taken

@@ -13,7 +13,7 @@ from ingero.core.health.modes import (
     by_header,
     by_poll,
     decide_mode,
-    local_threshold,
+    local_limit,
     should_poll,
     without_header,
 )
@@ -102,9 +102,9 @@ def test_without_quorum_no_new_episode_is_raised() -> None:
 
 
 def test_the_local_limit_is_below_the_baseline_score_of_the_node() -> None:
-    assert local_threshold(None, POLICY) == 0.85
-    assert local_threshold(0.97, POLICY) == 0.85
-    assert local_threshold(0.40, POLICY) == pytest.approx(0.36)
+    assert local_limit(None, POLICY) == 0.85
+    assert local_limit(0.97, POLICY) == 0.85
+    assert local_limit(0.40, POLICY) == pytest.approx(0.36)
 
 
 def test_bug_a_poll_does_not_suspend_polling() -> None:

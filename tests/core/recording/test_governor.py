@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from ingero.core.recording.governor import (
     GovernorPolicy,
     Load,
-    Step,
+    ProbeLevel,
     Watch,
     decide,
     plan_watches,
@@ -40,20 +40,20 @@ def test_quiet_process_is_watched_in_full() -> None:
 def test_launch_bound_process_goes_to_a_duty_cycle_that_fits() -> None:
     decision = decide([LAUNCH, QUIET, COLLECTIVE], 0.0, 0, POLICY)
     watch = decision.watches["cuLaunchKernel"]
-    assert watch.step is Step.DUTY and 0.05 < watch.duty < 0.2
+    assert watch.level is ProbeLevel.DUTY and 0.05 < watch.duty < 0.2
     assert decision.watches["ncclAllReduce"] == Watch()
     assert decision.charged_share <= POLICY.budget_share
 
 
 def test_moderate_rate_loses_only_the_return_probe() -> None:
     decision = decide([Load("cuLaunchKernel", 8_000, 1700, 850), QUIET], 0.0, 0, POLICY)
-    assert decision.watches["cuLaunchKernel"] == Watch(Step.ENTRY)
+    assert decision.watches["cuLaunchKernel"] == Watch(ProbeLevel.ENTRY)
     assert decision.watches["cudaStreamSynchronize"] == Watch()
 
 
 def test_a_function_called_too_often_is_switched_off() -> None:
     decision = decide([Load("f", 2_000_000, 13_000, 12_000)], 0.0, 0, POLICY)
-    assert decision.watches["f"] == Watch(Step.OFF) and decision.cost_share == 0
+    assert decision.watches["f"] == Watch(ProbeLevel.OFF) and decision.cost_share == 0
 
 
 def test_waiting_for_the_gpu_absorbs_the_cost() -> None:
@@ -67,11 +67,11 @@ def test_waiting_for_the_gpu_absorbs_the_cost() -> None:
 
 
 def test_loosens_only_after_several_decisions_within_budget() -> None:
-    slow = [Load("cuLaunchKernel", 100, 1700, 850, Watch(Step.ENTRY))]
+    slow = [Load("cuLaunchKernel", 100, 1700, 850, Watch(ProbeLevel.ENTRY))]
     calm = 0
     for _ in range(POLICY.calm_ticks - 1):
         decision = decide(slow, 0.0, calm, POLICY)
-        assert decision.watches["cuLaunchKernel"] == Watch(Step.ENTRY)
+        assert decision.watches["cuLaunchKernel"] == Watch(ProbeLevel.ENTRY)
         calm = decision.calm
     assert decide(slow, 0.0, calm, POLICY).watches["cuLaunchKernel"] == Watch()
 
@@ -92,6 +92,6 @@ def test_the_plan_reduces_nothing_when_everything_fits(some: list[Load], allowan
 @given(loads)
 def test_kept_functions_are_reduced_last(some: list[Load]) -> None:
     watches = plan_watches(some, 0.01, POLICY.least_duty)
-    if any(watches[load.name].step is not Step.FULL for load in some if load.keep):
+    if any(watches[load.name].level is not ProbeLevel.FULL for load in some if load.keep):
         others = [load for load in some if not load.keep and probe_cost(load, Watch()) > 0]
-        assert all(watches[load.name].step in (Step.DUTY, Step.OFF) for load in others)
+        assert all(watches[load.name].level in (ProbeLevel.DUTY, ProbeLevel.OFF) for load in others)

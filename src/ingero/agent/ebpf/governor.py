@@ -17,7 +17,7 @@ from ingero.agent.ebpf.calibrate import ProbeCost
 from ingero.agent.ebpf.functions import FUNCTIONS, Kind, Rate
 from ingero.agent.ebpf.layout import BUCKETS, bucket_floor_ns
 from ingero.agent.processes.discover import Library
-from ingero.core.recording.governor import GovernorPolicy, Load, Step, Watch, decide
+from ingero.core.recording.governor import GovernorPolicy, Load, ProbeLevel, Watch, decide
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class StepChange:
     at_s: float
     pid: int
     function: str
-    before: Step
-    after: Step
+    before: ProbeLevel
+    after: ProbeLevel
     duty: float
 
 
@@ -136,8 +136,10 @@ class Governor:
             watched = governed.functions[number]
             if now_s < watched.next_phase_s:
                 continue
-            if watched.watch.step is Step.OFF:  # try again: the job may have changed
-                self._take_step(governed, number, Watch(Step.DUTY, self.policy.least_duty), now_s)
+            if watched.watch.level is ProbeLevel.OFF:  # try again: the job may have changed
+                self._take_step(
+                    governed, number, Watch(ProbeLevel.DUTY, self.policy.least_duty), now_s
+                )
             watched.settle(now_s)
             watched.attached = not watched.attached
             on_s = max(watched.watch.duty * _DUTY_PERIOD_S, _LEAST_WINDOW_S)
@@ -203,38 +205,42 @@ class Governor:
             return
         self._take_step(governed, number, watch, now_s)
         watched.settle(now_s)
-        if watch.step is Step.DUTY:
+        if watch.level is ProbeLevel.DUTY:
             # start detached: the budget is already exceeded
-            if before.step is not Step.DUTY:
+            if before.level is not ProbeLevel.DUTY:
                 watched.attached, watched.next_phase_s = (
                     False,
                     now_s + _DUTY_PERIOD_S * (1 - watch.duty),
                 )
                 self._set_mode(pid, number, ProbeMode.DETACHED)
             return
-        watched.attached = watch.step is not Step.OFF
+        watched.attached = watch.level is not ProbeLevel.OFF
         watched.next_phase_s = now_s + _RETRY_OFF_S
         modes = {
-            Step.FULL: ProbeMode.FULL,
-            Step.ENTRY: ProbeMode.ENTRY,
-            Step.OFF: ProbeMode.DETACHED,
+            ProbeLevel.FULL: ProbeMode.FULL,
+            ProbeLevel.ENTRY: ProbeMode.ENTRY,
+            ProbeLevel.OFF: ProbeMode.DETACHED,
         }
-        self._set_mode(pid, number, modes[watch.step])
+        self._set_mode(pid, number, modes[watch.level])
 
     def _take_step(self, governed: _Governed, number: int, watch: Watch, now_s: float) -> None:
         watched, pid = governed.functions[number], governed.process.pid
         before, watched.watch = watched.watch, watch
-        if watch.step is before.step:
+        if watch.level is before.level:
             return
-        (governed.part_time.add if watch.step >= Step.DUTY else governed.part_time.discard)(number)
+        (governed.part_time.add if watch.level >= ProbeLevel.DUTY else governed.part_time.discard)(
+            number
+        )
         self.steps_taken += 1
-        change = StepChange(now_s, pid, FUNCTIONS[number].name, before.step, watch.step, watch.duty)
+        change = StepChange(
+            now_s, pid, FUNCTIONS[number].name, before.level, watch.level, watch.duty
+        )
         self.changes.append(change)
         fields = {
             "pid": pid,
             "function": change.function,
-            "before": before.step.name,
-            "after": watch.step.name,
+            "before": before.level.name,
+            "after": watch.level.name,
         }
         log.info("probe_step", extra=fields)
 
@@ -250,9 +256,9 @@ def _governable(process: ProcessProbes) -> Iterable[int]:
 def describe_watch(watch: Watch, budget_share: float) -> str:
     """Describe how a function is probed, and why not in full."""
     how = {
-        Step.FULL: "every call counted and timed",
-        Step.ENTRY: "counted, not timed",
-        Step.DUTY: f"probed {watch.duty:.0%} of the time",
-        Step.OFF: "not probed",
-    }[watch.step]
+        ProbeLevel.FULL: "every call counted and timed",
+        ProbeLevel.ENTRY: "counted, not timed",
+        ProbeLevel.DUTY: f"probed {watch.duty:.0%} of the time",
+        ProbeLevel.OFF: "not probed",
+    }[watch.level]
     return f"{how}: more would cost the process over {budget_share:.1%} of a core"

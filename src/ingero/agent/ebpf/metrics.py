@@ -58,7 +58,7 @@ def tracer_families(tracer: TracerView) -> list[Family]:
 
 def _cost_families(costs: list[ProcessCost]) -> list[Family]:
     steps = [
-        ((("function", function), *_pid(each.pid)), int(watch.step))
+        ((("function", function), *_pid(each.pid)), int(watch.level))
         for each in costs
         for function, watch in each.watches.items()
     ]

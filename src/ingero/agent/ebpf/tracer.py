@@ -31,7 +31,7 @@ from ingero.agent.ebpf.process_tracker import ProcessTracker
 from ingero.agent.ebpf.slots import Recording
 from ingero.agent.ebpf.sockets import SocketOwners
 from ingero.contract.events import Source
-from ingero.core.recording.governor import GovernorPolicy, Step
+from ingero.core.recording.governor import GovernorPolicy, ProbeLevel
 from ingero.errors import Unavailable
 
 POLL_INTERVAL_S: Final = 0.01
@@ -312,7 +312,7 @@ class Tracer:
             )
             for cost in self.costs()
             for name, watch in cost.watches.items()
-            if watch.step is not Step.FULL
+            if watch.level is not ProbeLevel.FULL
         ]
         return [*self._probes.capabilities.values(), *failures, *thinned]
 

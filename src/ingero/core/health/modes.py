@@ -144,12 +144,12 @@ def decide_mode(
         return ModeDecision(DetectionMode.LOCAL_CACHED, cached.value, may_raise=True)
     if is_warm and (cached is not None or not reachable):
         return ModeDecision(
-            DetectionMode.LOCAL_BASELINE, local_threshold(baseline_score, policy), may_raise=True
+            DetectionMode.LOCAL_BASELINE, local_limit(baseline_score, policy), may_raise=True
         )
     return ModeDecision(DetectionMode.NONE)
 
 
-def local_threshold(baseline_score: float | None, policy: ModePolicy) -> float:
+def local_limit(baseline_score: float | None, policy: ModePolicy) -> float:
     """Return the limit for a node without Fleet: the factor, or less for a low baseline score."""
     factor = policy.local_baseline_factor
     return factor if baseline_score is None else min(factor, LOCAL_SHARE * baseline_score)

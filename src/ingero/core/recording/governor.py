@@ -13,7 +13,7 @@ NS_PER_S: Final = 1_000_000_000
 _NEGLIGIBLE: Final = 0.05  # of the allowance
 
 
-class Step(IntEnum):
+class ProbeLevel(IntEnum):
     """How closely a function is probed, from every call to none."""
 
     FULL = 0  # entry and return of every call
@@ -24,9 +24,9 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A step, and for DUTY the share of time during which probes are attached."""
+    """A probe level, and for DUTY the share of time during which probes are attached."""
 
-    step: Step = Step.FULL
+    level: ProbeLevel = ProbeLevel.FULL
     duty: float = 1.0
 
 
@@ -72,18 +72,18 @@ class Decision:
 def probe_cost(load: Load, watch: Watch) -> float:
     """Return the share of one core that probing this function costs the process."""
     ns = {
-        Step.FULL: load.full_ns,
-        Step.ENTRY: load.entry_ns,
-        Step.DUTY: load.full_ns * watch.duty,
-        Step.OFF: 0.0,
+        ProbeLevel.FULL: load.full_ns,
+        ProbeLevel.ENTRY: load.entry_ns,
+        ProbeLevel.DUTY: load.full_ns * watch.duty,
+        ProbeLevel.OFF: 0.0,
     }
-    return load.calls_per_s * ns[watch.step] / NS_PER_S
+    return load.calls_per_s * ns[watch.level] / NS_PER_S
 
 
 def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> dict[str, Watch]:
     """Return the closest watches that cost no more than `allowance`.
 
-    The most expensive functions are reduced first, step by step; functions of negligible cost only
+    The most expensive functions are reduced first, level by level; functions of negligible cost only
     when nothing else is left.
     """
     watches = {load.name: Watch() for load in loads}
@@ -92,19 +92,21 @@ def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> 
         reducible = [
             load for load in costliest if load.keep is keep and probe_cost(load, Watch()) > floor
         ]
-        for step in (Step.ENTRY, Step.DUTY):
+        for level in (ProbeLevel.ENTRY, ProbeLevel.DUTY):
             for load in reducible:
                 total = sum(probe_cost(one, watches[one.name]) for one in loads)
                 if total <= allowance:
                     return watches
-                if step is Step.DUTY:
+                if level is ProbeLevel.DUTY:
                     rest = total - probe_cost(load, watches[load.name])
                     duty = min((allowance - rest) / probe_cost(load, Watch()), 1.0)
                     watches[load.name] = (
-                        Watch(Step.DUTY, duty) if duty >= least_duty else Watch(Step.OFF)
+                        Watch(ProbeLevel.DUTY, duty)
+                        if duty >= least_duty
+                        else Watch(ProbeLevel.OFF)
                     )
-                elif watches[load.name].step is Step.FULL:
-                    watches[load.name] = Watch(Step.ENTRY)
+                elif watches[load.name].level is ProbeLevel.FULL:
+                    watches[load.name] = Watch(ProbeLevel.ENTRY)
     return watches
 
 
@@ -129,8 +131,8 @@ def decide(
 
 
 def _looser(new: Watch, old: Watch) -> bool:
-    return new.step < old.step or (
-        new.step is Step.DUTY and old.step is Step.DUTY and new.duty > 2 * old.duty
+    return new.level < old.level or (
+        new.level is ProbeLevel.DUTY and old.level is ProbeLevel.DUTY and new.duty > 2 * old.duty
     )
 
 
