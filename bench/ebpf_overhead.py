@@ -1,6 +1,7 @@
-"""What tracing costs: ns per probed call, agent CPU per event, loss at full speed, start-up, memory. `make bench-ebpf`.
+"""The cost of tracing: ns per probed call, agent CPU per event, loss, start-up and memory.
 
-Figures hold for this machine and this run; the empty probe beside them says what the kernel alone costs.
+Run with `make bench-ebpf`. Figures hold for this machine and this run; an empty probe shows what
+the kernel alone costs.
 """
 
 import json
@@ -125,7 +126,7 @@ def probed(link: Link | None) -> Iterator[None]:
 
 
 def probe_kinds(driver: Driver) -> dict[str, list[float]]:
-    """Added CPU ns per call for each kind, alternating with no probe."""
+    """Return the added CPU ns per call for each kind of probe, alternating with no probe."""
     pid = driver.process.pid
     library = mapped_libraries(pid)[0]
     (site,) = find_sites(library.file, library.library)[LAUNCH]
@@ -169,13 +170,13 @@ def probe_kinds(driver: Driver) -> dict[str, list[float]]:
 
 
 class DurationSketch:
-    """Counts per operation and duration bucket of everything added so far: the least one can do with every record."""
+    """Counts per operation and duration bucket: the least work an agent can do with each record."""
 
     def __init__(self) -> None:
         self.counts: NDArray[np.int64] = np.zeros(16 * 32 * BUCKETS, np.int64)
 
     def add(self, records: NDArray[np.void]) -> None:
-        """The bucket is the exponent and two bits of the mantissa of the duration as a float."""
+        """Add durations; the bucket is the exponent and two bits of the mantissa of a float."""
         bits = (records["end_ns"] - records["start_ns"]).astype(np.float64).view(np.int64)
         buckets = np.clip((bits >> 50) - ((1023 + FIRST_OCTAVE) << 2), 0, BUCKETS - 1)
         keys = (records["source"].astype(np.int64) & 15) * 32 + (records["op"] & 31)
@@ -183,7 +184,7 @@ class DurationSketch:
 
 
 def agent(pid: int, seconds: float) -> None:
-    """The agent of the drain test, in its own process: ring to sketch, no rows."""
+    """Run the agent of the drain test in its own process: from the ring to a sketch, no rows."""
     tracer = Tracer(
         TracePolicy(
             pids=(pid,), record_everything=True, layers=frozenset({"runtime"}), budget_share=None

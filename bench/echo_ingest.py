@@ -1,7 +1,7 @@
-"""Echo's ingest beside a row-by-row reference, a bare sync and a bare Arrow insert, all in one run: `make bench-echo`.
+"""`make bench-echo`: Echo's ingest beside row-by-row inserts, a bare sync and a bare Arrow insert.
 
-Acknowledged means durable. "loaded" counts until the last event can be queried. Load generator and server share the
-machine, so read the ratios.
+Acknowledged means durable. "loaded" counts until the last event can be queried. Load generator and
+server share the machine, so compare ratios.
 """
 
 import importlib
@@ -31,7 +31,7 @@ OFFERED = 100_000
 
 
 def bare_sync(folder: Path, size: int = 20_000, count: int = 300) -> tuple[float, float]:
-    """p50 and p99 in ms of writing and syncing one request into a file whose blocks exist."""
+    """Return p50 and p99 in ms of writing and syncing one request to a preallocated file."""
     path = folder / "sync"
     path.write_bytes(bytes(size * count))
     fd = os.open(path, os.O_RDWR)
@@ -48,7 +48,7 @@ def bare_sync(folder: Path, size: int = 20_000, count: int = 300) -> tuple[float
 
 
 def bare_insert(folder: Path, rounds: int = 5) -> float:
-    """Events per second of decoded Arrow tables going into the same table, nothing around it."""
+    """Return the events per second of inserting decoded Arrow tables into the same table."""
     connection = duckdb.connect(str(folder / "bare.db"), config={"threads": 1})
     migrate(connection)
     columns, request = new_columns(), body(1000, "node")
@@ -88,7 +88,7 @@ def wait_loaded(echo: EchoProcess) -> None:
 def measure_echo(
     folder: Path, batch: int, connections: int, rate: float = 0
 ) -> tuple[Measured, float, float]:
-    """Measured load, loaded events per second, memory."""
+    """Return the measured load, loaded events per second and memory."""
     folder.mkdir()
     with EchoProcess(folder) as echo:
         port = int(echo.addresses["http"].rpartition(":")[2])
@@ -155,13 +155,13 @@ def main() -> None:
             "errors",
         )
         print_table("Echo ingest: acknowledged after it is durable", header, table)
-        status = judge(bars(reference, echo, insert_rate, sync_p99))
+        status = judge(requirements(reference, echo, insert_rate, sync_p99))
     if importlib.util.find_spec("bench.echo_questions"):  # stock questions on 10 million events
         status |= importlib.import_module("bench.echo_questions").run()
     finish(status)
 
 
-def bars(
+def requirements(
     reference: Measured,
     echo: dict[str, tuple[Measured, float, float]],
     insert: float,

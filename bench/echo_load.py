@@ -1,4 +1,4 @@
-"""Load for Echo's bench: raw keep-alive HTTP connections, bodies made once, a fresh time stamp per request."""
+"""Load for Echo's benchmark: keep-alive HTTP connections, prepared bodies, fresh time stamps."""
 
 import asyncio
 import struct
@@ -15,15 +15,16 @@ START_NS = 1_763_168_400_000_000_000
 
 
 def body(events: int, node: str) -> bytes:
-    """Points with ten attributes (4 text, 4 integer, 2 real), about 200 bytes each."""
+    """Return points with ten attributes (4 text, 4 integer, 2 real), about 200 bytes each."""
     points = tuple(
         otlp.NumberPoint(
             time_unix_nano=START_NS + i,
             as_double=float(i),
             attributes=otlp.attributes(
                 {
-                    "op": OPS[i & 3], "kernel": f"sm90_gemm_{i % 37}", "severity": "warn" if i % 17 == 0 else "info",
-                    "job": "llama-70b", "rank": i % 64, "gpu": i % 8, "pid": 4000 + i % 64, "step": i // 1000,
+                    "op": OPS[i & 3], "kernel": f"sm90_gemm_{i % 37}",
+                    "severity": "warn" if i % 17 == 0 else "info", "job": "llama-70b",
+                    "rank": i % 64, "gpu": i % 8, "pid": 4000 + i % 64, "step": i // 1000,
                     "dur_us": (i * 7919 % 1000) / 3.0, "p99_us": 900.5,
                 }
             ),
@@ -42,7 +43,7 @@ def body(events: int, node: str) -> bytes:
 
 @dataclass
 class Measured:
-    """Latencies in ms from the scheduled time in an open loop, from the send in a closed one."""
+    """Latencies in ms, from the scheduled time in an open loop, from the send in a closed one."""
 
     seconds: float
     batch: int
@@ -144,5 +145,5 @@ class _Run:
 async def load(
     port: int, *, batch: int, connections: int, seconds: float, rate: float = 0, token: str = ""
 ) -> Measured:
-    """Closed loop, or open loop at `rate` events per second."""
+    """Run a closed loop, or an open loop at `rate` events per second."""
     return await _Run(batch, seconds, rate, token).go(port, connections)

@@ -1,7 +1,7 @@
-"""The stock questions on ten million events, idle and while events arrive: second half of `make bench-echo`.
+"""The stock questions on ten million events, idle and during ingest: part of `make bench-echo`.
 
-The database is written directly, so that the questions are measured and not the filling; Echo then runs on it as users
-run it, and is asked over HTTP. `BENCH_EVENTS` and `BENCH_RATE` change the size and the load.
+The database is written directly, because only the questions are measured. Echo then runs on it as
+users run it and is asked over HTTP. `BENCH_EVENTS` and `BENCH_RATE` change the size and the load.
 """
 
 import json
@@ -53,7 +53,7 @@ METRICS = (
 
 
 def write_database(path: Path) -> None:
-    """An hour of 64 nodes; node-07 is slow, and the others wait for its rank."""
+    """Write an hour of 64 nodes; node-07 is slow, and the others wait for its rank."""
     connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
     migrate(connection)
     connection.execute("SET preserve_insertion_order = true")
@@ -62,28 +62,35 @@ def write_database(path: Path) -> None:
         connection.execute(
             f"""INSERT INTO events BY NAME SELECT i // 100 + 1 AS seq, (i % 100)::INTEGER AS idx,
               make_timestamp_ns(now_ns - 3600000000000 + i * {3_600_000_000_000 // EVENTS}) AS ts,
-              make_timestamp(now_ns // 1000 - 3600000000 + (i * {3_600_000_000_000 // EVENTS}) // 1000) AS received_ts,
-              'bench' AS cluster_id, format('node-{{:02d}}', i // 8 % {NODES}) AS node_id, name AS metric_name,
+              make_timestamp(now_ns // 1000 - 3600000000
+                + (i * {3_600_000_000_000 // EVENTS}) // 1000) AS received_ts,
+              'bench' AS cluster_id, format('node-{{:02d}}', i // 8 % {NODES}) AS node_id,
+              name AS metric_name,
               CASE WHEN total THEN 'sum' ELSE 'gauge' END AS kind,
               CASE WHEN total THEN 'cumulative' END AS temporality,
               CASE WHEN total THEN NULL WHEN i // 8 % {NODES} = 7 THEN 0.35
                 ELSE 0.9 + (i % 7) / 100 END AS value_double,
-              CASE WHEN total THEN i END AS cumulative_value, '{{"ingero.node.state":"active"}}' AS attrs
-            FROM (SELECT i, epoch_ns(now()::TIMESTAMP) AS now_ns, {list(METRICS)}[i % 8 + 1] AS name,
+              CASE WHEN total THEN i END AS cumulative_value,
+              '{{"ingero.node.state":"active"}}' AS attrs
+            FROM (SELECT i, epoch_ns(now()::TIMESTAMP) AS now_ns,
+              {list(METRICS)}[i % 8 + 1] AS name,
                 i % 8 + 1 IN (4, 5, 8) AS total
               FROM range({start}, {start + count}) t(i))"""
         )
     connection.execute(
-        f"""INSERT INTO nccl_ops BY NAME SELECT {EVENTS // 100} + i // 1000 AS seq, (i % 1000)::INTEGER AS idx,
+        f"""INSERT INTO nccl_ops BY NAME SELECT {EVENTS // 100} + i // 1000 AS seq,
+          (i % 1000)::INTEGER AS idx,
           make_timestamp_ns(now_ns - 600000000000 + (i // {NODES}) * 10000000) AS ts,
           make_timestamp_ns(now_ns - 600000000000 + (i // {NODES}) * 10000000 - gpu) AS start_ts,
           make_timestamp(now_ns // 1000 - 300000000) AS received_ts, 'bench' AS cluster_id,
           format('node-{{:02d}}', i % {NODES}) AS node_id, 'job' AS job_id, 'lambda' AS provider,
-          'NVIDIA H100 80GB HBM3' AS gpu_model, (i % {NODES})::INTEGER AS global_rank, (i % {NODES})::INTEGER AS rank,
-          {NODES} AS nranks, '00000000000000ab' AS comm_id_hash, i // {NODES} AS comm_seq, 'AllReduce' AS op_type,
-          1048576 AS bytes, gpu / 1e6 AS duration_ms, gpu AS gpu_duration_ns, 'nccl-plugin' AS source
+          'NVIDIA H100 80GB HBM3' AS gpu_model, (i % {NODES})::INTEGER AS global_rank,
+          (i % {NODES})::INTEGER AS rank, {NODES} AS nranks, '00000000000000ab' AS comm_id_hash,
+          i // {NODES} AS comm_seq, 'AllReduce' AS op_type, 1048576 AS bytes,
+          gpu / 1e6 AS duration_ms, gpu AS gpu_duration_ns, 'nccl-plugin' AS source
         FROM (SELECT i, epoch_ns(now()::TIMESTAMP) AS now_ns,
-          CASE WHEN i % {NODES} = 7 THEN 1000000 ELSE 3000000 + i % 1000 END AS gpu FROM range(100000) t(i))"""
+          CASE WHEN i % {NODES} = 7 THEN 1000000 ELSE 3000000 + i % 1000 END AS gpu
+          FROM range(100000) t(i))"""
     )
     connection.execute(
         f"UPDATE meta SET value = {EVENTS // 100 + 200} WHERE key IN ('applied_seq', 'rolled_seq')"
@@ -93,7 +100,7 @@ def write_database(path: Path) -> None:
 
 
 def ask(address: str, name: str, arguments: dict[str, object]) -> float:
-    """Milliseconds until the answer is here."""
+    """Return the milliseconds until the answer arrived."""
     body = json.dumps(
         {"cluster_id": "bench", **arguments} if name != "run_analysis" else arguments
     ).encode()
@@ -112,14 +119,14 @@ def ask_all(address: str, taken: dict[str, list[float]]) -> None:
 
 
 def measure(echo: EchoProcess) -> tuple[dict[str, float], dict[str, float]]:
-    """Medians idle and under load, in turns, so that whatever else this machine does falls on both alike."""
+    """Return medians idle and under load, in turns, so that other load affects both alike."""
     address, load = (
         echo.addresses["mcp"],
         [sys.executable, "-m", "bench.echo_questions", "load", echo.addresses["http"]],
     )
     idle: dict[str, list[float]] = {}
     busy: dict[str, list[float]] = {}
-    ask_all(address, {})  # the first touches everything
+    ask_all(address, {})  # the first question reads everything from disk
     for _ in range(ROUNDS):
         ask_all(address, idle)
         loading = subprocess.Popen(load)
@@ -136,7 +143,7 @@ def measure(echo: EchoProcess) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def run() -> int:
-    """Fill, ask, ask under load; returns the exit status of the bars."""
+    """Fill, ask, and ask under load; return the exit status of the requirements."""
     with tempfile.TemporaryDirectory(
         prefix="echo-questions-", dir=os.environ.get("BENCH_DIR")
     ) as name:
@@ -147,11 +154,12 @@ def run() -> int:
     rows = [(name, idle[name], busy[name], busy[name] / idle[name]) for name, _ in QUESTIONS]
     header = ("question", "idle ms", "ingesting ms", "ratio")
     print_table(
-        f"Questions on {EVENTS:,} events, idle and with {RATE:,} events/s arriving (median of {ROUNDS})",
+        f"Questions on {EVENTS:,} events, idle and with {RATE:,} events/s arriving "
+        f"(median of {ROUNDS})",
         header,
         rows,
     )
-    bars = [
+    requirements = [
         (
             f"{name} while ingesting at most 1.5x idle, or 25 ms",
             b <= 1.5 * i or b <= 25,
@@ -159,7 +167,7 @@ def run() -> int:
         )
         for name, i, b, _ in rows
     ]
-    return judge(bars)
+    return judge(requirements)
 
 
 def load_forever(address: str) -> None:

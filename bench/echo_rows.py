@@ -1,4 +1,4 @@
-"""The plain reference for Echo's bench: decode with protobuf, insert row by row, commit, answer."""
+"""The reference for Echo's benchmark: decode with protobuf, insert row by row, commit, answer."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Perfetto export of a million events: encode stage against stdlib json, and end to end: `make bench-export`."""
+"""`make bench-export`: Perfetto export of a million events, against stdlib json and end to end."""
 
 import json
 import subprocess
@@ -20,7 +20,8 @@ from ingero.contract.timeline.perfetto import CATEGORY, json_slices, packet_slic
 
 EVENTS = 1_000_000
 PIECE = 25_000
-# the command and its peak in KiB; what `getrusage` says of a child includes this process, from which it is forked
+# Prints the output of the command and its peak in KiB. `getrusage` of a child would include this
+# process, from which it is forked.
 MEASURED = """
 import re, sys
 from pathlib import Path
@@ -61,7 +62,9 @@ def stdlib_json(parts: list[SliceChunk]) -> int:
                 "name": op_name(source, op), "cat": CATEGORY[source], "ph": "X",
                 "ts": ts // 1000, "dur": dur // 1000, "pid": 1, "tid": pid,
             }
-            for ts, dur, source, op, pid in zip(*(column.tolist() for column in fields), strict=True)
+            for ts, dur, source, op, pid in zip(
+                *(column.tolist() for column in fields), strict=True
+            )
         ]  # fmt: skip
         size += len(json.dumps(elements))
     return size
@@ -95,7 +98,7 @@ def main() -> None:
         json_slices.__module__ != "ingero.contract.timeline.perfetto"
         and packet_slices.__module__ != "ingero.contract.timeline.perfetto"
     )
-    bars = [
+    requirements = [
         ("compiled encoders in use", compiled, str(compiled)),
         (
             "native packets at least 10x stdlib json",
@@ -104,18 +107,18 @@ def main() -> None:
         ),
         ("JSON at least 3x stdlib json", reference_s / json_s >= 3, f"{reference_s / json_s:.1f}x"),
     ]
-    bars.append(
+    requirements.append(
         (
             "memory under 150 MB",
             max(row[3] for row in whole) < 150,
             f"{max(row[3] for row in whole):.0f} MB",
         )
     )
-    finish(judge(bars))
+    finish(judge(requirements))
 
 
 def end_to_end() -> list[tuple[str, float, float, float]]:
-    """The whole command as users run it, in a process of its own."""
+    """Run the whole command as users run it, in its own process."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "node-0.db"

@@ -1,7 +1,7 @@
-"""Fan-out to many TLS nodes on loopback: the whole command and the inner time, cold and warm: `make bench-fanout`.
+"""`make bench-fanout`: fan-out to many TLS nodes on loopback, as a command and inside a process.
 
-All nodes live in one other process, so both ends share this machine's cores: read the ratios, and the seconds as an
-upper bound.
+All nodes live in one other process, so both ends share this machine's cores: compare ratios, and
+read the seconds as an upper bound.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ SQL = "SELECT operation, p50, p99 FROM ops"
 
 
 def serve(certificate: str, key: str, count: int, rows: int) -> None:
-    """`count` nodes on kernel-chosen ports; prints the ports, then answers until its input closes."""
+    """Serve `count` nodes on free ports; print the ports, then answer until the input closes."""
     answer = {
         "columns": ["operation", "p50", "p99"],
         "rows": [["cudaLaunchKernel", i, i * 3.5] for i in range(rows)],
@@ -68,7 +68,7 @@ def serve(certificate: str, key: str, count: int, rows: int) -> None:
 
 
 class Nodes:
-    """The serving process as a context."""
+    """The serving process as a context manager."""
 
     def __init__(self, tls: ServerTls, count: int, rows: int = ROWS) -> None:
         self.command = [
@@ -94,7 +94,7 @@ class Nodes:
 
 
 async def inner(nodes: list[str], ca: Path) -> tuple[float, float]:
-    """Seconds of a first and of a second question inside one process."""
+    """Return the seconds of a first and of a second question inside one process."""
     seconds = []
     async with Fanout(FanoutPolicy(timeout_s=60, tls=ClientTls(ca=ca))) as fanout:
         for _ in range(2):
@@ -111,7 +111,7 @@ async def inner(nodes: list[str], ca: Path) -> tuple[float, float]:
 
 
 def whole(nodes: list[str], ca: Path, folder: Path) -> tuple[float, float]:
-    """Seconds and peak memory in MB of the command as a person runs it."""
+    """Return seconds and peak memory in MB of the command as a user runs it."""
     config = folder / "ingero.yaml"
     config.write_text("fleet:\n  nodes:\n" + "".join(f"    - {node}\n" for node in nodes))
     command = [
@@ -164,7 +164,7 @@ def main() -> None:
         rows,
     )
     command_s, cold_s, warm_s = measured[500]
-    bars = [
+    requirements = [
         ("500 nodes in under 1.5 s, the whole command", command_s < 1.5, f"{command_s:.2f} s"),
         (
             "a second question at most 0.3x the first",
@@ -173,7 +173,7 @@ def main() -> None:
         ),
         ("2,000 nodes x 1,000 rows within 300 MB", peak_mb < 300, f"{peak_mb:.0f} MB"),
     ]
-    finish(judge(bars))
+    finish(judge(requirements))
 
 
 if __name__ == "__main__":

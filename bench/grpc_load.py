@@ -1,4 +1,4 @@
-"""gRPC pushes to Fleet: as fast as they come back, or at fixed times. The client is Python, with a pace of its own."""
+"""gRPC pushes to Fleet, in a closed loop or at fixed times; the Python client limits the rate."""
 
 import asyncio
 import contextlib
@@ -16,19 +16,17 @@ WORKERS = 16
 
 
 def closed_loop(address: str, bodies: list[bytes], seconds: float) -> int:
-    """Calls that came back."""
+    """Return the number of calls that were answered."""
     return asyncio.run(_with_calls(address, lambda calls: _closed(calls, bodies, seconds)))
 
 
 def open_loop(address: str, bodies: list[bytes], rate: float, seconds: float) -> dict[str, float]:
-    """p50 and p99 from the scheduled time, and how many were answered per second."""
+    """Return p50 and p99 from the scheduled time, and answers per second."""
     return asyncio.run(_with_calls(address, lambda calls: _open(calls, bodies, rate, seconds)))
 
 
 async def _with_calls(address: str, load: Any) -> Any:
-    options = (
-        ("grpc.use_local_subchannel_pool", 1),
-    )  # otherwise all channels share one connection
+    options = (("grpc.use_local_subchannel_pool", 1),)  # or all channels share one connection
     channels = [grpc.aio.insecure_channel(address, options) for _ in range(CHANNELS)]
     try:
         return await load([channel.unary_unary(PATHS[MetricsRequest]) for channel in channels])
@@ -57,9 +55,8 @@ async def _open(
     began = time.perf_counter()
 
     async def one(number: int, due: float) -> None:
-        with contextlib.suppress(
-            grpc.aio.AioRpcError
-        ):  # more at once than gRPC queues; those are not answered
+        # Calls beyond what gRPC queues are not answered.
+        with contextlib.suppress(grpc.aio.AioRpcError):
             await calls[number % CHANNELS](bodies[number % len(bodies)])
             took_s.append(time.perf_counter() - due)
 

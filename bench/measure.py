@@ -1,4 +1,4 @@
-"""Processes under load: start, wait, CPU by the scheduler's own account, memory, and the load generator."""
+"""Processes under load: start, wait, CPU time of the scheduler, memory, and the load generator."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 def loadgen() -> Path:
-    """The compiled generator, built when its source is newer."""
+    """Return the compiled load generator, built when its source is newer."""
     source, binary = (
         HERE / "loadgen.c",
         Path(tempfile.gettempdir()) / f"ingero-loadgen-{os.getuid()}",
@@ -36,7 +36,7 @@ def loadgen() -> Path:
 
 @contextlib.contextmanager
 def server(command: list[str], port: int, env: dict[str, str] | None = None) -> Iterator[int]:
-    """A child that listens on `port`; yields its pid."""
+    """Start a child that listens on `port`, and yield its pid."""
     child = subprocess.Popen(
         command,
         stdout=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def server(command: list[str], port: int, env: dict[str, str] | None = None) -> 
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of all threads, in nanosecond resolution."""
+    """Return the CPU seconds of all threads, with nanosecond resolution."""
     spent = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def rss_mb(pid: int) -> float:
 def load(
     port: int, pid: int, requests: Path, rate: float, seconds: float, connections: int
 ) -> dict[str, Any]:
-    """One run of the generator, with the server's CPU per request."""
+    """Run the load generator once, and add the server's CPU per request."""
     before = cpu_s(pid)
     command = [str(loadgen()), str(port), str(connections), str(rate), str(seconds), str(requests)]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -92,11 +92,12 @@ def load(
 
 
 def write_requests(path: Path, bodies: list[bytes], content_type: str, target: str) -> Path:
-    """Requests as the generator reads them."""
+    """Write requests in the format of the load generator."""
     with path.open("wb") as file:
         for body in bodies:
             head = (
-                f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: bench\r\nContent-Type: {content_type}\r\n"
+                f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: bench\r\n"
+                f"Content-Type: {content_type}\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n"
             ).encode()
             file.write(struct.pack("<I", len(head) + len(body)) + head + body)

@@ -1,4 +1,4 @@
-"""Merge against a row loop, on the same databases in the same run: `make bench-merge`."""
+"""`make bench-merge`: merge against a row loop, on the same databases in the same run."""
 
 import sqlite3
 import tempfile
@@ -21,7 +21,8 @@ def make(path: Path, node: str, events: int = EVENTS) -> None:
     connection.executemany(
         insert_sql("events", EVENT_COLUMNS),
         (
-            (f"{node}:{i}", start + i * 1000, 100 + i % 8, 200 + i % 32, 1 + i % 5, 1 + i % 4, i % 99991, 0, i,
+            (f"{node}:{i}", start + i * 1000, 100 + i % 8, 200 + i % 32, 1 + i % 5, 1 + i % 4,
+             i % 99991, 0, i,
              0, 0, 0, node, 0, 0, 8, "python", 0)
             for i in range(events)
         ),
@@ -31,7 +32,7 @@ def make(path: Path, node: str, events: int = EVENTS) -> None:
 
 
 def row_loop(sources: list[Path], output: Path) -> None:
-    """What a straightforward merge does: read a row, insert a row, commit every 500, indexes in place."""
+    """Merge row by row: read, insert, commit every 500 rows, with indexes in place."""
     target = sqlite3.connect(output)
     create_schema(target)
     columns = ", ".join(EVENT_COLUMNS)
@@ -67,12 +68,12 @@ def main() -> None:
             ("ingero merge", ours_s, total / ours_s, loop_s / ours_s),
         ],
     )
-    bars = [
+    requirements = [
         ("at least 5x the row loop", loop_s / ours_s >= 5, f"{loop_s / ours_s:.1f}x"),
         ("at least 200,000 events/s", total / ours_s >= 200_000, f"{total / ours_s:,.0f}/s"),
         ("memory under 300 MB", peak_rss_mb() < 300, f"{peak_rss_mb():.0f} MB"),
     ]
-    finish(judge(bars))
+    finish(judge(requirements))
 
 
 if __name__ == "__main__":

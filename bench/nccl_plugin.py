@@ -1,7 +1,4 @@
-"""What the NCCL plugin adds to one collective: nanoseconds of host time, beside an empty plugin in the same run.
-
-make bench-plugin
-"""
+"""`make bench-plugin`: host time the NCCL plugin adds to a collective, against an empty plugin."""
 
 import os
 import platform
@@ -42,13 +39,16 @@ def main() -> None:
     added = [real - empty for real, empty in pairs]
     print(f"{len(pairs)} alternated pairs of {OPERATIONS:,} collectives with two channels each")
     print(
-        f"with the plugin   median {statistics.median(real for real, _ in pairs):6.0f} ns per collective"
+        f"with the plugin   median {statistics.median(real for real, _ in pairs):6.0f} ns "
+        "per collective"
     )
     print(
-        f"empty plugin      median {statistics.median(empty for _, empty in pairs):6.0f} ns per collective"
+        f"empty plugin      median {statistics.median(empty for _, empty in pairs):6.0f} ns "
+        "per collective"
     )
     print(
-        f"added             median {statistics.median(added):6.0f} ns   worst pair {max(added):.0f} ns"
+        f"added             median {statistics.median(added):6.0f} ns   "
+        f"worst pair {max(added):.0f} ns"
     )
 
 

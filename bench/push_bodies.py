@@ -1,4 +1,4 @@
-"""Pushes for the benchmarks: the nine metrics a reference agent sends, one node each."""
+"""Pushes for the benchmarks: the nine metrics that a reference agent sends for one node."""
 
 from ingero.contract import names
 from ingero.contract.otlp import values as otlp
@@ -46,7 +46,7 @@ def _gauge(name: str, value: float, node: int, **attributes: otlp.Plain) -> otlp
 
 
 def bodies(count: int, clusters: int = 4) -> tuple[list[bytes], list[bytes]]:
-    """(protobuf, JSON) of `count` nodes."""
+    """Return pushes of `count` nodes as protobuf and as JSON."""
     requests = [push(node, clusters) for node in range(count)]
     return [encode_protobuf(request) for request in requests], [
         encode_json(request) for request in requests

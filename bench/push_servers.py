@@ -1,4 +1,4 @@
-"""What Fleet is measured beside, on the same uvloop: a constant answer, and the same work behind plain ASGI."""
+"""Servers to compare Fleet with, on the same uvloop: a constant answer, and plain ASGI."""
 
 import asyncio
 import sys
@@ -35,7 +35,7 @@ async def serve_constant(port: int) -> None:
 
 
 def plain_asgi() -> Any:
-    """The same decoding and roster as Fleet, the way a framework without our short cut would do it."""
+    """Return an ASGI application with Fleet's decoding and roster, without its fast path."""
     processor = FleetProcessor(ThresholdPolicy())
     receiver = Receiver(processor)
 

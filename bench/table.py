@@ -1,4 +1,4 @@
-"""What every bench prints: one aligned table, then one line per bar that must hold."""
+"""The output of every benchmark: one aligned table, then one line per requirement."""
 
 import resource
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """First column left, the rest right."""
+    """Print a table with the first column aligned left and the others right."""
     cells = [list(header), *[[_text(value) for value in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     print(f"\n{title}")
@@ -22,21 +22,21 @@ def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[objec
             print("  " + "  ".join("-" * width for width in widths))
 
 
-def judge(bars: Sequence[tuple[str, bool, str]]) -> int:
-    """Print PASS or FAIL per bar `(what, held, measured)`; returns the exit status."""
+def judge(requirements: Sequence[tuple[str, bool, str]]) -> int:
+    """Print PASS or FAIL for each `(what, held, measured)` and return the exit status."""
     print()
-    for what, held, measured in bars:
+    for what, held, measured in requirements:
         print(f"  {'PASS' if held else 'FAIL'}  {what}: {measured}")
-    return 0 if all(held for _, held, _ in bars) else 1
+    return 0 if all(held for _, held, _ in requirements) else 1
 
 
 def peak_rss_mb() -> float:
-    """Largest resident size of this process so far."""
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def finish(status: int) -> None:
-    """Leave with the bars' status."""
+    """Exit with the status of `judge`."""
     sys.exit(status)
 
 

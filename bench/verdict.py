@@ -1,4 +1,7 @@
-"""`make bench-verdict`: one tick for 10,000 ranks, and collectives matched per second beside a plain Python matcher."""
+"""`make bench-verdict`: one tick for 10,000 ranks, and collectives matched per second.
+
+The reference is a plain Python matcher in the same run.
+"""
 
 import statistics
 import sys
@@ -23,7 +26,10 @@ COMMS, WORLD, ROWS = 16, 64, 1_000_000
 
 
 def tick_times(jobs: int) -> list[float]:
-    """Seconds per tick, one step of every rank in each, after the baselines have settled; every tenth rank is slow."""
+    """Return seconds per tick with one step of every rank, after baselines are learned.
+
+    Every tenth rank is slow.
+    """
     engine, rng = VerdictEngine(), np.random.default_rng(1)
     each = RANKS // jobs
     members = np.array(
@@ -47,13 +53,14 @@ def tick_times(jobs: int) -> list[float]:
 
 
 def records(rows: int) -> Collectives:
-    """Shuffled GPU-timed records of COMMS communicators with WORLD ranks."""
+    """Return shuffled GPU-timed records of COMMS communicators with WORLD ranks."""
     rng = np.random.default_rng(2)
     turn = np.arange(rows)
     start = rng.integers(1, 1 << 40, rows)
     columns = {
-        "who": turn % WORLD, "comm": (turn // WORLD % COMMS) + (1 << 60), "seq": turn // (WORLD * COMMS),
-        "op": np.zeros(rows), "rank": turn % WORLD, "nranks": np.full(rows, WORLD), "start_ns": start,
+        "who": turn % WORLD, "comm": (turn // WORLD % COMMS) + (1 << 60),
+        "seq": turn // (WORLD * COMMS), "op": np.zeros(rows), "rank": turn % WORLD,
+        "nranks": np.full(rows, WORLD), "start_ns": start,
         "end_ns": start + 1_000_000, "gpu_duration_ns": rng.integers(1_000, 1_000_000, rows),
     }  # fmt: skip
     columns_ = from_columns(columns, ["AllReduce"], [Recorder(None, None, r) for r in range(WORLD)])
@@ -63,7 +70,7 @@ def records(rows: int) -> Collectives:
 def plain_matcher(
     rows: list[CollectiveRecord],
 ) -> list[tuple[CollectiveRecord, float, float, float, int]]:
-    """What one would write first: a dictionary of lists of records, then a loop; same answers per record as ours."""
+    """Match with a dictionary of lists and a loop, with the same result per record."""
     groups: defaultdict[tuple[int, int | None, str], list[CollectiveRecord]] = defaultdict(list)
     for row in rows:
         groups[row.comm, row.seq, row.op].append(row)
@@ -88,15 +95,16 @@ def as_records(columns: Collectives) -> list[CollectiveRecord]:
     names = ("comm", "seq", "rank", "nranks", "start_ns", "end_ns", "gpu_duration_ns")
     return [
         CollectiveRecord(
-            **dict(zip(names, values, strict=True)), job="j", node="n", global_rank=0, op="AllReduce", peer=None,
-            datatype="float32", reduce_op="sum", size_bytes=4, stream=None, source=CollectiveSource.PLUGIN,
+            **dict(zip(names, values, strict=True)), job="j", node="n", global_rank=0,
+            op="AllReduce", peer=None, datatype="float32", reduce_op="sum", size_bytes=4,
+            stream=None, source=CollectiveSource.PLUGIN,
         )
         for values in zip(*(getattr(columns, name).tolist() for name in names), strict=True)
     ]  # fmt: skip
 
 
 def rate(work: Callable[[], object], rows: int) -> float:
-    """Rows per second of the best of three runs: the machine is shared."""
+    """Return rows per second of the best of three runs, because the machine is shared."""
     best = float("inf")
     for _ in range(3):
         begin = time.perf_counter()

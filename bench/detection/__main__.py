@@ -1,7 +1,8 @@
-"""`python -m bench.detection`: run the scoreboard, check the gates, write docs/scoreboard.md with pictures and JSON.
+"""`python -m bench.detection`: run the scoreboard, check its gates and write docs/scoreboard.md.
 
-Results are kept under .cache/scoreboard, so that an interrupted run goes on where it stopped. With `--seeds` many seeds
-run in small, and one table says how often each gate held.
+Pictures and JSON are written, too. Results are kept under .cache/scoreboard, so that an interrupted
+run continues where it stopped. With `--seeds`, many seeds run on fewer worlds, and one table shows
+how often each gate held.
 """
 
 import sys
@@ -56,7 +57,7 @@ def main(
     fresh: bool,
     write: bool,
 ) -> None:
-    """Fifteen scenarios, three detectors, one truth."""
+    """Run fifteen scenarios with three detectors against a known truth."""
     chosen = sizes or SIZES
     if many is not None:
         sys.exit(

@@ -1,4 +1,4 @@
-"""Scenario 10: the same job seen through wrong clocks. Verdicts must not change: no two clocks are compared."""
+"""Scenario 10: the same job recorded with wrong clocks, which must not change the verdicts."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ VARIANTS = ("±5 ms", "±500 ms", "±5 s", "drift ±100 ppm", "steps back by 2 s
 
 
 def job(seed: int) -> tuple[Collectives, int]:
-    """One all-reduce a step on a perfect clock; one rank turns 10 % slower. The last one ends all waits."""
+    """Return records on a perfect clock: one all-reduce a step, one rank becomes 10 % slower."""
     rng = np.random.default_rng(seed)
     culprit = int(rng.integers(RANKS))
     own = rng.normal(0.9, 0.009, (STEPS, RANKS))
@@ -29,7 +29,8 @@ def job(seed: int) -> tuple[Collectives, int]:
     exits = np.repeat(end[1:], RANKS)
     rank = np.tile(np.arange(RANKS), STEPS)
     columns = {
-        "who": rank, "rank": rank, "comm": np.ones(len(rank)), "seq": np.repeat(np.arange(STEPS), RANKS),
+        "who": rank, "rank": rank, "comm": np.ones(len(rank)),
+        "seq": np.repeat(np.arange(STEPS), RANKS),
         "op": np.zeros(len(rank)), "nranks": np.full(len(rank), RANKS),
         "start_ns": np.rint((arrival.ravel() - 0.2) * SECOND), "end_ns": np.rint(exits * SECOND),
         "gpu_duration_ns": np.rint((exits - arrival.ravel()) * SECOND),
@@ -40,7 +41,7 @@ def job(seed: int) -> tuple[Collectives, int]:
 
 
 def skewed(columns: Collectives, variant: str, seed: int) -> Collectives:
-    """The same records as wrong clocks would have stamped them."""
+    """Return the same records with the time stamps of wrong clocks."""
     rng = np.random.default_rng(seed)
     reach = {"±5 ms": 0.005, "±500 ms": 0.5, "±5 s": 5.0}.get(variant, 0.0)
     offset = rng.uniform(-reach, reach, RANKS)[columns.who]
@@ -62,8 +63,11 @@ def skewed(columns: Collectives, variant: str, seed: int) -> Collectives:
 
 
 def verdicts(columns: Collectives) -> list[tuple[str, int | None, str]]:
-    """Who was called what, in order, when the records are judged step by step. Suspicions are left out: the step in
-    which a clock jumps is lost, and one sample less may move the first of them by a tick."""
+    """Return the verdicts in order when the records are judged step by step.
+
+    Suspicions are left out: the step in which a clock jumps is lost, and one sample less may move
+    the first suspicion by a tick.
+    """
     segments = own_segments(columns)
     engine = VerdictEngine()
     members = np.array(
@@ -73,7 +77,7 @@ def verdicts(columns: Collectives) -> list[tuple[str, int | None, str]]:
         ]
     )
     step, who = columns.seq[segments.row], segments.who
-    said: list[tuple[str, int | None, str]] = []
+    found: list[tuple[str, int | None, str]] = []
     for second in range(1, STEPS):
         rows = np.flatnonzero(step == second)
         batch = make_batch(
@@ -83,16 +87,16 @@ def verdicts(columns: Collectives) -> list[tuple[str, int | None, str]]:
             idle_s=segments.idle_s[rows],
         )
         engine.observe(batch, START_S + second)
-        said += [
+        found += [
             (str(verdict.state), verdict.rank, str(verdict.cause))
             for verdict in engine.tick(START_S + second)
             if verdict.state is not VerdictState.SUSPECT
         ]
-    return said
+    return found
 
 
 def run_clocks(seed: int) -> list[tuple[str, bool]]:
-    """Per variant: are the verdicts those of perfect clocks, and do they name the culprit?"""
+    """Tell per variant whether the verdicts are those of perfect clocks and name the culprit."""
     columns, culprit = job(seed)
     plain = verdicts(columns)
     named = ("straggler", culprit) in [entry[:2] for entry in plain]

@@ -1,4 +1,4 @@
-"""What a detector says about a world, and the published threshold rule, plain and made careful."""
+"""The outcome of a detector on a world, and the published threshold rule in two variants."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -20,14 +20,17 @@ class Outcome:
     alarms: list[tuple[int, int]] = field(default_factory=list)
     fleet_events: list[tuple[int, Verdict]] = field(
         default_factory=list
-    )  # fleet, and what was said about all of it
+    )  # fleet, and the event reported for it
     verdicts: dict[int, Verdict] = field(
         default_factory=dict
     )  # the first straggler verdict of a column
 
 
 def run_threshold(world: World, k: float, confirmations: int) -> Outcome:
-    """Score = inverse own time against the node's own start; alarm below median - k · 1.4826 · MAD, smoothed by 0.2."""
+    """Run the threshold rule: alarm below median - k · 1.4826 · MAD, smoothed by 0.2.
+
+    The score is the inverse of own time, relative to the node's first seconds.
+    """
     ticks = len(world.log_own) // THRESHOLD_TICK_S
     rows = world.log_own[: ticks * THRESHOLD_TICK_S].reshape(ticks, THRESHOLD_TICK_S, -1)
     with np.errstate(all="ignore"):

@@ -1,4 +1,4 @@
-"""Scenarios about everything between a slow rank and the engine: churn, restarts, losses, replicas, liars."""
+"""Scenarios about what is between a slow rank and the engine: churn, restarts, losses, replicas."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,7 +13,7 @@ Case = tuple[int, str, Callable[[int], World]]
 
 
 def disturbed(size: int, few: int) -> Iterator[Case]:
-    """Every (scenario, variant, world of a seed) of scenarios 9 and 11 to 15, with `few` fleets of a size."""
+    """Yield (scenario, variant, world of a seed) of scenarios 9 and 11 to 15, `few` fleets each."""
     yield 9, "ranks leave and return", partial(_churn, size, few)
     yield 9, "nodes get another name", partial(_renamed, size, few)
     yield 9, "ranks are dealt to other nodes", partial(_reshuffled, size, few)
@@ -23,7 +23,7 @@ def disturbed(size: int, few: int) -> Iterator[Case]:
         yield 11, "30% coverage", partial(_dropped, size, few, 0.7)
     yield 11, "the whole fleet slows by 30%", partial(_all_slow, size, few)
     yield 12, "lost, late and doubled batches", partial(_lossy, size, few)
-    if size >= 8:  # of three, one replica would have one rank, and says that it cannot compare
+    if size >= 8:  # of three ranks, one replica would get one and could not compare it
         yield (
             12,
             "two replicas, nodes pinned, one fails",
@@ -49,7 +49,7 @@ def _churn(size: int, few: int, seed: int) -> World:
 
 
 def _renamed(size: int, few: int, seed: int) -> World:
-    """A fifth of the nodes, and half of those that will be slow, come back under another name."""
+    """Return a world in which a fifth of the nodes and half of the slow ones change their name."""
     world = one_slow(size, few, seed, 0.10)
     rng = np.random.default_rng(seed + 2)
     for column in range(world.log_own.shape[1]):
@@ -60,7 +60,7 @@ def _renamed(size: int, few: int, seed: int) -> World:
 
 
 def _reshuffled(size: int, few: int, seed: int) -> World:
-    """A restart of the job gives every node another rank; the slow one is a node, not a rank."""
+    """Return a world in which a restart gives every node another rank; the slow one is a node."""
     world = one_slow(size, few, seed, 0.10)
     rng = np.random.default_rng(seed + 2)
     second = WARM_S // 2
@@ -99,7 +99,7 @@ def _lossy(size: int, few: int, seed: int) -> World:
 
 
 def _replicas(size: int, few: int, failover_s: int | None, seed: int) -> World:
-    """A balancer in front of two Fleets that know nothing of each other."""
+    """Return a world with a load balancer in front of two independent Fleets."""
     world = one_slow(size, few, seed, 0.10)
     world.replicas, world.failover_s = 2, failover_s
     return world
@@ -114,7 +114,7 @@ def _birth(size: int, few: int, seed: int) -> World:
 
 
 def _hang(size: int, few: int, seed: int) -> World:
-    """One rank stops, and with it everybody: the step under way never ends."""
+    """Return a world in which one rank stops and the others wait: the current step never ends."""
     world = healthy(size, few, 120, seed)
     world.log_own[WARM_S:] = np.nan
     return as_fleet_event(world, CauseClass.HANG)

@@ -1,4 +1,4 @@
-"""Scenario 1: a healthy day of pooled fleets, streamed, since fifty thousand node-hours do not fit in memory."""
+"""Scenario 1: a healthy day of many fleets, streamed because it does not fit in memory."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,11 @@ from ingero.core.verdict.own_times import make_batch
 
 MIX = [3] * 170 + [8] * 64 + [64] * 8 + [512]  # 2,046 ranks in 243 fleets of every size
 BLOCK_S = 600
-THRESHOLD_HOURS = 2.0  # enough for rules that raise thousands
+THRESHOLD_HOURS = 2.0  # enough for rules with thousands of false alarms
 
 
 def run_healthy(node_hours: float, seed: int, progress: Callable[[str], None]) -> Score:
-    """The verdict engine on `node_hours` of healthy fleets; every straggler verdict is a false alarm."""
+    """Run the verdict engine on `node_hours` of healthy fleets; each straggler is a false alarm."""
     noise = Noise(MIX, seed)
     engine = VerdictEngine()
     members = np.array(
@@ -44,7 +44,8 @@ def run_healthy(node_hours: float, seed: int, progress: Callable[[str], None]) -
             alarms += sum(verdict.state is VerdictState.STRAGGLER for verdict in engine.tick(now_s))
         done = (begin + BLOCK_S) * len(members) / 3600
         progress(
-            f"healthy: {done:,.0f} of {seconds * len(members) / 3600:,.0f} node-hours, {alarms} false alarms"
+            f"healthy: {done:,.0f} of {seconds * len(members) / 3600:,.0f} node-hours, "
+            f"{alarms} false alarms"
         )
     return Score(0, 0, alarms, seconds * len(members) / 3600, 0, [])
 
@@ -52,7 +53,7 @@ def run_healthy(node_hours: float, seed: int, progress: Callable[[str], None]) -
 def run_healthy_threshold(
     k: float, confirmations: int, seed: int, hours: float = THRESHOLD_HOURS
 ) -> Score:
-    """The threshold rules on fleets of 8 and 64 of the same kind."""
+    """Run the threshold rules on healthy fleets of 8 and 64 ranks."""
     result = Score(0, 0, 0, 0.0, 0, [])
     for size, fleets in ((8, 32), (64, 8)):
         world = World(size, Noise([size] * fleets, seed).block(int(hours * 3600)))

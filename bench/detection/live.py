@@ -1,4 +1,4 @@
-"""The verdict engine on a world: pushes second by second, as one Fleet or two would get them, and what it says."""
+"""The verdict engine on a world: pushes second by second, received by one Fleet or two."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ START_S = 1_000_000.0
 
 
 def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
-    """Feed the engine second by second, and note what it says."""
+    """Feed the engine second by second and return its outcome."""
     fleets = [_Fleet(world, usd, seed + replica) for replica in range(world.replicas)]
     outcome, rng = Outcome(), np.random.default_rng(seed)
     phase = rng.integers(world.push_s, size=world.log_own.shape[1])
@@ -30,7 +30,7 @@ def run_verdict(world: World, usd: float = 1.0, seed: int = 0) -> Outcome:
 
 
 class _Fleet:
-    """One Fleet: its engine, and which column of the world a verdict is about."""
+    """One Fleet: its engine, and which column of the world each verdict is about."""
 
     def __init__(self, world: World, usd: float, seed: int) -> None:
         self.world, self.usd, self.rng = world, usd, np.random.default_rng(seed)
@@ -40,7 +40,7 @@ class _Fleet:
         self._start(0)
 
     def second(self, second: int, who: np.ndarray, outcome: Outcome) -> None:
-        """Take what these columns push, and note the news."""
+        """Take what these columns push and note new verdicts."""
         now_s = START_S + second
         if second == self.world.restart_s:
             self._start(second)
@@ -56,7 +56,7 @@ class _Fleet:
             self._note(outcome, verdict, second)
 
     def finish(self, outcome: Outcome) -> None:
-        """The figures of a running episode follow what is going on."""
+        """Take the latest figures of open episodes."""
         for verdict in self.engine.current():
             if verdict.node and verdict.state is VerdictState.STRAGGLER:
                 outcome.verdicts[self._column(verdict)] = verdict
@@ -100,7 +100,7 @@ class _Fleet:
         )
 
     def _deliver(self, batch: SampleBatch, second: int) -> None:
-        """Some batches never come, some come late, some twice; and somebody may speak in another's name."""
+        """Drop, delay and repeat some batches, and add batches under another rank's name."""
         world, now_s = self.world, START_S + second
         if world.loss or world.disorder:
             fate = self.rng.random(len(batch))

@@ -1,8 +1,9 @@
-"""The world the detectors are judged in: own times of many ranks, one sample a second, with the truth known.
+"""The simulated world: own times of many ranks, one sample a second, with the truth known.
 
-Noise per rank is autocorrelated and heavy-tailed; all ranks of a fleet share a slowly wandering common mode; every rank
-has a small bias of its own; garbage collection and the like add spikes of one to three seconds; checkpoints and
-evaluations touch everybody. All in the log of own time, so that an effect of 0.05 is five percent.
+Noise per rank is autocorrelated and heavy-tailed. All ranks of a fleet share a slowly changing
+common mode, and every rank has a small bias of its own. Garbage collection and the like add spikes
+of one to three seconds; checkpoints and evaluations affect all ranks. Everything is in the
+logarithm of own time, so an effect of 0.05 is five percent.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ EVALUATION_LENGTH_S = 180
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseModel:
-    """How restless healthy ranks are."""
+    """How much healthy ranks vary."""
 
     correlation: float = 0.6
     spread: float = 0.010
@@ -28,7 +29,7 @@ class NoiseModel:
 
 
 class Noise:
-    """Log own time of `sizes` fleets, generated block by block; `fleet` says to which fleet a column belongs."""
+    """Log own time of fleets of `sizes`, made in blocks; `fleet` is the fleet of each column."""
 
     def __init__(self, sizes: list[int], seed: int, model: NoiseModel | None = None) -> None:
         self.model = model or NoiseModel()
@@ -41,7 +42,7 @@ class Noise:
         self._second = 0
 
     def block(self, seconds: int) -> np.ndarray:
-        """The next `seconds` rows: one column per rank."""
+        """Return the next `seconds` rows, with one column per rank."""
         model, rng, width = self.model, self.rng, len(self.fleet)
         degrees = model.tail_degrees
         shocks = rng.standard_t(degrees, (seconds, width)) * np.sqrt((degrees - 2) / degrees)
@@ -68,7 +69,7 @@ class Noise:
             np.add.at(rows, (start[hit] + offset, column[hit]), size[hit])
 
     def _add_phases(self, rows: np.ndarray) -> None:
-        """A checkpoint is one long step for everybody, longer for rank 0; evaluation runs shorter steps for a while."""
+        """Add checkpoints (one long step, longer for rank 0) and evaluations (shorter steps)."""
         clock = self._second + np.arange(len(rows))
         for second in np.flatnonzero(clock % CHECKPOINT_S == CHECKPOINT_S - 1):
             rows[second] += np.log(4) + self.rng.normal(0, 0.1, rows.shape[1])

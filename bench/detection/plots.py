@@ -1,4 +1,4 @@
-"""Two small pictures for the scoreboard, drawn by hand: no plotting library in the repository for three curves."""
+"""Two small SVG pictures for the scoreboard, drawn without a plotting library."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 640, 300, 60, 50
 def line_chart(
     title: str, x_labels: Sequence[str], series: Mapping[str, Sequence[float | None]], unit: str
 ) -> str:
-    """One line per series over labelled places; gaps where a value is missing."""
+    """Return one line per series over labelled places, with gaps where a value is missing."""
     top = (
         max((v for values in series.values() for v in values if v is not None), default=1.0) or 1.0
     )
@@ -29,7 +29,7 @@ def line_chart(
 
 
 def bar_chart(title: str, values: Mapping[str, float], unit: str) -> str:
-    """Bars on a logarithmic scale from 0.1 up, since the detectors differ by orders of magnitude."""
+    """Return bars on a logarithmic scale from 0.1: detectors differ by orders of magnitude."""
     top = math.log10(max(max(values.values(), default=1.0), 1.0)) + 1
     parts = _frame(title, None, unit)
     step = (WIDTH - LEFT - 20) / max(len(values), 1)
@@ -37,7 +37,8 @@ def bar_chart(title: str, values: Mapping[str, float], unit: str) -> str:
         height = (math.log10(max(value, 0.1)) + 1) / (top + 0.2) * (HEIGHT - BOTTOM - 50)
         x, y = LEFT + number * step + step * 0.2, HEIGHT - BOTTOM - height
         parts.append(
-            f'<rect x="{x:.1f}" y="{y:.1f}" width="{step * 0.6:.1f}" height="{height:.1f}" fill="{COLOURS[number]}"/>'
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{step * 0.6:.1f}" height="{height:.1f}" '
+            f'fill="{COLOURS[number]}"/>'
         )
         parts.append(_text(x + step * 0.3, y - 6, f"{value:,.2f}", "middle"))
         parts.append(_text(x + step * 0.3, HEIGHT - BOTTOM + 18, name, "middle"))
@@ -51,7 +52,8 @@ def _y(value: float, top: float) -> float:
 def _frame(title: str, top: float | None, unit: str) -> list[str]:
     parts = [_text(WIDTH / 2, 20, title, "middle"), _text(8, 36, unit, "start")]
     parts.append(
-        f'<line x1="{LEFT}" y1="{HEIGHT - BOTTOM}" x2="{WIDTH - 10}" y2="{HEIGHT - BOTTOM}" stroke="#888"/>'
+        f'<line x1="{LEFT}" y1="{HEIGHT - BOTTOM}" x2="{WIDTH - 10}" y2="{HEIGHT - BOTTOM}" '
+        'stroke="#888"/>'
     )
     if top is not None:
         for share in (0, 0.25, 0.5, 0.75, 1):

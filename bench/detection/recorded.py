@@ -1,4 +1,4 @@
-"""Scenarios 6 and 14 asked of what a job leaves behind: GPU-timed records, and the dumps of a job that stands still."""
+"""Scenarios 6 and 14 on recordings: GPU-timed records, and the dumps of a stopped job."""
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
@@ -13,22 +13,20 @@ from ingero.core.blame.records import blame_records
 from ingero.core.blame.wait_graph import Pending, ProcessGroup, RankProgress
 from ingero.core.collectives.columns import from_records
 
-Truth = tuple[set[int], bool]  # ranks to blame; whether "not sure" belongs to the answer
+Truth = tuple[set[int], bool]  # ranks to blame, and whether "not sure" is right
 Ask = Callable[[int, np.random.Generator], tuple[Answer | None, Truth, CauseClass]]
-MAX_RECORDED = (
-    64  # ranks: larger jobs leave more records than a benchmark should simulate one by one
-)
+MAX_RECORDED = 64  # ranks: larger jobs have more records than a benchmark should simulate
 JOBS = {3: 12, 8: 12, 64: 3}
 NONE: Set[int] = frozenset()
 
 
 @dataclass
 class Asked:
-    """How many jobs got the right answer: the ranks, the class, and doubt exactly where it belongs."""
+    """How many jobs got the right answer: ranks, class, and doubt only where it is right."""
 
     jobs: int = 0
     right: int = 0
-    wrong: int = 0  # ranks blamed that are innocent
+    wrong: int = 0  # innocent ranks that were blamed
     not_sure: int = 0
 
     def as_json(self) -> dict[str, int]:
@@ -41,8 +39,8 @@ class Asked:
 
 
 def recorded_cases(size: int) -> Iterator[tuple[int, str, Ask]]:
-    """Every (scenario, variant, question) for a job size."""
-    if 8 <= size <= MAX_RECORDED:  # a single communicator has nothing to be compared with
+    """Yield (scenario, variant, question) for a job size."""
+    if 8 <= size <= MAX_RECORDED:  # a single communicator cannot be compared
         yield 6, "records: one NIC at half speed", _slow_nic
         yield 6, "records: one slow pair", _slow_pair
         yield 6, "records: links as ever, one rank +10%", _slow_rank
@@ -56,7 +54,7 @@ def recorded_cases(size: int) -> Iterator[tuple[int, str, Ask]]:
 
 
 def ask(question: Ask, size: int, seed: int) -> Asked:
-    """Ask it of several jobs of a size."""
+    """Ask a question about several jobs of a size."""
     asked, rng = Asked(), np.random.default_rng(seed)
     for _ in range(JOBS.get(size, 2)):
         answer, (ranks, unsure), cause = question(size, rng)
@@ -71,7 +69,6 @@ def ask(question: Ask, size: int, seed: int) -> Asked:
     return asked
 
 
-# --- Records ----------------------------------------------------------------------------------------------------------
 def _job(size: int, rng: np.random.Generator, **fault: object) -> Answer:
     job = Job(
         dp=size // 2,
@@ -103,9 +100,11 @@ def _slow_rank(size: int, rng: np.random.Generator) -> tuple[Answer, Truth, Caus
     return _job(size, rng, slow_gpu={rank: 0.10}), ({rank}, False), CauseClass.COMPUTE
 
 
-# --- Dumps ------------------------------------------------------------------------------------------------------------
 class _Stopped:
-    """A job of tensor pairs and data-parallel lines, one collective per group and step, that stopped in step `at`."""
+    """A job that stopped in step `at`, of tensor pairs and data-parallel groups.
+
+    Each group runs one collective per step.
+    """
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
         self.size, self.tp, self.at = size, 2 if size % 2 == 0 else 1, int(rng.integers(5, 5000))
@@ -116,7 +115,10 @@ class _Stopped:
         self.groups |= {f"dp{i}": _group(f"dp{i}", range(i, size, self.tp)) for i in range(self.tp)}
 
     def progress(self, hosts: Set[int] = NONE, gpus: Set[int] = NONE) -> dict[int, RankProgress]:
-        """Hosts never enqueue anything of the step; GPUs completed nothing of the one before, though it ran."""
+        """Return the progress of a rank.
+
+        Stopped hosts enqueued nothing of the step; failed GPUs completed nothing of the one before.
+        """
         return {rank: self._rank(rank, hosts, gpus) for rank in range(self.size)}
 
     def _rank(self, rank: int, hosts: Set[int], gpus: Set[int]) -> RankProgress:
@@ -174,7 +176,7 @@ def _one_gone(size: int, rng: np.random.Generator) -> tuple[Answer | None, Truth
 
 
 def _two_gone(size: int, rng: np.random.Generator) -> tuple[Answer | None, Truth, CauseClass]:
-    """Both are waited for; which of them stopped first is in the dumps they did not leave."""
+    """Return a job that waits for two ranks without dumps; which stopped first is unknown."""
     job, line = _Stopped(size, rng), np.arange(0, size, 2)
     gone = {int(r) for r in rng.choice(line, 2, replace=False)}
     ranks = job.progress(hosts=gone)

@@ -13,7 +13,7 @@ from bench.detection.scenarios import EFFECTS
 
 
 class Row(NamedTuple):
-    """One detector on one world; `size` 0 means all sizes pooled."""
+    """One detector on one world; `size` 0 means all sizes together."""
 
     scenario: int
     variant: str
@@ -23,13 +23,13 @@ class Row(NamedTuple):
 
 
 Gate = tuple[str, bool, str]
-REAL = 16  # sorts behind the fifteen scenarios
+REAL = 16  # sorts after the fifteen scenarios
 TOP1 = 0.98
 ORDER = (*NAMES, "blame")
 
 
 def check_gates(rows: Sequence[Row]) -> list[Gate]:
-    """What must hold on any seed; gates without their rows are left out."""
+    """Check what must hold on any seed; gates without rows are left out."""
     verdict = [row for row in rows if row.detector == "verdict"]
     return [
         *_healthy_gate([r for r in verdict if r.scenario == 1]),
@@ -49,23 +49,25 @@ def check_gates(rows: Sequence[Row]) -> list[Gate]:
 
 
 def _class_gate(name: str, rows: Sequence[Row], scenario: int) -> list[Gate]:
-    """Live: an event of that class in every fleet it is true of, and in no other. Recorded: the right answer."""
+    """Check a class: live, an event of that class in every fleet it is true of and in no other;
+    recorded, the right answer.
+    """
     live = [
         r
         for r in rows
         if r.detector == "verdict"
         and (r.scenario == scenario or r.figures.get("fleet_events_wrong"))
     ]
-    told = [
+    events = [
         r for r in live if r.scenario == scenario and r.figures["fleet_events_right"] is not None
     ]
-    if not told:
+    if not events:
         return []
     right, fleets = (
-        sum(r.figures[key] for r in told) for key in ("fleet_events_right", "fleets_all")
+        sum(r.figures[key] for r in events) for key in ("fleet_events_right", "fleets_all")
     )
     wrong = sum(
-        r.figures.get("fleet_events_wrong", 0) + r.figures["false_alarms"] * (r in told)
+        r.figures.get("fleet_events_wrong", 0) + r.figures["false_alarms"] * (r in events)
         for r in live
     )
     asked = _asked_gate("", [r for r in rows if r.detector == "blame" and r.scenario == scenario])
@@ -163,7 +165,7 @@ def _clock_gate(rows: list[Row]) -> list[Gate]:
 
 
 def write_report(docs: Path, rows: Sequence[Row], gates: Sequence[Gate], seed: int) -> None:
-    """docs/scoreboard.md, its pictures and docs/scoreboard.json."""
+    """Write docs/scoreboard.md, its pictures and docs/scoreboard.json."""
     (docs / "scoreboard.json").write_text(
         json.dumps(
             {"seed": seed, "gates": gates, "rows": [row._asdict() for row in rows]}, indent=1
@@ -191,18 +193,23 @@ def write_report(docs: Path, rows: Sequence[Row], gates: Sequence[Gate], seed: i
 
 _INTRO = """# Scoreboard
 
-Which detector names the slow rank, how soon, and how often it cries wolf. Fifteen scenarios with the truth known by
-construction, fleets of 3, 8, 64 and 512 ranks, three detectors on the same data: the published threshold rule (k 2,
-smoothed by 0.2, every 10 s), the same with k 3.5 and three confirmations, and our verdict engine. How it works:
-[detection](explain/detection.md). Slow links and hangs are also asked of what a job leaves behind, as `ingero blame`
-asks ([how](explain/blame.md)): these rows, and those of real jobs with a published truth, say `blame`.
+Which detector names the slow rank, how soon, and with how many false alarms?
 
-Run it yourself, with any seed: `make scoreboard SEED=42`. This page is written by that command; seed {seed}. Many seeds
-at once, verdict engine only, one line per gate: `make scoreboard-seeds SEEDS=2000-2023`.
+Fifteen scenarios have a truth that is known by construction. They run with fleets of 3, 8, 64 and
+512 ranks and three detectors on the same data: the published threshold rule (k 2, smoothed by
+0.2, every 10 s), the same rule with k 3.5 and three confirmations, and the verdict engine, which
+the page about [detection](explain/detection.md) explains. Slow links and hangs are also asked of
+recordings, as `ingero blame` does ([how](explain/blame.md)). Those rows, and rows of real jobs
+with a published truth, have the detector `blame`.
 
-The world is a model: autocorrelated (0.6), heavy-tailed noise of 1 % per rank, a common mode of 3 %, biases of 0.7 %,
-spikes of one to three seconds, checkpoints and evaluations. It ranks designs; it does not predict your cluster. The
-threshold rules are given own time too; in a real synchronous job they would see throughput, equal on every rank.
+`make scoreboard SEED=42` runs it with any seed and writes this page, here with seed {seed}.
+`make scoreboard-seeds SEEDS=2000-2023` runs the verdict engine on many seeds, with one line per
+gate.
+
+The world is a model: autocorrelated (0.6), heavy-tailed noise of 1 % per rank, a common mode of
+3 %, biases of 0.7 %, spikes of one to three seconds, checkpoints and evaluations. It compares
+designs and does not predict your cluster. The threshold rules get own time, too; in a real
+synchronous job they would get throughput, which is equal on every rank.
 """
 _PICTURES = """![recall by slowdown](pictures/scoreboard-recall.svg)
 
@@ -211,7 +218,8 @@ _PICTURES = """![recall by slowdown](pictures/scoreboard-recall.svg)
 ![false alarms](pictures/scoreboard-false-alarms.svg)
 """
 _COLUMNS = (
-    "#", "world", "ranks", "detector", "recall", "precision", "delay p50 / p95 s", "false alarms per 1000 h", "flaps",
+    "#", "world", "ranks", "detector", "recall", "precision", "delay p50 / p95 s",
+    "false alarms per 1000 h", "flaps",
     "first named right", "class right", "price error",
 )  # fmt: skip
 _TABLE_HEAD = f"| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|"
@@ -234,14 +242,15 @@ def _table_row(row: Row) -> str:
         cause = f"{f['fleet_events_right']} of {f['fleets_all']} fleets"
     price = f"{f['price_error']:.1%}" if f["price_error"] is not None else ""
     cells = (
-        row.scenario, row.variant, row.size or "all", row.detector, _two(f["recall"]), _two(f["precision"]), delay,
+        row.scenario, row.variant, row.size or "all", row.detector,
+        _two(f["recall"]), _two(f["precision"]), delay,
         f"{f['false_alarms_per_1000_node_hours']:.1f}", f["flaps"], top1, cause, price,
     )  # fmt: skip
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
 def _in_words(f: dict[str, Any]) -> str:
-    """What was said where recall and delay have no meaning."""
+    """Return what was reported where recall and delay have no meaning."""
     if "skipped" in f:
         return f"skipped: {f['skipped']}"
     if "unchanged" in f:

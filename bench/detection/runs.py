@@ -1,4 +1,4 @@
-"""The runs behind the rows: worlds, healthy hours, clocks, recordings; kept on disk until the code changes."""
+"""The runs behind the rows of the scoreboard, kept on disk until the code changes."""
 
 import hashlib
 import json
@@ -23,7 +23,10 @@ GATED = (1, 2, 6, 7, 10, 14)  # scenarios with a gate of their own
 
 
 class Runner:
-    """Runs of one seed; `only` names scenarios. In `short`, the verdict engine alone on the worlds that have a gate."""
+    """Runs of one seed; `only` names scenarios.
+
+    A `short` run has only the verdict engine, on the worlds that have a gate.
+    """
 
     def __init__(self, seed: int, only: Sequence[int], *, short: bool, fresh: bool) -> None:
         self.seed, self.fresh, self.short = seed, fresh, short
@@ -37,7 +40,7 @@ class Runner:
         )
 
     def rows(self, sizes: Sequence[int], node_hours: float) -> list[Row]:
-        """Every row of this seed, real traces excepted."""
+        """Return all rows of this seed, without those of real traces."""
         rows: list[Row] = []
         for size in sizes:
             for number, name, make in cases(size):
@@ -109,17 +112,17 @@ class Runner:
 
 
 def _is_ungated(number: int, name: str) -> bool:
-    """Worlds of a short run that would tell no gate anything: other effects than 5 %, a ramp of hours."""
+    """Tell whether a short run has no gate for a world: effects but 5 %, or a ramp of hours."""
     return (number == 2 and not name.startswith("5%")) or name.endswith(" h")
 
 
 def real_rows() -> list[Row]:
-    """Recorded jobs of others; the same whatever the seed."""
+    """Return the rows of real recorded jobs, which do not depend on the seed."""
     return [Row(REAL, what, size, "blame", figures) for what, size, figures in trace_rows()]
 
 
 def code_digest() -> str:
-    """What results depend on: another line of code, and nothing kept is believed."""
+    """Return a digest of the code; results of other code are not used again."""
     folders = [
         ROOT / "bench" / "detection",
         ROOT / "src" / "ingero" / "core",

@@ -1,7 +1,7 @@
-"""The fifteen scenarios, each a few worlds. Numbers are those of the scoreboard.
+"""The fifteen scenarios, each with a few worlds; the numbers are those of the scoreboard.
 
-1 and 10 have files of their own, those about the transport are in `disturbed`; 6 and 14 are also asked of records and
-dumps, in `recorded`.
+Scenarios 1 and 10 have modules of their own, and those about the transport are in `disturbed`.
+Scenarios 6 and 14 are also asked of records and dumps, in `recorded`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ Case = tuple[int, str, Callable[[int], World]]
 
 
 def fleets_of(size: int) -> int:
-    """How many fleets of a size run side by side: some 2,000 ranks in all, at least two fleets."""
+    """Return how many fleets of a size run together: about 2,000 ranks, at least two fleets."""
     return {3: 64, 8: 48, 64: 24, 512: 4}.get(size, 2)
 
 
 def cases(size: int, fleets: int | None = None) -> Iterator[Case]:
-    """Every (scenario, variant, world of a seed) for a fleet size."""
+    """Yield (scenario, variant, world of a seed) for a fleet size."""
     many = fleets or fleets_of(size)
     yield from _slow_ranks(size, many)
     yield from _ramps_and_stalls(size, many)
@@ -79,7 +79,10 @@ def _stall(size: int, many: int, seed: int, first: int, last: int) -> World:
 
 
 def _timed(world: World, seed: int) -> World:
-    """The same with timed collectives: transfers wander by a tenth, and now and then one takes half as long again."""
+    """Return the world with timed collectives.
+
+    Transfers vary by a tenth, and some take half as long again.
+    """
     rng, shape = np.random.default_rng(seed + 3), (len(world.log_own), world.fleets)
     world.transfer_s = (
         0.15 * np.exp(rng.normal(0, 0.10, shape)) * np.where(rng.random(shape) < 0.02, 1.5, 1.0)
@@ -88,7 +91,7 @@ def _timed(world: World, seed: int) -> World:
 
 
 def _links(size: int, few: int) -> Iterator[Case]:
-    """Transfers grow for everybody, nobody's own time does; and the other way round."""
+    """Return worlds in which transfers grow and own times do not, and the reverse."""
 
     def slow_links(seed: int, lossy: bool) -> World:
         world = _timed(healthy(size, few, 300, seed), seed)
@@ -111,7 +114,7 @@ def _links(size: int, few: int) -> Iterator[Case]:
 
 
 def _nobody(size: int, few: int) -> Iterator[Case]:
-    """Worlds in which no node is to blame."""
+    """Return worlds in which no node is to blame."""
 
     def rotating(seed: int) -> World:
         world = _timed(healthy(size, few, 600, seed), seed)

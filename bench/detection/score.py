@@ -1,4 +1,4 @@
-"""What an outcome is worth against the truth."""
+"""The score of an outcome against the truth."""
 
 from dataclasses import asdict, dataclass
 
@@ -25,8 +25,8 @@ class Score:
     class_known: int | None = None
     period_right: int | None = None
     fleets_all: int = 0
-    fleet_events_right: int | None = None  # fleets told the class that is true of all of them
-    fleet_events_wrong: int = 0  # fleets told of a slow network or a hang that was none
+    fleet_events_right: int | None = None  # fleets with an event of the right class
+    fleet_events_wrong: int = 0  # fleets with a false event of a slow network or a hang
     price_error: float | None = None
 
     @property
@@ -56,7 +56,7 @@ class Score:
 
 
 def score(world: World, outcome: Outcome, is_verdict: bool) -> Score:
-    """Compare alarms with culprits; an alarm before the onset, or on anybody else, is false."""
+    """Compare alarms with culprits; an alarm before the onset, or on another rank, is false."""
     right = [(c, s) for c, s in outcome.alarms if c in world.culprits and s > world.culprits[c]]
     false = len(outcome.alarms) - len(right)
     first: dict[int, int] = {}
@@ -78,7 +78,7 @@ def score(world: World, outcome: Outcome, is_verdict: bool) -> Score:
 
 
 def _top1(world: World, outcome: Outcome, result: Score) -> None:
-    """Of the fleets that raised anything after the onset: was the first one named truly to blame?"""
+    """Tell for each fleet with an alarm after the onset whether the first one was right."""
     named: dict[int, int] = {}
     for column, second in outcome.alarms:
         if second > min(world.culprits.values()):
@@ -111,7 +111,7 @@ def _extras(world: World, outcome: Outcome, result: Score) -> None:
 
 
 def _price_error(world: World, named: dict[int, object]) -> float | None:
-    """Median relative error of dollars per hour against a replay of the same seconds without the slowdown."""
+    """Return the median relative error of the price, against a replay without the slowdown."""
     errors = []
     for column, verdict in named.items():
         fleet = slice(column // world.size * world.size, (column // world.size + 1) * world.size)

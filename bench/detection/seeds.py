@@ -1,4 +1,4 @@
-"""Many seeds in one run: how often each gate holds, and where it does not, which world it was."""
+"""Many seeds in one run: how often each gate holds, and in which worlds it does not."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class Tally:
 
 
 def parse_seeds(text: str) -> range:
-    """`2000-2023`, or one number."""
+    """Parse `2000-2023`, or one number."""
     first, _, last = text.partition("-")
     try:
         seeds = range(int(first), int(last or first) + 1)
@@ -46,7 +46,7 @@ def run_seeds(
     fresh: bool,
     write: bool,
 ) -> int:
-    """Print and write the table; the exit status is 1 where a pooled gate does not hold."""
+    """Print and write the table; return 1 when a gate over all seeds does not hold."""
     tallies: dict[str, Tally] = {}
     everything: list[Row] = []
     for done, seed in enumerate(seeds):
@@ -85,7 +85,8 @@ def _table(
         tally = tallies[what]
         mark = "" if held else " **no**"
         lines.append(
-            f"| {what} | {tally.held} of {tally.seeds} | {measured}{mark} | {'; '.join(tally.failures[:6])} |"
+            f"| {what} | {tally.held} of {tally.seeds} | {measured}{mark} "
+            f"| {'; '.join(tally.failures[:6])} |"
         )
     lines += ["", *_alarms(rows)]
     return "\n".join(lines)
@@ -93,15 +94,16 @@ def _table(
 
 _HEAD = """# Scoreboard of many seeds
 
-The gates of the [scoreboard](scoreboard.md) on {count} seeds that nothing was tuned on: {named}, fleets of {sizes}
-ranks, the verdict engine alone, on the scenarios that have a gate. Written by `make scoreboard-seeds SEEDS={named}`.
+The gates of the [scoreboard](scoreboard.md) on {count} seeds ({named}) that nothing was tuned on.
+Fleets have {sizes} ranks; only the verdict engine runs, on the scenarios that have a gate.
+`make scoreboard-seeds SEEDS={named}` writes this page.
 
 | gate | seeds on which it held | all seeds pooled | where it did not |
 |---|---|---|---|"""
 
 
 def _alarms(rows: Sequence[Row]) -> list[str]:
-    """False alarms of the verdict engine by scenario, against the hours it watched."""
+    """Return the false alarms of the verdict engine by scenario, and the hours it ran."""
     lines = ["| # | false alarms | node-hours | per 1000 |", "|---|---|---|---|"]
     for number in sorted({row.scenario for row in rows}):
         figures = [

@@ -1,4 +1,4 @@
-"""Real jobs with a published truth, asked as `ingero blame` asks; rows say so where the recordings are absent."""
+"""Real jobs with a published truth, asked as `ingero blame` does; missing recordings are listed."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Named = list[tuple[int | None, CauseClass | None]]
 
 
 def trace_rows(data: Path = DATA) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """(what, ranks, figures) for every recording there is, or for the folders that are missing."""
+    """Return (what, ranks, figures) for each recording, or for each folder that is missing."""
     for folder in FOLDERS:
         if not (data / folder).is_dir():
             yield folder, 0, {"skipped": "data absent"}
@@ -56,7 +56,7 @@ def _stopped_job(log: Path) -> tuple[str, int, dict[str, Any]]:
 
 
 def _records_and_dumps(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """The records must give rank and class, the dumps alone the rank."""
+    """Require rank and class from the records, and the rank from the dumps alone."""
     truth, folder = json.loads(path.read_text()), path.parent
     cause = CauseClass.COMPUTE if truth.get("gpu") else CauseClass.HOST
     named: Named = [(truth["rank"], cause)] if truth.get("gpu") or truth.get("host") else []
@@ -79,11 +79,11 @@ def _ask(paths: list[Path], truth: Named) -> tuple[Answer | None, dict[str, Any]
         true[rank] in (None, cause) for rank, cause in named
     )
     wrong = sum(rank not in true for rank, _ in named)
-    said = ", ".join(f"rank {rank} ({cause})" for rank, cause in named) or "nobody"
+    answer_text = ", ".join(f"rank {rank} ({cause})" for rank, cause in named) or "nobody"
     return answer, {
         "jobs": 1,
         "right": int(right),
         "wrong": wrong,
         "not_sure": int(bool(answer.not_sure)),
-        "said": said,
+        "said": answer_text,
     }

@@ -1,4 +1,4 @@
-"""One experiment: own times of several fleets of one size, what was done to them, and who is truly to blame."""
+"""One experiment: own times of several fleets of one size, with the truth about who is slow."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ IDLE = 0.1  # share of own time during which a healthy GPU waits for its host
 class World:
     """`log_own` has one row a second and one column per rank, NaN where nothing was reported.
 
-    `culprits` maps columns to the second they turned slow; `cause` says why. With `fleet_cause` the right answer is an
-    event of that class about the whole fleet and no node. `moves` says at which second a column goes on as another
-    (node, rank).
+    `culprits` maps columns to the second they became slow; `cause` says why. With `fleet_cause` the
+    right answer is an event of that class for the whole fleet, without a node. `moves` says at
+    which second a column continues as another (node, rank).
     """
 
     size: int
@@ -34,11 +34,11 @@ class World:
     moves: dict[int, dict[int, tuple[str, int]]] = field(default_factory=dict)
     replicas: int = 1
     failover_s: int | None = (
-        None  # with two replicas: nodes are pinned, and from here on only the second lives
+        None  # with two replicas: nodes are pinned, and from this second only the second one runs
     )
     loss: float = 0.0  # share of batches that never arrive
     disorder: float = 0.0  # share of batches that arrive late, and as many twice
-    spoofed: list[int] = field(default_factory=list)  # columns that somebody else also reports
+    spoofed: list[int] = field(default_factory=list)  # columns that another node reports, too
     period: int | None = None
 
     @property
@@ -54,7 +54,7 @@ class World:
         return float((~np.isnan(self.log_own)).sum()) / 3600
 
     def idle(self) -> np.ndarray:
-        """Seconds the GPU waited for its host: more where a host is to blame."""
+        """Return the seconds the GPU waited for its host: more where the host is the cause."""
         own = np.exp(self.log_own)
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # seconds in which nobody reported
@@ -66,14 +66,14 @@ class World:
         return idle
 
     def span(self) -> np.ndarray:
-        """Length of every step: the last of the fleet arrives, then the transfer; unknown without timed collectives."""
+        """Return the length of each step: last arrival plus transfer; NaN without timing."""
         if self.transfer_s is None:
             return np.full(self.log_own.shape, np.nan)
         own = np.exp(self.log_own).reshape(len(self.log_own), self.fleets, self.size)
         return np.repeat(np.fmax.reduce(own, axis=2) + self.transfer_s, self.size, axis=1)
 
     def route(self, second: int) -> np.ndarray:
-        """The replica every column pushes to: always the same one until it fails, or in turns."""
+        """Return the replica each column pushes to: a fixed one until it fails, or each in turn."""
         columns = np.arange(self.log_own.shape[1])
         if self.replicas == 1:
             return np.zeros(len(columns), int)
@@ -89,14 +89,14 @@ class World:
 def healthy(
     size: int, fleets: int, seconds: int, seed: int, model: NoiseModel | None = None
 ) -> World:
-    """Nothing wrong: the start of every scenario."""
+    """Return a world with nothing wrong: the start of every scenario."""
     return World(size, Noise([size] * fleets, seed, model).block(WARM_S + seconds))
 
 
 def pick(
     world: World, rng: np.random.Generator, share: float = 0.0, skip_first: bool = False
 ) -> list[int]:
-    """One culprit per fleet, or a share of each fleet."""
+    """Choose one culprit per fleet, or a share of each fleet."""
     count = max(1, round(share * world.size))
     low = 1 if skip_first else 0
     return [
@@ -109,7 +109,7 @@ def pick(
 def slow(
     world: World, columns: list[int], effect: float | np.ndarray, rng: np.random.Generator
 ) -> World:
-    """From WARM_S on, alternating between compute and host as the cause."""
+    """Slow the culprits from WARM_S on, with compute and host in turn as the cause."""
     for column in columns:
         world.log_own[WARM_S:, column] += np.log1p(effect)
         world.culprits[column] = WARM_S
@@ -118,7 +118,7 @@ def slow(
 
 
 def one_slow(size: int, fleets: int, seed: int, effect: float, push_s: int = 1) -> World:
-    """One rank of every fleet turns slower."""
+    """Return a world in which one rank of every fleet becomes slower."""
     rng = np.random.default_rng(seed + 1)
     world = healthy(size, fleets, 300, seed)
     world.push_s = push_s
@@ -126,7 +126,7 @@ def one_slow(size: int, fleets: int, seed: int, effect: float, push_s: int = 1) 
 
 
 def as_fleet_event(world: World, cause: CauseClass = CauseClass.FLEET) -> World:
-    """The same world, in which no single rank is to blame."""
+    """Return the same world with no single rank to blame."""
     world.culprits.clear()
     world.fleet_cause = cause
     return world
