@@ -1,4 +1,4 @@
-"""Programs that are asked a question: all of them answer in time and within bounds, or are an error."""
+"""Programs whose output is read: they end in time and within bounds, or are an error."""
 
 from pathlib import Path
 

@@ -35,8 +35,8 @@ def test_speed_paces_the_story_and_ticks_tell_it() -> None:
     ticks: list[Tick] = []
     result = run_incident("incident", 20, ticks.append, sleep=naps.append)
     assert naps == [0.05] * len(ticks)
-    assert [tick.story_s for tick in ticks] == list(range(1, len(ticks) + 1))
-    assert ticks[-1].story_s >= result.story_s
+    assert [tick.elapsed_s for tick in ticks] == list(range(1, len(ticks) + 1))
+    assert ticks[-1].elapsed_s >= result.elapsed_s
 
 
 def test_a_scenario_can_be_recorded_and_explained(tmp_path: Path) -> None:
@@ -54,5 +54,5 @@ def test_a_scenario_can_be_recorded_and_explained(tmp_path: Path) -> None:
 def test_names() -> None:
     assert run_incident("contention").name == run_incident("gpu-contention").name == "gpu-steal"
     assert next(iter(INCIDENTS)) == "incident"
-    with pytest.raises(ConfigError, match="there are incident, cold-start"):
+    with pytest.raises(ConfigError, match="choose one of incident, cold-start"):
         run_incident("earthquake")

@@ -122,10 +122,10 @@ def test_aggregates_count_what_was_not_stored(samples: list[Path]) -> None:
 def test_nothing_is_overwritten_and_nothing_half_written(
     samples: list[Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(StoreError, match="already there"):
+    with pytest.raises(StoreError, match="already exists"):
         write_samples(samples[0].parent)
     samples[3].rename(tmp_path / "kept.db")
-    with pytest.raises(StoreError, match="already there"):
+    with pytest.raises(StoreError, match="already exists"):
         write_samples(samples[0].parent)
     assert sorted(file.name for file in samples[0].parent.iterdir()) == [
         path.name for path in samples[:3]

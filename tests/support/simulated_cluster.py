@@ -1,4 +1,4 @@
-"""A cluster of real agent minds and a real Fleet processor on a hand-driven clock: minutes of training in a second."""
+"""A cluster of real node monitors and a real Fleet processor on a clock driven by hand."""
 
 import heapq
 import random
@@ -28,7 +28,7 @@ JITTER = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What happens to whom, and when. Node numbers count from 0."""
+    """What happens to which node, and when. Node numbers count from 0."""
 
     nodes: int
     duration_s: float
@@ -44,7 +44,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One node named and, perhaps, recovered."""
+    """One node that was named and, perhaps, recovered."""
 
     node: int
     raised_s: float
@@ -55,7 +55,7 @@ class Episode:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the cluster said about itself."""
+    """The episodes and detection modes of a run."""
 
     episodes: list[Episode] = field(default_factory=list)
     modes: dict[int, list[str]] = field(default_factory=dict)  # changes, in order
@@ -69,7 +69,7 @@ class Outcome:
 
 
 class ClusterRun:
-    """Owns the clock: the earliest thing due happens next."""
+    """Owns the clock: the earliest event that is due happens next."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -86,7 +86,7 @@ class ClusterRun:
             heapq.heappush(self._due, (first_s, number))
 
     def run(self) -> Outcome:
-        """Play everything."""
+        """Play the whole scenario."""
         while self._due and self._due[0][0] <= self.scenario.duration_s:
             self.now_s, number = heapq.heappop(self._due)
             if number < 0:
@@ -157,7 +157,10 @@ class ClusterRun:
 
 
 def load_scenario(path: Path, nodes: int) -> Scenario:
-    """A scenario file for a cluster of `nodes`; negative node numbers count from the end. Raises ConfigError."""
+    """Load a scenario for a cluster of `nodes`; raises ConfigError.
+
+    Negative node numbers count from the end.
+    """
     try:
         document = tomllib.loads(path.read_text())
         known = {"duration_s", "push_interval_s", "warmup_samples", "confirmations"}
@@ -206,10 +209,10 @@ def _moments(entries: Iterable[dict[str, Any]], nodes: int) -> dict[int, float]:
     }
 
 
-def _numbers(said: str | list[int], nodes: int) -> list[int]:
-    """`all`, `half`, or a list."""
-    if said == "all":
+def _numbers(wanted: str | list[int], nodes: int) -> list[int]:
+    """Return the node numbers of `all`, `half` or a list."""
+    if wanted == "all":
         return list(range(nodes))
-    if said == "half":
+    if wanted == "half":
         return list(range(nodes // 2))
-    return [number % nodes for number in said if isinstance(number, int)]
+    return [number % nodes for number in wanted if isinstance(number, int)]

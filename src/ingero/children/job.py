@@ -28,7 +28,7 @@ def become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoReturn
 
 
 def run_job(command: tuple[str, ...], environment: Mapping[str, str]) -> int:
-    """Run the program and return its exit status as a shell does; raises OSError when it is not started.
+    """Run the program and return its exit status as a shell does; raises OSError.
 
     Signals that other processes send to this one are passed on. Those of the terminal reach the
     program without us, since it is in the same process group.

@@ -1,4 +1,4 @@
-"""A small cluster on this machine: a real Fleet and simulated nodes, each its own process, over loopback."""
+"""A small cluster on this machine: Fleet and simulated nodes, each in its own process."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ _LISTENERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """A node as Fleet sees it."""
+    """A node as Fleet reports it."""
 
     name: str
     state: str
@@ -49,7 +49,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The cluster as Fleet sees it."""
+    """The cluster as Fleet reports it."""
 
     threshold: float | None
     quorum_met: bool
@@ -62,19 +62,17 @@ class ClusterStatus:
 
 @dataclass
 class DemoCluster:
-    """Starts and stops the processes; every one is ended by its own id."""
+    """Starts Fleet and the nodes, and stops them at the end of the `with` block."""
 
     node_names: Sequence[str]
     push_interval_s: float = 1.0
-    quorum: int | None = (
-        None  # active nodes for a valid threshold; None is all of them, at most three
-    )
+    quorum: int | None = None  # nodes needed for a threshold; None means all, at most three
     exporters: str = ""  # extra lines under `exporters:` of Fleet's file
     pipeline: str = "prometheus"
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-demo-")))
     addresses: dict[str, str] = field(default_factory=dict)
     _fleet: subprocess.Popen[str] | None = None
-    _kept_ports: list[socket.socket] = field(default_factory=list)
+    _reserved_ports: list[socket.socket] = field(default_factory=list)
     _nodes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -91,7 +89,7 @@ class DemoCluster:
         self.stop()
 
     def start_fleet(self) -> None:
-        """Start Fleet, or start it again on the addresses it had."""
+        """Start Fleet; after the first time, on the same addresses."""
         config = self.folder / "fleet-config.yaml"
         config.write_text(self._fleet_config())
         ports = [
@@ -105,21 +103,21 @@ class DemoCluster:
         if not line:
             raise Unavailable(f"Fleet did not start: {last_line(log_file, 'its log is empty')}")
         self.addresses = json.loads(line)["addresses"]
-        self._let_ports_go()
+        self._release_ports()
 
     def kill_fleet(self) -> None:
-        """As an outage does: no drain, no goodbye."""
+        """Kill Fleet at once, as an outage does, and keep its ports reserved."""
         assert self._fleet is not None
         self._fleet.kill()
         self._fleet.communicate()
-        self._kept_ports = [_keep_port(address) for address in self.addresses.values()]
+        self._reserved_ports = [_reserve_port(address) for address in self.addresses.values()]
 
     def slow(self, node: str, level: float, over_s: float = 0.0) -> None:
-        """Bring one node to a share of its usual throughput."""
+        """Bring one node to a share of its normal throughput."""
         write_control(self.folder / f"{node}.control", level, over_s)
 
     def status(self, cluster: str = CLUSTER) -> ClusterStatus | None:
-        """What Fleet says; None while it does not answer."""
+        """Return what Fleet reports; None while it does not answer."""
         query = urllib.parse.urlencode({"cluster_id": cluster})
         url = f"http://{self.addresses['admin']}{FLEET_DEBUG_SCORES}?{query}"
         try:
@@ -131,7 +129,7 @@ class DemoCluster:
     def wait_for(
         self, condition: Callable[[ClusterStatus], bool], seconds: float, cluster: str = CLUSTER
     ) -> ClusterStatus:
-        """The first status that fulfils a condition; raises Unavailable with the last one seen."""
+        """Return the first status that meets a condition; Unavailable carries the last one seen."""
         deadline = time.monotonic() + seconds
         seen = self.status(cluster)
         while seen is None or not condition(seen):
@@ -143,15 +141,15 @@ class DemoCluster:
         return seen
 
     def stop(self) -> None:
-        """Ask every process to end, then see that it did."""
+        """Stop every process and remove the folder."""
         fleet = [self._fleet] if self._fleet else []
         stop_children(*self._nodes.values(), *fleet, timeout_s=STOP_S)
-        self._let_ports_go()
+        self._release_ports()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _let_ports_go(self) -> None:
-        while self._kept_ports:
-            self._kept_ports.pop().close()
+    def _release_ports(self) -> None:
+        while self._reserved_ports:
+            self._reserved_ports.pop().close()
 
     def _start_node(self, name: str, seed: int) -> None:
         command = module_command(
@@ -178,26 +176,33 @@ class DemoCluster:
 
     def _fleet_config(self) -> str:
         quorum = self.quorum or min(3, len(self.node_names))
-        return (
-            "receivers: {otlp: {protocols: {grpc: {endpoint: '127.0.0.1:0'}, http: {endpoint: '127.0.0.1:0'}}}}\n"
-            "processors:\n"
-            f"  ingero: {{push_interval: {self.push_interval_s:g}s, quorum: {{statistical_min: {quorum}}}}}\n"
-            "extensions: {ingero_threshold: {agent_endpoint: '127.0.0.1:0', admin_endpoint: '127.0.0.1:0'}}\n"
-            f"exporters:\n  prometheus: {{endpoint: '127.0.0.1:0'}}\n{self.exporters}"
-            "service:\n"
-            "  extensions: [ingero_threshold]\n"
-            f"  pipelines: {{metrics: {{receivers: [otlp], processors: [ingero], exporters: [{self.pipeline}]}}}}\n"
-        )
+        return f"""
+receivers:
+  otlp: {{protocols: {{grpc: {{endpoint: '127.0.0.1:0'}}, http: {{endpoint: '127.0.0.1:0'}}}}}}
+processors:
+  ingero: {{push_interval: {self.push_interval_s:g}s, quorum: {{statistical_min: {quorum}}}}}
+extensions:
+  ingero_threshold: {{agent_endpoint: '127.0.0.1:0', admin_endpoint: '127.0.0.1:0'}}
+exporters:
+  prometheus: {{endpoint: '127.0.0.1:0'}}
+{self.exporters}
+service:
+  extensions: [ingero_threshold]
+  pipelines:
+    metrics: {{receivers: [otlp], processors: [ingero], exporters: [{self.pipeline}]}}
+"""
 
 
-def _keep_port(address: str) -> socket.socket:
-    """Bound but silent: nobody else is given the port, and Fleet may bind it beside us."""
+def _reserve_port(address: str) -> socket.socket:
+    """Bind a port without listening: no other process is given it, and Fleet can still bind it."""
     host, port = address.rsplit(":", 1)
-    kept = socket.socket()
-    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    with contextlib.suppress(OSError):  # somebody was quicker: Fleet will say who
-        kept.bind((host, int(port)))
-    return kept
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.suppress(
+        OSError
+    ):  # the port is already taken: Fleet reports that when it starts
+        reserved.bind((host, int(port)))
+    return reserved
 
 
 def _status(scores: dict[str, Any]) -> ClusterStatus:

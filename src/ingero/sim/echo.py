@@ -1,4 +1,4 @@
-"""A real Echo beside a simulated cluster: its own process, a folder of its own, on loopback."""
+"""An Echo beside a simulated cluster: a process and a folder of its own, on loopback."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ STOP_S: Final = 15.0
 
 @dataclass
 class DemoEcho:
-    """`with DemoEcho() as echo:` serves until the end of the block, then removes what it kept."""
+    """Runs Echo until the end of the `with` block, then removes its folder."""
 
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ingero-echo-")))
     addresses: dict[str, str] = field(default_factory=dict)
@@ -61,14 +61,14 @@ class DemoEcho:
 
     @property
     def client(self) -> EchoClient:
-        """Speaks to it with the token and certificate it made."""
+        """Return a client with the token and the certificate that Echo made."""
         token = read_token_file(token_beside(self._database))
         return EchoClient(
             f"https://{self.addresses['mcp']}", token, certificate_beside(self._database)
         )
 
     def exporter(self) -> str:
-        """The lines of Fleet's file that send everything here."""
+        """Return the lines of Fleet's configuration that forward everything to this Echo."""
         document = {
             "endpoint": self.addresses["grpc"],
             "tls": {"ca_file": str(certificate_beside(self._database))},
@@ -77,7 +77,7 @@ class DemoEcho:
         return f"  otlp: {json.dumps(document)}\n"
 
     def stragglers(self, cluster: str, expected: str, within_s: float) -> list[dict[str, Any]]:
-        """What find_stragglers says, asked until `expected` is first or time is up."""
+        """Ask find_stragglers until `expected` is first or the time is over; return the answer."""
         until = time.monotonic() + within_s
         found: list[dict[str, Any]] = []
         while True:

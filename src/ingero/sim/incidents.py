@@ -1,7 +1,7 @@
-"""Six incidents without a GPU: scripted events through the recorder, statistics and chain rules of production.
+"""Six incidents without a GPU: scripted events that pass through the real recorder and rules.
 
-`run_incident("incident", speed=10)` plays one and says what was found. What a scenario concludes is read from the
-statistics, never written down: when the code could not see it, `Finding.holds` is False.
+`run_incident("incident", speed=10)` plays one and returns what was found. The finding is computed
+from the statistics: when they do not show the incident, `Finding.holds` is False.
 """
 
 import time
@@ -31,7 +31,7 @@ NAMES = {PID: "python3", OTHER_PID: "python3", RIVAL_PID: "stress-ng"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the scenario shows, and whether the statistics really show it."""
+    """What an incident shows, and whether the statistics confirm it."""
 
     text: str
     holds: bool
@@ -39,45 +39,45 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A moment of a running scenario: seconds of the story so far, statistics and chains now."""
+    """A running incident after `elapsed_s` simulated seconds: its statistics and chains."""
 
-    story_s: float
+    elapsed_s: float
     operations: list[OpSummary]
     chains: list[Chain]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentResult:
-    """The whole story."""
+    """The statistics, chains and finding of a whole incident."""
 
     name: str
     title: str
     events: int
-    story_s: float
+    elapsed_s: float
     operations: list[OpSummary]
     chains: list[Chain]
     finding: Finding
 
 
 class EventScript:
-    """Writes events one after another; `now_ns` moves on with every call."""
+    """Collects events one after another; `now_ns` advances with every call."""
 
     def __init__(self, begins_ns: int, rng: np.random.Generator) -> None:
         self.now_ns = begins_ns
         self.rng = rng
         self.rows: list[tuple[int, ...]] = []
-        self.busy: list[tuple[int, int]] = []  # when the host is short of CPU
+        self.busy: list[tuple[int, int]] = []  # periods in which the host lacks CPU time
 
     def call(
         self, op: str, typical_ns: float, jitter: float = 0.1, pid: int = PID, **more: int
     ) -> None:
-        """A call that takes about `typical_ns`, after which the next begins."""
+        """Add a call that takes about `typical_ns`; the next one begins after it."""
         duration_ns = int(typical_ns * self.rng.uniform(1 - jitter, 1 + jitter))
         self.add(op, self.now_ns, duration_ns, pid, **more)
         self.now_ns += duration_ns + 2 * US
 
     def preempted(self, before_ns: int, off_ns: int) -> None:
-        """Off the CPU for `off_ns`, ending `before_ns` from now; the clock stays."""
+        """Add a preemption of `off_ns` that ends `before_ns` from now; `now_ns` stays."""
         self.add(
             "sched_switch",
             self.now_ns + before_ns,
@@ -97,13 +97,13 @@ class EventScript:
         arg1: int = 0,
         ret: int = 0,
     ) -> None:
-        """One event."""
+        """Add one event."""
         key = find_op(op)
         assert key is not None
         self.rows.append((at_ns, pid, pid, *key, duration_ns, arg0, arg1, ret, 0))
 
     def idle(self, span_ns: int) -> None:
-        """Nothing happens."""
+        """Advance the time without an event."""
         self.now_ns += span_ns
 
 
@@ -161,8 +161,8 @@ def _memcpy_bottleneck(script: EventScript) -> None:
         ["copy", "launch", "sync", "malloc"], 200, p=[0.35, 0.35, 0.2, 0.1]
     ):
         name, typical_us = {
-            "copy": ("cudaMemcpyAsync", 5000), "launch": ("cudaLaunchKernel", 15), "sync": ("cudaStreamSync", 150),
-            "malloc": ("cudaMalloc", 50),
+            "copy": ("cudaMemcpyAsync", 5000), "launch": ("cudaLaunchKernel", 15),
+            "sync": ("cudaStreamSync", 150), "malloc": ("cudaMalloc", 50),
         }[str(op)]  # fmt: skip
         script.call(name, typical_us * US, arg0=2**26, arg1=1)
         script.idle(2 * MS)
@@ -210,7 +210,7 @@ def _tail_finding(op: str) -> Callable[[list[OpSummary], list[Chain]], Finding]:
         chain = next(
             (one for one in chains if one.cuda_op == op and "sched_switch" in one.root_cause), None
         )
-        text = f"{op} is up to {found.tail_ratio:.1f}x slower than usual"
+        text = f"{op} is up to {found.tail_ratio:.1f}x slower than its median"
         cause = f"; cause: {chain.root_cause}" if chain else ", and no cause was found"
         return Finding(text + cause, chain is not None and found.tail_ratio >= 3)
 
@@ -221,7 +221,7 @@ def _find_cold_start(operations: list[OpSummary], chains: list[Chain]) -> Findin
     malloc = _of(operations, "cudaMalloc")
     ratio = malloc.max_ns / max(malloc.p50_ns, 1)
     return Finding(
-        f"the first cudaMalloc took {ratio:.0f}x the usual {human_duration(malloc.p50_ns)}",
+        f"the first cudaMalloc took {ratio:.0f}x the median of {human_duration(malloc.p50_ns)}",
         ratio > 10,
     )
 
@@ -239,7 +239,7 @@ def _find_memcpy(operations: list[OpSummary], chains: list[Chain]) -> Finding:
 def _find_period(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     malloc = _of(operations, "cudaMalloc")
     ratio = malloc.max_ns / max(malloc.p50_ns, 1)
-    every = f"every ~{malloc.period} calls" if malloc.period else "without a rhythm"
+    every = f"every ~{malloc.period} calls" if malloc.period else "without a period"
     return Finding(
         f"cudaMalloc spikes {ratio:.0f}x above its median {every}",
         malloc.period is not None and ratio > 10,
@@ -250,15 +250,16 @@ def _find_steal(operations: list[OpSummary], chains: list[Chain]) -> Finding:
     users = sorted({one.pid for one in operations})
     launch = _of(operations, "cudaLaunchKernel")
     text = (
-        f"{len(users)} processes ({', '.join(map(str, users))}) take turns on one GPU: the first launch of a turn takes"
-        f" {human_duration(launch.p99_ns)} instead of {human_duration(launch.p50_ns)}, and the host is calm"
+        f"{len(users)} processes ({', '.join(map(str, users))}) take turns on one GPU: "
+        f"the first launch of a turn takes {human_duration(launch.p99_ns)} instead of "
+        f"{human_duration(launch.p50_ns)}, and the host is not busy"
     )
     return Finding(text, len(users) == 2 and launch.tail_ratio > 10 and not chains)
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One story: what it is about, its script, and how its point is read from the statistics."""
+    """One incident: its title, its script, and how its finding is read from the statistics."""
 
     title: str
     play: Callable[[EventScript], None]
@@ -278,7 +279,7 @@ INCIDENTS: dict[str, Incident] = {
         "copies take more time than kernels", _memcpy_bottleneck, _find_memcpy
     ),
     "periodic-spike": Incident(
-        "an allocator that is slow in a rhythm", _periodic_spike, _find_period
+        "an allocator that is slow at regular intervals", _periodic_spike, _find_period
     ),
     "cpu-contention": Incident(
         "another process takes the CPU", _cpu_contention, _tail_finding("cudaStreamSync")
@@ -296,11 +297,14 @@ def run_incident(
     seed: int = 1,
     sleep: Callable[[float], None] = time.sleep,
 ) -> IncidentResult:
-    """Play a scenario; `speed` 1 is real time, 10 ten times faster, 0 without waiting. With `db` it is recorded too."""
+    """Play an incident; with `db` it is also recorded.
+
+    A `speed` of 1 is real time, 10 is ten times faster, and 0 does not wait at all.
+    """
     name = ALIASES.get(name, name)
     incident = INCIDENTS.get(name)
     if incident is None:
-        raise ConfigError(f"no scenario is called {name!r}; there are {', '.join(INCIDENTS)}")
+        raise ConfigError(f"unknown scenario {name!r}; choose one of {', '.join(INCIDENTS)}")
     script = EventScript(time.time_ns(), np.random.default_rng(seed))
     incident.play(script)
     events = columns_from_rows(script.rows)
@@ -328,9 +332,9 @@ def run_incident(
             writer.close()
     chains = sorted(best.values(), key=weight, reverse=True)
     operations = [one for one in recorder.summaries() if one.key[0] != Source.HOST]
-    story_s = (int(events.timestamp[-1]) - begins_ns) / 1e9
+    elapsed_s = (int(events.timestamp[-1]) - begins_ns) / 1e9
     finding = incident.find(operations, chains)
-    return IncidentResult(name, incident.title, len(events), story_s, operations, chains, finding)
+    return IncidentResult(name, incident.title, len(events), elapsed_s, operations, chains, finding)
 
 
 def _seconds(events: EventColumns) -> Iterator[tuple[int, EventColumns]]:

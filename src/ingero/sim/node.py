@@ -1,6 +1,6 @@
-"""One simulated node as a process: the real agent on signals that a control file slows down.
+"""One simulated node: the real agent with simulated signals, slowed down by a control file.
 
-`python -m ingero.sim.node` is what `ingero demo` starts, once per node.
+`ingero demo` starts `python -m ingero.sim.node` once per node.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from ingero.sim.script import LAUNCHES, Script, signals_at
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What the file says: go to `level` of the usual throughput over `over_s` seconds."""
+    """The control file: go to `level` times the normal throughput over `over_s` seconds."""
 
     level: float = 1.0
     over_s: float = 0.0
 
 
 class ControlledSource:
-    """Signals of a healthy node, with the throughput that the control file asks for."""
+    """Signals of a healthy node, with the throughput that the control file sets."""
 
     def __init__(self, control: Path, seed: int) -> None:
         self.path = control
@@ -63,7 +63,7 @@ class ControlledSource:
 
 
 def write_control(path: Path, level: float, over_s: float = 0.0) -> None:
-    """Tell the node that reads `path` how fast to be; never half-written."""
+    """Set the throughput of the node that reads `path`; the file is replaced atomically."""
     replace_file(path, msgspec.json.encode(Control(level, over_s)))
 
 

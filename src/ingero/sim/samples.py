@@ -1,7 +1,7 @@
-"""Sample databases: three nodes of one training job, one of them starved by a backup, and the three merged.
+"""Sample trace databases: three nodes of one training job, one of them slowed by a backup.
 
-Everything is made from one seed: the same seed gives the same rows. The events are simulated; statistics, aggregates
-and causal chains come from the code that a real recording goes through.
+A fourth file holds the three merged. The same seed gives the same rows. The events are simulated;
+statistics, aggregates and causal chains come from the code that handles a real recording.
 """
 
 import tempfile
@@ -73,7 +73,7 @@ _SYNC_STACK = (
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
-    """Everything one node recorded."""
+    """The recording of one node."""
 
     node: str
     rank: int
@@ -86,14 +86,16 @@ class NodeTrace:
 
 
 def write_samples(directory: Path, seed: int = 1) -> list[Path]:
-    """Write `sample-gpu-node-0N.db` and `sample-cluster.db`; refuses to overwrite. Returns the paths, which appear when
-    all files are complete."""
+    """Write `sample-gpu-node-0N.db` and `sample-cluster.db`, and return their paths.
+
+    The files appear when all of them are complete. Existing files are not overwritten.
+    """
     names = [*(f"sample-{node}.db" for node in NODES), MERGED_NAME]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         taken = [directory / name for name in names if (directory / name).exists()]
         if taken:
-            raise StoreError(f"{taken[0]} is already there; name an empty folder or remove it")
+            raise StoreError(f"{taken[0]} already exists; name an empty folder or remove it")
         with tempfile.TemporaryDirectory(prefix=".samples-", dir=directory) as folder:
             written = [Path(folder) / name for name in names]
             for trace, path in zip(make_traces(seed), written, strict=False):
@@ -105,7 +107,7 @@ def write_samples(directory: Path, seed: int = 1) -> list[Path]:
 
 
 def make_traces(seed: int = 1) -> list[NodeTrace]:
-    """The three nodes in memory."""
+    """Return the recordings of the three nodes."""
     rng = np.random.default_rng(seed)
     late_ns = [0] * STEPS
     for step in BACKUP_STEPS:
@@ -122,7 +124,7 @@ def _make_node(node: str, rank: int, late_ns: list[int], rng: np.random.Generato
         own_late_ns = late_ns[step] if rank == 0 else 0
         waits_ns = late_ns[step] if rank else 0
         is_starved = rank == 0 and step in BACKUP_STEPS
-        is_disturbed = rank > 0 and 80 <= step < 90  # a short cron job: mild, and over soon
+        is_disturbed = rank > 0 and 80 <= step < 90  # a short, mild disturbance by a cron job
         script.step(step, begins_ns, is_starved, is_disturbed)
         entry_ns = begins_ns + 12 * MS + own_late_ns
         collectives.append(_all_reduce(node, rank, step, entry_ns, 9 * MS + waits_ns))
@@ -136,15 +138,15 @@ def _all_reduce(
     node: str, rank: int, step: int, start_ns: int, duration_ns: int
 ) -> CollectiveRecord:
     return CollectiveRecord(
-        job="sample", node=node, global_rank=rank, comm=COMM, seq=step + 1, op="AllReduce", rank=rank,
-        nranks=len(NODES), peer=None, datatype="bfloat16", reduce_op="sum", size_bytes=64 * 2**20, start_ns=start_ns,
-        end_ns=start_ns + duration_ns, gpu_duration_ns=duration_ns - 40 * US, stream=0x7F10,
-        source=CollectiveSource.PLUGIN,
+        job="sample", node=node, global_rank=rank, comm=COMM, seq=step + 1, op="AllReduce",
+        rank=rank, nranks=len(NODES), peer=None, datatype="bfloat16", reduce_op="sum",
+        size_bytes=64 * 2**20, start_ns=start_ns, end_ns=start_ns + duration_ns,
+        gpu_duration_ns=duration_ns - 40 * US, stream=0x7F10, source=CollectiveSource.PLUGIN,
     )  # fmt: skip
 
 
 class _Script:
-    """Writes the events of one training step after another."""
+    """Collects the events of one training step after another."""
 
     def __init__(
         self, pid: int, loader: int, writer: int, cgroup: int, rng: np.random.Generator
@@ -155,7 +157,7 @@ class _Script:
         self.samples: list[SystemSample] = []
 
     def step(self, number: int, at_ns: int, is_starved: bool, is_disturbed: bool) -> None:
-        """One step: copies in, launches, an allocation now and then, and the wait at the end."""
+        """Add one step: copies, launches, sometimes an allocation, and the wait at its end."""
         self._call("cudaMemcpyAsync", at_ns, 28 * US, arg0=8 * 2**20, arg1=1)
         for launch in range(5):
             slow = is_starved and launch == number % 5
@@ -218,8 +220,8 @@ class _Script:
             )
 
     def _add(
-        self, op: str, at_ns: int, duration_ns: int, pid: int, stack: tuple[Frame, ...] | None = None, *, arg0: int = 0,
-        arg1: int = 0, ret: int = 0,
+        self, op: str, at_ns: int, duration_ns: int, pid: int,
+        stack: tuple[Frame, ...] | None = None, *, arg0: int = 0, arg1: int = 0, ret: int = 0,
     ) -> None:  # fmt: skip
         key = find_op(op)
         assert key is not None
@@ -295,14 +297,15 @@ _SCHEDSTAT_COLUMNS = (
     "window_end",
 )
 _SESSION_COLUMNS = (
-    "started_at", "stopped_at", "gpu_model", "cpu_model", "cpu_cores", "mem_total", "kernel", "ingero_ver",
-    "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
+    "started_at", "stopped_at", "gpu_model", "cpu_model", "cpu_cores", "mem_total", "kernel",
+    "ingero_ver", "pid_filter", "flags", "node", "rank", "local_rank", "world_size",
 )  # fmt: skip
 
 
 def _snapshot_row(sample: SystemSample) -> Row:
     return (
-        sample.timestamp_ns, sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb, sample.load_avg,
+        sample.timestamp_ns, sample.cpu_pct, sample.mem_pct, sample.mem_avail_mb, sample.swap_mb,
+        sample.load_avg,
     )  # fmt: skip
 
 
@@ -315,8 +318,8 @@ def _schedstat_row(trace: NodeTrace) -> Row:
 
 def _session_row(trace: NodeTrace, ends_ns: int) -> Row:
     return (
-        START_NS, ends_ns, "simulated", "simulated", 8, 15_785, "simulated", "sample", str(trace.pid), "record,sample",
-        trace.node, trace.rank, 0, len(NODES),
+        START_NS, ends_ns, "simulated", "simulated", 8, 15_785, "simulated", "sample",
+        str(trace.pid), "record,sample", trace.node, trace.rank, 0, len(NODES),
     )  # fmt: skip
 
 

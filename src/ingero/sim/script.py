@@ -1,4 +1,4 @@
-"""Simulated nodes: scripted signals that drive the real agent, for demos and scenario tests."""
+"""Scripted signals of a simulated node, which drive the real agent in demos and tests."""
 
 import math
 import random
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ingero.core.health.observation import Observation
 from ingero.core.health.score import Signals
 
-HEALTHY = Signals(100.0, 0.92, 0.90, 0.90)  # a node that trains: scores about 0.945
+HEALTHY = Signals(100.0, 0.92, 0.90, 0.90)  # a training node; its score is about 0.945
 LAUNCHES = 6000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """From `at_s` on, over `over_s` seconds, the named signals go to `level` times their usual value."""
+    """From `at_s` on, signals go to `level` times their healthy value within `over_s` seconds."""
 
     at_s: float
     level: float
@@ -25,7 +25,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oscillation:
-    """Between `from_s` and `until_s` the named signals swing down to 1 - `depth` and back, once per period."""
+    """From `from_s` to `until_s`, signals fall to 1 - `depth` and rise again, once per period."""
 
     period_s: float
     depth: float
@@ -36,14 +36,14 @@ class Oscillation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What happens to one node. `noise` is the spread of each signal around its level."""
+    """What happens to one node; `noise` is the standard deviation of each signal."""
 
     changes: tuple[Change, ...] = ()
     oscillations: tuple[Oscillation, ...] = ()
     noise: float = 0.01
 
     def level(self, signal: str, at_s: float) -> float:
-        """The share of its usual value that a signal has at a moment."""
+        """Return a signal at a moment, as a share of its healthy value."""
         level = 1.0
         for change in self.changes:
             if signal in change.signals and at_s >= change.at_s:
@@ -57,7 +57,7 @@ class Script:
 
 
 class ScriptedSource:
-    """Plays a script against a clock. `elapsed_s` says how long the script runs already; None uses the wall clock."""
+    """Plays a script; `elapsed_s` returns the time since its start, None uses the system clock."""
 
     def __init__(
         self, script: Script, chance: random.Random, elapsed_s: Callable[[], float] | None = None
@@ -77,9 +77,11 @@ class ScriptedSource:
 
 
 def signals_at(script: Script, at_s: float, chance: random.Random) -> Signals:
-    """The signals of a scripted node at a moment; shares stay shares."""
+    """Return the signals of a scripted node at a moment; shares stay between 0 and 1."""
     values: dict[str, float] = {}
-    for name, usual in HEALTHY.items():
-        value = (usual or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
+    for name, healthy in HEALTHY.items():
+        value = (
+            (healthy or 0.0) * script.level(name, at_s) * (1.0 + chance.gauss(0.0, script.noise))
+        )
         values[name] = max(value, 0.0) if name == "throughput" else min(max(value, 0.0), 1.0)
     return Signals(**values)

@@ -57,7 +57,7 @@ def _as_json(result: IncidentResult) -> dict[str, object]:
 
 def _show(result: IncidentResult) -> None:
     print(
-        f"{result.title} (simulated: {result.events:,} events in {result.story_s:.1f} s, "
+        f"{result.title} (simulated: {result.events:,} events in {result.elapsed_s:.1f} s, "
         "analysed by the same statistics as a recording)\n"
     )
     rows = [
