@@ -1,4 +1,4 @@
-"""`ingero fleet-push` and `straggler-sink` as processes: they start, say what they must, and leave nothing behind."""
+"""`ingero fleet-push` and `straggler-sink` as processes: start, messages and clean shutdown."""
 
 import asyncio
 import signal
@@ -18,15 +18,18 @@ pytestmark = pytest.mark.e2e
 LINE = {"X-Ingero-Threshold": "0.99", "X-Ingero-Quorum-Met": "true"}
 
 
-async def test_an_agent_named_by_its_fleet_says_so_and_says_farewell(tmp_path: Path) -> None:
+async def test_an_agent_reports_its_episode_and_resolves_it_when_it_stops(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: Answer(headers=LINE)
         async with process(
-            str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", fleet.url, "--fleet-cluster-id", "c",
-            "--fleet-node-id", "n1", "--stub", "--fleet-push-interval", "1s", "--fleet-timeout", "1s",
+            str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", fleet.url, "--fleet-cluster-id",
+            "c",
+            "--fleet-node-id", "n1", "--stub", "--fleet-push-interval", "1s", "--fleet-timeout",
+            "1s",
             "--warmup-samples", "2",
-            "--fleet-persist-path", str(tmp_path / "b.json"), "--remediate", "--remediate-socket", str(path),
+            "--fleet-persist-path", str(tmp_path / "b.json"), "--remediate", "--remediate-socket",
+            str(path),
             "--remediate-gid", "-1", "--confirmations", "1",
         ) as agent:  # fmt: skip
             reader, writer = await connect(path)
@@ -62,7 +65,8 @@ async def test_the_sink_counts_23_states_and_1_resolved_f011(tmp_path: Path) -> 
             server.send(
                 encode_line(
                     StragglerState(
-                        node_id="n1", cluster_id="c", score=0.5, threshold=0.8, detection_mode="fleet",
+                        node_id="n1", cluster_id="c", score=0.5, threshold=0.8,
+                        detection_mode="fleet",
                         dominant_signal="throughput", timestamp="t", sequence=sequence,
                     )
                 )
@@ -91,5 +95,6 @@ async def test_a_wrong_flag_is_one_sentence(tmp_path: Path) -> None:
         stderr = (await agent.communicate())[1].decode()
         assert agent.returncode == 1
     assert stderr == (
-        "ingero fleet-push: no cluster; give --fleet-cluster-id NAME or fleet.cluster_id in ingero.yaml\n"
+        "ingero fleet-push: no cluster; give --fleet-cluster-id NAME, or set fleet.cluster_id in "
+        "ingero.yaml\n"
     )

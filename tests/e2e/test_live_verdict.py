@@ -1,8 +1,10 @@
-"""From running processes to a named rank: real plugin rings, real `ingero fleet-push` agents, a real `ingero-fleet`.
+"""From running processes to a named rank: real plugin rings, real `ingero fleet-push` agents, a
+real `ingero-fleet`.
 
-Three synchronous jobs of eight processes run side by side, each a cluster of its own, so that one warm-up serves all.
-Compute is simulated by calibrated absolute deadlines (see `live_job.py`); barriers, rings, agents, wire and Fleet are
-real. What depends on exact wake-ups is asserted where this machine wakes up exactly enough, and printed otherwise.
+Three synchronous jobs of eight processes run side by side, each a cluster of its own, so that one
+warm-up serves all. Compute is simulated by calibrated absolute deadlines (see `live_job.py`);
+barriers, rings, agents, wire and Fleet are real. What depends on exact wake-ups is asserted where
+this machine wakes up exactly enough, and printed otherwise.
 """
 
 import contextlib
@@ -35,7 +37,8 @@ HERE = Path(__file__).parent
 WARM_UP_S = 240.0  # at most; it takes 65 s where nobody disturbs
 NAMED_WITHIN_S = 20.0
 EXACT_MS = 2.5  # wake-up error at which 5 % of 250 ms is still measurable
-NO_STALL_MS = 6.0  # 1 % of wake-ups may be further off; more, and ranks really do stall, which the engine waits out
+# 1 % of wake-ups may be further off; more, and ranks really do stall, which the engine waits out
+NO_STALL_MS = 6.0
 STALLS_WITHIN_S = 40.0  # six stalls, 3.8 s apart, and some patience
 SKEW_NS = 5_000_000_000
 OWN_MS = 250
@@ -44,7 +47,7 @@ PLUGIN = FOLDER / platform.machine() / LIBRARY
 
 @dataclass
 class Job:
-    """One job and its agents; `seen` is every verdict Fleet showed, with the second after the slowdown began."""
+    """One job and its agents; `seen` has every verdict, with seconds since the slowdown."""
 
     name: str
     ranks: subprocess.Popen[str]
@@ -69,7 +72,8 @@ class Job:
             for key in ("wake_up_error_ms", "wake_up_p99_ms")
         )
         print(
-            f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts {self.summary()}"
+            f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts "
+            f"{self.summary()}"
         )
         return bool(usual <= EXACT_MS and worst <= NO_STALL_MS)
 
@@ -187,7 +191,8 @@ def start_fleet(running: contextlib.ExitStack, folder: Path) -> dict[str, str]:
 
 
 def start_job(
-    running: contextlib.ExitStack, endpoint: str, folders: pytest.TempPathFactory, name: str, slow: dict[str, Any],
+    running: contextlib.ExitStack, endpoint: str, folders: pytest.TempPathFactory, name: str,
+    slow: dict[str, Any],
     clock: Path | None = None, skews_ns: Sequence[int] = (0,),
 ) -> Job:  # fmt: skip
     """Eight ranks, evenly on as many simulated hosts as there are skews, with an agent on each."""
@@ -209,8 +214,10 @@ def start_job(
     agents = []
     for host, (ring, skew_ns) in enumerate(zip(rings, skews_ns, strict=True)):
         command = [
-            str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", f"http://{endpoint}", "--fleet-insecure",
-            "--fleet-cluster-id", name, "--fleet-node-id", f"{name}-host{host}", "--fleet-persist-path", "",
+            str(BIN / "ingero"), "fleet-push", "--fleet-endpoint", f"http://{endpoint}",
+            "--fleet-insecure",
+            "--fleet-cluster-id", name, "--fleet-node-id", f"{name}-host{host}",
+            "--fleet-persist-path", "",
             "--signal-db-path", str(folder / "none.db"),
         ]  # fmt: skip
         environment = preload | {"SKEW_NS": str(skew_ns), "INGERO_NCCL_RING_DIR": ring}
@@ -226,7 +233,8 @@ def start(
 ) -> subprocess.Popen[str]:
     stderr: IO[str] = running.enter_context(log.open("w"))
     process = subprocess.Popen(
-        command, env=os.environ | (environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
+        command, env=os.environ | (environment or {}), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=stderr,
         text=True, start_new_session=True,
     )  # fmt: skip
 
@@ -272,7 +280,7 @@ def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_nobody_else
 
 
 def test_clocks_ten_seconds_apart_change_nothing(jobs: dict[str, Job]) -> None:
-    """F072: one host five seconds behind, one five ahead, in what its ranks record and in what its agent sends."""
+    """F072: one host is five seconds behind and one five ahead, in records and in pushes."""
     job = jobs["skewed"]
     if job.is_exact():
         verdict = check_named(job, 6, "skewed-host1")
@@ -293,7 +301,7 @@ def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_pe
 
 
 def test_agents_and_status_say_what_fleet_decided(jobs: dict[str, Job]) -> None:
-    """The verdict comes back in the reply of the same push: one line in the log of the agent concerned."""
+    """The verdict is in the reply to the same push: one entry in the log of that agent."""
     for job in jobs.values():
         for _, verdict in job.stragglers()[:1]:
             lines = [

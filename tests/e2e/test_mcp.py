@@ -1,4 +1,4 @@
-"""`ingero mcp` as a process: official clients over stdio and HTTPS, everybody else refused, stopped while busy."""
+"""`ingero mcp` as a process: official clients over stdio and HTTPS; others are refused."""
 
 import asyncio
 import contextlib
@@ -34,22 +34,43 @@ CALLS: list[tuple[str, dict[str, Any], bool]] = [
     ("get_causal_chains", {"since": "90000h", "top_n": 3, "tsc": False}, False),
     ("get_causal_chains", {"pid": 1880, "pids": [1880, 7]}, False),
     ("get_causal_chains", {"pids": "1880"}, True),
-    ("get_stacks", {"source": "driver", "op": "cuLaunchKernel", "pid": 1880, "since": "", "limit": 3}, False),
+    (
+        "get_stacks",
+        {"source": "driver", "op": "cuLaunchKernel", "pid": 1880, "since": "", "limit": 3},
+        False,
+    ),
     ("get_stacks", {"limit": 1000}, True),
-    ("run_sql", {"query": "SELECT node, count(*) FROM events GROUP BY 1;", "limit": 5, "tsc": False}, False),
+    (
+        "run_sql",
+        {"query": "SELECT node, count(*) FROM events GROUP BY 1;", "limit": 5, "tsc": False},
+        False,
+    ),
     ("run_sql", {"query": "DROP TABLE events"}, True),
     ("run_sql", {}, True),
     ("graph_lifecycle", {"pid": 1880, "since": "1h", "tsc": True}, False),
     ("graph_frequency", {"pid": 1880, "window_seconds": 10, "since": ""}, False),
     ("graph_frequency", {"pid": 1880, "window_seconds": 0}, True),
-    ("query_fleet", {"action": "chains", "since": "1h", "pid": 0, "query": "", "sql": "", "limit": 9}, True),
+    (
+        "query_fleet",
+        {"action": "chains", "since": "1h", "pid": 0, "query": "", "sql": "", "limit": 9},
+        True,
+    ),
     ("run_demo", {"scenario": "gpu-steal", "tsc": False}, False),
     ("run_demo", {"scenario": "earthquake"}, True),
     ("get_test_report", {}, False),
-    ("pagerduty_trigger", {"summary": "s", "severity": "info", "source": "n", "dedup_key": "d",
-                           "custom_details": {"a": 1}}, True),
+    (
+        "pagerduty_trigger",
+        {
+            "summary": "s",
+            "severity": "info",
+            "source": "n",
+            "dedup_key": "d",
+            "custom_details": {"a": 1},
+        },
+        True,
+    ),
     ("no_such_tool", {}, True),
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -79,7 +100,8 @@ def environment(folder: Path) -> dict[str, str]:
 def start(folder: Path, db: Path) -> Served:
     log = folder / "mcp.log"
     process = subprocess.Popen(
-        [sys.executable, "-m", "ingero", "mcp", "--http", "127.0.0.1:0", "--db", str(db), "--log", str(log)],
+        [sys.executable, "-m", "ingero", "mcp", "--http", "127.0.0.1:0",
+         "--db", str(db), "--log", str(log)],
         stderr=subprocess.PIPE, text=True, env=environment(folder),
     )  # fmt: skip
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""The node's page in a real browser: with a trace, without one, and with a trace that tries to run a script."""
+"""The page of a node in a browser: with a trace, without one, and with a hostile trace."""
 
 import asyncio
 import shutil
@@ -23,7 +23,8 @@ async def page(db: Path, folder: Path) -> str:
     """What the browser holds after the page's script has run."""
     async with node_listener(db) as listener:
         command = [
-            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=3000", "--dump-dom",
+            str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu",
+            "--virtual-time-budget=3000", "--dump-dom",
             f"--user-data-dir={folder}", f"http://{listener.address}/",
         ]  # fmt: skip
         for _ in range(3):  # a browser that dies while it starts shows nothing at all

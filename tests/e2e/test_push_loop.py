@@ -1,4 +1,4 @@
-"""Fleet, agents and a sink as real processes: an outage, a black hole, quorum, clusters side by side, the socket."""
+"""Fleet, agents and a sink as real processes: outage, black hole, quorum, clusters, socket."""
 
 import asyncio
 import contextlib
@@ -120,7 +120,7 @@ def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(
 def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f032(
     tmp_path: Path,
 ) -> None:
-    """A recording with 23 slow looks, peers that are healthy, a real Fleet between them; our files look as recorded."""
+    """A recording with 23 slow observations, healthy peers and a real Fleet."""
     usual = {"launches": 10, "throughput": 100, "compute": 0.95, "memory": 0.95, "cpu": 0.95}
     looks = [usual] * 16 + [usual | {"throughput": 30}] * 23 + [usual] * 4
     (tmp_path / "looks.jsonl").write_text("".join(f"{json.dumps(look)}\n" for look in looks))
@@ -132,18 +132,39 @@ def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f
         fleet.wait_for(lambda seen: seen.quorum_met, PATIENCE_S)
         sink = running.enter_context(
             subprocess.Popen(
-                [sys.executable, "-c", "from ingero.cli.commands.services.straggler_sink import main; main()", "--socket-path",
-                 str(socket), "--listen", "127.0.0.1:0", "--reconnect-delay", "100ms"],
-                stderr=subprocess.PIPE, text=True,
+                [
+                    sys.executable,
+                    "-c",
+                    "from ingero.cli.commands.services.straggler_sink import main; main()",
+                    "--socket-path",
+                    str(socket),
+                    "--listen",
+                    "127.0.0.1:0",
+                    "--reconnect-delay",
+                    "100ms",
+                ],
+                stderr=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
         running.callback(sink.kill)
         assert sink.stderr is not None
         address = sink.stderr.readline().split("metrics=")[1].strip()
         one = running.enter_context(
-            agent(tmp_path, url, "slow", "--replay", str(tmp_path / "looks.jsonl"), "--interval", "0.25",
-                  "--socket", str(socket), "--baseline", str(baseline))
-        )  # fmt: skip
+            agent(
+                tmp_path,
+                url,
+                "slow",
+                "--replay",
+                str(tmp_path / "looks.jsonl"),
+                "--interval",
+                "0.25",
+                "--socket",
+                str(socket),
+                "--baseline",
+                str(baseline),
+            )
+        )
         lines = asyncio.run(read_lines(socket))
         assert one.process.wait(PATIENCE_S) == 0, one.said
         until(
@@ -166,7 +187,7 @@ async def read_lines(path: Path) -> list[bytes]:
 
 
 def check_against_recording(lines: list[bytes], baseline: Path) -> None:
-    """Lines and file of our process beside those of the recorded agent: one episode, same keys in the same order."""
+    """Lines and file equal those of the recorded agent: same keys in the same order."""
     episode = [
         line
         for line in map(decode_line, lines)

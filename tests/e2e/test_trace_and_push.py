@@ -1,4 +1,4 @@
-"""F014: `ingero trace` writes and `ingero fleet-push` reads one trace database at the same time. Needs root and BPF."""
+"""F014: `ingero trace` and `ingero fleet-push` share one trace database. Needs root and BPF."""
 
 import asyncio
 import os
@@ -24,14 +24,15 @@ import ctypes, sys, time
 runtime = ctypes.CDLL(sys.argv[1])
 end = time.monotonic() + 600
 while time.monotonic() < end:
-    for _ in range(20): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)
+    for _ in range(20):
+        runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)
     runtime.cudaStreamSynchronize(None)
     time.sleep(0.002)
 """
 
 
 async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
-    """Both run, health comes from what was just recorded, nobody meets a lock, every row is written."""
+    """Health comes from what was just recorded; there is no lock conflict, no row is lost."""
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     library = compile_c(
@@ -39,8 +40,10 @@ async def test_recorder_and_pusher_share_a_database(tmp_path: Path) -> None:
     )
     db, ingero = tmp_path / "t.db", str(BIN / "ingero")
     push = [
-        "--fleet-cluster-id", "c", "--fleet-node-id", "n1", "--fleet-push-interval", "1s", "--fleet-timeout", "1s",
-        "--signal-db-path", str(db), "--warmup-samples", "2", "--fleet-persist-path", "", "--signal-window", "10s",
+        "--fleet-cluster-id", "c", "--fleet-node-id", "n1", "--fleet-push-interval", "1s",
+        "--fleet-timeout", "1s",
+        "--signal-db-path", str(db), "--warmup-samples", "2", "--fleet-persist-path", "",
+        "--signal-window", "10s",
     ]  # fmt: skip
     async with (
         scripted_fleet() as fleet,

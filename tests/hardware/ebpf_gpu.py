@@ -1,7 +1,9 @@
-"""Tracing on a real GPU: exact counts, what it costs, and the governor. `tests/hardware/run.sh` starts it.
+"""Tracing on a real GPU: exact counts, what it costs, and the governor. `tests/hardware/run.sh`
+starts it.
 
-Needs root, an NVIDIA GPU, PyTorch and numpy; nothing is installed. Writes `ebpf.json` into $OUT when that is set and
-ends with status 1 when a required figure is missed. ONLY=overhead:gpt,counts:tiny,nccl runs these parts alone.
+Needs root, an NVIDIA GPU, PyTorch and numpy; nothing is installed. Writes `ebpf.json` into $OUT
+when that is set and ends with status 1 when a required figure is missed.
+ONLY=overhead:gpt,counts:tiny,nccl runs these parts alone.
 """
 
 import json
@@ -23,13 +25,15 @@ HERE = Path(__file__).parent
 PAIRS = int(os.environ.get("PAIRS", "20"))
 WINDOW_S = float(os.environ.get("WINDOW_S", "0.8"))
 SETTLE_S = 10.0
-STEADY_S = 0.6  # from attaching to the window: the cost of attaching and the governor's first decision are over
+# from attaching to the window: the cost of attaching and the governor's first decision are over
+STEADY_S = 0.6
 ONLY = frozenset(filter(None, os.environ.get("ONLY", "").split(",")))
 MODES = {
     "default": TracePolicy(),
     "everything": TracePolicy(record_everything=True, both_launch_layers=True, budget_share=None),
 }
-# cudaLaunchKernelExC is not among them: cuBLAS calls it in a runtime of its own, linked statically, which has no symbol
+# cudaLaunchKernelExC is not among them: cuBLAS calls it in a runtime of its own, linked statically,
+# which has no symbol
 # to probe. Those kernels are counted where they reach the driver.
 EXACT = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGraphLaunch")
 
@@ -83,7 +87,9 @@ def counts_of(tracer: Tracer, pid: int) -> dict[str, int]:
 
 
 def exact_counts(kind: str, steps: int, own: dict[str, int]) -> dict[str, object]:
-    """Our counts of `steps` steps against the PyTorch profiler and against what the steps are known to do."""
+    """Our counts of `steps` steps against the PyTorch profiler and against what the steps are known
+    to do.
+    """
     work = Workload(kind)
     tracer = Tracer(policy_for("everything", work.process.pid))
     tracer.start()
@@ -135,7 +141,9 @@ def select_line(work: Workload) -> bool:
 
 
 def nccl_records() -> dict[str, object]:
-    """A communicator of one rank made by PyTorch: id, rank, sequence numbers and bytes of 50 collectives."""
+    """A communicator of one rank made by PyTorch: id, rank, sequence numbers and bytes of 50
+    collectives.
+    """
     work = Workload("nccl")
     tracer = Tracer(policy_for("everything", work.process.pid))
     tracer.start()
@@ -165,14 +173,17 @@ def nccl_records() -> dict[str, object]:
         and len(known) == 50
     )
     print(
-        f"nccl: {len(reduces)} of 50 AllReduce, {len(known)} with id and rank, all records {len(records)}",
+        f"nccl: {len(reduces)} of 50 AllReduce, {len(known)} with id and rank, all records "
+        f"{len(records)}",
         flush=True,
     )
     return {"reduces": len(reduces), "known": len(known), "ok": ok}
 
 
 def overhead(kind: str) -> dict[str, object]:
-    """Step time with the agent against the windows without it on both sides; at least 20 pairs per mode."""
+    """Step time with the agent against the windows without it on both sides; at least 20 pairs per
+    mode.
+    """
     order = [mode for _ in range(PAIRS) for mode in ("off", "default", "off", "everything")] + [
         "off"
     ]
@@ -258,7 +269,7 @@ def summarise(
 
 
 def governor(kind: str) -> dict[str, object]:
-    """A launch-bound loop under the default agent: how long until probing stays inside its budget."""
+    """Measure how long a launch-bound loop takes until probing stays within its budget."""
     work = Workload(kind)
     with tempfile.TemporaryDirectory() as folder:
         work.send(f"run {SETTLE_S + 6:.0f} {folder}/steps")
@@ -289,7 +300,8 @@ def governor(kind: str) -> dict[str, object]:
         tracer.close()
         work.close()
     print(
-        f"governor {kind}: inside its budget after {inside if inside is None else round(inside, 1)} s, "
+        f"governor {kind}: inside its budget after "
+        f"{inside if inside is None else round(inside, 1)} s, "
         f"now {cost.charged_share:.2%} of a core (waits {cost.waited_share:.0%}), {watches}",
         flush=True,
     )

@@ -1,11 +1,15 @@
-"""Eight real NCCL ranks on one GPU, agent and Fleet live: one rank slowed on the GPU, another on the host, then none.
+"""Eight real NCCL ranks on one GPU, agent and Fleet live: one rank slowed on the GPU, another on
+the host, then none.
 
     make wheelhouse                       # once, where pip works; carry wheelhouse/ with the tree
     bash tests/hardware/live_verdict.sh   # on the GPU machine
-    bash tests/hardware/live_verdict.sh --dry    # anywhere: simulated ranks, everything else as it is
+    bash tests/hardware/live_verdict.sh --dry    # anywhere: simulated ranks, everything else as it
+    is
 
-Each must be named within 20 s with class and excess, nobody else blamed, and resolved afterwards. Prints what `ingero
-status` shows and the verdicts as JSON, and leaves both with the logs in --out. Exits 1 when a check fails.
+Each must be named within 20 s with class and excess, nobody else blamed, and resolved afterwards.
+Prints what `ingero
+status` shows and the verdicts as JSON, and leaves both with the logs in --out. Exits 1 when a check
+fails.
 """
 
 import argparse
@@ -36,7 +40,10 @@ PHASES = (  # what is slow, who, which class is right
     ("rank 3: 5 % more work on the GPU", {"rank": 3, "gpu": 0.05}, 3, "compute"),
     ("rank 5: 2 ms a step on the host", {"rank": 5, "host_s": 0.002}, 5, "host"),
 )
-RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 3.5\nproviders: {onprem: {none: 1}}\n"  # per GPU hour
+# per GPU hour
+RATES = (
+    "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 3.5\nproviders: {onprem: {none: 1}}\n"
+)
 DRY_SLOW = {3: {"rank": 3, "share": 0.05}, 5: {"rank": 5, "share": 0.10, "class": "host"}}
 
 
@@ -115,11 +122,24 @@ class Services:
         self.fleet = self._start("fleet", ["-m", "ingero.cli.commands.services.fleet", *configured])
         self.agent = self._start(
             "agent",
-            ["-m", "ingero", "fleet-push", "--fleet-endpoint", f"http://127.0.0.1:{ports['http']}", "--fleet-insecure",
-             "--fleet-cluster-id", CLUSTER, "--fleet-node-id", platform.node(), "--fleet-persist-path", "",
-             "--signal-db-path", str(out / "none.db")],
+            [
+                "-m",
+                "ingero",
+                "fleet-push",
+                "--fleet-endpoint",
+                f"http://127.0.0.1:{ports['http']}",
+                "--fleet-insecure",
+                "--fleet-cluster-id",
+                CLUSTER,
+                "--fleet-node-id",
+                platform.node(),
+                "--fleet-persist-path",
+                "",
+                "--signal-db-path",
+                str(out / "none.db"),
+            ],
             {"INGERO_NCCL_RING_DIR": str(rings)},
-        )  # fmt: skip
+        )
 
     def _start(
         self, name: str, command: list[str], more: dict[str, str] | None = None
@@ -193,7 +213,8 @@ class Story:
         else:
             verdict = self.blamed[rank]
             print(
-                f"named after {took:.1f} s: {verdict['class']}, {verdict['excess']:+.1%} ±{verdict['error']:.1%}"
+                f"named after {took:.1f} s: {verdict['class']}, {verdict['excess']:+.1%} "
+                f"±{verdict['error']:.1%}"
             )
             print(json.dumps(verdict, indent=1))
             if took > NAMED_WITHIN_S:

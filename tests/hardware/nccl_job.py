@@ -1,8 +1,9 @@
 """One rank of a real NCCL job: tensor parallel 2, data parallel the rest, with one injected fault.
 
-Started once per rank by `nccl_ranks.py`; needs PyTorch and a GPU. Counts its own collectives, so that the count in the
-plugin's ring can be checked against it, and leaves a JSON file. With a `control` file the fault can be changed while
-the job runs: every rank looks at it before each step, and `{"stop": true}` in it ends the job.
+Started once per rank by `nccl_ranks.py`; needs PyTorch and a GPU. Counts its own collectives, so
+that the count in the plugin's ring can be checked against it, and leaves a JSON file. With a
+`control` file the fault can be changed while the job runs: every rank looks at it before each step,
+and `{"stop": true}` in it ends the job.
 """
 
 import json
@@ -32,7 +33,9 @@ def groups(rank: int, world: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]
 
 
 class Control:
-    """The fault in force. Ranks are at most a step apart, so a stop that rank 0 announces ahead reaches them all."""
+    """The fault in force. Ranks are at most a step apart, so a stop that rank 0 announces ahead
+    reaches them all.
+    """
 
     def __init__(self, scenario: dict, rank: int) -> None:
         self.path = Path(scenario["control"]) if "control" in scenario else None

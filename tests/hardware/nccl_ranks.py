@@ -1,10 +1,14 @@
-"""Eight real NCCL ranks on one GPU with the plugin: is everything recorded, who is slow, what does it cost?
+"""Eight real NCCL ranks on one GPU with the plugin: is everything recorded, who is slow, what does
+it cost?
 
-    python tests/hardware/prepare_nccl.py           # once, where pip works; carry wheelhouse/ with the tree
+    python tests/hardware/prepare_nccl.py           # once, where pip works; carry wheelhouse/ with
+    the tree
     PYTHONPATH=src python3 tests/hardware/nccl_ranks.py healthy gpu host overhead
 
-Needs python3, torch, numpy, an NVIDIA GPU with its MPS daemon, and wheelhouse/libnccl.so.2.xz. Exits 1 when a check
-fails. Timing of eight ranks on one GPU is not that of eight GPUs: this shows the mechanism and our own overhead.
+Needs python3, torch, numpy, an NVIDIA GPU with its MPS daemon, and wheelhouse/libnccl.so.2.xz.
+Exits 1 when a check
+fails. Timing of eight ranks on one GPU is not that of eight GPUs: this shows the mechanism and our
+own overhead.
 """
 
 import argparse
@@ -50,20 +54,18 @@ class Machine:
         self.library.write_bytes(lzma.decompress((wheelhouse / "libnccl.so.2.xz").read_bytes()))
         mps = folder / "mps"
         mps.mkdir()
-        self.environment = (
-            os.environ
-            | {
-                "CUDA_MPS_PIPE_DIRECTORY": str(mps),
-                "CUDA_MPS_LOG_DIRECTORY": str(mps),
-                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // WORLD),
-                "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-                "NCCL_MAX_NCHANNELS": "2",  # kernels that wait for each other must all fit on the GPU together
-                "NCCL_MAX_CTAS": "2",
-                "OMP_NUM_THREADS": "1",
-                "LD_PRELOAD": str(self.library),
-                "INGERO_NCCL_RING_DIR": str(self.rings),
-            }
-        )
+        self.environment = os.environ | {
+            "CUDA_MPS_PIPE_DIRECTORY": str(mps),
+            "CUDA_MPS_LOG_DIRECTORY": str(mps),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(100 // WORLD),
+            "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+            # kernels that wait for each other must all fit on the GPU together
+            "NCCL_MAX_NCHANNELS": "2",
+            "NCCL_MAX_CTAS": "2",
+            "OMP_NUM_THREADS": "1",
+            "LD_PRELOAD": str(self.library),
+            "INGERO_NCCL_RING_DIR": str(self.rings),
+        }
         self.has_mps = shutil.which("nvidia-cuda-mps-control") is not None
         if self.has_mps:
             plain = {
@@ -112,7 +114,9 @@ def start_ranks(
 def run_job(
     machine: Machine, scenario: dict[str, float], name: str, *, with_plugin: bool
 ) -> tuple[list[dict], list, Rings]:
-    """Run all ranks and read their rings while they run; returns their reports, our batches and the reader."""
+    """Run all ranks and read their rings while they run; returns their reports, our batches and the
+    reader.
+    """
     out = machine.folder / f"{name}-{time.monotonic_ns()}"
     out.mkdir()
     rings = Rings((machine.rings,), node=platform.node())
@@ -143,7 +147,7 @@ def run_job(
 
 
 def own_time_ms(collectives: Collectives) -> dict[int, float]:
-    """Median GPU time between a collective's start and the end of the one before, per global rank."""
+    """Return the median GPU time between collectives, per global rank."""
     own = {}
     for who, recorder in enumerate(collectives.recorders):
         rows = np.flatnonzero((collectives.who == who) & collectives.is_gpu_timed)
@@ -172,14 +176,17 @@ def check_records(
         untimed = int((records["flags"] & FLAG_GPU_TIMED == 0).sum())
         partial = int((records["flags"] & FLAG_PARTIAL != 0).sum())
         closed = int((records["flags"] & FLAG_CLOSED != 0).sum())
-        # a job that ends leaves its last operations with a channel open: they are marked as closed, and stay rare
+        # a job that ends leaves its last operations with a channel open: they are marked as closed,
+        # and stay rare
         if partial:
             print(
-                f"  rank {report['rank']}: {partial} partial, {closed} of them when their communicator closed"
+                f"  rank {report['rank']}: {partial} partial, {closed} of them when their "
+                f"communicator closed"
             )
         if untimed or partial > 0.01 * len(records):
             problems.append(
-                f"rank {report['rank']}: {untimed} without GPU times, {partial} partial, {closed} at close"
+                f"rank {report['rank']}: {untimed} without GPU times, {partial} partial, "
+                f"{closed} at close"
             )
     counts = rings.counts
     if counts.missed or counts.torn or counts.dropped or rings.refused:
@@ -190,8 +197,11 @@ def check_records(
         problems.append(f"{len(left)} rings left behind")
     comms = len({int(comm) for batch in batches for comm in batch.records["comm"]})
     steps_ms = [1e3 * statistics.median(report["steps_s"]) for report in reports]
-    print(f"{name}: {counts.records} records of {WORLD} ranks, {comms} communicators, step {min(steps_ms):.2f} to "
-          f"{max(steps_ms):.2f} ms")  # fmt: skip
+    print(
+        f"{name}: {counts.records} records of {WORLD} ranks, {comms} communicators, "
+        f"step {min(steps_ms):.2f} to "
+        f"{max(steps_ms):.2f} ms"
+    )
     return problems
 
 
@@ -225,10 +235,12 @@ def measure_overhead(machine: Machine, pairs: int) -> list[str]:
         ratios.append(median[True] / median[False] - 1)
         without_ms, with_ms = 1e3 * median[False], 1e3 * median[True]
         print(
-            f"  pair {pair + 1}: {without_ms:.3f} ms without, {with_ms:.3f} ms with, {ratios[-1]:+.2%}"
+            f"  pair {pair + 1}: {without_ms:.3f} ms without, {with_ms:.3f} ms with, "
+            f"{ratios[-1]:+.2%}"
         )
     print(
-        f"overhead: median {statistics.median(ratios):+.2%}, from {min(ratios):+.2%} to {max(ratios):+.2%}"
+        f"overhead: median {statistics.median(ratios):+.2%}, from {min(ratios):+.2%} to "
+        f"{max(ratios):+.2%}"
     )
     return []
 

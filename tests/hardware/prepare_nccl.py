@@ -1,8 +1,10 @@
-"""Prepares the one thing the GPU machine lacks: an NCCL that allows several ranks on one GPU, small enough to carry.
+"""Prepares the one thing the GPU machine lacks: an NCCL that allows several ranks on one GPU, small
+enough to carry.
 
     python tests/hardware/prepare_nccl.py [wheelhouse]
 
-Fetches the wheel with pip, blanks the GPU code of every architecture but one (same size, same addresses, so the library
+Fetches the wheel with pip, blanks the GPU code of every architecture but one (same size, same
+addresses, so the library
 still loads) and compresses it. The result works on GPUs of that architecture only.
 """
 
@@ -89,7 +91,8 @@ def main() -> None:
     packed = lzma.compress(library, preset=6)
     if len(packed) > LIMIT_BYTES:
         sys.exit(
-            f"{len(packed):,} bytes after slimming: too large to carry; was the wheel's layout changed?"
+            f"{len(packed):,} bytes after slimming: too large to carry; was the wheel's layout "
+            f"changed?"
         )
     args.folder.mkdir(parents=True, exist_ok=True)
     target = args.folder / "libnccl.so.2.xz"

@@ -1,8 +1,10 @@
-"""Fetches the wheels Fleet and the agent need on a machine that cannot install anything: `make wheelhouse`.
+"""Fetches the wheels Fleet and the agent need on a machine that cannot install anything: `make
+wheelhouse`.
 
     python tests/hardware/prepare_wheels.py [wheelhouse]
 
-Versions are those of requirements.lock. Everything together must fit beside libnccl.so.2.xz into what can be carried.
+Versions are those of requirements.lock. Everything together must fit beside libnccl.so.2.xz into
+what can be carried.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """A real agent as a process of its own, with intervals shorter than the command line allows.
 
-`python -m tests.support.agent_process` is what `agent` starts; all but the intervals is what `ingero fleet-push` runs.
+`python -m tests.support.agent_process` is what `agent` starts; all but the intervals is what
+`ingero fleet-push` runs.
 """
 
 import argparse

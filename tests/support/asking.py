@@ -34,7 +34,8 @@ def trace(path: Path, events: Iterable[EventRow] = (), *statements: str) -> Path
     connection = sqlite3.connect(path)
     create_schema(connection)
     connection.executemany(
-        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES (?, ?, ?, 1, ?, ?, ?)",
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES (?, ?, ?, 1, "
+        "?, ?, ?)",
         [(f"{number}", *event) for number, event in enumerate(events)],
     )
     for statement in statements:

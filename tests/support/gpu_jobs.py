@@ -1,4 +1,4 @@
-"""Processes that call fake CUDA and NCCL libraries, and the compiler that builds those libraries."""
+"""Processes that call fake CUDA and NCCL libraries, and the compiler for these libraries."""
 
 import json
 import os

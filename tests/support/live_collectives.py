@@ -15,8 +15,10 @@ def record(
     """All-reduces of two sizes in turn: a step is one of each, 250 ms long, 240 of them own."""
     at = 10**18 + (seq // 2) * step_ms * MS + (seq % 2) * 5 * MS
     return CollectiveRecord(
-        job="j", node="n", global_rank=rank, comm=7, seq=seq, op="AllReduce", rank=rank, nranks=8, peer=None,
-        datatype="bfloat16", reduce_op=None, size_bytes=(seq % 2 + 1) << 20, start_ns=at - 2 * MS, end_ns=at + 5 * MS,
+        job="j", node="n", global_rank=rank, comm=7, seq=seq, op="AllReduce", rank=rank, nranks=8,
+        peer=None,
+        datatype="bfloat16", reduce_op=None, size_bytes=(seq % 2 + 1) << 20, start_ns=at - 2 * MS,
+        end_ns=at + 5 * MS,
         gpu_duration_ns=5 * MS, stream=None, source=source,
     )  # fmt: skip
 

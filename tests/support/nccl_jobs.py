@@ -16,8 +16,15 @@ HOST_SOURCE = Path(__file__).with_name("nccl_host.c")
 class Job:
     """The host program in one scenario; `lines` is what it printed before it got ready."""
 
-    def __init__(self, command: Sequence[str | Path], folder: Path, scenario: str, number: int = 100, version: int = 5,
-                 **environment: str) -> None:  # fmt: skip
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        folder: Path,
+        scenario: str,
+        number: int = 100,
+        version: int = 5,
+        **environment: str,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
         self.lines: list[str] = []
@@ -51,7 +58,8 @@ class Job:
                 return
             self.lines.append(line.strip())
         raise AssertionError(
-            f"ended with {self.process.wait()}: {self.process.stderr and self.process.stderr.read()}"
+            f"ended with {self.process.wait()}: "
+            f"{self.process.stderr and self.process.stderr.read()}"
         )
 
     def proceed(self) -> None:

@@ -1,4 +1,4 @@
-"""The node API: equal to what the published one answered for the same databases, and closed where it must be."""
+"""The node API: equal to the published one for the same databases, and closed to others."""
 
 import asyncio
 import contextlib
@@ -169,7 +169,8 @@ def test_operations_of_one_process_and_of_many_events(
     answer = client(path).get("/api/v1/ops").json()
     assert answer["mode"] == "aggregate"
     assert answer["ops"][0] | {"avg_us": 0} == {
-        "operation": "cudaLaunchKernel", "source": "cuda", "count": 10, "avg_us": 0, "min_us": 0, "max_us": 0
+        "operation": "cudaLaunchKernel", "source": "cuda", "count": 10, "avg_us": 0, "min_us": 0,
+        "max_us": 0
     }  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def test_token_is_wanted_for_the_api_and_not_for_the_page(tmp_path: Path) -> Non
 
 
 def test_a_host_name_we_do_not_have_is_refused(tmp_path: Path) -> None:
-    """Against DNS rebinding; configured names, addresses and the certificate's names are admitted."""
+    """Guards against DNS rebinding: configured names, addresses and certificate names pass."""
     node = client(
         database(tmp_path / "a.db"), hosts=["localhost", "127.0.0.1", "::1", "GPU-node-01"]
     )
@@ -221,7 +222,8 @@ def test_a_file_that_is_no_trace_is_not_the_callers_fault(tmp_path: Path) -> Non
     damaged = database(tmp_path / "b.db")
     with contextlib.closing(sqlite3.connect(damaged)) as connection, connection:
         connection.execute(
-            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, tail_ratio) "
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
+            "explanation, tail_ratio) "
             "VALUES ('c', 1, 'HIGH', 's', 'r', 'e', 'much')"
         )
     for path in (tmp_path / "a.db", damaged):
@@ -233,7 +235,10 @@ def test_a_file_that_is_no_trace_is_not_the_callers_fault(tmp_path: Path) -> Non
 
 
 def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they did not keep is missing, not zero; totals come from the events where there are no minute buckets."""
+    """What older recorders did not keep is missing, not zero.
+
+    Totals come from the events where there are no minute buckets.
+    """
     path = tmp_path / "old.db"
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE events (id, timestamp, pid, tid, source, op, duration)")
@@ -243,7 +248,8 @@ def test_files_of_older_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         )
     (newest, *_) = client(path).get("/api/v1/graph-events").json()
     assert newest == {
-        "timestamp": "2001-09-09T01:46:40Z", "pid": 7, "op": "graphBeginCapture", "duration_us": 3, "ret_code": None
+        "timestamp": "2001-09-09T01:46:40Z", "pid": 7, "op": "graphBeginCapture", "duration_us": 3,
+        "ret_code": None
     }  # fmt: skip
     monkeypatch.setattr("ingero.storage.trace.node_view.AGGREGATE_ABOVE_EVENTS", 2)
     assert client(path).get("/api/v1/ops").json() == {
@@ -268,7 +274,8 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         rows = [(second * 10**9, second) for second in range(5)]
         connection.executemany(
-            "INSERT INTO system_snapshots (timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg) "
+            "INSERT INTO system_snapshots (timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, "
+            "load_avg) "
             "VALUES (?, ?, 0, 0, 0, 0)", rows
         )  # fmt: skip
     monkeypatch.setattr("ingero.storage.trace.node_view.MAX_SNAPSHOTS", 2)

@@ -1,4 +1,4 @@
-"""Fake CUDA and NCCL libraries built with the compiler of the wheel, processes that call them, and a tracer on them."""
+"""Fake CUDA and NCCL libraries, processes that call them, and a tracer for these processes."""
 
 import os
 import time
@@ -30,7 +30,7 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(fake_gpu: Path) -> Iterator[Callable[..., Job]]:
-    """Start jobs; all end with the test."""
+    """Start jobs, which end with the test."""
     started: list[Job] = []
 
     def start(*prefix: str, folder: Path = fake_gpu) -> Job:
@@ -43,7 +43,7 @@ def job(fake_gpu: Path) -> Iterator[Callable[..., Job]]:
 
 
 class Trace:
-    """A running tracer and everything it said so far."""
+    """A running tracer and everything it returned so far."""
 
     def __init__(self, policy: TracePolicy) -> None:
         self.tracer = Tracer(policy)
@@ -84,7 +84,7 @@ class Trace:
 
 @pytest.fixture
 def trace() -> Iterator[Callable[..., Trace]]:
-    """Start tracers; all end with the test. Skips where the kernel refuses."""
+    """Start tracers, which end with the test. Skips where the kernel refuses."""
     if os.geteuid():
         pytest.skip("tracing needs root (CAP_BPF and CAP_PERFMON)")
     started: list[Trace] = []

@@ -60,7 +60,7 @@ def test_no_two_arguments_share_a_place(signature: str, machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_places_agree_with_compiled_code(machine: str, tmp_path: Path) -> None:
-    """For every argument that is picked of every probed function: a C function that returns it, compiled, read back."""
+    """Compile, for every picked argument, a C function that returns it, and read it back."""
     source, expected = [PREAMBLE], {}
     for number, function in enumerate(FUNCTIONS):
         for pick in {pick for pick in function.picks if pick is not None}:

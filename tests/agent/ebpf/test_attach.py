@@ -57,7 +57,7 @@ class Watched(Link):
 
 @pytest.mark.parametrize("style", [ProbeStyle.SESSION, ProbeStyle.MULTI])
 def test_returns_are_never_watched_where_a_filter_would_kill(style: ProbeStyle) -> None:
-    """On kernels 6.11 to 6.13 a watched return is a system call, and seccomp ends the process for it."""
+    """On kernels 6.11 to 6.13 a probed return is a system call, for which seccomp kills."""
     table = Table()
     programs = Programs(style, table)
     path = str(Path(sys.executable).resolve())

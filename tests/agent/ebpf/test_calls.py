@@ -27,7 +27,8 @@ def test_every_runtime_call_is_recorded_with_its_arguments(job, trace) -> None:
         "rt.cudaSetDevice(3)\n"
         "rt.cudaMalloc(ctypes.byref(p), S(1 << 40))\n"
         "rt.cudaMalloc(ctypes.byref(P()), S(13))\n"
-        "rt.cudaLaunchKernel(P(0xbeef), Dim3(1, 2, 3), Dim3(4, 5, 6), None, S(64), P(0x5eed0000beef))\n"
+        "rt.cudaLaunchKernel(P(0xbeef), Dim3(1, 2, 3), Dim3(4, 5, 6), None, S(64), "
+        "P(0x5eed0000beef))\n"
         "rt.cudaMemcpy(P(1), P(2), S(0x1_0000_0010), I(2))\n"
         "rt.cudaMemcpyAsync_ptsz(P(1), P(2), S(4096), I(1), P(7))\n"
         "rt.cudaMemcpy2D(P(1), S(100), P(2), S(100), S(30), S(40), I(3))\n"
@@ -109,7 +110,7 @@ def test_driver_and_graph_calls_are_recorded_with_their_arguments(job, trace) ->
 
 
 def test_freed_sizes_are_found_by_process_and_whole_pointer_must_11(job, trace) -> None:
-    """Pointers that differ in their upper half only, managed memory, and another process with the same pointers."""
+    """Pointers that differ only in their upper half, managed memory, and a second process."""
     first, second = job(), job()
     for process in (first, second):
         process.do(RUNTIME + "p, q, m = P(), P(), P()")
@@ -133,7 +134,8 @@ def test_launches_are_counted_in_full_and_recorded_when_slow_failed_or_sampled(j
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), launch_sample_every=100, slow_launch_ns=2_000_000)
     process.do(
-        "def launch(shared): rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, S(shared), P(0x5EED))\n"
+        "def launch(shared): rt.cudaLaunchKernel(P(1), Dim3(1, 1, 1), Dim3(1, 1, 1), None, "
+        "S(shared), P(0x5EED))\n"
         "[launch(0) for _ in range(1000)]\n"
         "[launch(777) for _ in range(5)]\n"
     )
@@ -198,7 +200,8 @@ def test_nothing_is_lost_at_100000_calls_per_second(job, trace) -> None:
     process = job()
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), record_everything=True, layers=frozenset({"runtime"}))
-    calls = 90_000  # as many as the ring holds: a reader that gets no CPU for a while is not what is tested
+    # as many as the ring holds: a reader that gets no CPU for a while is not what is tested
+    calls = 90_000
     process.send(f"result = burst.burst(address(rt.cudaLaunchKernel), {calls}, 100000.0)")
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 3)) >= calls)
     process.answer()
@@ -257,7 +260,7 @@ def test_every_style_of_probing_gives_the_same_records(
 def test_variant_inside_its_own_function_does_not_end_the_outer_call(
     job, trace, monkeypatch, style: ProbeStyle
 ) -> None:
-    """`_ptsz` sleeps 20 ms before and after it calls the plain function: one call of 40 ms, whoever returns first."""
+    """`_ptsz` sleeps 20 ms before and after the plain function: one call of 40 ms."""
     monkeypatch.setattr("ingero.agent.ebpf.loaded.detect_style", lambda: (style, {}))
     process = job()
     process.do(RUNTIME)
@@ -288,7 +291,7 @@ def test_direction_that_cannot_be_read_is_unknown_never_host_to_host_must_9(job,
 
 
 def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None:
-    """Rings of one page, written over many times by calls with arguments; then calls without any."""
+    """Rings of one page, overwritten many times by calls with arguments, then without."""
     process = job()
     process.do(RUNTIME + "nccl = load('libnccl.so.2')")
     small = (("calls_ring", 4096), ("nccl_ring", 4096))
@@ -296,7 +299,8 @@ def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None
     for turn in range(1, 11):
         process.do("[rt.cudaMemcpy(P(-1), P(-1), S((1 << 63) - 1), I(-1)) for _ in range(20)]")
         process.do(
-            "[nccl.ncclAllReduce(P(-1), P(-1), S((1 << 63) - 1), I(7), I(3), P(5), P(-1)) for _ in range(10)]"
+            "[nccl.ncclAllReduce(P(-1), P(-1), S((1 << 63) - 1), I(7), I(3), P(5), P(-1)) for _ "
+            "in range(10)]"
         )
         tracing.wait(
             lambda turn=turn: (
@@ -304,7 +308,8 @@ def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None
             )
         )
     process.do(
-        "[rt.cudaDeviceSynchronize() for _ in range(20)]\n[nccl.ncclGroupStart() for _ in range(10)]"
+        "[rt.cudaDeviceSynchronize() for _ in range(20)]\n[nccl.ncclGroupStart() for _ in "
+        "range(10)]"
     )
     tracing.wait(lambda: len(tracing.of(Source.CUDA, 6)) == 20 and len(tracing.nccl) == 110)
     calls, groups = tracing.of(Source.CUDA, 6), tracing.nccl[100:]
@@ -318,8 +323,17 @@ def test_used_memory_of_a_ring_does_not_shine_through_must_5(job, trace) -> None
             ("flags", FLAG_SAMPLED),
         ):
             assert set(records[field].tolist()) == {value}, field
-    for field, value in (("comm_hash", 0), ("seq", 0), ("count", 0), ("stream", 0), ("rank", -1), ("nranks", -1),
-                         ("datatype", -1), ("reduce_op", -1), ("peer", -1)):  # fmt: skip
+    for field, value in (
+        ("comm_hash", 0),
+        ("seq", 0),
+        ("count", 0),
+        ("stream", 0),
+        ("rank", -1),
+        ("nranks", -1),
+        ("datatype", -1),
+        ("reduce_op", -1),
+        ("peer", -1),
+    ):
         assert set(groups[field].tolist()) == {value}, field
 
 

@@ -1,4 +1,4 @@
-"""F157: on a real process that launches as fast as it can, probing settles inside its budget, visibly."""
+"""F157: probing of a process that launches as fast as it can settles within its budget."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_flood_of_launches_is_thinned_out_until_it_fits(job, trace, tmp_path: Pa
 
 
 def test_process_that_waits_for_the_gpu_is_traced_in_full(job, trace, tmp_path: Path) -> None:
-    """Launches that cost more than the budget, with long waits in between: the cost disappears in the waiting."""
+    """Launches that cost more than the budget, with long waits: waiting hides the cost."""
     process, stop = job(), tmp_path / "stop"
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), budget_share=0.0005, layers=frozenset({"runtime"}))
@@ -120,7 +120,7 @@ class Governed:
 
 
 def test_program_that_replaced_another_is_judged_by_its_own_calls() -> None:
-    """After exec the number is the same and every probe is in place again: nothing is left of the old decisions."""
+    """After exec the pid is the same and every probe is new: old decisions are dropped."""
     job = Governed()
     job.watch(LAUNCH)
     job.run(3, 1_000_000)

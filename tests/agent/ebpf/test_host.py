@@ -36,7 +36,7 @@ def preempted_of(tracing):
 
 
 def test_starved_process_shows_run_queue_waits_and_who_took_the_cpu(job, trace) -> None:
-    """A process of higher priority pushes the traced one aside again and again: it waits, it does not sleep."""
+    """A process of higher priority preempts the traced one: it waits, it does not sleep."""
     traced, rival = job(), job()
     rival.do("open('/proc/self/comm', 'w').write('rival')")
     for process in (traced, rival):
@@ -138,12 +138,13 @@ def test_fork_exec_and_exit_are_recorded_and_threads_are_not_processes(job, trac
 
 
 def test_fork_in_a_thread_belongs_to_its_process_must_3(job, trace) -> None:
-    """The tracepoint names the forking thread; a parent with many threads must not lose its children."""
+    """The tracepoint has the forking thread; children of a process with threads are found."""
     process = job()
     tracing = trace(pids=(process.pid,))
     child = int(
         process.do(
-            "def fork():\n  global result\n  result = os.spawnv(os.P_NOWAIT, '/bin/true', ['true'])\n"
+            "def fork():\n  global result\n  result = os.spawnv(os.P_NOWAIT, '/bin/true', "
+            "['true'])\n"
             "t = threading.Thread(target=fork); t.start(); t.join()\n"
         )
     )
@@ -157,7 +158,7 @@ def test_fork_in_a_thread_belongs_to_its_process_must_3(job, trace) -> None:
 def test_processes_have_a_ring_of_their_own_and_what_it_loses_is_counted_must_10(
     job, trace
 ) -> None:
-    """Nobody drains while a hundred children come and go: each fork and exit is a record or counted as lost."""
+    """A hundred children fork and exit undrained: each is recorded or counted as lost."""
     process = job()
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(
@@ -290,7 +291,7 @@ except OSError as err: print(err)
 
 
 def test_tcp_retransmission_is_recorded_with_its_ports_and_its_owner(job, trace) -> None:
-    """One connection of a traced process, one of a stranger, both in a network where nobody answers."""
+    """One connection of a traced process and one of another, in a network without replies."""
     if shutil.which("unshare") is None:
         pytest.skip("unshare is not installed")
     process = job("unshare", "-n")

@@ -1,4 +1,4 @@
-"""F129: offsets come from the running kernel; what a kernel lacks switches one feature off and says so."""
+"""F129: offsets come from the running kernel; a missing field disables one feature."""
 
 import struct
 import subprocess
@@ -13,13 +13,15 @@ from ingero.agent.ebpf.policy import HOST_LAYERS
 # a kernel of its own: old sched_switch, no comm in the task, oom by number, no TCP at all
 OTHER_KERNEL = """
 struct css_set { long pad; };
-struct task_struct { long flags; struct { int pad; union { long a; struct { int before; unsigned int __state; }; }; };
+struct task_struct { long flags; struct { int pad; union { long a; struct { int before;
+  unsigned int __state; }; }; };
   int pid, tgid; %s struct css_set *cgroups; };
 typedef void (*btf_trace_sched_switch)(void *, _Bool, struct task_struct *, struct task_struct *);
 typedef void (*btf_trace_sched_wakeup)(void *, struct task_struct *);
 typedef void (*btf_trace_mark_victim)(void *, int);
 typedef void (*btf_trace_mm_page_alloc)(void *, void *, unsigned int, unsigned int, int);
-struct keep { struct task_struct task; struct css_set set; btf_trace_sched_switch a; btf_trace_sched_wakeup b;
+struct keep { struct task_struct task; struct css_set set; btf_trace_sched_switch a;
+  btf_trace_sched_wakeup b;
   btf_trace_mark_victim c; btf_trace_mm_page_alloc d; };
 struct keep keep;
 """

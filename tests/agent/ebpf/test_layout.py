@@ -21,7 +21,8 @@ def test_kernel_and_agent_agree_on_real_calls(job, trace) -> None:
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), record_everything=True)
     process.do(
-        "burst.burst(address(rt.cudaLaunchKernel), 2000, 0)\nrt.cudaMemcpy(P(1), P(2), S(777), I(1))"
+        "burst.burst(address(rt.cudaLaunchKernel), 2000, 0)\nrt.cudaMemcpy(P(1), P(2), S(777), "
+        "I(1))"
     )
     tracing.wait(lambda: len(tracing.of(1, 4)) == 1)
     for row in tracing.tracer.histograms():

@@ -1,4 +1,4 @@
-"""What `ingero trace` leaves on a machine: files of the person who called, and no probe, however it ended."""
+"""What `ingero trace` leaves behind: files owned by the caller, and never a probe."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 def test_under_sudo_the_caller_owns_and_reads_everything_while_it_is_written_must_32(
     job: Callable[..., Job],
 ) -> None:
-    """`ingero trace` as root with the variables of sudo; the person who called asks questions meanwhile and after."""
+    """Run `ingero trace` as root with the variables of sudo; the caller queries meanwhile."""
     require_bpf()
     person = 54321
     process = job()
@@ -58,7 +58,8 @@ def sessions_as(uid: int, database: Path, job: Callable[..., Job]) -> int:
     asked = job().do(
         "import sqlite3, encodings.ascii\nreading, writing = os.pipe()\nif not os.fork():\n"
         f"  os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
-        f"  found = sqlite3.connect({str(database)!r}).execute('SELECT count(*) FROM sessions').fetchone()[0]\n"
+        f"  found = sqlite3.connect({str(database)!r}).execute('SELECT count(*) FROM "
+        f"sessions').fetchone()[0]\n"
         "  os.write(writing, str(found).encode()); os._exit(0)\n"
         "os.close(writing)\nresult = os.read(reading, 10).decode()"
     )

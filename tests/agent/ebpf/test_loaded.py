@@ -13,6 +13,6 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def test_descriptors_are_allowed_up_to_what_we_may_have() -> None:
-    """A link per library and hot function of each process: the usual 1024 are gone with a hundred of them."""
+    """Each process needs several links: the default limit of 1024 is used up by a hundred."""
     done = subprocess.run([sys.executable, "-c", RAISE], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "(512, 512)"

@@ -1,4 +1,4 @@
-"""F067, F068: NCCL calls become collective records: id, rank, sequence, bytes; a late rank shows in real processes."""
+"""F067, F068: NCCL calls become collective records, and a late rank shows in real processes."""
 
 import numpy as np
 
@@ -29,8 +29,10 @@ def test_collective_record_carries_everything_the_call_was_given(job, trace) -> 
     (record,) = records_of(tracing)
     assert record.end_ns > record.start_ns
     assert record == CollectiveRecord(
-        job="j", node="n", global_rank=None, comm=BYTES_0_TO_127, seq=0, op="AllReduce", rank=3, nranks=4, peer=None,
-        datatype="bfloat16", reduce_op="max", size_bytes=2 << 33, start_ns=record.start_ns, end_ns=record.end_ns,
+        job="j", node="n", global_rank=None, comm=BYTES_0_TO_127, seq=0, op="AllReduce", rank=3,
+        nranks=4, peer=None,
+        datatype="bfloat16", reduce_op="max", size_bytes=2 << 33, start_ns=record.start_ns,
+        end_ns=record.end_ns,
         gpu_duration_ns=None, stream=0x5EED0000BEEF, source=CollectiveSource.EBPF,
     )  # fmt: skip
     init = tracing.nccl[0]
@@ -75,7 +77,7 @@ def test_sequence_numbers_count_per_communicator_and_per_direction_of_a_pair(job
 
 
 def test_communicator_at_the_address_of_another_starts_counting_anew(job, trace) -> None:
-    """Ranks free and reuse addresses differently: a count that goes on would never meet its peer's."""
+    """Ranks reuse addresses differently: a count that continued would not match its peers."""
     process = job()
     process.do(NCCL)
     tracing = trace(pids=(process.pid,))
@@ -138,7 +140,8 @@ def test_communicators_by_config_by_all_and_by_split(job, trace) -> None:
         + reduce.format("comm")
         + "nccl.ncclCommSplit(comm, I(1), I(0), ctypes.byref(child), None)\n"
         + reduce.format("child")
-        + "nccl.ncclCommUserRank(child, ctypes.byref(rank))\nnccl.ncclCommCount(child, ctypes.byref(count))\n"
+        + "nccl.ncclCommUserRank(child, ctypes.byref(rank))\n"
+        + "nccl.ncclCommCount(child, ctypes.byref(count))\n"
         + reduce.format("child")
         + "nccl.ncclCommInitAll(both, I(2), None)\n"
         + reduce.format("P(both[1])")
@@ -213,7 +216,7 @@ for step in range(42):
 
 
 def test_rank_that_arrives_late_every_14th_call_is_named_by_lateness(job, trace, tmp_path) -> None:
-    """Eight processes, a real barrier behind ncclAllReduce, one comes half a second late every 14th call."""
+    """Eight processes with a real barrier in ncclAllReduce; one is 0.5 s late every 14th call."""
     shared = tmp_path / "barrier"
     shared.write_bytes(bytes(4096))
     ranks = [job() for _ in range(8)]
@@ -222,7 +225,8 @@ def test_rank_that_arrives_late_every_14th_call_is_named_by_lateness(job, trace,
     ranks[0].do(
         "libc = ctypes.CDLL(None); attr = (ctypes.c_char * 64)()\n"
         "libc.pthread_barrierattr_init(attr); libc.pthread_barrierattr_setpshared(attr, 1)\n"
-        "result = libc.pthread_barrier_init(P(ctypes.addressof(ctypes.c_char.from_buffer(memory))), attr, 8)\n"
+        "place = P(ctypes.addressof(ctypes.c_char.from_buffer(memory)))\n"
+        "result = libc.pthread_barrier_init(place, attr, 8)\n"
     )
     tracing = trace(pids=tuple(process.pid for process in ranks))
     for rank, process in enumerate(ranks):
@@ -234,7 +238,8 @@ def test_rank_that_arrives_late_every_14th_call_is_named_by_lateness(job, trace,
         started[record.seq, record.rank] = record.start_ns
     last = np.sort(started, axis=1)
     behind_ms = (last[:, -1] - last[:, -2]) / 1e6  # the last one behind the last but one
-    assert [(int(step), int(started[step].argmax())) for step in np.flatnonzero(behind_ms > 300)] == [
+    late = np.flatnonzero(behind_ms > 300)
+    assert [(int(step), int(started[step].argmax())) for step in late] == [
         (13, 5), (27, 5), (41, 5)
     ]  # fmt: skip
     assert not any(tracing.tracer.losses().values())

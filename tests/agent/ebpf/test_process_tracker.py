@@ -108,8 +108,10 @@ def test_library_that_exists_only_inside_a_container_is_traced(
 def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
     job, trace, fake_gpu: Path, tmp_path: Path
 ) -> None:
-    """Its own root, process numbers and mounts; under the path of its library the host has another file, whose
-    functions lie elsewhere: a probe placed by path would land in the middle of an instruction."""
+    """Its own root, process numbers and mounts; under the path of its library the host has another
+    file, whose functions lie elsewhere: a probe placed by path would land in the middle of an
+    instruction.
+    """
     if shutil.which("unshare") is None or os.geteuid():
         pytest.skip("needs unshare and root")
     inside, root = tmp_path / "lib", tmp_path / "root"
@@ -118,7 +120,8 @@ def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
     decoy = compile_c(FAKES / "fakegpu.c", inside / "libcudart.so.12", "-DLIBRARY=1", "-O0")
     shutil.copy(fake_gpu / "libburst.so", inside)
     script = (
-        f"mount --rbind / {root} && mount -t proc proc {root}/proc && mount -t tmpfs none {root}{inside} && "
+        f"mount --rbind / {root} && mount -t proc proc {root}/proc && mount -t tmpfs none "
+        f"{root}{inside} && "
         f'cp {fake_gpu}/* {root}{inside} && exec chroot {root} "$@"'
     )
     separate = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh")
@@ -146,7 +149,8 @@ def test_forked_child_is_traced_under_its_own_pid(job, trace) -> None:
     child = int(
         process.do(
             "import select\nread, write = os.pipe()\npid = os.fork()\n"
-            "if pid == 0:\n    os.read(read, 1)\n    [rt.cudaDeviceSynchronize() for _ in range(11)]\n    os._exit(0)\n"
+            "if pid == 0:\n    os.read(read, 1)\n    [rt.cudaDeviceSynchronize() for _ in "
+            "range(11)]\n    os._exit(0)\n"
             "result = pid"
         )
     )
@@ -197,7 +201,10 @@ def test_foreign_file_with_the_right_name_is_reported_not_attached(
 
 
 def test_program_that_replaces_itself_is_counted_once(job, trace) -> None:
-    """exec keeps the pid and maps the same library file again; a total that fell would be taken for a new process."""
+    """exec keeps the pid and maps the same library file again.
+
+    A total that fell would look like a new process.
+    """
     process = job()
     process.do("rt = load('libcudart.so.12')")
     tracing = trace(pids=(process.pid,), rescan_s=0.05, keep_ended_s=0.0)
@@ -260,7 +267,7 @@ def test_child_that_was_not_wanted_is_not_left_in_the_kernel(job, trace) -> None
 
 
 def test_mappings_are_read_only_when_they_may_have_changed(job, trace, monkeypatch) -> None:
-    """A training process has thousands of them, and its workers as many; each reading holds up its memory calls."""
+    """Mappings of a training process are long, and each read blocks its memory calls."""
     looks: list[int] = []
     real = process_tracker.mapped_libraries
     monkeypatch.setattr(

@@ -34,7 +34,7 @@ def test_rebuilt_probes_load_attach_and_count(job, tmp_path: Path) -> None:
 
 
 def test_kernel_programs_of_the_other_machine_are_well_formed() -> None:
-    """The verifier here takes the tracepoint programs of the aarch64 object: its code is sound, if not proven there."""
+    """The verifier here accepts the tracepoint programs of the aarch64 object."""
     constants, _ = resolve_features(kernel_btf(), HOST_LAYERS)
     constants["functions"] = encode_functions("aarch64", stacks=True)
     try:

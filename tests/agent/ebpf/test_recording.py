@@ -1,4 +1,4 @@
-"""A whole recording on real processes: `ingero trace`, then what `explain` and `query` say. Needs root and BPF."""
+"""A whole recording of real processes, read with `explain` and `query`. Needs root and BPF."""
 
 import ctypes
 import json
@@ -82,7 +82,7 @@ def chains(path: Path, op: str) -> list[RecordedChain]:
 
 
 def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Path) -> None:
-    """F134, F142, F153: preemption is the cause, the one who took the CPU is named, the rank is known."""
+    """F134, F142, F153: preemption is the cause; the preempting process and the rank are named."""
     hog = subprocess.Popen([sys.executable, "-I", "-c", HOG])
     job = start(CPU_BOUND, starved, 600, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8")
     db = tmp_path / "t.db"
@@ -124,7 +124,8 @@ def test_a_cpu_starved_process_gets_the_right_chain(starved: Path, tmp_path: Pat
         (job.pid,),
     ).fetchall() == [(3, 1, 8)]
     waited_ns, waits = connection.execute(
-        "SELECT sum(total_off_cpu), sum(event_count) FROM cgroup_schedstat JOIN cgroup_metadata USING (cgroup_id)"
+        "SELECT sum(total_off_cpu), sum(event_count) FROM cgroup_schedstat JOIN cgroup_metadata "
+        "USING (cgroup_id)"
     ).fetchone()
     connection.close()
     assert waits > 5 and waited_ns > 5_000_000, "half of the time the hog had the CPU"
@@ -228,14 +229,15 @@ def test_ctrl_c_leaves_a_complete_file_and_nothing_in_the_kernel(
     started, stopped = connection.execute("SELECT started_at, stopped_at FROM sessions").fetchone()
     assert 0 < started < stopped
     counted, calls = connection.execute(
-        "SELECT sum(count), (SELECT count(*) FROM events WHERE source = 1) FROM event_aggregates WHERE source = 1"
+        "SELECT sum(count), (SELECT count(*) FROM events WHERE source = 1) FROM event_aggregates "
+        "WHERE source = 1"
     ).fetchone()
     connection.close()
     assert counted >= calls > 0
 
 
 def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> None:
-    """Launches come as samples, yet the 5-second and the minute table know every one; sources are not mixed up."""
+    """Launches are sampled, but both aggregate tables count every one, by source."""
     require_bpf()
     code = (
         "import ctypes, sys, time\n"
@@ -243,7 +245,8 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         "print('ready', flush=True)\n"
         "sys.stdin.readline()\n"
         "for _ in range(300):\n"
-        "    for _ in range(40): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, None, 0, None)\n"
+        "    for _ in range(40): runtime.cudaLaunchKernel(ctypes.c_void_p(1), 1, 1, 1, 1, 1, 1, "
+        "None, 0, None)\n"
         "    runtime.cudaStreamSynchronize(None)\n"
         "    time.sleep(0.012)\n"
         "print('done', flush=True)\n"
@@ -286,7 +289,8 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
         totals = {
             (source, op): (count, stored)
             for source, op, count, stored in connection.execute(
-                f"SELECT source, op, sum(count), sum(stored) FROM {table} WHERE source = 1 GROUP BY 1, 2"
+                f"SELECT source, op, sum(count), sum(stored) FROM {table} WHERE source = 1 GROUP "
+                f"BY 1, 2"
             )
         }
         assert totals[1, 3][0] == 12_000
@@ -331,7 +335,7 @@ def test_libraries_of_the_test_have_the_real_names(starved: Path) -> None:
 
 
 def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_path: Path) -> None:
-    """F067: probes on three processes, one of which comes late; the rows of the trace database say which."""
+    """F067: three probed processes, one of them late; the rows of the trace database show which."""
     require_bpf()
     ranks = [job("env", f"RANK={rank}", "SLURM_JOB_ID=77") for rank in range(3)]
     for process in ranks:
@@ -351,9 +355,11 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
         for _ in range(5):
             for process in (ranks[0], ranks[2]):
                 process.do("nccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))")
-            # asked after the others have answered: always the last, by a quarter of a second or more
+            # asked after the others have answered: always the last, by a quarter of a second or
+            # more
             ranks[1].do(
-                "time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, P(0))"
+                "time.sleep(0.25)\nnccl.ncclAllReduce(P(1), P(2), S(1 << 20), I(7), I(0), comm, "
+                "P(0))"
             )
     finally:
         stop.set()
@@ -376,7 +382,7 @@ def test_recorded_collectives_name_the_late_rank(job: Callable[..., Job], tmp_pa
 def test_waits_for_collectives_are_found_in_real_records(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    """Musts 42 and 44 on one clock: the wait that follows at once counts, the one over a second later does not."""
+    """On one clock: the wait right after a collective counts, one a second later does not."""
     require_bpf()
     process = job()
     process.do("nccl, rt, comm = load('libnccl.so.2'), load('libcudart.so.12'), P()")

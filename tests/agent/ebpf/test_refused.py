@@ -1,4 +1,4 @@
-"""What is refused half way leaves nothing behind: no descriptor, no half of a probe, no dead process in the kernel."""
+"""A refusal half way leaves no descriptor, no half of a probe and no target in the kernel."""
 
 import dataclasses
 import os

@@ -9,7 +9,7 @@ from ingero.agent.ebpf.sockets import find_owners
 
 
 def test_connection_belongs_to_the_first_process_that_holds_it(monkeypatch) -> None:
-    """A child inherits the sockets of its parent; the table of a network is read once for all its processes."""
+    """A child inherits sockets; the table of a network is read once for all its processes."""
     reads, read = [], sockets._connections
     monkeypatch.setattr(sockets, "_connections", lambda pid: reads.append(pid) or read(pid))
     with (

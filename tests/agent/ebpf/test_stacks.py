@@ -1,4 +1,4 @@
-"""F153: a slow call of a real Python process is recorded with the native caller and the Python line that made it."""
+"""F153: a slow call of a Python process is recorded with its native caller and Python line."""
 
 import json
 import subprocess
@@ -44,7 +44,10 @@ def test_recorded_slow_call_names_function_and_python_line(job, trace, tmp_path:
         "JSON lines name the frames too"
     )
     connection = connect_readonly(database)
-    sql = "SELECT frames FROM stack_traces WHERE hash IN (SELECT stack_hash FROM events WHERE source = 1 AND op = 4)"
+    sql = (
+        "SELECT frames FROM stack_traces WHERE hash IN (SELECT stack_hash FROM events WHERE "
+        "source = 1 AND op = 4)"
+    )
     stacks = [json.loads(text) for (text,) in connection.execute(sql) if text]
     connection.close()
     assert stacks, "3 ms calls are slow: they carry a stack"

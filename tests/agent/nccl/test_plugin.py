@@ -1,4 +1,6 @@
-"""The NCCL plugin, spoken to by a host program as NCCL does and as it should not (F068; interfaces v4, v5, v6)."""
+"""The NCCL plugin, spoken to by a host program as NCCL does and as it should not (F068; interfaces
+v4, v5, v6).
+"""
 
 import os
 import shutil
@@ -90,7 +92,8 @@ def test_every_operation_is_recorded_with_what_nccl_said(start, version):
                 for name in ("op", "datatype", "algo", "proto", "channels", "warps")
             }
             assert same == {
-                "op": {b"AllReduce"}, "datatype": {b"Bfloat16"}, "algo": {b"RING"}, "proto": {b"SIMPLE"},
+                "op": {b"AllReduce"}, "datatype": {b"Bfloat16"}, "algo": {b"RING"},
+                "proto": {b"SIMPLE"},
                 "channels": {2}, "warps": {16},
             }  # fmt: skip
             graphs = np.where(index % 2, FLAG_GRAPH, 0) if version > 4 else 0
@@ -215,7 +218,9 @@ def test_fewer_channels_than_announced_end_as_partial_records(start):
 
 
 def test_last_operation_of_a_job_that_ends_at_once_says_so(start):
-    """A barrier, then the end: NCCL's proxy stops before it has told of the last channel of the last operation."""
+    """A barrier, then the end: NCCL's proxy stops before it has told of the last channel of the
+    last operation.
+    """
     with start("ending", 40) as job:
         records = job.records()
         assert sorted(records["count"].tolist()) == list(range(40))
@@ -301,7 +306,8 @@ def test_without_shared_memory_it_does_nothing_at_all(host, plugin, tmp_path, sc
     environment = {"EXPECT_OFF": "1", "INGERO_NCCL_RING_DIR": str(tmp_path / "missing")}
     done = subprocess.run(
         [host, plugin, "5", scenario, "100" if scenario != "comms" else "0"],
-        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=PATIENCE_S, check=False,
+        input="\n" * 8, env=environment, text=True, capture_output=True, timeout=PATIENCE_S,
+        check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "missing").exists()

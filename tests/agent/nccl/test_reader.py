@@ -169,7 +169,9 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, slots=st.sampled_from([4, 8, 64]))
 def test_every_record_is_delivered_missed_or_torn_once(steps, slots):
-    """Whatever a writer does and wherever it stops, delivered + missed + torn = published, in order, unharmed."""
+    """Whatever a writer does and wherever it stops, delivered + missed + torn = published, in
+    order, unharmed.
+    """
     with tempfile.TemporaryDirectory() as folder:
         ring = ModelRing(Path(folder) / "ingero-nccl-1-1", slots)
         reader, now_s, delivered, open_indices = RingReader(ring.path), 0.0, [], []

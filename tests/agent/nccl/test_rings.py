@@ -86,7 +86,9 @@ def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monk
 
 
 def test_processes_of_rings_go_by_the_number_they_have_here(tmp_path, child, monkeypatch):
-    """Probes see the same process under this number: with the inner one its collectives would be kept twice."""
+    """Probes see the same process under this number: with the inner one its collectives would be
+    kept twice.
+    """
     model = make_ring(tmp_path, 7, ticks=running_since(child.pid))
     model.header["pid_namespace"] = 1
     model.write_header()

@@ -1,4 +1,6 @@
-"""The plugin and its host under the thread, address and undefined-behaviour sanitizers of the system's compiler."""
+"""The plugin and its host under the thread, address and undefined-behaviour sanitizers of the
+system's compiler.
+"""
 
 import os
 import shutil
@@ -18,8 +20,10 @@ LAYOUTS = [
     ["setarch", "-R"],
 ]
 NO_ROOM = ("unexpected memory mapping", "errno: 12")
-SCENARIOS = {"thread": ["threads", "together", "odd", "short", "stuck", "hung", "comms"],
-             "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"]}  # fmt: skip
+SCENARIOS = {
+    "thread": ["threads", "together", "odd", "short", "stuck", "hung", "comms"],
+    "address,undefined": ["basic", "threads", "odd", "fork", "short", "flood", "stuck", "comms"],
+}
 
 
 @pytest.fixture(scope="module", params=list(SCENARIOS))
@@ -55,7 +59,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     # no leak check: what dlclose leaves mapped is meant to stay
     environment = {
-        "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder), "TSAN_OPTIONS": "halt_on_error=1",
+        "PATH": os.environ["PATH"], "INGERO_NCCL_RING_DIR": str(folder),
+        "TSAN_OPTIONS": "halt_on_error=1",
         "UBSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0",
     }  # fmt: skip
     number = {

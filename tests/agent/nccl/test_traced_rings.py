@@ -1,4 +1,6 @@
-"""`ingero trace` and the plugin: rings of a running job end as rows of `collectives`. Needs root and BPF."""
+"""`ingero trace` and the plugin: rings of a running job end as rows of `collectives`. Needs root
+and BPF.
+"""
 
 import os
 import subprocess
@@ -14,7 +16,9 @@ from ingero.storage.trace.reading import connect_readonly
 
 
 def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path) -> None:
-    """F067, F068: communicator, rank, ranks, type, bytes and GPU time of every operation, once each."""
+    """F067, F068: communicator, rank, ranks, type, bytes and GPU time of every operation, once
+    each.
+    """
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     db = tmp_path / "t.db"
@@ -49,7 +53,8 @@ def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path)
         ring.unlink(missing_ok=True)  # or the next job of anybody removed it
     connection = connect_readonly(db)
     rows = connection.execute(
-        "SELECT comm, rank, nranks, count(*), count(DISTINCT seq), min(seq), max(seq), sum(size_bytes), "
+        "SELECT comm, rank, nranks, count(*), count(DISTINCT seq), min(seq), max(seq), "
+        "sum(size_bytes), "
         "min(gpu_duration_ns), max(gpu_duration_ns), max(end_ns >= start_ns) FROM collectives "
         "WHERE op = 'AllReduce' GROUP BY comm, rank ORDER BY nranks"
     ).fetchall()

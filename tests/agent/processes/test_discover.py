@@ -1,4 +1,6 @@
-"""F129: libraries are found by what a process maps, wherever the file is and whatever happened to it."""
+"""F129: libraries are found by what a process maps, wherever the file is and whatever happened to
+it.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,6 @@
-"""F129: what a process has mapped can be read whatever its files are called, and files are told apart by content."""
+"""F129: what a process has mapped can be read whatever its files are called, and files are told
+apart by content.
+"""
 
 import os
 import shutil
@@ -14,7 +16,8 @@ from ingero.agent.stacks.symbols import Symbolizer
 
 MAP_AND_WAIT = """
 import mmap, os, sys
-maps = [mmap.mmap(os.open(name, os.O_RDONLY), 4096, prot=mmap.PROT_READ) for name in map(os.fsencode, sys.argv[1:])]
+names = map(os.fsencode, sys.argv[1:])
+maps = [mmap.mmap(os.open(name, os.O_RDONLY), 4096, prot=mmap.PROT_READ) for name in names]
 print("ready", flush=True)
 sys.stdin.readline()
 """
@@ -36,7 +39,9 @@ def test_a_file_name_that_is_no_text_hides_nothing(tmp_path: Path) -> None:
 def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(
     tmp_path: Path,
 ) -> None:
-    """An upgrade may reuse the inode, or write over the file: an old place in a new file kills whoever runs it."""
+    """An upgrade may reuse the inode, or write over the file: an old place in a new file kills
+    whoever runs it.
+    """
     real, path = Path(os.path.realpath(sys.executable)), tmp_path / "libcudart.so.12"
     shutil.copy(real, path)
     status = path.stat()

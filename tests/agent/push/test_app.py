@@ -1,4 +1,6 @@
-"""A whole agent against a real Fleet: protocols, TLS, tokens, outages; and what it never opens or does."""
+"""A whole agent against a real Fleet: protocols, TLS, tokens, outages; and what it never opens or
+does.
+"""
 
 import ast
 import asyncio
@@ -337,7 +339,9 @@ FORBIDDEN = {
 
 
 def test_no_code_path_signals_or_reschedules_a_workload_f013() -> None:
-    """The push loop and everything it decides with only watches; the only subprocess asks nvidia-smi a question."""
+    """The push loop and everything it decides with only watches; the only subprocess asks
+    nvidia-smi a question.
+    """
     modules = [
         *(SOURCE / "core").rglob("*.py"),
         *(SOURCE / "agent" / "push").glob("*.py"),

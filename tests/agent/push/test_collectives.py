@@ -41,7 +41,8 @@ class Feed:
         return [
             RankBatch(
                 key=records[0].global_rank, job="j", rank=records[0].global_rank, world_size=8,
-                collectives=from_records(records), pick=lambda rows, r=records: [r[row] for row in rows.tolist()],
+                collectives=from_records(records), pick=lambda rows,
+                r=records: [r[row] for row in rows.tolist()],
             )
             for records in batches
         ]  # fmt: skip
@@ -75,7 +76,8 @@ def test_each_rank_is_a_resource_with_its_own_time_and_its_collectives() -> None
     )
     measured = {each.resource[names.RANK]: each for each in node.fleet.measured()[-2:]}
     assert measured[2].resource == {
-        names.NODE_ID: "n", names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: 2, names.NODE_RANK: 2,
+        names.NODE_ID: "n", names.CLUSTER_ID: "c", names.JOB_ID: "j", names.RANK: 2,
+        names.NODE_RANK: 2,
         names.WORLD_SIZE: 8, names.PROVIDER: "p",
     }  # fmt: skip
     assert [
@@ -108,7 +110,9 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
 
 
 def test_counters_by_operation_count_on_while_points_are_dropped_must_43() -> None:
-    """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was read."""
+    """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was
+    read.
+    """
     node = Node(max_queued_points=10)
     node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 5
     odd = [replace(record(seq), op="SomethingNew") for seq in range(3)]
@@ -232,7 +236,8 @@ def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(
     assert (node.live.counters.failed_rounds, node.feed.closed) == (1, True)
 
 
-# --- Feeds ---------------------------------------------------------------------------------------------------------
+# --- Feeds ----------------------------------------------------------------------------------------
+# -----------------
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     TraceDb(tmp_path / "t.db", "n").close()
@@ -257,7 +262,9 @@ def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: 
 
 
 def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> None:
-    """Own time without the plugin: from the end of the wait to the next enqueue, on the host's clock."""
+    """Own time without the plugin: from the end of the wait to the next enqueue, on the host's
+    clock.
+    """
     first, second, third = (
         replace(
             record(seq),
@@ -291,7 +298,8 @@ def test_waits_are_read_for_the_processes_asked_about(path: Path) -> None:
             (1, 6, 42, 10, 5),
         ]
         db.connection.executemany(
-            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, ?, ?, ?, 1, 7)",
+            "INSERT INTO events (source, op, pid, timestamp, duration, tid, arg0) VALUES (?, ?, "
+            "?, ?, ?, 1, 7)",
             rows,
         )
         db.connection.commit()

@@ -103,7 +103,7 @@ def make_loop(
 
 
 async def play(loop: PushLoop) -> None:
-    """Tick by tick, each with its push: what the clock would do on a machine that is fast enough."""
+    """Run tick by tick, each with its push, as on a machine that is fast enough."""
     while await loop.tick():
         if loop._push_task is not None:
             await loop._push_task
@@ -238,9 +238,12 @@ async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path
 async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fleet repeats a resolved verdict for a minute; figures that move a little are for the socket alone."""
+    """Fleet repeats a resolved verdict for a minute; figures that move a little are for the socket
+    alone.
+    """
     slow = Verdict(
-        episode="e", state=VerdictState.STRAGGLER, node="n1", rank=5, since=1.0, excess=0.05, error=0.01,
+        episode="e", state=VerdictState.STRAGGLER, node="n1", rank=5, since=1.0, excess=0.05,
+        error=0.01,
         cause=CauseClass.HOST, next_step="look at the host",
     )  # fmt: skip
     over = msgspec.structs.replace(slow, state=VerdictState.RESOLVED)
@@ -260,7 +263,8 @@ async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
         key: getattr(first, key) for key in ("node", "rank", "class", "excess", "since", "next")
     }
     assert told == {
-        "node": "n1", "rank": 5, "class": "host", "excess": 0.05, "since": "1970-01-01T00:00:01.000000000Z",
+        "node": "n1", "rank": 5, "class": "host", "excess": 0.05,
+        "since": "1970-01-01T00:00:01.000000000Z",
         "next": "look at the host",
     }  # fmt: skip
     assert loop.reporter.verdicts == {}

@@ -1,4 +1,6 @@
-"""Signals: the trace database read by (source, op), /proc, GPU memory; absent things are absent, not zero."""
+"""Signals: the trace database read by (source, op), /proc, GPU memory; absent things are absent,
+not zero.
+"""
 
 import sqlite3
 from pathlib import Path
@@ -52,7 +54,8 @@ def put(path: Path, table: str, *rows: tuple[int, ...]) -> None:
     """Rows of (bucket, source, op, pid, count, sum_dur, sum_arg0)."""
     with sqlite3.connect(path) as connection:
         connection.executemany(
-            f"INSERT INTO {table} (bucket, source, op, pid, count, stored, sum_dur, min_dur, max_dur, sum_arg0) "
+            f"INSERT INTO {table} (bucket, source, op, pid, count, stored, sum_dur, min_dur, "
+            f"max_dur, sum_arg0) "
             "VALUES (?, ?, ?, ?, ?, 0, ?, 0, 0, ?)",
             rows,
         )
@@ -76,7 +79,9 @@ def test_launches_and_throughput_vector_72(database: Path) -> None:
 
 
 def test_bug_only_launches_count_and_both_ways_to_launch_do(database: Path) -> None:
-    """The reference matched the op number alone: page allocations and copies counted, driver launches did not."""
+    """The reference matched the op number alone: page allocations and copies counted, driver
+    launches did not.
+    """
     bucket = NOW_NS - 5 * 10**9
     put(
         database,

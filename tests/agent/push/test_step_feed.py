@@ -54,7 +54,8 @@ def feed(db: TraceDb, clock: Clock) -> StepFeed:
 def name_step(db: TraceDb, step: object, at_ms: int, *, pid: int = PID, to_ms: int = 0) -> None:
     span = (START_NS + at_ms * MS, START_NS + to_ms * MS) if to_ms else (0, 0)
     db.connection.execute(
-        "INSERT INTO annotations (timestamp, labels, pid, span_start, span_end, peer_pid) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO annotations (timestamp, labels, pid, span_start, span_end, peer_pid) VALUES "
+        "(?, ?, ?, ?, ?, ?)",
         (START_NS + at_ms * MS, json.dumps({"step": step}), 0, *span, pid),
     )
     db.connection.commit()
@@ -67,7 +68,10 @@ def see_collective(
         record(seq, 5, CollectiveSource.EBPF),
         start_ns=START_NS + from_ms * MS, end_ns=START_NS + to_ms * MS, gpu_duration_ns=None,
     )  # fmt: skip
-    sql = f"INSERT INTO collectives (pid, {', '.join(COLLECTIVE_COLUMNS)}) VALUES (?{', ?' * len(COLLECTIVE_COLUMNS)})"
+    sql = (
+        f"INSERT INTO collectives (pid, {', '.join(COLLECTIVE_COLUMNS)}) VALUES "
+        f"(?{', ?' * len(COLLECTIVE_COLUMNS)})"
+    )
     db.connection.execute(sql, (pid, *collective_row(seen)))
     db.connection.commit()
     return seen

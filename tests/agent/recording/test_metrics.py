@@ -1,4 +1,4 @@
-"""What a scrape of a recording finds; one that writes a file is scraped in tests of the real tracer."""
+"""The metrics of a recording; those of one with a file are tested with the real tracer."""
 
 import urllib.request
 from pathlib import Path

@@ -61,7 +61,8 @@ def traced(
 ) -> TracedEvents:
     count = len(columns)
     return TracedEvents(
-        columns, np.full(count, -1), np.full(count, b"train", "S16"), np.full(count, stack), stacks or {}
+        columns, np.full(count, -1), np.full(count, b"train", "S16"), np.full(count, stack),
+        stacks or {}
     )  # fmt: skip
 
 
@@ -74,8 +75,10 @@ def test_rows_carry_identity_and_are_numbered(sink: RowSink) -> None:
     assert [row["id"] for row in rows] == ["n:1", "n:2"]
     assert {row["rank"] for row in rows} == {2}
     assert rows[0] == {
-        "id": "n:1", "timestamp": LATER, "pid": PID, "tid": PID, "source": 1, "op": 5, "duration": MS, "gpu_id": 0,
-        "arg0": 0x7F, "arg1": 0, "ret_code": 0, "stack_hash": 0, "node": "n", "rank": 2, "local_rank": 0,
+        "id": "n:1", "timestamp": LATER, "pid": PID, "tid": PID, "source": 1, "op": 5,
+        "duration": MS, "gpu_id": 0,
+        "arg0": 0x7F, "arg1": 0, "ret_code": 0, "stack_hash": 0, "node": "n", "rank": 2,
+        "local_rank": 0,
         "world_size": 4, "comm": "train", "cgroup_id": 0,
     }  # fmt: skip
     assert sink.rows("process_names") == [(PID, f"p{PID}", LATER + SECOND)]
@@ -212,7 +215,7 @@ def test_a_burst_does_not_wait_for_the_tick(sink: RowSink) -> None:
 def test_a_container_that_waits_longer_than_its_neighbours_is_found_among_all_must_37(
     sink: RowSink,
 ) -> None:
-    """Waits of processes nobody traces count as well: in windows of ten seconds, beside those of the job."""
+    """CPU waits of processes that are not traced count too, in windows of ten seconds."""
     one = recorder(sink)
     # it uses the GPU: its container is cgroup 77
     one.take(traced(events("cudaStreamSync", 5, MS, at=LATER)))
@@ -253,7 +256,7 @@ def test_bursts_between_ticks_do_not_count_a_finding_again(sink: RowSink) -> Non
 
 
 def test_what_is_kept_per_process_and_finding_is_bounded_must_57(sink: RowSink) -> None:
-    """Ends that were never heard of, and graph handles that are new for ever."""
+    """Ends that were not recorded, and an endless number of new graph handles."""
     one = recorder(sink, max_active=50, max_chains=20)
     for number in range(200):
         one.take(

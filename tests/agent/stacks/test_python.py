@@ -68,7 +68,7 @@ def interpreter(minor: int) -> str:
 
 @pytest.fixture(params=[10, 11, 12, 13])
 def sleeper(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[int, int, int, str]]:
-    """(minor, pid, tid of its second thread, script path) of a Python process that sleeps in a known place."""
+    """Return (minor, pid, tid of its second thread, script) of a Python process that sleeps."""
     if os.geteuid():
         pytest.skip("reading another process needs root or ptrace rights")
     script = tmp_path / "schlafmütze 睡.py"
@@ -167,7 +167,7 @@ def test_line_table_agrees_with_the_interpreter() -> None:
 
 
 def test_line_table_of_310() -> None:
-    """Two instructions on line 11, one without a line, one a line back, by the published pairs of deltas."""
+    """Two instructions on line 11, one without a line, one a line back."""
     table = bytes([4, 1, 2, 0x80, 2, 0xFF])
     assert [line_of_310(table, 10, offset) for offset in (0, 2, 4, 6, 8)] == [
         11,
@@ -179,10 +179,11 @@ def test_line_table_of_310() -> None:
 
 
 class Interpreter:
-    """An interpreter laid out by hand in our own memory, where it is read like that of any other process."""
+    """An interpreter laid out in the memory of this process, read like any other."""
 
     AT = Offsets(
-        head=0, threads=0, next_interpreter=8, next_thread=0, thread_id=8, native_id=8, frame=16, code=0, back=8,
+        head=0, threads=0, next_interpreter=8, next_thread=0, thread_id=8, native_id=8, frame=16,
+        code=0, back=8,
         instruction=16, filename=0, name=8, first_line=16, line_table=24, bytecode=0,
     )  # fmt: skip
 
@@ -252,8 +253,10 @@ def test_frames_whose_names_cannot_be_read_are_counted_must_52() -> None:
     assert python.skipped_names == 1
 
 
-@pytest.mark.parametrize(("symbols", "found"), [("char _PyRuntime[64];", True),
-                                                ("char _PyRuntime[64]; long _Py_RefTotal;", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("symbols", "found"),
+    [("char _PyRuntime[64];", True), ("char _PyRuntime[64]; long _Py_RefTotal;", False)],
+)
 def test_offsets_of_release_builds_are_never_used_on_debug_builds_must_53(
     tmp_path: Path, symbols: str, found: bool
 ) -> None:

@@ -55,7 +55,7 @@ def test_python_frames_stand_where_the_interpreter_begins() -> None:
 
 
 def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) -> None:
-    """Eight ranks map the same libraries, and a stack often holds addresses that are in no file at all."""
+    """Eight ranks map the same libraries, and stacks often hold addresses in no file at all."""
     opened, reads = [], []
     table, maps = symbols.FunctionTable, symbols.read_maps
     monkeypatch.setattr(symbols, "FunctionTable", lambda path: opened.append(path) or table(path))

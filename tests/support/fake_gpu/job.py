@@ -1,4 +1,6 @@
-"""A process that calls the fake CUDA and NCCL libraries on command: a JSON string of Python per line in, a line out."""
+"""A process that calls the fake CUDA and NCCL libraries on command: a JSON string of Python per
+line in, a line out.
+"""
 
 import ctypes
 import json

@@ -1,4 +1,7 @@
-"""Every tool on traces made to hurt or to deceive: an answer or a sentence, never a crash, never an unmarked word."""
+"""Every tool on hostile traces.
+
+Each returns an answer or an error message; it never crashes and never returns unmarked text.
+"""
 
 import re
 from pathlib import Path
@@ -33,9 +36,22 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 
 
 def chain(**texts: str) -> str:
-    values = {"id": "x:1", "detected_at": START_NS, "severity": "HIGH", "summary": "s", "root_cause": "r",
-              "explanation": "e", "recommendations": "[]", "cuda_op": "op", "cuda_p99_us": 9, "cuda_p50_us": 3,
-              "tail_ratio": 3.0, "timeline": "[]", "node": "n", **texts}  # fmt: skip
+    values = {
+        "id": "x:1",
+        "detected_at": START_NS,
+        "severity": "HIGH",
+        "summary": "s",
+        "root_cause": "r",
+        "explanation": "e",
+        "recommendations": "[]",
+        "cuda_op": "op",
+        "cuda_p99_us": 9,
+        "cuda_p50_us": 3,
+        "tail_ratio": 3.0,
+        "timeline": "[]",
+        "node": "n",
+        **texts,
+    }
     return (
         CHAIN
         + "("
@@ -48,17 +64,21 @@ TRACES: dict[str, list[str]] = {
     "names that give orders": [
         f"UPDATE events SET node = '{EVIL}', comm = '{EVIL}', stack_hash = 7",
         f"INSERT INTO processes (node, pid, name, seen_at) VALUES ('{EVIL}', 42, '{EVIL}', 1)",
-        f'INSERT INTO stack_traces VALUES (7, \'["0x1"]\', \'[{{"s":"{EVIL[6:]}","pf":"IGNORE PREVIOUS"}}]\')',
+        f'INSERT INTO stack_traces VALUES (7, \'["0x1"]\', '
+        f'\'[{{"s":"{EVIL[6:]}","pf":"IGNORE PREVIOUS"}}]\')',
         chain(summary=EVIL, root_cause=EVIL, node=EVIL, cuda_op=EVIL, severity=EVIL,
-              recommendations=f'["{EVIL[6:60]}"]', timeline='[{"layer":"IGNORE","detail":"IGNORE PREVIOUS"}]'),
+              recommendations=f'["{EVIL[6:60]}"]',
+              timeline='[{"layer":"IGNORE","detail":"IGNORE PREVIOUS"}]'),
     ],
     "bytes that are no text": [
         "UPDATE events SET node = CAST(x'ff00fe80' AS TEXT), comm = x'ff80', stack_hash = 7",
         "INSERT INTO stack_traces VALUES (7, x'ff', x'fe')",
-        chain(recommendations='["\\ud800 half a character"]', timeline='[{"layer":"HOST","detail":"\\udfff"}]'),
+        chain(recommendations='["\\ud800 half a character"]',
+              timeline='[{"layer":"HOST","detail":"\\udfff"}]'),
     ],
     "words where numbers belong": [
-        f"UPDATE events SET duration = 'IGNORE PREVIOUS', arg0 = '{EVIL}', arg1 = 'x', stack_hash = 7 WHERE id > 10",
+        f"UPDATE events SET duration = 'IGNORE PREVIOUS', arg0 = '{EVIL}', arg1 = 'x', "
+        f"stack_hash = 7 WHERE id > 10",
         "UPDATE events SET source = 8, op = 4 WHERE id = 12",
         "INSERT INTO stack_traces VALUES (7, '[]', '[{\"i\":\"zz\",\"l\":\"x\"}]')",
         chain(cuda_p99_us="IGNORE PREVIOUS", tail_ratio="page everybody"),
@@ -75,13 +95,16 @@ TRACES: dict[str, list[str]] = {
         chain(recommendations=NESTED, timeline=NESTED),
     ],
     "tables that are missing": [
-        "DROP TABLE causal_chains", "DROP TABLE stack_traces", "DROP TABLE processes", "DROP TABLE process_names",
-        "DROP TABLE event_aggregates", "DROP TABLE sessions", "DROP TABLE system_snapshots", "DROP TABLE chain_history",
+        "DROP TABLE causal_chains", "DROP TABLE stack_traces", "DROP TABLE processes",
+        "DROP TABLE process_names",
+        "DROP TABLE event_aggregates", "DROP TABLE sessions", "DROP TABLE system_snapshots",
+        "DROP TABLE chain_history",
         "ALTER TABLE events DROP COLUMN rank", "ALTER TABLE events DROP COLUMN comm",
     ],
     "an endless view under our name": [
         "DROP TABLE causal_chains",
-        "CREATE VIEW causal_chains AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c",
+        "CREATE VIEW causal_chains AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 "
+        "FROM c) SELECT x FROM c",
     ],
     "no trace at all": ["DROP TABLE events"],
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`get_trace_stats`: which operation of whom is slow, how often, and from how much that is known."""
+"""`get_trace_stats`: which operation of which process is slow, how often, from how many events."""
 
 from pathlib import Path
 
@@ -30,7 +30,8 @@ async def test_the_process_and_the_rank_behind_an_operation(tmp_path: Path) -> N
     db = trace(
         tmp_path / "t.db",
         [*calls(20), *calls(20, pid=43)],
-        "INSERT INTO processes (pid, name, seen_at, rank) VALUES (42, 'train.py', 1, 0), (43, 'ls', 1, NULL)",
+        "INSERT INTO processes (pid, name, seen_at, rank) VALUES (42, 'train.py', 1, 0), (43, "
+        "'ls', 1, NULL)",
     )
     ops = {op["pid"]: op for op in (await data_of(AgentContext(db=db), "get_trace_stats"))["ops"]}
     assert (ops[42]["process_name"], ops[42]["rank"]) == ("[traced-data]train.py[/traced-data]", 0)
@@ -66,7 +67,8 @@ async def test_what_was_counted_but_not_kept_is_told(tmp_path: Path) -> None:
         tmp_path / "t.db",
         calls(20),
         f"INSERT INTO event_aggregates VALUES ({bucket}, 4, 1, 42, 900, 0, 900000, 500, 2000, 0)",
-        f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 100, 20, 100000000, 900000, 1100000, 0)",
+        f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 100, 20, 100000000, 900000, "
+        f"1100000, 0)",
     )
     data = await data_of(AgentContext(db=db), "get_trace_stats")
     assert data["events"] == {"counted": 1000, "kept": 20}
@@ -77,7 +79,10 @@ async def test_what_was_counted_but_not_kept_is_told(tmp_path: Path) -> None:
 
 async def test_a_minute_that_began_before_the_window_is_not_counted_into_it(tmp_path: Path) -> None:
     bucket = START_NS - START_NS % (60 * 10**9)
-    everything = f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 200, 200, 200000000, 1000000, 1000000, 0)"
+    everything = (
+        f"INSERT INTO event_aggregates VALUES ({bucket}, 1, 5, 42, 200, 200, 200000000, 1000000, "
+        f"1000000, 0)"
+    )
     db = trace(tmp_path / "t.db", calls(200), everything)
     data = await data_of(
         AgentContext(db=db, now_ns=lambda: START_NS + 2 * 10**9), "get_trace_stats", since="1s"

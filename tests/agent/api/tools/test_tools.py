@@ -34,7 +34,8 @@ def context(db: Path, **more: Any) -> AgentContext:
 def test_every_published_tool_is_there() -> None:
     names = {tool.name for tool in AGENT_TOOLS}
     assert names == {
-        "get_check", "get_trace_stats", "get_causal_chains", "run_demo", "get_test_report", "run_sql", "get_stacks",
+        "get_check", "get_trace_stats", "get_causal_chains", "run_demo", "get_test_report",
+        "run_sql", "get_stacks",
         "graph_lifecycle", "graph_frequency", "query_fleet", "pagerduty_trigger",
     }  # fmt: skip
     assert all(tool.summary for tool in AGENT_TOOLS)
@@ -80,7 +81,8 @@ def test_v17_one_chain_per_operation_and_severity() -> None:
         return RecordedChain(op, node, 0, found)
 
     found = [
-        chain("opA", Severity.HIGH, 5.0), chain("opA", Severity.HIGH, 9.0), chain("opA", Severity.LOW, 50.0),
+        chain("opA", Severity.HIGH, 5.0), chain("opA", Severity.HIGH, 9.0),
+        chain("opA", Severity.LOW, 50.0),
         chain("opB", Severity.MEDIUM, 3.0), chain("opA", Severity.HIGH, 7.0, node="b"),
     ]  # fmt: skip
     best = [
@@ -88,7 +90,8 @@ def test_v17_one_chain_per_operation_and_severity() -> None:
         for c in best_chains(found)
     ]
     assert best == [
-        ("a", "opA", "HIGH", 9.0), ("b", "opA", "HIGH", 7.0), ("a", "opB", "MEDIUM", 3.0), ("a", "opA", "LOW", 50.0)
+        ("a", "opA", "HIGH", 9.0), ("b", "opA", "HIGH", 7.0), ("a", "opB", "MEDIUM", 3.0),
+        ("a", "opA", "LOW", 50.0)
     ]  # fmt: skip
 
 
@@ -157,7 +160,8 @@ def test_the_same_tools_from_the_shell(sample: Path, tmp_path: Path) -> None:
     listed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert all(tool.name in listed.stdout for tool in AGENT_TOOLS)
     asked = subprocess.run(
-        [*command, "run_sql", "query=SELECT count(*) AS n FROM events", "limit=5", "-d", str(sample)],
+        [*command, "run_sql", "query=SELECT count(*) AS n FROM events", "limit=5",
+         "-d", str(sample)],
         check=True, capture_output=True, text=True, env=environment,
     )  # fmt: skip
     assert json.loads(asked.stdout)["columns"] == ["n"]

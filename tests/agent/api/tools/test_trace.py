@@ -12,11 +12,14 @@ from ingero.agent.api.tools.context import AgentContext
 from ingero.errors import StoreError, Unavailable
 from ingero.transport.tools.tool import ToolRefused
 
-FRAMES = '[{"s":"cudaMalloc","f":"libcudart.so.13"},{"pf":"train.py","pfn":"forward","pl":47},{"i":"0x7f"}]'
+FRAMES = (
+    '[{"s":"cudaMalloc","f":"libcudart.so.13"},'
+    '{"pf":"train.py","pfn":"forward","pl":47},{"i":"0x7f"}]'
+)
 
 
 def stacks(path: Path) -> Path:
-    """One slow host stack behind twelve busy CUDA stacks, the last of them with frames that are too large."""
+    """One slow host stack and twelve busy CUDA stacks, the last with frames that are too large."""
     events = [(START_NS + i, 42, 1, 1, 10**6 + i) for i in range(12)] + [
         (START_NS + 99, 43, 3, 1, 5)
     ]
@@ -39,7 +42,8 @@ async def test_stacks_say_operation_latency_processes_and_frames(tmp_path: Path)
     large, whole = data["stacks"]
     assert large["frames"] == ["[traced-data]0x10[/traced-data]", "[traced-data]0x20[/traced-data]"]
     assert whole == {
-        "hash": "000000000000000b", "operation": "cudaMalloc", "count": 1, "avg_us": 1000.01, "min_us": 1000.01,
+        "hash": "000000000000000b", "operation": "cudaMalloc", "count": 1, "avg_us": 1000.01,
+        "min_us": 1000.01,
         "max_us": 1000.01, "sum_arg0": 100, "processes": ["[traced-data]train[/traced-data]"],
         "frames": [
             "[traced-data]cudaMalloc (libcudart.so.13)[/traced-data]",

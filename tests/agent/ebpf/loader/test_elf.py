@@ -21,7 +21,8 @@ int table[4] = {1, 2, 3, 4};
 API int plain(int a) { return a * table[1]; }
 #ifdef __x86_64__
 __asm__(".text\\n.globl guarded\\n.type guarded,@function\\n"
-        "guarded: endbr64\\n push %rbp\\n pop %rbp\\n mov $7,%eax\\n ret\\n.size guarded,.-guarded\\n"
+        "guarded: endbr64\\n push %rbp\\n pop %rbp\\n mov $7,%eax\\n ret\\n"
+        ".size guarded,.-guarded\\n"
         ".globl tiny\\n.type tiny,@function\\ntiny: endbr64\\n.size tiny,.-tiny\\n ret\\n");
 #endif
 """

@@ -1,4 +1,4 @@
-"""F026, F129: committed probes are what the sources say, for both machines, and what `make probes` builds works."""
+"""F026, F129: committed probes match their sources, and what `make probes` builds works."""
 
 from pathlib import Path
 
