@@ -19,7 +19,7 @@ import numpy as np
 
 from ingero.agent.ebpf.policy import TracePolicy
 from ingero.agent.ebpf.tracer import POLL_INTERVAL_S, Tracer
-from ingero.core.recording.governor import Step
+from ingero.core.recording.governor import ProbeLevel
 
 HERE = Path(__file__).parent
 PAIRS = int(os.environ.get("PAIRS", "20"))
@@ -290,9 +290,9 @@ def governor(kind: str) -> dict[str, object]:
                     inside = time.monotonic() - start
         (cost,) = [cost for cost in tracer.costs() if cost.pid == work.process.pid]
         watches = {
-            name: watch.step.name
+            name: watch.level.name
             for name, watch in cost.watches.items()
-            if watch.step is not Step.FULL
+            if watch.level is not ProbeLevel.FULL
         }
         steps = [
             (round(step.at_s - start, 2), step.function, step.after.name) for step in tracer.steps()
