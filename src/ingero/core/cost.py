@@ -9,5 +9,5 @@ def idle_cost(lag_s: float, ranks: int, usd_per_gpu_hour: float, gpus_per_rank: 
 
 
 def loss_per_hour(loss_share: float, usd_per_hour: float) -> float:
-    """Return the money lost per hour by a job that spends `loss_share` of its time waiting."""
+    """Return the money lost per hour by a job that could save `loss_share` of its time."""
     return loss_share * usd_per_hour

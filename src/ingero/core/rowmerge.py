@@ -35,7 +35,7 @@ class RowMerge:
     ) -> list[list[Any]]:
         """Return the rows of one node in the columns of the merged table.
 
-        None if its columns differ.
+        A node with other columns contributes no rows and a warning.
         """
         if any(len(row) != len(columns) for row in rows):
             self.fail(

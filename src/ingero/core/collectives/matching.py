@@ -27,7 +27,7 @@ class MatchPolicy:
 def match_collectives(collectives: Collectives, policy: MatchPolicy | None = None) -> Groups:
     """Return a dense group code per row: rows of one group are the same collective on its ranks."""
     comm = _comm_codes(collectives.comm)
-    op, edge = _edges(collectives)
+    op, edge = _pair_codes(collectives)
     sequence = collectives.seq
     if len(sequence) and sequence.min() >= 0:
         return _pack(comm, op, edge, sequence)
@@ -83,7 +83,7 @@ def _fingerprints(count: int) -> Floats:
     return ((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(34)).astype(np.float64)
 
 
-def _edges(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _pair_codes(collectives: Collectives) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return operation codes and pair codes.
 
     Send and Recv share one operation code; their pair code stands for the unordered pair of ranks.
@@ -158,8 +158,8 @@ def _dense_codes(key: Ints) -> Groups:
 def _buckets(base: Groups, rank: NDArray[np.int32], entry_ns: Ints, policy: MatchPolicy) -> Ints:
     """Return the time bucket of each row.
 
-    A row near the end of its bucket moves to the next one if that holds more of its peers and not
-    yet its own rank.
+    A row near an edge of its bucket moves to the neighbouring bucket if that holds more of its
+    peers and not yet its own rank.
     """
     width, tolerance = int(policy.bucket_s * 1e9), int(policy.tolerance_s * 1e9)
     bucket = entry_ns // width

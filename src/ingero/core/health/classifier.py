@@ -1,4 +1,7 @@
-"""Healthy or straggler: entered after confirmation, left with hysteresis, one id per episode."""
+"""The classifier: a node is healthy or a straggler, and each episode has one id.
+
+An episode begins after several evaluations below the threshold and ends with hysteresis.
+"""
 
 import math
 import uuid

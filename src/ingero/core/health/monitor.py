@@ -1,9 +1,8 @@
 """The state machine of one node: an observation and the time go in, an evaluation comes out.
 
-No I/O.
-
-Each tick has two halves: `observe` computes the score and what to push, `classify` decides whether
-the node is a straggler, with the threshold that came back in the reply to that push.
+The monitor does no I/O. Each tick has two halves: `observe` computes the score and what to push,
+`classify` decides whether the node is a straggler, with the threshold that came back in the reply
+to that push.
 """
 
 from dataclasses import dataclass, field, replace
@@ -71,8 +70,8 @@ class MonitorPolicy:
 class Evaluation:
     """The result of one tick.
 
-    `report` is None when nothing must be pushed: the read failed, or the node is stale or was until
-    now.
+    `report` is None when nothing must be pushed: after a failed read, while the node is stale, and
+    in the tick in which it leaves `idle` or `stale`.
     """
 
     state: NodeState

@@ -16,10 +16,8 @@ def recorded_scores(
 ) -> list[tuple[int, float]]:
     """Return (minute, score) for every minute with calls.
 
-    `rates` and `snapshots` are in order of time.
-
-    Throughput is relative to the median minute. The compute signal is missing, because a recording
-    does not say how many GPUs the node has.
+    `rates` and `snapshots` are in order of time. Throughput is relative to the median minute. The
+    compute signal is missing, because a recording does not say how many GPUs the node has.
     """
     working = [rate for _, rate in rates if rate > 0]
     if not working:

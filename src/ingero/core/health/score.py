@@ -86,7 +86,7 @@ class Score:
 def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
     """Return the weighted sum of the measured signals times the penalty.
 
-    None if none was measured.
+    Return None if no signal was measured.
     """
     clamped: dict[str, float] = {}
     anomalies = []
@@ -108,8 +108,9 @@ def compute_score(signals: Signals, policy: ScorePolicy) -> Score | None:
 def work_score(signals: Signals, baseline: Signals, policy: ScorePolicy) -> float | None:
     """Return the score with at least as much free memory and CPU as in the baseline.
 
-    If that score is also too low, the node's own work is slower. None where neither throughput nor
-    compute was measured, because then nothing describes the node's own work.
+    If that score is also too low, the node's own work is slower. The
+    result is None where neither throughput nor compute was measured, because then nothing describes
+    the node's own work.
     """
     if signals.throughput is None and signals.compute is None:
         return None
@@ -134,9 +135,7 @@ def penalty(lowest: float, policy: ScorePolicy) -> float:
 
 
 def dominant_signal(raw: Signals, baseline: Signals) -> str:
-    """Return the signal that lost the largest share of its baseline value.
-
-    `unknown` when none fell.
+    """Return the signal that lost the largest share of its baseline value, or `unknown`.
 
     Values are compared in the same unit: a raw rate with a raw rate, a ratio with a ratio. Of equal
     losses the first in the order of `SIGNAL_NAMES` is returned.

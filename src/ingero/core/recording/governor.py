@@ -83,8 +83,8 @@ def probe_cost(load: Load, watch: Watch) -> float:
 def plan_watches(loads: Sequence[Load], allowance: float, least_duty: float) -> dict[str, Watch]:
     """Return the closest watches that cost no more than `allowance`.
 
-    The most expensive functions are reduced first, level by level; functions of negligible cost only
-    when nothing else is left.
+    The most expensive functions are reduced first, level by level. Functions of negligible cost are
+    reduced only when nothing else is left.
     """
     watches = {load.name: Watch() for load in loads}
     costliest = sorted(loads, key=lambda load: -probe_cost(load, Watch()))
