@@ -1,6 +1,7 @@
-"""Fleet's processor inside a pipeline of your own: no server, no ports, your clock.
+"""Fleet's processor inside a pipeline of your own: no server, no ports, your own clock.
 
-Feeds five nodes and one slow one, then asks for the line and who is below it. Run: python examples/own_pipeline.py
+Pushes the scores of six nodes, one of them slow, then prints the threshold and the nodes below it.
+Run it with `python examples/own_pipeline.py`.
 """
 
 import time
@@ -12,7 +13,7 @@ from ingero.fleet.processor import FleetProcessor
 
 
 def health(node: str, score: float) -> otlp.MetricsRequest:
-    """What your receiver hands on: any decoded OTLP metrics request."""
+    """Return what your receiver passes on: any decoded OTLP metrics request."""
     point = otlp.NumberPoint(
         as_double=score,
         time_unix_nano=time.time_ns(),
@@ -52,9 +53,9 @@ def main() -> None:
         processor.take(health(node, score), None, time.monotonic(), time.time_ns())
     processor.tick(time.monotonic())  # in a service: once a second
 
-    line = processor.served("train")
-    print(f"threshold {line.value:.6f}, quorum {line.quorum_met}")
-    print("below:", ", ".join(node for node, score in scores.items() if score < line.value))
+    served = processor.served("train")
+    print(f"threshold {served.value:.6f}, quorum {served.quorum_met}")
+    print("below:", ", ".join(node for node, score in scores.items() if score < served.value))
 
 
 if __name__ == "__main__":

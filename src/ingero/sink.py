@@ -1,4 +1,4 @@
-"""The reference consumer of the remediation socket: counts lines and shows who is slow now, for Prometheus."""
+"""The reference consumer of the remediation socket: line counts and stragglers for Prometheus."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ingero.contract.api_paths import HEALTHZ, PROMETHEUS, READYZ
-from ingero.contract.exposition import CONTENT_TYPE, Family, counter, gauge, render
+from ingero.contract.exposition import CONTENT_TYPE, Family, by_label, gauge, render, total
 from ingero.contract.straggler import MAX_LINE_BYTES, decode_envelope
 from ingero.core.setting import setting
 from ingero.errors import MalformedInput
@@ -22,7 +22,7 @@ from ingero.errors import MalformedInput
 log = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 2.0
-MAX_TYPES = 32  # an unknown sender must not make series without end
+MAX_TYPES = 32  # a faulty sender must not create an unlimited number of series
 OTHER_TYPES = "other"
 _READ_BYTES = 64 * 1024
 
@@ -64,7 +64,7 @@ class SinkSettings:
 
 
 class Sink:
-    """All that was seen. `take` is fed bytes; times are passed in."""
+    """The counts and current stragglers of a stream of lines; times are arguments."""
 
     def __init__(self, settings: SinkSettings) -> None:
         self.settings = settings
@@ -73,14 +73,13 @@ class Sink:
         self.parse_errors = 0
         self.dropped: Counter[str] = Counter(cap_reached=0, line_too_long=0, silent=0)
         self.last_event_s: float | None = None
-        self._stragglers: OrderedDict[tuple[str, str], float] = (
-            OrderedDict()
-        )  # (cluster, node): last mention
+        # time of the last message, by cluster and node
+        self._stragglers: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._rest = b""
         self._is_skipping = False
 
     def take(self, data: bytes, now_s: float) -> None:
-        """The next bytes of the stream; a line that is too long is counted and skipped, the stream goes on."""
+        """Read the next bytes of the stream; a line that is too long is counted and skipped."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             if self._is_skipping:
@@ -95,7 +94,7 @@ class Sink:
             self._rest, self._is_skipping = b"", True
 
     def line(self, line: bytes, now_s: float) -> None:
-        """One line."""
+        """Read one line."""
         if not line.strip():
             return
         try:
@@ -114,14 +113,13 @@ class Sink:
 
     def _track(self, key: tuple[str, str], now_s: float) -> None:
         if key not in self._stragglers and len(self._stragglers) >= self.settings.max_tracked_nodes:
-            self._stragglers.popitem(
-                last=False
-            )  # the oldest inserted, not the least recently mentioned
+            # the first inserted, not the least recently updated
+            self._stragglers.popitem(last=False)
             self.dropped["cap_reached"] += 1
         self._stragglers[key] = now_s
 
     def stragglers(self, now_s: float) -> list[tuple[str, str]]:
-        """Who is slow now; those not mentioned for a while are forgotten, and counted."""
+        """Return cluster and node of every straggler; drop those without recent messages."""
         silent = [
             key for key, at_s in self._stragglers.items() if now_s - at_s > self.settings.silence_s
         ]
@@ -131,18 +129,18 @@ class Sink:
         return sorted(self._stragglers)
 
     def is_ready(self, now_s: float) -> bool:
-        """Connected, or heard something lately."""
+        """Whether the sink is connected or has received a message recently."""
         window_s = self.settings.readiness_window_s
         return self.is_connected or (
             self.last_event_s is not None and now_s - self.last_event_s <= window_s
         )
 
     def start_stream(self) -> None:
-        """A new connection: what was left of the old one belongs to nothing."""
+        """Drop the incomplete line of an earlier connection."""
         self._rest, self._is_skipping = b"", False
 
     def families(self, now_s: float, wall_minus_monotonic_s: float) -> list[Family]:
-        """The metrics of the sink, in a stable order."""
+        """Return the metrics of the sink, in a stable order."""
         active = self.stragglers(now_s)
         last = (
             0.0
@@ -150,25 +148,40 @@ class Sink:
             else round(self.last_event_s + wall_minus_monotonic_s, 3)
         )
         return [
-            counter("ingero_sink_events_total", "Lines by type", [
-                ((("type", kind),), count) for kind, count in sorted(self.events.items())
-            ]),
-            counter("ingero_sink_parse_errors_total", "Lines that are not ours", [((), self.parse_errors)]),
-            counter("ingero_sink_dropped_total", "Nodes and lines given up, by reason", [
-                ((("reason", reason),), count) for reason, count in sorted(self.dropped.items())
-            ]),
-            gauge("ingero_sink_connected", "1 while connected to the socket", [((), float(self.is_connected))]),
-            gauge("ingero_sink_last_event_timestamp_seconds", "Unix time of the last line, 0 for none", [((), last)]),
-            gauge("ingero_sink_active_stragglers", "1 for each node that is slow now", [
-                ((("cluster_id", cluster), ("node_id", node)), 1.0) for cluster, node in active
-            ]),
-        ]  # fmt: skip
+            by_label("ingero_sink_events_total", "Lines by type", "type", self.events),
+            total(
+                "ingero_sink_parse_errors_total",
+                "Lines that could not be decoded",
+                self.parse_errors,
+            ),
+            by_label(
+                "ingero_sink_dropped_total",
+                "Nodes and lines dropped, by reason",
+                "reason",
+                self.dropped,
+            ),
+            gauge(
+                "ingero_sink_connected",
+                "1 while connected to the socket",
+                [((), float(self.is_connected))],
+            ),
+            gauge(
+                "ingero_sink_last_event_timestamp_seconds",
+                "Unix time of the last line, 0 for none",
+                [((), last)],
+            ),
+            gauge(
+                "ingero_sink_active_stragglers",
+                "1 for each node that is slow now",
+                (((("cluster_id", cluster), ("node_id", node)), 1.0) for cluster, node in active),
+            ),
+        ]
 
 
 async def follow_socket(sink: Sink, stop: asyncio.Event) -> None:
-    """Read until stopped, connecting again whenever the agent comes back."""
+    """Read until stopped, and connect again whenever the agent has been away."""
     ended = asyncio.create_task(stop.wait())
-    is_waiting = False  # said once, not every two seconds
+    is_waiting = False  # logged once, not at every attempt
     try:
         while not stop.is_set():
             reading = asyncio.create_task(_read(sink))
@@ -209,7 +222,7 @@ async def _read(sink: Sink) -> None:
 
 
 def sink_app(sink: Sink) -> Starlette:
-    """`/metrics`, `/healthz` (the process lives) and `/readyz` (it hears something)."""
+    """Return the application with `/metrics`, `/healthz` (running) and `/readyz` (receiving)."""
 
     async def metrics(_: Request) -> Response:
         now_s = time.monotonic()

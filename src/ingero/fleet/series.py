@@ -1,8 +1,8 @@
 """Received metrics for a Prometheus server, decoded from the last body per node and kind.
 
 Bodies are kept instead of series, so that a push costs one dictionary entry. A scrape decodes them,
-in short slices that leave time for pushes in between. The labels of a node hardly change from push to
-push, so their rendered text is cached.
+in short slices that leave time for pushes in between. The labels of a node hardly change from push
+to push, so their rendered text is cached.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Tools over HTTP: list, call, OpenAPI 3.1; one envelope for answers and one for refusals."""
+"""Tools over HTTP: listing, calls and OpenAPI 3.1, with one form of answers and of refusals."""
 
 import secrets
 import time
@@ -19,7 +19,7 @@ REQUEST_ID_HEADER = "X-Request-Id"
 
 
 def request_id(request: Request) -> str:
-    """The caller's id when it is short and printable, else a fresh one."""
+    """Return the caller's request id if it is short and printable, else a new one."""
     given = request.headers.get(REQUEST_ID_HEADER, "")
     return (
         given
@@ -29,7 +29,7 @@ def request_id(request: Request) -> str:
 
 
 def refusal(error: ToolRefused, identifier: str) -> Response:
-    """The error envelope every surface of a service shares."""
+    """Return a refusal in the form that HTTP and MCP share."""
     headers = {REQUEST_ID_HEADER: identifier}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(error.retry_after_s)
@@ -38,7 +38,7 @@ def refusal(error: ToolRefused, identifier: str) -> Response:
 
 
 async def read_question(request: Request) -> dict[str, Any]:
-    """The body as a JSON object; an empty body asks with defaults."""
+    """Return the body as a JSON object; an empty body means default arguments."""
     try:
         body = await read_request_body(request, MAX_QUESTION_BYTES)
     except TooLarge as error:
@@ -55,14 +55,14 @@ async def read_question(request: Request) -> dict[str, Any]:
 
 
 def list_tools(tools: Sequence[Tool[Context]]) -> dict[str, Any]:
-    """What there is to ask, with schemas."""
+    """Return every tool with its schemas."""
     return {"data": {"tools": [_described(tool) for tool in tools]}}
 
 
 def tool_endpoint(
     tools: Sequence[Tool[Context]], context_of: Callable[[Request, str], Context]
 ) -> Callable[[Request], Any]:
-    """Handler of `POST …/tools/{name}`; `context_of` may refuse."""
+    """Return the handler of `POST …/tools/{name}`; `context_of` may raise ToolRefused."""
 
     async def endpoint(request: Request) -> Response:
         identifier = request_id(request)
@@ -90,7 +90,7 @@ def openapi(
     tools: Sequence[Tool[Context]],
     extra_paths: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """An OpenAPI 3.1 document of the tools below `prefix`, plus paths a service describes itself."""
+    """Return an OpenAPI 3.1 document of the tools below `prefix`, and of further paths."""
     types = [schema for tool in tools for schema in (tool.input, tool.output)]
     found, definitions = schemas(types, "#/components/schemas/{name}") if types else ([], {})
     definitions["Refusal"] = _REFUSAL_SCHEMA
@@ -133,7 +133,7 @@ _META_SCHEMA = {
 
 
 def enveloped(data: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an answer whose `data` has this one."""
+    """Return the schema of an answer whose `data` has this schema."""
     return {
         "type": "object",
         "required": ["data", "meta"],

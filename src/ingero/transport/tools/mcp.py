@@ -1,4 +1,7 @@
-"""Tools over MCP: stdio and stateless streamable HTTP from one list. Import it lazily: the SDK takes seconds."""
+"""Tools over MCP: stdio and stateless streamable HTTP.
+
+Import this module lazily, because importing the SDK takes seconds.
+"""
 
 import asyncio
 import logging
@@ -23,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class McpPrompt:
-    """A ready-made way to work, listed to assistants; `text` may ask the store before it answers."""
+    """A prompt that is listed to assistants; `text` may query the store."""
 
     name: str
     description: str
@@ -32,7 +35,7 @@ class McpPrompt:
 
 @dataclass(frozen=True, slots=True)
 class McpResource:
-    """Something to read before asking, such as the schema."""
+    """A document to read before asking, such as the schema."""
 
     uri: str
     name: str
@@ -46,7 +49,7 @@ Request = ServerRequestContext[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class McpSurface:
-    """What one MCP server offers; `context_of` receives the HTTP request, or None over stdio."""
+    """What one MCP server offers; `context_of` gets the HTTP request, or None over stdio."""
 
     name: str
     tools: Sequence[Tool[Any]]
@@ -56,7 +59,7 @@ class McpSurface:
     instructions: str | None = None
 
     def server(self) -> Server[Any]:
-        """The SDK's server over this surface."""
+        """Return the SDK's server for these tools, prompts and resources."""
         return Server(
             self.name,
             version=version("ingero"),
@@ -80,9 +83,9 @@ class McpSurface:
         try:
             tool = by_name(self.tools, params.name)
             answer = await call(tool, self.context_of(request.request), params.arguments or {})
-        except IngeroError as error:  # a refusal is an answer an assistant can act on
+        except IngeroError as error:  # an assistant can act on a refusal
             return _refused(str(error))
-        except Exception:  # a defect of ours is an answer too: this is the loop that serves tools
+        except Exception:  # a defect must not end the loop that serves tools
             log.exception("tool_failed", extra={"tool": params.name})
             return _refused("an error of ingero itself; its log has the details")
         structured = msgspec.to_builtins(answer)
@@ -144,26 +147,26 @@ class HttpMcp:
         self.handle = self._manager.handle_request
 
     async def start(self) -> None:
-        """Ready when this returns."""
+        """Start the session manager and return when it is ready."""
         ready = asyncio.Event()
         self._task = asyncio.create_task(self._run(ready), name="mcp")
         await ready.wait()
 
     async def _run(self, ready: asyncio.Event) -> None:
-        """The SDK's task group must live in one task from beginning to end."""
+        """Run the SDK's task group, which must stay in one task."""
         async with self._manager.run():
             ready.set()
             await self._stopping.wait()
 
     async def stop(self) -> None:
-        """The listener must have been stopped before."""
+        """Stop the session manager; stop the listener first."""
         self._stopping.set()
         if self._task is not None:
             await self._task
 
 
 async def serve_stdio(server: Server[Any]) -> None:
-    """Serve one client on standard input and output until it leaves."""
+    """Serve one client on standard input and output until it disconnects."""
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
 

@@ -1,4 +1,4 @@
-"""A tool: one typed question. The same list is rendered over HTTP, over MCP and as `key=value` commands."""
+"""A tool: one typed question, offered over HTTP, over MCP and as a `key=value` command."""
 
 import difflib
 import inspect
@@ -16,7 +16,7 @@ Context = TypeVar("Context")
 
 
 class ToolRefused(IngeroError):
-    """A question that cannot be answered as asked; `code` is for programs, the text for people, `status` is HTTP's."""
+    """A question that cannot be answered: `code` for programs, a message, an HTTP `status`."""
 
     def __init__(
         self, code: str, message: str, status: int = 400, retry_after_s: int | None = None
@@ -29,9 +29,10 @@ class ToolRefused(IngeroError):
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Context]):
-    """One question: what goes in, what comes out, who answers. The docstring tells an assistant when to ask.
+    """One question: its input, its output and the function that answers.
 
-    One that `acts` does more than look: assistants ask their person first.
+    The docstring of `answer` tells an assistant when to ask. A tool that `acts` changes something,
+    so assistants ask their user first.
     """
 
     name: str
@@ -57,7 +58,7 @@ def tool(
     *,
     acts: bool = False,
 ) -> Tool[Context]:
-    """A tool from an async function `(context, Question) -> Answer`; both types are msgspec structs."""
+    """Return the tool of an async function `(context, Question) -> Answer` of msgspec structs."""
     hints = typing.get_type_hints(answer)
     question = list(inspect.signature(answer).parameters)[1]
     return Tool(name, hints[question], hints["return"], answer, to_text, acts)
@@ -66,7 +67,10 @@ def tool(
 async def call(
     asked: Tool[Context], context: Context, arguments: Mapping[str, Any], *, lax: bool = False
 ) -> msgspec.Struct:
-    """Answer one question; a wrong argument is refused by name. `lax` reads numbers, lists and objects from text."""
+    """Answer one question; raise ToolRefused with the name of a wrong argument.
+
+    `lax` also reads numbers, lists and objects from text.
+    """
     unknown = set(arguments) - {field.encode_name for field in msgspec.structs.fields(asked.input)}
     if unknown:
         known = (
@@ -89,7 +93,10 @@ async def call(
 
 
 def _meaning(asked: Tool[Any], complaint: str) -> str:
-    """How the argument a complaint of msgspec is about describes itself: a pattern alone says little to a person."""
+    """Return the description of the argument that an error of msgspec is about.
+
+    msgspec itself quotes only the pattern.
+    """
     name = re.search(r" - at `\$\.(\w+)", complaint)
     field = (
         self_contained_schema(asked.input).get("properties", {}).get(name[1], {}) if name else {}
@@ -101,7 +108,7 @@ def _meaning(asked: Tool[Any], complaint: str) -> str:
 
 
 def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON Schema calls 5.0 an integer, and so do we."""
+    """Convert 5.0 to 5, because JSON Schema counts both as integers."""
     return {
         name: int(value) if isinstance(value, float) and value.is_integer() else value
         for name, value in arguments.items()
@@ -109,7 +116,7 @@ def _whole_numbers(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_text(arguments: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Lists and objects of a command line: `pids=42`, `custom_details={"job": "a"}`."""
+    """Decode lists and objects of a command line: `pids=42`, `custom_details={"job": "a"}`."""
     found = dict(arguments)
     for field in msgspec.structs.fields(kind):
         value = found.get(field.encode_name)
@@ -135,7 +142,7 @@ def _from_text(arguments: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict
 
 
 def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:
-    """The tool of that name, or a refusal that lists what there is."""
+    """Return the tool of that name; raise ToolRefused with the names there are."""
     listed = list(tools)
     for candidate in listed:
         if candidate.name == name:
@@ -147,7 +154,7 @@ def by_name(tools: Iterable[Tool[Context]], name: str) -> Tool[Context]:
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words of a command line; a repeated key makes a list."""
+    """Parse `key=value` arguments of a command line; a repeated key makes a list."""
     arguments: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -164,13 +171,13 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
 def schemas(
     types: Iterable[type], reference: str = "#/$defs/{name}"
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """JSON Schema 2020-12 of several types, with their shared definitions."""
+    """Return the JSON Schemas (2020-12) of several types, and their shared definitions."""
     found, definitions = msgspec.json.schema_components(tuple(types), ref_template=reference)
     return list(found), definitions
 
 
 def self_contained_schema(of: type) -> dict[str, Any]:
-    """One schema that needs nothing beside it: an object at the top, as MCP wants."""
+    """Return one schema without outside references, with an object at the top, for MCP."""
     (schema,), definitions = schemas([of])
     top = definitions.pop(schema["$ref"].rsplit("/", 1)[-1]) if "$ref" in schema else schema
     return {**top, "$defs": definitions} if definitions else top
