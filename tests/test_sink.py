@@ -1,4 +1,4 @@
-"""The sink: published counts, bounds, expiry, readiness, and a real socket."""
+"""The straggler sink: published counts, limits, expiry, readiness, and a real socket."""
 
 import asyncio
 import time
@@ -29,7 +29,8 @@ def text(one: Sink, now_s: float = 0.0) -> str:
 def test_published_lines_vector_84_f012() -> None:
     one = sink()
     one.take(
-        b'{"type":"memory","pid":1}\n{"type":"memory"}\n{"type":"straggle"}\nnot-json\n{"type":""}\n\n   \n',
+        b'{"type":"memory","pid":1}\n{"type":"memory"}\n{"type":"straggle"}\nnot-json\n'
+        b'{"type":""}\n\n   \n',
         1.0,
     )
     assert (one.events["memory"], one.events["straggle"], one.parse_errors) == (2, 1, 2)
@@ -92,7 +93,7 @@ def test_readiness_vector_86(connected: bool, silence_s: float | None, ready: bo
 
 
 def test_bug_a_silent_straggler_is_forgotten() -> None:
-    """A lost `resolved`, or an agent that died, left the reference's series at 1 forever."""
+    """A lost `resolved`, or an agent that ended, left the series of the reference at 1 for ever."""
     one = sink(silence_s=30.0)
     one.take(state("dead"), 0.0)
     one.take(state("alive"), 25.0)
@@ -100,7 +101,7 @@ def test_bug_a_silent_straggler_is_forgotten() -> None:
     assert one.dropped["silent"] == 1
 
 
-def test_bug_an_over_long_line_is_counted_and_the_stream_goes_on() -> None:
+def test_bug_an_over_long_line_is_counted_and_reading_continues() -> None:
     one = sink()
     one.take(b"x" * (3 * MAX_LINE_BYTES), 0.0)
     one.take(b"x" * MAX_LINE_BYTES + b"\n" + state("n"), 0.0)
@@ -130,7 +131,7 @@ def test_labels_are_escaped_and_output_is_stable() -> None:
     assert text(one) == text(one)
 
 
-async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None:
+async def test_sink_reads_a_real_socket_and_reconnects(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     one = sink(socket_path=path, reconnect_delay_s=0.02)
     stop = asyncio.Event()
@@ -152,7 +153,7 @@ async def test_sink_follows_a_real_socket_and_comes_back(tmp_path: Path) -> None
     assert dict(one.events) == {"straggler_state": 2, "straggler_resolved": 2}
 
 
-async def test_sink_says_once_that_nobody_is_there(
+async def test_sink_logs_once_that_the_socket_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, stop = sink(socket_path=tmp_path / "s.sock", reconnect_delay_s=0.001), asyncio.Event()

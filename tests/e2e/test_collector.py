@@ -49,7 +49,10 @@ def free_port() -> int:
 async def collector(
     folder: Path, exporters: str, names: str
 ) -> AsyncIterator[tuple[int, int, Path]]:
-    """(HTTP port, gRPC port, its log). It cannot choose ports itself, and a free one may be taken: then others."""
+    """Start a Collector; yield its HTTP port, its gRPC port and its log.
+
+    It cannot choose ports itself. Where a free port is taken meanwhile, others are tried.
+    """
     config, log = folder / "collector.yaml", folder / "collector.log"
     is_taken = True
     while is_taken:
@@ -99,7 +102,7 @@ async def test_collector_sends_to_fleet(sender: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sender", ["otlp", "otlp_http"])
 async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Path) -> None:
-    """It gives up at once on RESOURCE_EXHAUSTED without RetryInfo; nothing is lost that was refused for a while."""
+    """The Collector drops data on RESOURCE_EXHAUSTED without RetryInfo, which Fleet sends."""
     async with running() as fleet:
         full = Reply(429, message="full", retry_after_s=1)
         admit, refused = fleet.receiver._refusal, 0

@@ -23,7 +23,7 @@ INGERO = [sys.executable, "-m", "ingero"]
 
 
 def start_node(db: Path, home: Path, *options: str) -> tuple[subprocess.Popen[str], str, str]:
-    """A dashboard process, its address and what it printed first."""
+    """Start a dashboard process; yield its address and what it printed first."""
     environment = os.environ | {"HOME": str(home)}
     process = subprocess.Popen(
         [*INGERO, "dashboard", "--addr", "127.0.0.1:0", "--db", str(db), *options],
@@ -62,7 +62,7 @@ def ingero(*arguments: str, home: Path, status: int = 0) -> subprocess.Completed
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Plaintext on loopback, over the reference samples."""
+    """Three nodes without TLS on loopback, with the reference samples."""
     home = tmp_path_factory.mktemp("nodes")
     started = [
         start_node(shared(f"data/ingero/sample-gpu-node-0{i}.db"), home, "--no-tls")
@@ -79,7 +79,10 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_f135_rows_equal_the_recorded_fan_out(nodes: list[str], home: Path) -> None:
-    sql = "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events GROUP BY source, op ORDER BY n DESC"
+    sql = (
+        "SELECT source, op, count(*) AS n, avg(duration) AS avg_ns FROM events "
+        "GROUP BY source, op ORDER BY n DESC"
+    )
     rows = json.loads(ingero("query", "--nodes", ",".join(nodes), "--json", sql, home=home).stdout)
     recorded = json.loads(shared("data/ingero-wire/api/fanout-query.json").read_text())
     names = {f"127.0.0.1:1808{i}": f"gpu-node-0{i}" for i in (1, 2, 3)}
@@ -90,8 +93,8 @@ def test_f140_table_and_footer(nodes: list[str], home: Path) -> None:
     sql = "SELECT node, count(*) AS cnt FROM events GROUP BY node"
     result = ingero("query", "--nodes", f"[{', '.join(nodes)}]", sql, home=home)
     assert (
-        result.stdout
-        == "node         cnt\n-----------  ---\ngpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
+        result.stdout == "node         cnt\n-----------  ---\n"
+        "gpu-node-01  200\ngpu-node-02  200\ngpu-node-03  200\n"
     )
     assert "\n  3 rows from 3 node(s)" in result.stderr  # behind what it may say about clocks
 
@@ -157,8 +160,8 @@ def test_a_cut_timeline_says_so(nodes: list[str], home: Path) -> None:
     )
     cut = ingero(*arguments, "--limit", "50", home=home).stderr
     assert (
-        "WARNING: only the newest 50 events of gpu-node-01 are in it; raise --limit or shorten --since\n"
-        in cut
+        "WARNING: only the newest 50 events of gpu-node-01 are in it; "
+        "raise --limit or shorten --since\n" in cut
     )
     assert "only the newest" not in ingero(*arguments, "--limit", "200", home=home).stderr
 
@@ -177,7 +180,7 @@ def test_a_service_that_is_no_node_is_found_out(home: Path) -> None:
     assert (row["state"], row["name"]) == ("no node", None)
 
 
-def test_v9b_nobody_answering_is_an_error_that_lists_all(home: Path) -> None:
+def test_v9b_no_answer_at_all_is_an_error_that_lists_every_node(home: Path) -> None:
     result = ingero("query", "--nodes", "127.0.0.1:1,127.0.0.1:2", "SELECT 1", home=home, status=1)
     assert "no node answered:" in result.stderr
     assert result.stderr.count("cannot connect: Connection refused") == 2
@@ -248,7 +251,7 @@ def test_native_export_of_nodes_has_arrows_and_clocks(nodes: list[str], home: Pa
 
 
 def test_unknown_certificate_then_trust_then_answer(tmp_path: Path, home: Path) -> None:
-    """F136, decisions on certificates: stop, show the fingerprint, say the command; then the printed line runs."""
+    """F136: an unknown certificate stops the command; the command that it prints then works."""
     write_samples(tmp_path / "samples", seed=1)
     db = sorted((tmp_path / "samples").glob("*.db"))[0]
     process, address, _ = start_node(db, home)
@@ -295,7 +298,7 @@ def test_f138_plaintext_off_loopback_and_tokens_on_the_command_line_are_refused(
 
 
 class Answering(BaseHTTPRequestHandler):
-    """A node that says when its answer has been read: only then is it asked for the time."""
+    """A node that records when its answer was read; only then is it asked for the time."""
 
     protocol_version = "HTTP/1.1"
 
@@ -328,8 +331,8 @@ def test_ctrl_c_prints_what_has_arrived_behind_a_silent_node(home: Path, form: s
         threading.Thread(target=server.serve_forever, daemon=True).start()
         first = f"127.0.0.1:{silent.getsockname()[1]}"
         process = subprocess.Popen(
-            [*INGERO, "query", "--nodes", f"{first},http://127.0.0.1:{server.server_port}", "--timeout", "300s",
-             "--format", form, "SELECT count(*) AS n FROM events"],
+            [*INGERO, "query", "--nodes", f"{first},http://127.0.0.1:{server.server_port}",
+             "--timeout", "300s", "--format", form, "SELECT count(*) AS n FROM events"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")},
         )  # fmt: skip
@@ -350,9 +353,10 @@ def test_ctrl_c_prints_what_has_arrived(nodes: list[str], home: Path) -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         environment = os.environ | {"HOME": str(home), "INGERO_CONFIG": str(home / "ingero.yaml")}
         process = subprocess.Popen(
-            [*INGERO, "query", "--nodes", f"{nodes[0]},{address}", "--timeout", "60s", "--format", "csv",
-             "SELECT count(*) AS n FROM events"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment | {"PYTHONUNBUFFERED": "1"},
+            [*INGERO, "query", "--nodes", f"{nodes[0]},{address}", "--timeout", "60s",
+             "--format", "csv", "SELECT count(*) AS n FROM events"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "node,n\n"

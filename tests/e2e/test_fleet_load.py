@@ -1,6 +1,6 @@
-"""F060, F061: a hundred agents on one Fleet process: what a push costs, how much memory that needs.
+"""F060, F061: CPU time and memory of one Fleet process with a hundred agents.
 
-Latencies are measured by `make bench-fleet`: what they are here depends on what else this machine does.
+`make bench-fleet` measures latencies: here they would depend on the load of the machine.
 """
 
 import http.client

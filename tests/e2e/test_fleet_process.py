@@ -88,7 +88,7 @@ def push(
 
 
 def test_quorum_over_real_pushes_then_killed_and_back_again() -> None:
-    """F015, F019, F106: three nodes, SIGKILL, a new process: valid again as soon as the nodes pushed."""
+    """F015, F019, F106: after SIGKILL, a new process serves three nodes once they have pushed."""
     config = ("--prometheus", "0")
     with fleet(*config) as (process, addresses):
         for i in range(5):
@@ -115,7 +115,10 @@ def write_pair(folder: Path, issuer: trustme.CA) -> None:
 
 @pytest.fixture
 def secured(tmp_path: Path) -> tuple[Path, trustme.CA, trustme.CA, Path]:
-    """(configuration, server's authority, clients' authority, folder): mutual TLS and a token on both receivers."""
+    """Mutual TLS and a token on both receivers.
+
+    Returns the configuration, the authorities of server and clients, and the folder.
+    """
     authority, clients = trustme.CA(), trustme.CA()
     write_pair(tmp_path, authority)
     clients.cert_pem.write_to_path(tmp_path / "clients.pem")
@@ -207,7 +210,7 @@ def test_mutual_tls_and_tokens_on_every_listener_and_their_reload(secured: tuple
 def reaches(
     addresses: dict[str, str], authority: trustme.CA, clients: trustme.CA
 ) -> dict[str, bool]:
-    """Which listeners let a client of `clients` in, each over a connection of its own."""
+    """Return the listeners that accept a client of `clients`, each on its own connection."""
     context, issued = client_context(authority, clients), clients.issue_cert("agent@example.org")
     found = {}
     for name, address in addresses.items():

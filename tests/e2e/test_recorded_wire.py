@@ -1,5 +1,4 @@
-"""The recorded wire of the reference agent against our processes, both ways: its pushes to our Fleet, our agent's
-pushes beside its own."""
+"""Recorded requests of the reference agent: sent to Fleet, and compared with our agent's pushes."""
 
 import itertools
 import json
@@ -77,7 +76,7 @@ def test_fleet_takes_every_recorded_request_and_shows_the_same_states() -> None:
 
 
 async def test_f001_our_pushes_look_like_the_recorded_ones(tmp_path: Path) -> None:
-    """The same story as in the recording: the line moves above the score from the 13th reply on, then back."""
+    """As in the recording, the threshold exceeds the score from the 13th reply on, then drops."""
 
     def answer(number: int) -> Answer:
         line = "0.985" if 13 <= number < 19 else "0.70"
@@ -110,7 +109,7 @@ async def test_f001_our_pushes_look_like_the_recorded_ones(tmp_path: Path) -> No
 
 
 def check_cadence(scores: list[Any]) -> None:
-    """F001: twelve pushes, one per interval, every value a share."""
+    """F001: twelve pushes, one per interval, with every value between 0 and 1."""
     assert len(scores) == 12
     assert all(0.0 <= score["asDouble"] <= 1.0 for score in scores)
     sent_s = [int(score["timeUnixNano"]) / 1e9 for score in scores]

@@ -34,7 +34,7 @@ FIVE = {"a": 0.92, "b": 0.91, "c": 0.58, "d": 0.93, "e": 0.94}
 
 
 async def test_threshold_by_get() -> None:
-    """F007: exactly two keys; a cold start is an answer, too."""
+    """F007: the answer has exactly two keys, also before the first threshold."""
     async with running() as fleet:
         url = f"http://{fleet.addresses['threshold']}/api/v1/threshold?cluster_id="
         assert await get(f"{url}train") == (200, '{"threshold":0,"quorum_met":false}')
@@ -184,7 +184,8 @@ async def test_received_metrics_for_prometheus() -> None:
             f"gpu_memcpy_duration_ms_sum{{{own}}} 4.5",
             f"gpu_memcpy_duration_ms_count{{{own}}} 3",
             f'ingero_node_cuda_kernel_launch_total{{{own},ingero_cgroup_path_hash="ab"}} 15',
-            f'ingero_node_health_score{{{own},ingero_node_state="active",ingero_workload_type="training"}} 0.9',
+            f'ingero_node_health_score{{{own},ingero_node_state="active",'
+            'ingero_workload_type="training"} 0.9',
             f'ingero_node_straggler_event{{{own},ingero_detection_mode="fleet"}} 1',
         ]
 
@@ -203,7 +204,7 @@ async def test_port_in_use_names_its_owner() -> None:
                 await other.start()
 
 
-async def test_service_ends_clean_and_can_start_again() -> None:
+async def test_service_stops_cleanly_and_can_start_again() -> None:
     for _ in range(2):
         async with running() as fleet:
             await fill(fleet, FIVE)
@@ -216,24 +217,24 @@ async def test_fleet_ticks_by_itself() -> None:
         await until_async(lambda: fleet.processor.counters.ticks >= 2)
 
 
-async def test_a_second_that_fails_is_counted_and_the_next_one_counts() -> None:
+async def test_a_failed_tick_is_counted_and_the_next_one_runs() -> None:
     async with running(tick_s=0.01) as fleet:
-        troubles = [RuntimeError("defect")]
+        errors = [RuntimeError("defect")]
         tick = fleet.processor.tick
 
-        def moody(now_s: float) -> None:
-            if troubles:
-                raise troubles.pop()
+        def failing_once(now_s: float) -> None:
+            if errors:
+                raise errors.pop()
             tick(now_s)
 
-        fleet.processor.tick = moody  # type: ignore[method-assign] # on purpose
+        fleet.processor.tick = failing_once  # type: ignore[method-assign] # on purpose
         before = fleet.processor.counters.ticks
-        await until_async(lambda: not troubles and fleet.processor.counters.ticks >= before + 3)
+        await until_async(lambda: not errors and fleet.processor.counters.ticks >= before + 3)
         assert fleet.failed_ticks == 1
         assert b"ingero_fleet_failed_ticks_total 1" in await fleet._render_own()
 
 
-async def test_looking_at_a_large_cluster_leaves_room_for_pushes() -> None:
+async def test_listing_a_large_cluster_leaves_time_for_pushes() -> None:
     async with running() as fleet:
         for number in range(1000):
             fleet.processor.take(health(f"n{number}", 0.9), "train", time.monotonic(), 0)

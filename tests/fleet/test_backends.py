@@ -27,7 +27,7 @@ async def arrived(fleet: FleetService, node: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "listener"), [("otlp", "grpc"), ("otlphttp", "http")])
-async def test_exporter_takes_up_a_new_certificate(
+async def test_exporter_uses_a_new_certificate_after_a_reload(
     kind: str, listener: str, tmp_path: Path
 ) -> None:
     authority, first, later = trustme.CA(), trustme.CA(), trustme.CA()
@@ -60,7 +60,7 @@ async def test_exporter_takes_up_a_new_certificate(
 
 
 async def rejected_by_backend(*pieces: bytes) -> int:
-    """Send one batch to a backend whose reply arrives in these pieces; return the rejected count."""
+    """Send one batch to a backend that replies in these pieces; return the rejected count."""
     async with replying_in_pieces(*pieces) as address:
         config = ForwardExporterConfig(endpoint=address, tls=ClientTlsConfig(insecure=True))
         backend = HttpBackend(config)

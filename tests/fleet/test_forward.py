@@ -25,7 +25,7 @@ QUICK = ForwardPolicy(queue_size=3, initial_s=0.01, max_s=0.02, max_elapsed_s=0.
 
 
 class Backend:
-    """Collects batches; raises what it is told to first."""
+    """Collects batches, after it has raised the given errors."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -48,7 +48,7 @@ def offer(target: Forwarder, *nodes: str, encoding: Encoding = Encoding.PROTOBUF
         target.offer(otlp.MetricsRequest, encode(node, 0.9), encoding, TAKEN)
 
 
-async def test_requests_of_both_encodings_travel_as_one_batch() -> None:
+async def test_requests_of_both_encodings_are_sent_as_one_batch() -> None:
     backend = Backend()
     target = forwarder(backend)
     offer(target, "a")
@@ -65,8 +65,8 @@ async def test_requests_of_both_encodings_travel_as_one_batch() -> None:
     assert target.counters.sent == 2
 
 
-def test_debug_lines_say_how_many_and_never_fail(caplog: pytest.LogCaptureFixture) -> None:
-    """It sits in the push path: what the push was taken for must not become an error afterwards."""
+def test_debug_lines_count_items_and_never_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """The debug exporter is on the push path: an accepted push must not fail there."""
     caplog.set_level("INFO")
     sink = DebugSink("normal")
     for body in (protobuf("a", 0.9), b"\xff\xff"):
@@ -74,7 +74,7 @@ def test_debug_lines_say_how_many_and_never_fail(caplog: pytest.LogCaptureFixtur
     assert [getattr(record, "items", None) for record in caplog.records] == [1, None]
 
 
-def test_debug_lines_say_how_many_went_without(
+def test_debug_lines_count_suppressed_lines(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level("INFO")
@@ -97,7 +97,7 @@ async def test_full_queue_drops_the_oldest_and_counts() -> None:
     assert b"\x01a" not in backend.batches[0][1]
 
 
-async def test_busy_backend_is_asked_again_and_a_refusal_is_final() -> None:
+async def test_busy_backend_gets_a_batch_again_and_a_refusal_is_final() -> None:
     backend = Backend(Busy("later"), Busy("later", retry_after_s=0.01), Refused("never"))
     target = forwarder(backend)
     offer(target, "a")
@@ -120,7 +120,7 @@ async def test_dead_backend_is_given_up_in_time() -> None:
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(
+async def test_requests_that_a_backend_did_not_accept_before_the_stop_are_counted(
     is_silent: bool,
 ) -> None:
     began = asyncio.Event()
@@ -142,7 +142,7 @@ async def test_what_a_backend_did_not_take_when_the_service_ends_is_counted(
     assert target.counters.dropped["gave_up"] == 3
 
 
-async def test_figures_name_exporter_and_reason() -> None:
+async def test_metrics_name_exporter_and_reason() -> None:
     target = forwarder(Backend())
     offer(target, *"abcd")
     samples = {
@@ -161,7 +161,7 @@ async def test_figures_name_exporter_and_reason() -> None:
 
 @pytest.mark.parametrize(("kind", "listener"), [("otlp", "grpc"), ("otlphttp", "http")])
 async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None:
-    """Everything received goes on, JSON and protobuf, metrics and spans, plus Fleet's own series."""
+    """JSON and protobuf, metrics and spans are forwarded, and so are Fleet's own series."""
     async with running() as behind:
         changes = forwarding(kind, behind.addresses[listener])
         changes["processors"] = {"ingero": {"push_interval": "1s"}}
@@ -184,7 +184,7 @@ async def test_fleet_forwards_to_another_fleet(kind: str, listener: str) -> None
 
 
 async def test_several_exporters_of_a_type_each_get_everything() -> None:
-    """As a Collector's file has them: `type/name`."""
+    """Exporters are named `type/name`, as in the configuration of a Collector."""
     async with running() as near, running() as far:
         plain = {"tls": {"insecure": True}}
         exporters = {

@@ -25,7 +25,7 @@ running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pu
 async def export(
     address: str, body: bytes, *metadata: tuple[str, str], kind: type = otlp.MetricsRequest
 ):
-    """(answer, headers, trailers) of one call."""
+    """Return answer, headers and trailers of one call."""
     async with grpc.aio.insecure_channel(address) as channel:
         call = channel.unary_unary(PATHS[kind])(body, metadata=metadata)
         answer = await call
@@ -75,7 +75,7 @@ async def test_malformed_call_is_invalid_argument_with_the_threshold() -> None:
         assert dict(caught.value.trailing_metadata())["ingero-threshold"] == "0.880000"
 
 
-async def test_draining_is_unavailable_and_says_when() -> None:
+async def test_draining_is_unavailable_with_a_delay() -> None:
     async with running() as fleet:
         fleet.receiver.draining = True
         with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -90,7 +90,7 @@ async def test_draining_is_unavailable_and_says_when() -> None:
 
 
 async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
-    """An answer that asks for patience is no lost Fleet, and is not tried again at once."""
+    """A reply that asks for a delay is not a lost Fleet, and the push is not repeated at once."""
     async with running() as fleet:
         fleet.receiver.draining = True
         endpoint = parse_endpoint(fleet.addresses["grpc"], insecure=True, protocol=Protocol.GRPC)
@@ -104,7 +104,7 @@ async def test_our_own_client_waits_as_long_as_it_is_asked_to() -> None:
 
 
 @pytest.mark.parametrize(("retry_after_s", "expected"), [(None, Refused), (7, Busy)])
-async def test_exhausted_backend_is_asked_again_when_it_says_when(
+async def test_exhausted_backend_gets_the_batch_again_where_it_names_a_delay(
     retry_after_s: int | None, expected: type
 ) -> None:
     async with running() as fleet:
@@ -120,7 +120,7 @@ async def test_exhausted_backend_is_asked_again_when_it_says_when(
         assert getattr(caught.value, "retry_after_s", None) == retry_after_s
 
 
-async def test_spans_and_logs_are_taken_and_counted() -> None:
+async def test_spans_and_logs_are_accepted_and_counted() -> None:
     span = otlp.ResourceSpans(scope_spans=(otlp.ScopeSpans(spans=(otlp.Span(name="x"),)),))
     logs = otlp.ResourceLogs(
         scope_logs=(otlp.ScopeLogs(log_records=(otlp.LogRecord(), otlp.LogRecord())),)
@@ -144,8 +144,8 @@ async def test_partial_success_over_grpc() -> None:
         assert b"outside 0 to 1" in answer
 
 
-async def test_calls_beyond_what_is_worked_on_are_told_when_to_come_back() -> None:
-    """Two in hand of four that gRPC would let in; the third is refused with a time."""
+async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
+    """Two calls of the four that gRPC accepts run at once; the third is refused with a delay."""
     release, begun = asyncio.Event(), 0
 
     async def receive(inbound: Inbound) -> Reply:

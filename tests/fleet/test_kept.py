@@ -11,29 +11,29 @@ changes = st.one_of(
 )
 
 
-def contents(shelf: KeptBodiesPurely) -> object:
-    bodies = {key: (kept.at_s, kept.body, kept.encoding) for key, kept in shelf.bodies.items()}
-    return bodies, shelf.size_bytes, shelf.dropped
+def contents(kept: KeptBodiesPurely) -> object:
+    bodies = {key: (body.at_s, body.body, body.encoding) for key, body in kept.bodies.items()}
+    return bodies, kept.size_bytes, kept.dropped
 
 
 @given(st.lists(changes, max_size=40))
-def test_compiled_and_pure_shelf_agree_and_stay_within_bounds(wanted: list[object]) -> None:
-    shelves = [kind(30, 120, 6) for kind in (KeptBodies, KeptBodiesPurely)]
+def test_compiled_and_pure_version_agree_and_stay_within_bounds(wanted: list[object]) -> None:
+    compiled, pure = (kind(30, 120, 6) for kind in (KeptBodies, KeptBodiesPurely))
     for now_s, change in enumerate(wanted):
-        for shelf in shelves:
+        for kept in (compiled, pure):
             if isinstance(change, tuple):
                 key, body, encoding = change
-                shelf.keep(key, body, encoding, float(now_s))
+                kept.keep(key, body, encoding, float(now_s))
             else:
-                shelf.expire(float(change))
-        assert contents(shelves[0]) == contents(shelves[1])
-        bodies = shelves[1].bodies
-        assert sum(len(kept.body) for kept in bodies.values()) == shelves[1].size_bytes <= 120
+                kept.expire(float(change))
+        assert contents(compiled) == contents(pure)
+        bodies = pure.bodies
+        assert sum(len(body.body) for body in bodies.values()) == pure.size_bytes <= 120
         assert len(bodies) <= 6
 
 
-def test_the_oldest_make_room() -> None:
-    shelf = KeptBodies(10, 1000, 4)
+def test_the_oldest_bodies_are_dropped_first() -> None:
+    bodies = KeptBodies(10, 1000, 4)
     for number in range(5):
-        shelf.keep(("c", f"n{number}", ""), b"x", Encoding.JSON, float(number))
-    assert [node for _, node, _ in shelf.bodies] == ["n2", "n3", "n4"]
+        bodies.keep(("c", f"n{number}", ""), b"x", Encoding.JSON, float(number))
+    assert [node for _, node, _ in bodies.bodies] == ["n2", "n3", "n4"]

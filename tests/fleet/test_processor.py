@@ -85,7 +85,7 @@ def test_clusters_do_not_mix() -> None:
     assert fleet.served("a").value > 0.85 > 0.5 > fleet.served("b").value
 
 
-def test_silent_node_leaves_after_ttl_and_is_shown_as_silent() -> None:
+def test_node_without_pushes_is_not_compared_after_the_ttl_and_is_shown_as_silent() -> None:
     """F044: 50 s at defaults, by the receiver's clock."""
     fleet = processor()
     feed(fleet, {"quiet": 0.9}, 0.0)
@@ -106,7 +106,7 @@ def test_silent_node_leaves_after_ttl_and_is_shown_as_silent() -> None:
 
 
 def test_coverage_counts_expected_nodes_and_still_serves() -> None:
-    """F046: seven of ten."""
+    """F046: seven of ten nodes are active."""
     fleet = processor(expected_nodes=10)
     feed(fleet, {f"n{i}": 0.9 for i in range(7)}, 0.0)
     fleet.tick(1.0)
@@ -159,7 +159,7 @@ def test_first_score_of_a_cluster_is_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize("encode", [encode_json, encode_protobuf])
-def test_raw_pushes_mean_what_decoded_ones_mean(encode: object) -> None:
+def test_encoded_pushes_give_the_same_state_as_decoded_ones(encode: object) -> None:
     encoding = Encoding.JSON if encode is encode_json else Encoding.PROTOBUF
     fleet = processor()
     taken = fleet.push(encode(health("a", 0.9, sent_ns=WALL)), encoding, None, 0.0, WALL)
@@ -197,7 +197,7 @@ def test_the_same_push_twice_counts_once() -> None:
     assert len(fleet.clusters["train"].roster.rows) == 1
 
 
-def test_a_late_retry_does_not_overwrite_newer_news() -> None:
+def test_a_late_retry_does_not_overwrite_a_newer_report() -> None:
     fleet = processor()
     fleet.take(health("a", 0.5, sent_ns=WALL + 10**9), None, 0.0, WALL)
     fleet.take(health("a", 0.9, sent_ns=WALL), None, 0.1, WALL)
@@ -228,7 +228,9 @@ def test_a_node_with_a_wrong_clock_counts_when_its_push_arrives() -> None:
         (health(None, 0.5), Reject.NODE_ID_MISSING),
     ],
 )
-def test_refused_points_are_counted_and_said(push: otlp.MetricsRequest, reason: Reject) -> None:
+def test_rejected_points_are_counted_and_explained(
+    push: otlp.MetricsRequest, reason: Reject
+) -> None:
     fleet = processor()
     taken = fleet.take(push, "train", 0.0, 0)
     assert taken.partial is not None and taken.partial.rejected == 1 and taken.partial.message
@@ -256,7 +258,7 @@ def test_malformed_body_changes_nothing() -> None:
     assert fleet.clusters == {}
 
 
-def test_measurements_reach_their_reader() -> None:
+def test_measurements_are_passed_on() -> None:
     seen: list[tuple[str, float]] = []
     fleet = processor(
         on_measurements=lambda _, cluster, now_s, address: seen.append((cluster, now_s))

@@ -1,4 +1,4 @@
-"""The provider of a node from the address its push came from, over every transport (F073)."""
+"""The provider of a node by the address that it pushes from, over every transport (F073)."""
 
 import asyncio
 from pathlib import Path
@@ -44,7 +44,7 @@ async def test_f073_the_address_of_the_connection_decides_the_provider(
     assert b"lambda" in recorded  # so that a replay gives the same price
 
 
-def test_labels_come_after_addresses_and_what_an_agent_says_last() -> None:
+def test_addresses_win_over_labels_and_both_over_what_an_agent_reports() -> None:
     rules = ProviderLookup(
         ProviderRules(addresses={"10.0.0.0/8": "aws"}, labels={"ingero.node.id=n1": "lambda"})
     )

@@ -37,8 +37,8 @@ async def test_push_answers_both_headers() -> None:
         assert "date" in headers
 
 
-async def test_short_cut_and_ordinary_way_give_the_same_reply() -> None:
-    """A gzip body takes the ordinary way; everything a client sees must be equal."""
+async def test_plain_pushes_and_all_others_get_the_same_reply() -> None:
+    """uvicorn handles a gzip body; everything that a client sees must be equal."""
     async with running() as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics?cluster_id=train"
         for body, headers in (
@@ -58,7 +58,7 @@ async def test_short_cut_and_ordinary_way_give_the_same_reply() -> None:
 
 
 async def test_identical_state_from_both_encodings_and_both_transports() -> None:
-    """F033 without gRPC: see test_grpc for the rest."""
+    """F033 over HTTP; test_grpc has the rest."""
     async with running() as fleet:
         url = f"http://{fleet.addresses['http']}/v1/metrics"
         await post(url, protobuf("a", 0.9, sent_ns=5), PB)
@@ -90,7 +90,7 @@ async def test_cluster_by_query_header_or_resource() -> None:
 
 
 @pytest.mark.parametrize("headers", [PB, JSON])
-async def test_partial_success_says_how_many_and_why(headers: dict[str, str]) -> None:
+async def test_partial_success_states_count_and_reason(headers: dict[str, str]) -> None:
     async with running() as fleet:
         encode = protobuf if headers is PB else as_json
         url = f"http://{fleet.addresses['http']}/v1/metrics"
@@ -125,7 +125,7 @@ async def test_errors_carry_the_threshold_too() -> None:
         assert fleet.processor.clusters["train"].roster.row("a", 0.0).pushes == 1
 
 
-async def test_too_many_requests_are_told_when_to_come_back() -> None:
+async def test_too_many_requests_are_refused_with_a_delay() -> None:
     async with running(
         receivers={"otlp": {"protocols": {"http": {"max_requests_per_s": 1}}}}
     ) as fleet:
@@ -175,7 +175,7 @@ async def test_bearer_token(tmp_path: object) -> None:
         ] == 200
 
 
-async def test_verdict_text_travels_with_the_reply() -> None:
+async def test_verdict_is_part_of_the_reply() -> None:
     async with running() as fleet:
         fleet.receiver.verdict_texts = {("train", "slow"): '[{"node":"slow"}]'}
         url = f"http://{fleet.addresses['http']}/v1/metrics"
@@ -187,7 +187,7 @@ async def test_verdict_text_travels_with_the_reply() -> None:
 
 
 async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
-    """The short cut inside uvicorn's protocol: order of replies, pieces, keep-alive, other paths in between."""
+    """Plain pushes inside uvicorn's protocol: order, pieces, keep-alive, other requests."""
     import asyncio
 
     async with running() as fleet:
@@ -195,7 +195,8 @@ async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
         reader, writer = await asyncio.open_connection(host, int(port))
         body = protobuf("a", 0.9)
         push = (
-            f"POST /v1/metrics?cluster_id=p HTTP/1.1\r\nHost: x\r\nContent-Type: {names.PROTOBUF_TYPE}\r\n"
+            "POST /v1/metrics?cluster_id=p HTTP/1.1\r\nHost: x\r\n"
+            f"Content-Type: {names.PROTOBUF_TYPE}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         ).encode() + body
         other = b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -221,7 +222,7 @@ async def test_pipelined_split_and_odd_requests_over_one_connection() -> None:
 
 
 async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
-    """Every request of the recorded wire gets a 200 and leaves the states the recording says."""
+    """Every recorded request gets a 200 and leaves the recorded states."""
     lines = [
         json.loads(line)
         for line in (shared("data/ingero-wire") / "requests.jsonl").read_text().splitlines()
@@ -259,8 +260,8 @@ async def test_recorded_pushes_of_the_reference_agent_are_accepted() -> None:
         assert fleet.receiver.items == {"TracesRequest": 1}
 
 
-def test_long_queries_are_not_remembered() -> None:
-    """Who pushes decides how long a query is; remembering them would let one sender fill the memory."""
+def test_long_queries_are_not_cached() -> None:
+    """The sender decides how long a query is: cached, long ones could fill the memory."""
     receiver = Receiver(FleetProcessor(ThresholdPolicy()))
     long_query = b"cluster_id=b&" + b"x=1&" * 1000
     for query in (b"cluster_id=a", long_query):

@@ -20,7 +20,7 @@ def test_columns_grow_and_rows_are_used_again() -> None:
     assert len(roster.score) == 512
 
 
-def test_event_without_score_keeps_score_and_marks_since_when() -> None:
+def test_event_without_score_keeps_the_score_and_records_its_start() -> None:
     roster = Roster(max_nodes=10)
     roster.put(report("a", 0.4), 0.0)
     roster.put(NodeReport("a", straggling=True), 5.0)

@@ -1,4 +1,4 @@
-"""F037: what a Prometheus server reads on :9090."""
+"""F037: the series that a Prometheus server scrapes on :9090."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def kept(*bodies: otlp.MetricsRequest, encoding: Encoding = Encoding.PROTOBUF) -
 
 
 async def samples(found: ReceivedSeries) -> list[Sample]:
-    """As Prometheus' own library reads the page."""
+    """Parse the page with Prometheus' own library."""
     families = text_string_to_metric_families((await found.render()).decode())
     return [
         (sample.name, sample.labels, sample.value)
@@ -59,7 +59,7 @@ async def test_exponential_histograms_become_buckets(encoding: Encoding) -> None
 
 
 async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
-    """The same attributes beside resources that name a node and one that does not."""
+    """The same attributes with resources that name a node and one that does not."""
     point = otlp.NumberPoint(
         attributes=otlp.attributes({"node_id": "x", "why": 'a "b"\\\n'}), as_double=1.0
     )
@@ -71,8 +71,8 @@ async def test_a_point_cannot_rename_its_node_and_quotes_stay_inside() -> None:
     ]
 
 
-async def test_a_scrape_looks_at_the_sockets_in_between() -> None:
-    """Pushes are answered while a large cluster is shown."""
+async def test_a_scrape_lets_other_tasks_run_in_between() -> None:
+    """Pushes are answered while a large cluster is scraped."""
     found = kept(*(health(f"n{number}", 0.9) for number in range(50)))
     turns = 0
 

@@ -1,4 +1,4 @@
-"""Silences: alerts rest, measurements go on; asked for over HTTP and by `ingero silence`."""
+"""Silences stop alerts but not measurements; they are set over HTTP and by `ingero silence`."""
 
 import asyncio
 import json
@@ -58,14 +58,14 @@ def test_silences_survive_a_restart_with_a_file_and_a_bad_file_is_named(tmp_path
         Silences(path)
 
 
-def test_a_silence_that_cannot_be_kept_is_refused_whole(tmp_path: Path) -> None:
+def test_a_silence_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
     silences = Silences(tmp_path / "gone" / "silences.json")
     with pytest.raises(StoreError, match="cannot write"):
         silences.put(asked(), NOW_S)
     assert silences.active(NOW_S) == []
 
 
-def test_silences_are_bounded_and_those_that_are_over_make_room() -> None:
+def test_silences_are_limited_and_ended_ones_do_not_count() -> None:
     silences = Silences()
     for number in range(MAX_SILENCES):
         silences.put(asked(f"n{number}", for_s=10), NOW_S)
@@ -75,7 +75,7 @@ def test_silences_are_bounded_and_those_that_are_over_make_room() -> None:
     assert len(silences.active(NOW_S + 10)) == 1
 
 
-def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() -> None:
+def test_a_silenced_straggler_is_still_measured_reported_and_counted_but_marked() -> None:
     service = VerdictService()
     service.silences.put(asked(for_s=86400), START_S)
     raised = [
@@ -96,7 +96,7 @@ def test_a_silenced_straggler_is_still_measured_told_and_counted_but_marked() ->
     assert record.body is not None and "fan is being replaced" in str(record.body.string_value)
 
 
-async def test_the_api_begins_lists_and_lifts_behind_the_token(tmp_path: Path) -> None:
+async def test_the_api_starts_lists_and_lifts_with_the_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret-s3cret-s3cret")
     token.chmod(0o600)

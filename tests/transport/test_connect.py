@@ -1,4 +1,4 @@
-"""Asking a server once: what is no address, and what is no Echo, is said in words."""
+"""Errors of one request to a server: wrong addresses, and servers that are not Echo."""
 
 import http.server
 import threading
@@ -46,7 +46,7 @@ def stranger() -> Iterator[str]:
 @pytest.mark.parametrize(
     "url", ["", "host:8080", "ftp://host", "http://host:port", "http://[::1", "https://host:70000"]
 )
-def test_what_is_no_address_is_said_with_an_example(url: str) -> None:
+def test_a_wrong_address_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(ConfigError, match="write https://host:1"):
         connection_to(
             url, ClientTls(), http_port=1, https_port=1, timeout_s=1, example="https://host:1"
@@ -56,7 +56,7 @@ def test_what_is_no_address_is_said_with_an_example(url: str) -> None:
 @pytest.mark.parametrize(
     "url, port", [("http://host", 1), ("http://host:3", 3), ("https://[::1]", 2)]
 )
-def test_a_url_without_port_gets_the_usual_one(url: str, port: int) -> None:
+def test_a_url_without_port_gets_the_default_port(url: str, port: int) -> None:
     assert (
         connection_to(url, ClientTls(), http_port=1, https_port=2, timeout_s=1, example="").port
         == port
@@ -64,6 +64,6 @@ def test_a_url_without_port_gets_the_usual_one(url: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_a_server_that_is_not_echo_is_told_apart(stranger: str, answer: str) -> None:
+def test_a_server_that_is_not_echo_is_recognized(stranger: str, answer: str) -> None:
     with pytest.raises(Unavailable, match="not like Echo's API"):
         EchoClient(stranger).ask(answer, {})

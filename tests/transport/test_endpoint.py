@@ -1,4 +1,4 @@
-"""Fleet addresses: the published URL vectors, the scheme rules, what is refused."""
+"""Fleet addresses: the published URL vectors, the rules for schemes, and refusals."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_cluster_and_node_are_encoded_into_the_query_vector_57() -> None:
         "a b:4318",
     ],
 )
-def test_what_is_no_address_is_refused_vector_58(text: str) -> None:
+def test_wrong_addresses_are_refused_vector_58(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_endpoint(text)
 
@@ -75,7 +75,7 @@ def test_scheme_rules(text: str, protocol: Protocol, base: str) -> None:
     assert (endpoint.protocol, endpoint.base) == (protocol, base)
 
 
-def test_protocol_decides_otherwise() -> None:
+def test_protocol_overrides_the_port() -> None:
     assert (
         parse_endpoint("fleet:4317", protocol=Protocol.HTTP_PROTOBUF).base == "https://fleet:4317"
     )

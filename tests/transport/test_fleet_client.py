@@ -1,4 +1,4 @@
-"""The client of Fleet's HTTP API: answers as types, and one sentence for everything that is no answer."""
+"""The client of Fleet's HTTP API: decoded answers, and one message for every failure."""
 
 import contextlib
 import threading

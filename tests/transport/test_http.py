@@ -1,4 +1,4 @@
-"""Listeners and peers that are not well-behaved: requests that never end, heads without end."""
+"""Listeners with misbehaving peers: requests that never end, headers without end."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,8 @@ from ingero.transport.otlp.server_http import push_protocol
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PUSH = (
-    b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+    b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 )  # fmt: skip
 
 
@@ -56,7 +57,7 @@ async def connect(listener: HttpListener) -> tuple[asyncio.StreamReader, asyncio
     ],
 )
 @pytest.mark.parametrize("before", [b"", WHOLE, PUSH])
-async def test_a_request_that_does_not_end_is_ended(begun: bytes, before: bytes) -> None:
+async def test_a_request_that_does_not_end_is_closed(begun: bytes, before: bytes) -> None:
     async with listening() as (listener, protocol):
         if not before:
             protocol.request_timeout_s = 0.1
@@ -65,7 +66,7 @@ async def test_a_request_that_does_not_end_is_ended(begun: bytes, before: bytes)
             writer.write(before)
             assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
             protocol.request_timeout_s = 0.1
-        if begun.strip() or not before:  # a rested connection is the business of keep-alive
+        if begun.strip() or not before:  # keep-alive closes an idle connection
             writer.write(begun)
             async with asyncio.timeout(PATIENCE_S):
                 while await reader.read(100):
@@ -74,7 +75,7 @@ async def test_a_request_that_does_not_end_is_ended(begun: bytes, before: bytes)
         writer.close()
 
 
-async def test_a_whole_request_is_not_hurried() -> None:
+async def test_a_complete_request_does_not_time_out() -> None:
     async with listening() as (listener, protocol):
         reader, writer = await connect(listener)
         for request in (PUSH, WHOLE, PUSH):

@@ -1,4 +1,4 @@
-"""One rule for every listen address: what is written, what is bound, and whom a peer is taken for."""
+"""Listen addresses: how they are written, what is bound, and the address of a peer."""
 
 import asyncio
 import errno
@@ -20,7 +20,10 @@ from ingero.transport.otlp.server_grpc import grpc_listener, peer_address
 from ingero.transport.otlp.server_http import Reply, push_protocol
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-PUSH = b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+PUSH = (
+    b"POST /v1/metrics HTTP/1.1\r\nHost: x\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+)
 
 
 def has_ipv6() -> bool:
@@ -52,7 +55,7 @@ def test_addresses_as_people_write_them(text: str, found: tuple[str, int]) -> No
 @pytest.mark.parametrize(
     "text", ["", "8080", "localhost", "host:", "host:x", "host:70000", "host:-1", "host:²"]
 )
-def test_what_is_no_address_is_said(text: str) -> None:
+def test_a_wrong_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write host:port"):
         parse_address(text)
 
@@ -86,7 +89,7 @@ def test_a_port_alone_is_ipv4_where_there_is_no_ipv6(monkeypatch: pytest.MonkeyP
         bind("[::1]:0")
 
 
-def test_a_host_that_is_not_ours_is_said() -> None:
+def test_a_host_of_another_machine_is_refused() -> None:
     with pytest.raises(Unavailable, match=r"cannot listen on 192\.0\.2\.1:0"):
         bind("192.0.2.1:0")
 
@@ -100,7 +103,7 @@ def test_a_host_that_is_not_ours_is_said() -> None:
         ("2001:db8::7", "2001:db8::7"),
     ],
 )
-def test_a_peer_has_one_name_on_every_socket(host: str, plain: str) -> None:
+def test_a_peer_has_one_address_on_every_socket(host: str, plain: str) -> None:
     assert plain_peer(host) == plain
     assert peer_address(f"ipv6:%5B{host}%5D:5000") == plain
 
@@ -116,7 +119,7 @@ async def exchange(host: str, port: int, request: bytes) -> bytes:
 
 @needs_ipv6
 async def test_pushes_and_requests_over_both_families_know_who_sent_them() -> None:
-    """The short cut for pushes as well as the ordinary way."""
+    """Both plain pushes and all other requests."""
     seen: list[str | None] = []
 
     def answer(_: Any, __: bytes, address: str | None) -> bytes:

@@ -1,4 +1,4 @@
-"""Contexts and certificates, proved by real handshakes on loopback."""
+"""Contexts and certificates, tested with real handshakes on loopback."""
 
 import contextlib
 import datetime
@@ -82,7 +82,7 @@ def test_a_new_name_makes_a_new_certificate(tmp_path: Path) -> None:
 
 
 def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_path: Path) -> None:
-    """Two services of one machine must not take the certificate, and clients' trust in it, from each other."""
+    """Two services of one machine must not keep replacing the certificate that clients trust."""
     first = kept_certificate(tmp_path, ["a"], ["192.0.2.1"]).cert.read_bytes()
     assert kept_certificate(tmp_path, ["a"], ["192.0.2.2", "192.0.2.1"]).cert.read_bytes() == first
     both = kept_certificate(tmp_path, ["b"], ["192.0.2.2"]).cert
@@ -110,7 +110,7 @@ def test_f137_server_with_client_authority_refuses_strangers(tmp_path: Path) -> 
         handshake(server, client_context(ClientTls(ca=mine.cert)))
 
 
-def test_fingerprint_reads_as_people_compare_it(tmp_path: Path) -> None:
+def test_fingerprint_is_upper_case_hex_with_colons(tmp_path: Path) -> None:
     assert fingerprint(b"x").startswith("2D:71:16:42:")
     tls = kept_certificate(tmp_path, ["a"])
     assert len(fingerprint_of_file(tls.cert)) == 32 * 3 - 1

@@ -1,4 +1,4 @@
-"""The line socket: several readers, bounded queues, snapshots, and nobody else's files."""
+"""The line socket: several readers, bounded queues, snapshots, and files of other users."""
 
 import asyncio
 import os
@@ -88,7 +88,7 @@ async def test_a_reader_that_leaves_is_forgotten(tmp_path: Path) -> None:
         await until_async(lambda: server.consumers == 0)
 
 
-async def test_a_stuck_reader_is_let_go(tmp_path: Path) -> None:
+async def test_a_stuck_reader_is_disconnected(tmp_path: Path) -> None:
     async with serving(tmp_path / "s.sock", stuck_after_s=0.05) as server:
         await connect(server)
         for _ in range(20):
@@ -97,7 +97,7 @@ async def test_a_stuck_reader_is_let_go(tmp_path: Path) -> None:
         assert server.dropped["write_error"] == 1
 
 
-async def test_permissions_are_owner_only_and_the_socket_goes_with_us(tmp_path: Path) -> None:
+async def test_permissions_are_owner_only_and_the_socket_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     async with serving(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
@@ -105,7 +105,7 @@ async def test_permissions_are_owner_only_and_the_socket_goes_with_us(tmp_path: 
     assert not path.exists()
 
 
-async def test_a_group_may_be_let_in(tmp_path: Path) -> None:
+async def test_a_group_may_be_allowed(tmp_path: Path) -> None:
     path = tmp_path / "run" / "s.sock"
     async with serving(path, gid=os.getgid()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o770
@@ -134,7 +134,7 @@ async def test_a_leftover_socket_is_replaced_and_a_living_one_is_not(tmp_path: P
 
 
 async def test_bug_a_file_or_link_at_the_path_is_never_removed(tmp_path: Path) -> None:
-    """The reference unlinked whatever was there."""
+    """The reference removed whatever was at the path."""
     precious = tmp_path / "precious"
     precious.write_text("x")
     link = tmp_path / "link.sock"
@@ -157,7 +157,7 @@ async def test_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
         await LineServer(link / "s.sock").start()
 
 
-async def test_strangers_are_refused_by_their_credentials(
+async def test_other_users_are_refused_by_their_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path / "s.sock") as server:

@@ -1,4 +1,4 @@
-"""The fan-out against real node servers, over real TLS, through a proxy that misbehaves."""
+"""The fan-out with real node servers, over real TLS, through a proxy that misbehaves."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ async def test_replies_come_in_node_order_with_names(tmp_path: Path) -> None:
 
 
 async def test_f148_all_nodes_are_asked_at_once(tmp_path: Path) -> None:
-    """Five nodes of which none answers before all five were asked: one after the other would never end."""
+    """None of five nodes answers before all were asked: one after the other would never end."""
     together = asyncio.Barrier(5)
     async with node(database(tmp_path / "a.db")) as address, contextlib.AsyncExitStack() as stack:
         proxies = [
@@ -87,7 +87,7 @@ async def test_cut_refused_and_trickling_nodes_each_have_their_sentence(tmp_path
     assert trickle.failure == "no answer within 3 s"
 
 
-async def test_names_that_nobody_has_are_said_and_do_not_stop_the_others(tmp_path: Path) -> None:
+async def test_wrong_names_are_reported_and_do_not_stop_the_others(tmp_path: Path) -> None:
     async with node(database(tmp_path / "a.db")) as address:
         good, unknown, no_name = await ask(
             [address, "no-such-node.invalid:80", "ä" * 60 + ":80"], timeout_s=2 * PATIENCE_S
@@ -233,7 +233,7 @@ def test_node_lists_and_refusals() -> None:
 async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_short(
     tmp_path: Path,
 ) -> None:
-    """Its clock is asked for after its answer, so that the first look at it says: the answer is there."""
+    """The clock is measured after the answer, so the first measurement shows that it arrived."""
     looked = asyncio.Event()
 
     def clock_ns() -> int:
@@ -257,8 +257,8 @@ async def test_what_arrived_behind_a_silent_node_is_kept_when_asking_is_cut_shor
         assert [(reply.name, reply.failure) for reply in fanout.unread()] == [("two", None)]
 
 
-async def test_nodes_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Machines of one image may share their host name: neither rows nor clocks may be mixed up."""
+async def test_nodes_with_the_same_name_get_their_address(tmp_path: Path) -> None:
+    """Machines of one image may share a host name; neither rows nor clocks may be mixed up."""
     db = database(tmp_path / "a.db")
     async with (
         node(db, "gpu") as one,

@@ -1,4 +1,4 @@
-"""Pushing: what each answer means, what comes back with it, and what is never done."""
+"""Pushes: the outcome of each reply, what it carries, and redirects that are refused."""
 
 import contextlib
 import email.utils
@@ -102,7 +102,7 @@ async def test_answers_are_final_and_mean_something(
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_bug_redirects_are_refused(status: int) -> None:
-    """Following one would take the client certificate to somebody else."""
+    """Following a redirect would present the client certificate to another server."""
     reply, fleet = await reply_to(Answer(status, {"Location": "/elsewhere"}))
     assert reply.outcome is PushOutcome.REFUSED
     assert [request.path for request, _ in fleet.requests] == ["/v1/metrics"]
@@ -118,7 +118,7 @@ async def test_network_errors_are_tried_once_more() -> None:
         assert len(fleet.requests) == 3
 
 
-async def test_nobody_there_is_a_value_not_an_exception() -> None:
+async def test_an_unreachable_fleet_is_a_value_not_an_exception() -> None:
     async with pushing("http://127.0.0.1:1") as client:
         reply = await client.push(REQUEST)
     assert reply.outcome is PushOutcome.TRANSPORT
@@ -174,7 +174,8 @@ def test_headers_with_line_breaks_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("7", 7.0), ("0", 0.0), (" 7 ", 7.0), ("", None), ("   ", None), ("abc", None), ("-1", None), ("1_0", None),
+        ("7", 7.0), ("0", 0.0), (" 7 ", 7.0), ("", None), ("   ", None), ("abc", None),
+        ("-1", None), ("1_0", None),
         ("٧", None), (None, None), ("999999", 300.0), ("99999999999999999999", None),
     ],
 )  # fmt: skip
@@ -191,7 +192,7 @@ def test_retry_after_dates_v18() -> None:
     assert parse_retry_after(email.utils.formatdate(now + 10**6, usegmt=True), now) == 300.0
 
 
-# --- GET fallback --------------------------------------------------------------------------------------------------
+# --- Threshold poll ---
 async def poll(answer: Answer, interval_s: float = 1.0) -> PollReply:
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: answer
@@ -260,13 +261,13 @@ async def test_polls(answer: Answer, expected: PollReply) -> None:
     ],
 )
 async def test_bug_an_answer_without_both_keys_is_no_threshold(body: bytes) -> None:
-    """The reference took `{}` and error envelopes for a cold start and overwrote a good value."""
+    """The reference read `{}` and error bodies as a cold start and overwrote a valid threshold."""
     assert (await poll(Answer(body=body))).outcome is PollOutcome.CLIENT_ERROR
 
 
-# --- gRPC ----------------------------------------------------------------------------------------------------------
+# --- gRPC ---
 class ScriptedService(grpc.GenericRpcHandler):
-    """Answers the metrics service with whatever `abort` and `metadata` say."""
+    """A metrics service that answers as `abort` and `metadata` define."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -349,7 +350,7 @@ async def test_grpc_errors_still_bring_the_threshold(
     assert len(service.bodies) == 1
 
 
-async def test_grpc_nobody_there() -> None:
+async def test_grpc_to_an_unreachable_fleet() -> None:
     endpoint = parse_endpoint("http://127.0.0.1:1", protocol=Protocol.GRPC)
     client = GrpcPush(
         endpoint, "c", "n", ClientOptions(timeout_s=0.5), GrpcPems(), random.Random(1)
@@ -359,7 +360,7 @@ async def test_grpc_nobody_there() -> None:
 
 
 async def test_grpc_names_that_are_no_metadata_travel_in_the_body_alone() -> None:
-    """Metadata is ASCII; a cluster called zürich must not stop the push."""
+    """Metadata is ASCII; a cluster named zürich must not stop the push."""
     async with grpc_pair() as (service, client):
         odd = GrpcPush(
             client._endpoint,

@@ -1,4 +1,4 @@
-"""One list of typed questions, three renderings: HTTP, MCP, command line."""
+"""One list of typed questions over HTTP, over MCP and on the command line."""
 
 from typing import Annotated, Any
 
