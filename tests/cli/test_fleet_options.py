@@ -1,6 +1,8 @@
 """Commands that ask a Fleet with mutual TLS and a token."""
 
 import asyncio
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,3 +147,13 @@ async def test_a_cluster_nobody_pushes_for_is_an_error_not_good_news(
         assert "no cluster 'tpyo' has pushed; there are: none yet" in capsys.readouterr().err
         assert await asyncio.to_thread(run, ["silence", "lift", "n1", "--fleet", url]) == 1
         assert "n1 was not silenced; `ingero silence list` shows who is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "silence", "services.echo_ask"])
+def test_commands_that_send_one_request_load_no_web_framework(command: str) -> None:
+    """Importing aiohttp and Starlette takes longer than the request."""
+    script = f"import sys, ingero.cli.commands.{command}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert {"aiohttp", "starlette", "uvicorn"}.isdisjoint(done.stdout.split())
