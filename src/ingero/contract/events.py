@@ -198,7 +198,7 @@ TCP_RETRANSMIT: Final[OpKey] = (6, 1)
 
 
 def op_name(source: int, op: int) -> str:
-    """Return `cudaMalloc` for (1, 1), and such as `io_op(99)` for an unknown number."""
+    """Return `cudaMalloc` for (1, 1); an unknown number gives a name such as `io_op(99)`."""
     known = OP_TEXT.get((source, op))
     if known:
         return known[0]
@@ -210,7 +210,7 @@ def op_name(source: int, op: int) -> str:
 
 
 def source_name(source: int) -> str:
-    """Return `cuda` for 1, and `unknown(2)` for the reserved and for unknown numbers."""
+    """Return `cuda` for 1; the reserved number and unknown ones give a name such as `unknown(2)`."""
     if source == Source.NVIDIA or source not in SOURCE_TEXT:
         return f"unknown({source})"
     return SOURCE_TEXT[Source(source)][0]

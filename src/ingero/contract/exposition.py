@@ -54,7 +54,7 @@ def labels(values: Mapping[str, str]) -> Labels:
 
 @lru_cache(maxsize=4096)
 def metric_name(name: str) -> str:
-    """Return an OTLP name in Prometheus spelling, with `_` for every other character."""
+    """Return `ingero_node_health_score` for the OTLP name `ingero.node.health_score`."""
     plain = _INVALID.sub("_", name)
     return f"_{plain}" if plain[:1].isdigit() else plain
 

@@ -7,7 +7,7 @@ cdef enum HeaderCode:
     CLUSTER
     AUTHORIZATION
     CONNECTION
-    ODD
+    UNUSUAL
 
 cdef uint8_t IS_TOKEN[256]
 cdef uint8_t _octet
@@ -39,14 +39,14 @@ cdef inline HeaderCode _code_of(Slice name) noexcept nogil:
         if _is_word(name, b"ingero.cluster.id", 17):
             return CLUSTER
         if _is_word(name, b"transfer-encoding", 17):
-            return ODD
+            return UNUSUAL
     if name.size == 13 and _is_word(name, b"authorization", 13):
         return AUTHORIZATION
     if name.size == 10 and _is_word(name, b"connection", 10):
         return CONNECTION
     if (_is_word(name, b"content-encoding", 16) or _is_word(name, b"expect", 6)
             or _is_word(name, b"upgrade", 7) or _is_word(name, b"trailer", 7)):
-        return ODD
+        return UNUSUAL
     return OTHER
 
 

@@ -24,6 +24,7 @@ def number_detail(point: otlp.NumberPoint) -> str | None:
 
 
 def histogram_detail(point: otlp.HistogramPoint) -> str | None:
+    """Return totals, bounds and counts of a histogram point."""
     return object_json(
         [
             *_totals(point),
@@ -34,6 +35,7 @@ def histogram_detail(point: otlp.HistogramPoint) -> str | None:
 
 
 def exponential_detail(point: otlp.ExponentialHistogramPoint) -> str | None:
+    """Return totals, scale and buckets of an exponential histogram point."""
     return object_json(
         [
             *_totals(point),
@@ -47,6 +49,7 @@ def exponential_detail(point: otlp.ExponentialHistogramPoint) -> str | None:
 
 
 def summary_detail(point: otlp.SummaryPoint) -> str | None:
+    """Return totals and quantiles of a summary point."""
     quantiles = (
         f'{{"quantile":{number(q.quantile)},"value":{number(q.value)}}}'
         for q in point.quantile_values
@@ -94,6 +97,7 @@ def _exemplar(exemplar: otlp.Exemplar) -> str:
 
 
 def span_detail(span: otlp.Span) -> str | None:
+    """Return ids, kind, status, events and links of a span."""
     status = span.status
     return object_json(
         [
@@ -121,6 +125,7 @@ def _span_link(link: otlp.SpanLink) -> str:
 
 
 def log_detail(record: otlp.LogRecord) -> str | None:
+    """Return severity, body and ids of a log record."""
     return object_json(
         [
             ("severity", _optional_text(record.severity_text)),

@@ -88,7 +88,10 @@ def decode_plain_push(body: bytes, is_json: bool) -> PlainPush | None:
 
 
 def decode_push(request: MetricsRequest) -> Push:
-    """Return everything Fleet needs of a request; rejected points are counted by reason."""
+    """Return everything Fleet needs of a request.
+
+    Never raises; rejected points are counted by reason.
+    """
     rejected: dict[Reject, int] = {}
     reports: list[NodeReport] = []
     has_measurements = False

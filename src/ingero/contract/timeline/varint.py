@@ -2,6 +2,7 @@
 
 
 def varint(value: int) -> bytes:
+    """Return the low 64 bits of a number, seven bits per byte."""
     value &= 0xFFFFFFFFFFFFFFFF
     encoded = bytearray()
     while value > 0x7F:

@@ -15,6 +15,7 @@ from ingero.cli.params import AS_JSON
 from ingero.cli.settings import TRACE_DB
 from ingero.cli.show.table import print_json, print_summaries
 from ingero.config.ingero import load_ingero, pagerduty_key, trace_database
+from ingero.contract import api_paths
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.caller import home
@@ -139,7 +140,7 @@ def _guarded(handle: Any, digest: bytes | None) -> Any:
             return
         headers = dict(scope["headers"])
         status, extra = 404, []
-        if scope["path"].rstrip("/") == "/mcp":
+        if scope["path"].rstrip("/") == api_paths.MCP:
             given = parse_bearer(headers.get(b"authorization", b"").decode("latin-1"))
             if digest is None or tokens_equal(given, digest):
                 await handle(scope, receive, send)
