@@ -134,8 +134,8 @@ async def _rates(asker: Asker, cluster: str, loaded: Records, asked: CostQuestio
     rate = np.array([np.nan if rate is None else rate for rate in table])[loaded.price_code]
     if not np.isnan(rate).any():
         return rate
-    said = (await asker.query(_HARDWARE, [cluster, asker.since_us(asked.window)], 20_000)).rows
-    by_node = {node: asker.rates.find(provider, model) for node, provider, model in said}
+    reported = (await asker.query(_HARDWARE, [cluster, asker.since_us(asked.window)], 20_000)).rows
+    by_node = {node: asker.rates.find(provider, model) for node, provider, model in reported}
     of_node = np.array(
         [by_node.get(recorder.node) or np.nan for recorder in loaded.collectives.recorders]
     )

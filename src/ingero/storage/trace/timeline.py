@@ -225,8 +225,8 @@ class TimelineReader:
         except (ValueError, TypeError, OverflowError) as error:
             raise ForeignFile(f"{NOT_A_NUMBER}: {error}") from None
 
-    def _chain(self, node: _Name, at_ns: int, *said: object) -> TimelineChain:
-        severity, summary, root_cause, advice, op, timeline = said
+    def _chain(self, node: _Name, at_ns: int, *texts: object) -> TimelineChain:
+        severity, summary, root_cause, advice, op, timeline = texts
         return TimelineChain(
             node=self._index.get(node, 0),
             at_ns=at_ns,
