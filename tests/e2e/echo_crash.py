@@ -1,6 +1,7 @@
-"""kill -9 at random moments under load, of Echo and of its store process in turn: acknowledged = found, never twice.
+"""kill -9 of Echo and its store process at random moments under load.
 
-`python -m tests.e2e.echo_crash --kills 20` prints one line per kill and exits 1 on the first difference.
+Every acknowledged event must be found exactly once. `python -m tests.e2e.echo_crash --kills 20`
+prints one line per kill and exits 1 on the first difference.
 """
 
 import argparse
@@ -25,7 +26,7 @@ PROTOBUF = {"Content-Type": "application/x-protobuf", "Authorization": f"Bearer 
 
 @dataclass
 class Load:
-    """Producers that never give up on a request: after a kill they send the same bytes again."""
+    """Producers that repeat a request, with the same bytes, until it is acknowledged."""
 
     acknowledged: set[int] = field(default_factory=set)
     retries: int = 0
@@ -60,7 +61,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of kills left behind."""
+    """The result of a run of kills."""
 
     kills: int
     acknowledged: int
@@ -71,7 +72,7 @@ class Outcome:
 
 
 async def crash(folder: Path, kills: int, seed: int, report: bool = False) -> Outcome:
-    """Kill parent and store in turn, then count."""
+    """Kill parent and store in turn, then count the events."""
     chance = random.Random(seed)
     echo = EchoProcess(folder)
     echo.start()
@@ -90,7 +91,8 @@ async def crash(folder: Path, kills: int, seed: int, report: bool = False) -> Ou
         if report:
             who = "store " if number % 2 else "parent"
             print(
-                f"kill {number + 1:3} {who} after {before * BATCH} events, back in {time.monotonic() - began:.2f} s",
+                f"kill {number + 1:3} {who} after {before * BATCH} events, back in "
+                f"{time.monotonic() - began:.2f} s",
                 flush=True,
             )
     await asyncio.sleep(0.5)

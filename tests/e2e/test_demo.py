@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it, and `ingero status` and `ingero check --fleet` beside a running cluster."""
+"""The demo as a newcomer runs it, and `ingero status` and `ingero check --fleet` beside it."""
 
 import json
 import subprocess
@@ -32,13 +32,13 @@ def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> No
     assert story["mode"] in (
         "fleet",
         "fleet-cached",
-    )  # a reply that comes late makes a threshold old, not wrong
+    )  # a late reply makes a threshold old, not wrong
     assert story["score"] < story["threshold"]
-    assert story["named_after_s"] <= PATIENCE_S  # about 7 s where there is nothing else to do
+    assert story["named_after_s"] <= PATIENCE_S  # about 7 s on an idle machine
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:
-    """F020: three nodes under simulated load reach quorum, well within two minutes."""
+    """F020: three nodes under simulated load reach quorum well within two minutes."""
     with DemoCluster(["n1", "n2", "n3"]) as cluster:
         url = f"http://{cluster.addresses['threshold']}"
         cluster.wait_for(lambda s: s.quorum_met and len(s.nodes) == 3, PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Echo as an operator runs it: real processes, real sockets, the checks of the published fan-in run."""
+"""Echo as an operator runs it: real processes and sockets, and the published fan-in run."""
 
 import json
 import subprocess
@@ -54,9 +54,10 @@ def echo_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_published_fan_in_run(tmp_path: Path) -> None:
-    """F113 to F117, F126, F128: 2,000 events of 8 producers, 80 chains, planted scores, then a burst of 5,000.
+    """F113 to F117, F126, F128: the published fan-in run.
 
-    Rates and times are those of one CPU: what else this machine does is not counted.
+    2,000 events of 8 producers, 80 chains, planted scores, then a burst of 5,000. Rates and times
+    are per CPU second: other work on this machine is not counted.
     """
     began_s = children_cpu_s()
     with EchoProcess(tmp_path) as echo:
@@ -108,8 +109,8 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
         served_s = echo.cpu_s()
         burst = run_stress(
-            f"http://{echo.addresses['http']}", "--protocol", "http/protobuf", "--producers", "8", "--events", "5000",
-            "--rate", "1000", "--batch", "5", "--node-id", "burst",
+            f"http://{echo.addresses['http']}", "--protocol", "http/protobuf", "--producers", "8",
+            "--events", "5000", "--rate", "1000", "--batch", "5", "--node-id", "burst",
         )  # fmt: skip
         assert burst.returncode == 0, burst.stderr
         summary = json.loads(burst.stdout)
@@ -124,7 +125,7 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
 
 
 def test_listeners_ask_for_the_bearer_and_health_does_not(tmp_path: Path) -> None:
-    """F120, F098: 401 for missing and wrong alike; no token in logs, database or arguments."""
+    """F120, F098: 401 for missing and wrong tokens; no token in logs, database or arguments."""
     with EchoProcess(tmp_path) as echo:
         http = echo.addresses["http"]
         assert post(http, metrics_body(), None)[0] == 401
@@ -176,8 +177,8 @@ def test_a_second_echo_on_the_same_database_is_turned_away(tmp_path: Path) -> No
     """F119."""
     with EchoProcess(tmp_path) as echo:
         second = echo_command(
-            "serve", "--insecure-no-tls", "--db-path", str(echo.database), "--otlp-addr", "127.0.0.1:0",
-            "--otlp-http-addr", "127.0.0.1:0", "--health-addr", "127.0.0.1:0",
+            "serve", "--insecure-no-tls", "--db-path", str(echo.database), "--otlp-addr",
+            "127.0.0.1:0", "--otlp-http-addr", "127.0.0.1:0", "--health-addr", "127.0.0.1:0",
         )  # fmt: skip
     assert second.returncode == 1
     assert f"echo.db is open for writing in process {echo.process.pid}" in second.stderr

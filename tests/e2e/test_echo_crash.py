@@ -1,4 +1,4 @@
-"""kill -9 under load, the short version; `make crash-echo` kills twenty times and more."""
+"""kill -9 under load, the short version; `make crash-echo` kills at least twenty times."""
 
 from pathlib import Path
 

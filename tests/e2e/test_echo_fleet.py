@@ -1,4 +1,4 @@
-"""F078: what agents push to Fleet arrives in Echo, and all encodings say the same."""
+"""F078: what agents push to Fleet arrives in Echo, with the same content in all encodings."""
 
 import gzip
 import json
@@ -81,10 +81,13 @@ def test_fleet_forwards_every_push_to_echo(tmp_path: Path) -> None:
                 url = f"http://{address}/v1/metrics?cluster_id=train"
                 assert post(url, body, **{"Content-Type": names.JSON_TYPE}) == 200
         finally:
-            fleet.terminate()  # drains: what is queued is sent on
+            fleet.terminate()  # draining sends what is queued
             assert fleet.wait(PATIENCE_S) == 0
             fleet.stdout.close()
-    sql = f"SELECT node_id, count(*) FROM events WHERE metric_name = '{names.HEALTH_SCORE}' GROUP BY 1 ORDER BY 1"
+    sql = (
+        f"SELECT node_id, count(*) FROM events WHERE metric_name = '{names.HEALTH_SCORE}' "
+        "GROUP BY 1 ORDER BY 1"
+    )
     assert echo.query(sql) == [(f"gpu-{i}", 10) for i in range(6)]
 
 
@@ -134,7 +137,7 @@ def test_a_damaged_journal_is_named_and_repaired(tmp_path: Path) -> None:
     with EchoProcess(tmp_path) as echo:
         os.kill(
             echo.store_pid(), signal.SIGSTOP
-        )  # so that the journal holds what the database does not
+        )  # so that the journal holds requests that the database does not
         for number in range(5):
             body = metrics_body(points=2, first=number * 2, name=f"metric-{number}")
             post(

@@ -1,4 +1,4 @@
-"""Asking a real Echo the way people do: curl as the docs print it, the command line, an assistant over stdio."""
+"""Asking a real Echo as users do: with curl as documented, the command line, and MCP over stdio."""
 
 import json
 import os
@@ -196,8 +196,8 @@ def test_up_runs_both_restarts_a_dead_child_and_stops_cleanly(tmp_path: Path) ->
 
 
 PORT_FLAGS = (
-    "fleet-grpc", "fleet-http", "fleet-api", "fleet-admin", "fleet-health", "fleet-metrics", "fleet-prometheus",
-    "echo-otlp", "echo-otlp-http", "echo-api", "echo-health",
+    "fleet-grpc", "fleet-http", "fleet-api", "fleet-admin", "fleet-health", "fleet-metrics",
+    "fleet-prometheus", "echo-otlp", "echo-otlp-http", "echo-api", "echo-health",
 )  # fmt: skip
 
 

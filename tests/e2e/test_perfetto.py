@@ -1,4 +1,4 @@
-"""Exports opened by Perfetto's own trace processor: what a person sees there is what the database holds."""
+"""Exports opened by Perfetto's own trace processor show what the database holds."""
 
 from collections import Counter
 from pathlib import Path
@@ -21,15 +21,21 @@ pytestmark = pytest.mark.e2e
 NAMES = "SELECT name, count(*) FROM slice GROUP BY name"
 PROCESSES = "SELECT name FROM process WHERE name IS NOT NULL ORDER BY pid"
 TRACKS = (
-    "SELECT thread.name, process.name, count(*) FROM slice JOIN track thread ON thread.id = slice.track_id "
-    "JOIN track process ON process.id = thread.parent_id "
+    "SELECT thread.name, process.name, count(*) FROM slice JOIN track thread "
+    "ON thread.id = slice.track_id JOIN track process ON process.id = thread.parent_id "
     "WHERE thread.name LIKE 'thread %' GROUP BY 1, 2"
 )
-ARROWS = "SELECT a.name, b.name FROM flow JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in"
-COUNTERS = "SELECT t.name, count(*), min(value), max(value) FROM counter JOIN counter_track t ON t.id = track_id GROUP BY 1"
+ARROWS = (
+    "SELECT a.name, b.name FROM flow JOIN slice a ON a.id = slice_out JOIN slice b "
+    "ON b.id = slice_in"
+)
+COUNTERS = (
+    "SELECT t.name, count(*), min(value), max(value) FROM counter JOIN counter_track t "
+    "ON t.id = track_id GROUP BY 1"
+)
 CHAINS_WITH_EVENTS = (
-    "SELECT severity, summary FROM causal_chains c WHERE EXISTS (SELECT 1 FROM events e WHERE e.node = c.node "
-    "AND e.timestamp BETWEEN c.detected_at - 60000000000 AND c.detected_at)"
+    "SELECT severity, summary FROM causal_chains c WHERE EXISTS (SELECT 1 FROM events e "
+    "WHERE e.node = c.node AND e.timestamp BETWEEN c.detected_at - 60000000000 AND c.detected_at)"
 )
 
 
@@ -51,7 +57,7 @@ def rows(db: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def names_in(db: Path) -> dict[str, int]:
-    """How often each name must be seen: events, collectives, chains."""
+    """Return how often each name must appear: events, collectives, chains."""
     found = Counter(
         op_name(int(str(source)), int(str(op)))
         for source, op in rows(db, "SELECT source, op FROM events")
@@ -106,7 +112,10 @@ def test_native_file_of_one_node_has_threads_arrows_and_counters(
     by_process = Counter[object]()
     for _, process, count in tracks:
         by_process[process] += count
-    stored = "SELECT pid, count(*) FROM (SELECT pid FROM events UNION ALL SELECT pid FROM collectives) GROUP BY 1"
+    stored = (
+        "SELECT pid, count(*) FROM (SELECT pid FROM events UNION ALL SELECT pid FROM collectives) "
+        "GROUP BY 1"
+    )
     names = {812: "rsync 812", 1880: "python3 1880 (rank 0)"}
     assert by_process == {names[int(str(pid))]: count for pid, count in rows(db, stored)}
     causes = {cause for cause, end in arrows if end.startswith("HIGH: cuLaunchKernel")}
@@ -135,9 +144,10 @@ def test_the_wait_for_a_cpu_lies_within_the_call_that_it_delays(
     """The stored time of a context switch is its end."""
     trace = exported(samples / "sample-gpu-node-01.db", tmp_path, "perfetto-proto")
     within = (
-        "SELECT count(*), sum(EXISTS (SELECT 1 FROM slice call WHERE call.name IN ('cuLaunchKernel', 'cuMemAlloc') "
-        "AND call.ts <= wait.ts AND wait.ts + wait.dur <= call.ts + call.dur)) "
-        "FROM slice wait WHERE wait.name = 'sched_switch'"
+        "SELECT count(*), sum(EXISTS (SELECT 1 FROM slice call "
+        "WHERE call.name IN ('cuLaunchKernel', 'cuMemAlloc') AND call.ts <= wait.ts "
+        "AND wait.ts + wait.dur <= call.ts + call.dur)) FROM slice wait "
+        "WHERE wait.name = 'sched_switch'"
     )
     assert ask_perfetto(trace, [within])[0] == [(90, 90)]
 
@@ -146,8 +156,8 @@ def test_every_node_of_a_merged_file_has_its_counters_and_arrows(
     samples: Path, tmp_path: Path
 ) -> None:
     counters = (
-        "SELECT p.name, t.name, count(*), max(value) FROM counter JOIN process_counter_track t ON t.id = track_id "
-        "JOIN process p USING (upid) GROUP BY 1, 2"
+        "SELECT p.name, t.name, count(*), max(value) FROM counter JOIN process_counter_track t "
+        "ON t.id = track_id JOIN process p USING (upid) GROUP BY 1, 2"
     )
     ends = (
         "SELECT DISTINCT p.name FROM flow JOIN slice ON slice.id = slice_in "
@@ -164,7 +174,7 @@ def test_every_node_of_a_merged_file_has_its_counters_and_arrows(
 
 
 def test_hostile_names_and_overlapping_calls_survive() -> None:
-    """Quotes, control characters, lone surrogates and text that looks like a packet are names and nothing else."""
+    """Quotes, control characters, lone surrogates and bytes of packets are only names."""
     hostile = 'a"b\\\n\x00</script>\ud800 \u2028' + "é" * 300
     nodes = [TimelineNode(hostile, 0), TimelineNode("b")]
     chain = TimelineChain(

@@ -1,4 +1,4 @@
-"""The command lines that people find in print, typed as printed: four nodes by name on port 8080, over TLS.
+"""The published command lines, typed as printed: four nodes by name on port 8080, over TLS.
 
 They run in a network and mount namespace of their own, where the four names are loopback addresses.
 """
@@ -40,7 +40,8 @@ gpu-node-04  4       10901  5
 CHAINS = """\
 FLEET CAUSAL CHAINS - 2 chain(s) from 4 node(s)
 
-[HIGH] [gpu-node-01] cuLaunchKernel p99=843us (63.9x p50) - 847 sched_switch events + heavy block I/O
+[HIGH] [gpu-node-01] cuLaunchKernel p99=843us (63.9x p50) - \
+847 sched_switch events + heavy block I/O
   Root cause: 847 sched_switch events + heavy block I/O
   Fix: Pin training process to dedicated cores with taskset; Add nice -n 19 to background jobs
 
@@ -57,15 +58,18 @@ ingero() { "$PYTHON" -m ingero "$@"; }
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null; wait' EXIT
 for i in 1 2 3 4; do
-  HOME=$PWD/home-$i "$PYTHON" -m ingero dashboard --addr gpu-node-0$i:8080 --db gpu-node-0$i.db >server-$i 2>&1 &
+  HOME=$PWD/home-$i "$PYTHON" -m ingero dashboard \
+    --addr gpu-node-0$i:8080 --db gpu-node-0$i.db >server-$i 2>&1 &
   servers+=($!)
 done
 printf 'fleet:\n  trusted:\n' >ingero.yaml
 for i in 1 2 3 4; do
   for _ in $(seq 600); do grep -q fingerprint server-$i && break; sleep 0.1; done
-  echo "    gpu-node-0$i:8080: \"$(sed -n 's/certificate fingerprint //p' server-$i)\"" >>ingero.yaml
+  fingerprint=$(sed -n 's/certificate fingerprint //p' server-$i)
+  echo "    gpu-node-0$i:8080: \"$fingerprint\"" >>ingero.yaml
 done
-ingero query --timeout 60s --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 'SELECT 1' \
+ingero query --timeout 60s \
+    --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 'SELECT 1' \
     >/dev/null  # the first question to a server on a crowded machine may take long
 ingero query --nodes gpu-node-01:8080,gpu-node-02:8080,gpu-node-03:8080,gpu-node-04:8080 \
     "SELECT node, source, count(*) as cnt, avg(duration)/1000 as avg_us
@@ -86,28 +90,47 @@ def make_node(folder: Path, node: str) -> None:
             connection.execute(
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count) "
                 "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) "
-                "SELECT :node || ':' || (:source * 100000 + i), :begin + i, 7, 7, :source, 1, :mean, :node FROM n",
+                "SELECT :node || ':' || (:source * 100000 + i), :begin + i, 7, 7, :source, 1, "
+                ":mean, :node FROM n",
                 {"count": count, "node": node, "source": source, "begin": begin, "mean": mean},
             )
         if node == "gpu-node-01":
+            pin = "Pin training process to dedicated cores with taskset"
             for severity, op, p99, ratio, switches, fixes in (
-                ("MEDIUM", "cuMemAlloc", 932, "5.0", 855, '["Pin training process to dedicated cores with taskset"]'),
-                ("HIGH", "cuLaunchKernel", 843, "63.9", 847,
-                 '["Pin training process to dedicated cores with taskset", "Add nice -n 19 to background jobs"]'),
-            ):  # fmt: skip
+                ("MEDIUM", "cuMemAlloc", 932, "5.0", 855, [pin]),
+                (
+                    "HIGH",
+                    "cuLaunchKernel",
+                    843,
+                    "63.9",
+                    847,
+                    [pin, "Add nice -n 19 to background jobs"],
+                ),
+            ):
                 cause = f"{switches} sched_switch events + heavy block I/O"
+                summary = f"{op} p99={p99}us ({ratio}x p50) - {cause}"
                 connection.execute(
-                    "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
-                    "recommendations, cuda_op, cuda_p99_us, node) VALUES (?, ?, ?, ?, ?, '', ?, ?, ?, ?)",
-                    (f"{node}:{op}", begin, severity, f"{op} p99={p99}us ({ratio}x p50) - {cause}", cause, fixes, op,
-                     p99, node),
-                )  # fmt: skip
+                    "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
+                    "explanation, recommendations, cuda_op, cuda_p99_us, node) "
+                    "VALUES (?, ?, ?, ?, ?, '', ?, ?, ?, ?)",
+                    (
+                        f"{node}:{op}",
+                        begin,
+                        severity,
+                        summary,
+                        cause,
+                        json.dumps(fixes),
+                        op,
+                        p99,
+                        node,
+                    ),
+                )
     connection.close()
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what every printed command wrote."""
+    """Return a folder with the output of every published command."""
     folder = tmp_path_factory.mktemp("printed")
     for number, node in enumerate(COUNTS, 1):
         make_node(folder, node)
@@ -124,9 +147,14 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "INGERO_CONFIG": str(folder / "ingero.yaml"),
     }
     done = subprocess.run(
-        ["unshare", "-m", "-n", "bash", "-c", SCRIPT], cwd=folder, env=os.environ | own, check=False,
-        capture_output=True, text=True, timeout=4 * PATIENCE_S,
-    )  # fmt: skip
+        ["unshare", "-m", "-n", "bash", "-c", SCRIPT],
+        cwd=folder,
+        env=os.environ | own,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+    )
     assert done.returncode == 0, done.stderr + "".join(
         file.read_text() for file in folder.glob("server-*")
     )
@@ -154,10 +182,10 @@ def test_f139_nodes_come_from_the_file_and_f154_from_the_tool(printed: Path) -> 
     )
     assert asked.splitlines()[-3:] == [
         "Fleet Chains: 2 chain(s)",
-        "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) - 847 sched_switch events + heavy block I/O | "
-        "847 sched_switch events + heavy block I/O",
-        "[MEDIUM] gpu-node-01 | cuMemAlloc p99=932us (5.0x p50) - 855 sched_switch events + heavy block I/O | "
-        "855 sched_switch events + heavy block I/O",
+        "[HIGH] gpu-node-01 | cuLaunchKernel p99=843us (63.9x p50) - "
+        "847 sched_switch events + heavy block I/O | 847 sched_switch events + heavy block I/O",
+        "[MEDIUM] gpu-node-01 | cuMemAlloc p99=932us (5.0x p50) - "
+        "855 sched_switch events + heavy block I/O | 855 sched_switch events + heavy block I/O",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Bearers: where they come from, what they may see, how they change, how often they may ask."""
+"""Bearer tokens: their sources, scopes, replacement and rate limits."""
 
 from pathlib import Path
 
@@ -11,7 +11,10 @@ from ingero.errors import AuthError
 from ingero.transport.bearer import token_digest
 
 A, B = "token-a-0123456789", "token-b-0123456789"
-GOOD = f"- {{key_name: a, token: {A}}}\n- {{key_name: b, token: {B}, allowed_clusters: [east, west]}}\n"
+GOOD = (
+    f"- {{key_name: a, token: {A}}}\n"
+    f"- {{key_name: b, token: {B}, allowed_clusters: [east, west]}}\n"
+)
 
 
 def acl(folder: Path, text: str, mode: int = 0o600) -> Path:

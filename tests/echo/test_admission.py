@@ -1,4 +1,4 @@
-"""Bodies are counted while they are received; past the bound the next one is turned away unread."""
+"""Bodies are counted while they are received; beyond the limit the next one is refused unread."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Echo's question listener as a whole: who gets in, what everybody sees, what is written down about it."""
+"""Echo's question listener as a whole: access, common behaviour and the audit trail."""
 
 import json
 import logging
@@ -109,7 +109,7 @@ def test_large_answers_are_compressed_when_accepted(shared: RunningEcho) -> None
 
 
 def until_refused(ask: Callable[[int], Reply]) -> list[Reply]:
-    """Replies up to the first 429; all others are good."""
+    """Return the replies up to the first 429; all others succeed."""
     replies = [ask(0)]
     while replies[-1].status == 200 and len(replies) < 1000:
         replies.append(ask(len(replies)))
@@ -126,7 +126,7 @@ def test_f099_burst_plus_one_is_told_when_to_come_back(echo: RunningEcho) -> Non
 
 @pytest.fixture
 def rare_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One a second, so that no machine is too slow to ask too often."""
+    """Allow one request a second, so that even a slow machine exceeds the limit."""
     monkeypatch.setattr(api, "VERSIONS_RATE", (1.0, 30))
 
 
@@ -179,7 +179,7 @@ def test_f097_rotation_without_restart(tmp_path: Path, grace_s: float, status: i
 
 
 def test_certificates_are_renewed_without_restart(tmp_path: Path) -> None:
-    """On every listener with TLS; a pair that does not fit changes nothing."""
+    """On every listener with TLS; a certificate and key that do not match change nothing."""
     authority = Authority.make(tmp_path / "ca")
     cert, key = tmp_path / "live.crt", tmp_path / "live.key"
 
@@ -237,7 +237,8 @@ def test_f098_the_audit_trail_has_digests_and_no_token_is_anywhere(
     assert any("status=401" in line for line in audited)
     with duckdb.connect(str(tmp_path / "echo.db"), read_only=True) as connection:
         rows = connection.execute(
-            "SELECT token_sha256_12, key_name, tool, cluster_ids, status, rows FROM audit_log ORDER BY ts"
+            "SELECT token_sha256_12, key_name, tool, cluster_ids, status, rows FROM audit_log "
+            "ORDER BY ts"
         ).fetchall()
     assert ("key-0", "fleet.cluster.summary", ["prod"], 200) in [row[1:5] for row in rows]
     assert all(len(row[0]) in (0, 12) for row in rows)

@@ -1,4 +1,4 @@
-"""Echo without listeners: acknowledged is durable and found, whatever dies; bounds refuse before memory grows."""
+"""Echo without listeners: acknowledged requests survive crashes, and limits protect memory."""
 
 import asyncio
 import os
@@ -168,8 +168,9 @@ async def test_queries_cannot_write_or_reach_out(engine: Engine, tmp_path: Path)
 async def test_values_are_json_with_all_digits(engine: Engine) -> None:
     result = await ask(
         engine,
-        "SELECT make_timestamp_ns(1763168400000000001) t, 'nan'::DOUBLE n, 170141183460469231731687303715884105727 h,"
-        " '\\xAA'::BLOB b, [1, 2] l, {'a': 1.5} s, DATE '2025-11-15' d, NULL z, sum(range) FROM range(3)",
+        "SELECT make_timestamp_ns(1763168400000000001) t, 'nan'::DOUBLE n, "
+        "170141183460469231731687303715884105727 h, '\\xAA'::BLOB b, [1, 2] l, {'a': 1.5} s, DATE "
+        "'2025-11-15' d, NULL z, sum(range) FROM range(3)",
     )
     assert result.rows == [
         [
@@ -236,7 +237,7 @@ async def test_a_database_that_is_not_ours_stops_the_start_with_the_reason(tmp_p
 
 
 async def test_no_thread_goes_on_after_the_end(tmp_path: Path) -> None:
-    """A segment that is still being made must not be finished while the next owner uses it."""
+    """A segment in preparation must not be finished while the next owner uses the folder."""
     before = set(threading.enumerate())
     started = Engine(settings(tmp_path))
     await started.start()
@@ -250,7 +251,7 @@ def test_asking_a_running_echo_ends_in_words(tmp_path: Path) -> None:
     assert ask_running(database, {"do": "backup"}, PATIENCE_S) is None
     assert (
         ask_running(tmp_path / ("x" * 120), {"do": "backup"}, PATIENCE_S) is None
-    )  # longer than a socket's name
+    )  # longer than a socket path may be
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(control_path(database)))
         silent.listen()

@@ -1,4 +1,4 @@
-"""A full disk under a running Echo: new data is refused with the reason, old data is found, and it recovers."""
+"""A full disk under a running Echo: new data is refused, old data is found, and it recovers."""
 
 import asyncio
 import os

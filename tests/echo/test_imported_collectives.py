@@ -1,4 +1,4 @@
-"""Imported collectives in Echo: the same question in SQL gives the same rank."""
+"""Imported collectives in Echo: the same query in SQL finds the same rank."""
 
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from ingero.contract.otlp.rows import Signal
 
 pytest.importorskip("duckdb", reason="Echo's store needs the echo extra")
 
-# own time is the step less the time inside collectives: who spends least in them is who the others wait for
-WAITED_FOR = """SELECT global_rank, count(*), sum(gpu_duration_ns) FROM nccl_ops WHERE source = 'nccl-plugin'
+# own time is the step without the time inside collectives: the others wait for the rank that spends
+# least time in them
+WAITED_FOR = """SELECT global_rank, count(*), sum(gpu_duration_ns) FROM nccl_ops
+    WHERE source = 'nccl-plugin'
 GROUP BY global_rank ORDER BY sum(gpu_duration_ns) LIMIT 1"""
 
 

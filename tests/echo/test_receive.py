@@ -1,4 +1,4 @@
-"""What senders are told: refusals have the right status and say when to come back, acknowledgements carry a number."""
+"""Replies to senders: the status and retry time of refusals, the number in acknowledgements."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What the store keeps: by age and by size, oldest first, in steps."""
+"""Retention: by age and by size, oldest first, in steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 from tests.support.echo_samples import metrics_body
 
 from ingero.contract.otlp.rows import Signal
-from ingero.echo import retention
 from ingero.echo.retention import RetentionPolicy, retain
 from ingero.storage.events.store import EventStore
 from ingero.storage.journal.frames import Frame
@@ -30,13 +29,10 @@ def fill(store: EventStore, days_ago: list[int], points: int = 10) -> None:
         store.load([Frame(first + i + 1, 0, NOW_US - days * DAY_US, Signal.METRICS, body)])
 
 
-def test_old_events_go_and_minutes_stay_longer(
-    store: EventStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "STEP_ROWS", 10)
+def test_old_events_go_and_minutes_stay_longer(store: EventStore) -> None:
     fill(store, [9, 8, 6, 0])
     store.roll_up(NOW_US)
-    policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=0)
+    policy = RetentionPolicy(events_s=7 * 86400, rollups_s=90 * 86400, max_bytes=0, step_rows=10)
     assert list(retain(store, policy, NOW_US)) == [10, 10]
     assert store.scalar("SELECT min(seq) FROM events") == 3
     assert store.scalar('SELECT sum("count")::INT FROM node_metrics') == 40
@@ -46,8 +42,9 @@ def test_old_events_go_and_minutes_stay_longer(
 
 def test_a_database_that_is_too_large_loses_its_oldest_events(store: EventStore) -> None:
     store.cursor().execute(
-        "INSERT INTO events (seq, idx, received_ts, attrs) SELECT range // 1000, range % 1000, make_timestamp(?),"
-        " to_json({'a': md5(range::VARCHAR), 'b': md5((range * 7)::VARCHAR)}) FROM range(600000)",
+        "INSERT INTO events (seq, idx, received_ts, attrs) "
+        "SELECT range // 1000, range % 1000, make_timestamp(?), to_json({'a': md5(range::VARCHAR), "
+        "'b': md5((range * 7)::VARCHAR)}) FROM range(600000)",
         [NOW_US],
     )
     store.checkpoint()

@@ -1,4 +1,7 @@
-"""User SQL: what must be refused before it runs, and what analysts must be able to write (F093, F122, F123)."""
+"""User SQL: statements that are refused before they run, and statements that must work.
+
+F093, F122 and F123.
+"""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,10 +21,10 @@ TABLES = ("events", "node_metrics", "nccl_ops")
 def connection() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect(":memory:") as opened:
         opened.execute(
-            "CREATE TABLE events (ts TIMESTAMP, cluster_id VARCHAR, node_id VARCHAR, value_double DOUBLE, attrs JSON);"
-            "CREATE TABLE node_metrics (node_id VARCHAR); CREATE TABLE nccl_ops (rank INT);"
-            "CREATE TABLE audit_log (x INT);"
-            "INSERT INTO events VALUES (now()::TIMESTAMP, 'a', 'n1', 0.3, '{\"x\": 1}')"
+            "CREATE TABLE events (ts TIMESTAMP, cluster_id VARCHAR, node_id VARCHAR, value_double "
+            "DOUBLE, attrs JSON);CREATE TABLE node_metrics (node_id VARCHAR); CREATE TABLE "
+            "nccl_ops (rank INT);CREATE TABLE audit_log (x INT);INSERT INTO events VALUES "
+            "(now()::TIMESTAMP, 'a', 'n1', 0.3, '{\"x\": 1}')"
         )
         yield opened
 
@@ -47,11 +50,15 @@ ALLOWED = [
     "SUMMARIZE events",
     "PIVOT events ON node_id IN ('n1', 'n2') USING avg(value_double)",
     "SELECT * FROM events PIVOT (sum(value_double) FOR node_id IN ('n1'))",
-    "SELECT node_id, row_number() OVER (PARTITION BY cluster_id ORDER BY ts) AS r FROM events QUALIFY r = 1",
+    "SELECT node_id, row_number() OVER (PARTITION BY cluster_id ORDER BY ts) AS r "
+    "FROM events QUALIFY r = 1",
     "SELECT attrs->>'$.x', attrs->'x', json_extract(attrs, '$.x') FROM events",
-    "SELECT list_transform([1, 2], x -> x + 1), [x * 2 FOR x IN [1, 2] IF x > 1], {'a': 1}.a, map {'k': 1}['k']",
-    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT max(n) FROM t",
-    "SELECT time_bucket(INTERVAL '1 minute', ts), quantile_cont(value_double, 0.99) FROM events GROUP BY ALL",
+    "SELECT list_transform([1, 2], x -> x + 1), [x * 2 FOR x IN [1, 2] IF x > 1], {'a': 1}.a, map "
+    "{'k': 1}['k']",
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5) SELECT max(n) "
+    "FROM t",
+    "SELECT time_bucket(INTERVAL '1 minute', ts), quantile_cont(value_double, 0.99) FROM events "
+    "GROUP BY ALL",
     "SELECT median(value_double), mad(value_double), stddev(value_double) FROM events",
     "SELECT * EXCLUDE (attrs) FROM events ORDER BY ALL LIMIT 5",
     "SELECT e.node_id FROM events e ASOF JOIN events f ON e.ts >= f.ts",
@@ -60,7 +67,8 @@ ALLOWED = [
     "UNPIVOT (SELECT node_id, value_double FROM events) ON value_double INTO NAME k VALUE v",
     "SELECT strftime(ts, '%H'), epoch_ns(ts), ts::DATE, now() - INTERVAL 1 HOUR FROM events",
     "SELECT printf('%.2f', value_double) FROM events",
-    "SELECT CASE WHEN value_double < 0.4 THEN 'slow' END, coalesce(node_id, ''), node_id LIKE 'n%' FROM events",
+    "SELECT CASE WHEN value_double < 0.4 THEN 'slow' END, coalesce(node_id, ''), node_id LIKE 'n%' "
+    "FROM events",
     "SELECT node_id ~ 'n' FROM events",
     "SELECT node_id FROM events UNION ALL BY NAME SELECT node_id FROM node_metrics",
 ]

@@ -1,4 +1,4 @@
-"""The same questions over HTTP, MCP and OpenAPI: official clients and an independent checker of the document."""
+"""The same questions over HTTP, MCP and OpenAPI, asked by official clients and a checker."""
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator
@@ -108,7 +108,7 @@ def test_f085_schemathesis_has_no_finding(echo: RunningEcho) -> None:
         @schemathesis_case(operation)
         def check(case: schemathesis.Case) -> None:
             is_sql = "sql" in case.operation.label or "run_analysis" in case.operation.label
-            # a schema cannot tell SQL from other text: refusing it with 400 is right
+            # a schema cannot tell SQL from other text, so 400 is the right answer
             case.call_and_validate(
                 headers=headers, excluded_checks=[positive_data_acceptance] if is_sql else []
             )
@@ -117,7 +117,7 @@ def test_f085_schemathesis_has_no_finding(echo: RunningEcho) -> None:
 
 
 def schemathesis_case(operation: object) -> object:
-    """`given` over the cases of one operation, valid and invalid."""
+    """Return `given` over the cases of one operation, valid and invalid."""
     from hypothesis import given
 
     modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)

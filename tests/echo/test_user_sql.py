@@ -1,4 +1,4 @@
-"""SQL of strangers, end to end: refused, or bounded; blind to other tenants; never at the cost of what is stored."""
+"""User SQL from end to end: refused or bounded, and never across cluster scopes."""
 
 import contextlib
 import time
@@ -21,7 +21,8 @@ ACL = f"""
   allowed_clusters: ["a's", a2]
 """
 BOMBS = [
-    "SELECT max(length(s)) FROM (WITH RECURSIVE t(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM t) SELECT s FROM t)",
+    "SELECT max(length(s)) FROM (WITH RECURSIVE t(s) AS (SELECT 'x' UNION ALL SELECT s || s "
+    "FROM t) SELECT s FROM t)",
     "SELECT printf('%1500000000d', 1)",
     "SELECT format('{:>1500000000}', 'x')",
     "SELECT len(range(1000000000))",
@@ -33,7 +34,8 @@ BOMBS = [
     "SELECT a.range FROM range(100000000) a, range(100000000) b ORDER BY hash(a.range, b.range)",
     "SELECT json_group_array(md5(range::VARCHAR)) FROM range(100000000)",
     "SELECT map_from_entries(list((range, range))) FROM range(100000000)",
-    "SELECT levenshtein(string_agg('a', ''), string_agg('b', '')) FROM range(1000000)",  # hours inside one call
+    # runs for hours inside one call
+    "SELECT levenshtein(string_agg('a', ''), string_agg('b', '')) FROM range(1000000)",
 ]
 
 
@@ -61,7 +63,7 @@ def scoped_echo(folder: Path) -> Iterator[RunningEcho]:
 
 
 def retried(echo: RunningEcho, sql: str, token: str = TOKEN) -> Reply:
-    """As a polite caller asks: again after Retry-After. A bomb's store leaves a moment after its answer."""
+    """Ask again after Retry-After. A store that ran out of memory ends shortly after its answer."""
     end_s = time.monotonic() + PATIENCE_S
     while (reply := echo.sql(sql, token)).status == 503 and time.monotonic() < end_s:
         assert int(reply.headers["retry-after"]) >= 1
@@ -195,7 +197,7 @@ def check_scopes(echo: RunningEcho) -> None:
     assert (sent.status, sent.body[:2]) == (
         403,
         b"\x08\x07",
-    )  # a google.rpc.Status that says PERMISSION_DENIED
+    )  # a google.rpc.Status with PERMISSION_DENIED
     assert echo.send(score("a2", "a2-0", [0.7]), token=TEAM_A).status == 200
     assert echo.sql("SELECT count(*) FROM events WHERE node_id = 'intruder'").json["data"][
         "rows"

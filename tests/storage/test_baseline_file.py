@@ -1,4 +1,4 @@
-"""The saved baseline: what is believed, what is set aside, what is left alone."""
+"""The saved baseline: which files are used, renamed, deleted or left unchanged."""
 
 import json
 import os
@@ -35,7 +35,8 @@ def load(path: Path, now_ns: int = NOW_NS) -> LoadOutcome:
 def document(**changes: Any) -> str:
     averages = {"Throughput": 1.0, "Compute": 0.5, "Memory": 0.5, "CPU": 0.5}
     whole = {
-        "schema_version": 1, "saved_at": "2026-11-15T02:32:00Z", "sample_count": 40, "fast_alpha": 0.1,
+        "schema_version": 1, "saved_at": "2026-11-15T02:32:00Z", "sample_count": 40,
+        "fast_alpha": 0.1,
         "floor_alpha": 0.001, "fast_ema": averages, "hard_floor": averages,
     }  # fmt: skip
     return json.dumps({key: value for key, value in (whole | changes).items() if value != "absent"})
@@ -123,7 +124,8 @@ def test_corrupt_files_are_set_aside_vector_83(tmp_path: Path, text: str) -> Non
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(data=st.binary(max_size=300) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(
+@given(data=st.binary(max_size=300) | st.recursive(st.none() | st.floats() | st.text(),
+st.lists).map(
     lambda tree: json.dumps({"schema_version": 1, "fast_ema": tree}).encode()
 ))  # fmt: skip
 def test_any_bytes_are_survived(tmp_path: Path, data: bytes) -> None:

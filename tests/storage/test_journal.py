@@ -1,4 +1,4 @@
-"""The journal: what was synced is read back, torn tails are dropped, damage is named, a full disk refuses new data."""
+"""The journal: synced requests are read back, torn tails dropped, damage is reported."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def damage(path: Path, marker: bytes) -> None:
 def test_a_segment_that_cannot_be_begun_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk in trouble is tried again and again."""
+    """A failing disk is retried many times."""
     writer = write(tmp_path, [[b"x"]])
 
     def broken(_: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_segment_that_cannot_be_begun_leaves_no_file_open(
             writer.append([(1, b"y" * SMALL)], received_us=5)
     assert (
         len(list(Path("/proc/self/fd").iterdir())) < opened + 50
-    )  # others in this process may open a few
+    )  # other parts of this process may open a few
     monkeypatch.undo()
     assert writer.append([(1, b"y" * SMALL)], received_us=5) == 2
     writer.close()
@@ -165,7 +165,10 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
     writer = write(tmp_path, [[bytes([65 + i]) * 1500] for i in range(8)])
     gone = writer.segments[1]
     gone.path.unlink()
-    wanted = f"requests {gone.first_seq} to {writer.segments[2].first_seq - 1} are missing before journal-00000003"
+    wanted = (
+        f"requests {gone.first_seq} to {writer.segments[2].first_seq - 1} are missing before "
+        "journal-00000003"
+    )
     assert inspect_journal(tmp_path, 0).problems == (wanted,)
     with pytest.raises(StoreDamaged):
         read_all(tmp_path, 8)

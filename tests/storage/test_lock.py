@@ -1,4 +1,4 @@
-"""F119: a second process on the same database is turned away with the owner's pid."""
+"""F119: a second process on the same database is refused and learns the owner's pid."""
 
 import os
 import subprocess

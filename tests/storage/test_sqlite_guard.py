@@ -1,4 +1,4 @@
-"""A stranger's SQL reads the trace and can do nothing else."""
+"""User SQL may read the trace and can do nothing else."""
 
 import sqlite3
 from pathlib import Path
@@ -41,7 +41,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "SELECT json_extract(recommendations, '$[0]') FROM causal_chains",
         "SELECT value FROM causal_chains, json_each(recommendations)",
         "SELECT sum(duration) OVER (ORDER BY timestamp) FROM events LIMIT 1",
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) SELECT sum(i) FROM n",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10) "
+        "SELECT sum(i) FROM n",
     ],
 )
 def test_questions_are_answered(trace: Path, sql: str) -> None:
@@ -107,7 +108,7 @@ def test_questions_are_answered(trace: Path, sql: str) -> None:
     ],
 )
 def test_everything_else_is_refused_in_a_sentence(trace: Path, sql: str) -> None:
-    """V10b and its relatives."""
+    """V10b and similar statements."""
     before = trace.read_bytes()
     if sql == "SELECT 1 /* unfinished ; DROP TABLE events":
         assert run_query(trace, sql).rows == [[1]], (
@@ -129,7 +130,10 @@ def test_the_engine_refuses_even_when_the_text_check_is_passed(trace: Path) -> N
 
 def test_truncation_is_told(trace: Path) -> None:
     """V10c."""
-    numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i FROM n"
+    numbers = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {}) SELECT i "
+        "FROM n"
+    )
     over = run_query(trace, numbers.format(1001))
     exact = run_query(trace, numbers.format(1000))
     assert (len(over.rows), over.truncated, len(exact.rows), exact.truncated) == (
@@ -159,7 +163,8 @@ def test_a_statement_ends_when_nobody_waits_for_it(trace: Path) -> None:
     [
         f"SELECT replace({LONG}, 'b', {LONG})",
         "SELECT group_concat(a.id || b.id || c.id) FROM events a, events b, events c",
-        "WITH RECURSIVE x(s) AS (SELECT 'aaaaaaaa' UNION ALL SELECT s || s FROM x) SELECT max(length(s)) FROM x",
+        "WITH RECURSIVE x(s) AS (SELECT 'aaaaaaaa' UNION ALL SELECT s || s FROM x) "
+        "SELECT max(length(s)) FROM x",
         "SELECT json_group_array(a.id) FROM events a, events b",
         "SELECT " + ", ".join(["1"] * 600),
         "SELECT " + "(" * 1000 + "1" + ")" * 1000,
@@ -173,7 +178,10 @@ def test_memory_bombs_are_errors(trace: Path, bomb: str) -> None:
 
 
 def test_a_sort_that_would_not_fit_is_stopped(trace: Path) -> None:
-    wide = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT DISTINCT i || {LONG} FROM n ORDER BY 1"
+    wide = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+        f"SELECT DISTINCT i || {LONG} FROM n ORDER BY 1"
+    )
     with pytest.raises(Unavailable, match="more than 512 MiB of memory"):
         run_query(trace, wide, QueryLimits(timeout_s=200))
 
@@ -197,7 +205,7 @@ def test_a_large_answer_is_an_error_not_a_flood(trace: Path) -> None:
     ],
 )
 def test_printf_does_not_pad_for_minutes_inside_one_step(trace: Path, padded: str) -> None:
-    """The engine would go on for tens of seconds per conversion, and no time limit reaches into a step."""
+    """Each conversion could take tens of seconds, and time limits apply only between steps."""
     with pytest.raises(MalformedInput, match="printf may pad to at most 1000 characters"):
         run_query(trace, f"SELECT length({padded})")
 
@@ -208,8 +216,10 @@ def test_text_functions_answer_as_the_engine_does(trace: Path) -> None:
         "SELECT printf('%5.2f|%-6s|%06d|%%|%x|%,d|%q', 3.14159, 'ab', 42, 255, 1234567, 'it''s')",
         "SELECT printf(NULL), printf('x'), printf('%s', NULL), printf('%d %s', 1), printf()",
         "SELECT format('%08.3e', 12345.678)",
-        "SELECT trim('xxhixx', 'x'), ltrim('xxhi', 'x'), rtrim('hixx', 'x'), trim('  hi '), trim('abc', '')",
-        "SELECT trim(5, '5'), trim(NULL, 'x'), trim('x', NULL), trim('ééaé', 'é'), length(trim(1.50, '0'))",
+        "SELECT trim('xxhixx', 'x'), ltrim('xxhi', 'x'), rtrim('hixx', 'x'), trim('  hi '), "
+        "trim('abc', '')",
+        "SELECT trim(5, '5'), trim(NULL, 'x'), trim('x', NULL), trim('ééaé', 'é'), "
+        "length(trim(1.50, '0'))",
     ):
         assert run_query(trace, sql).rows == [list(row) for row in own.execute(sql)]
     own.close()

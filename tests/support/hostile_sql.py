@@ -93,7 +93,8 @@ REFUSED = [
     "WITH a AS (SELECT * FROM audit_log), audit_log AS (SELECT 1) SELECT * FROM a",
     "SELECT * FROM (WITH audit_log AS (SELECT 1) SELECT * FROM audit_log) x, audit_log",
     "WITH RECURSIVE audit_log AS (SELECT * FROM audit_log) SELECT * FROM audit_log",
-    "WITH RECURSIVE audit_log AS (SELECT * FROM audit_log UNION ALL SELECT 1) SELECT * FROM audit_log",
+    "WITH RECURSIVE audit_log AS (SELECT * FROM audit_log UNION ALL SELECT 1) SELECT * "
+    "FROM audit_log",
     # functions that reach out, run SQL, grow or wait
     "SELECT getenv('HOME')",
     "SELECT current_setting('memory_limit')",

@@ -7,11 +7,12 @@ from ingero.storage.trace.schema import create_schema
 
 
 def database(path: Path, node: str = "n1", events: int = 3, start_ns: int = 10**18) -> Path:
-    """Create a trace database of one node with a row in each table that a merge treats specially."""
+    """Create a trace database of one node, with rows in the tables that a merge treats apart."""
     connection = sqlite3.connect(path)
     create_schema(connection)
     connection.executemany(
-        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, ?, 7, 7, 1, 3, 1000, ?)",
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, ?, 7, "
+        "7, 1, 3, 1000, ?)",
         [(f"{node}:{i}", start_ns + i, node) for i in range(events)],
     )
     connection.execute("INSERT INTO event_aggregates VALUES (60, 1, 3, 7, 10, 3, 100, 1, 50, 0)")
@@ -21,8 +22,8 @@ def database(path: Path, node: str = "n1", events: int = 3, start_ns: int = 10**
         'INSERT INTO annotations (timestamp, labels, pid) VALUES (5, \'{"step": "1"}\', 7)'
     )
     connection.execute(
-        "INSERT INTO collectives (comm, op, rank, nranks, datatype, size_bytes, start_ns, end_ns, source, node) "
-        "VALUES (1, 'AllReduce', 0, 2, 'float32', 4, 1, 2, 'ebpf', ?)",
+        "INSERT INTO collectives (comm, op, rank, nranks, datatype, size_bytes, start_ns, end_ns, "
+        "source, node) VALUES (1, 'AllReduce', 0, 2, 'float32', 4, 1, 2, 'ebpf', ?)",
         (node,),
     )
     connection.execute("INSERT INTO stack_traces VALUES (1, '[]', ?)", ("x" * 70000,))

@@ -20,6 +20,7 @@ class RetentionPolicy:
     events_s: float
     rollups_s: float
     max_bytes: int
+    step_rows: int = STEP_ROWS
 
 
 def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[int]:
@@ -30,23 +31,25 @@ def retain(store: EventStore, policy: RetentionPolicy, now_us: int) -> Iterator[
     deleted = 0
     for tables, keep_s in ((_SHORT_LIVED, policy.events_s), (_LONG_LIVED, policy.rollups_s)):
         for table in tables:
-            while step := store.delete_step(table, now_us - int(keep_s * 1e6), STEP_ROWS):
+            while step := store.delete_step(table, now_us - int(keep_s * 1e6), policy.step_rows):
                 deleted += step
                 yield step
     if deleted:
         store.checkpoint()
     if policy.max_bytes and store.used_bytes() > policy.max_bytes:
-        yield from _shrink(store, policy.max_bytes)
+        yield from _shrink(store, policy)
 
 
-def _shrink(store: EventStore, max_bytes: int) -> Iterator[int]:
+def _shrink(store: EventStore, policy: RetentionPolicy) -> Iterator[int]:
     """Delete the share of rows above the limit, and check again until deleting frees no space."""
     used = store.used_bytes()
-    while used > max_bytes:
+    while used > policy.max_bytes:
         counts = store.row_counts()
         table = max(_SHORT_LIVED, key=lambda name: counts[name])
-        surplus = int(counts[table] * (1 - max_bytes * _SIZE_SLACK / used)) + 1
-        while surplus > 0 and (step := store.delete_step(table, None, min(surplus, STEP_ROWS))):
+        surplus = int(counts[table] * (1 - policy.max_bytes * _SIZE_SLACK / used)) + 1
+        while surplus > 0 and (
+            step := store.delete_step(table, None, min(surplus, policy.step_rows))
+        ):
             surplus -= step
             yield step
         store.checkpoint()  # only a checkpoint frees the space and shows how much

@@ -1,4 +1,4 @@
-"""Every question against a store with known answers, over HTTP as users ask it."""
+"""Every question against a store with known answers, asked over HTTP as users do."""
 
 import itertools
 import time
@@ -100,7 +100,7 @@ def logs() -> Iterator[bytes]:
 
 
 def quickest_s(ask: Callable[[], object]) -> float:
-    """Of five tries: what a question takes, not what else this machine does."""
+    """Return the shortest of five times, which other work on this machine disturbs least."""
     took_s = []
     for _ in range(5):
         began = time.perf_counter()
@@ -129,7 +129,10 @@ def test_without_fleet_the_line_is_computed_and_said(echo: RunningEcho) -> None:
 
 def test_f087_the_summary_counts_like_sql(echo: RunningEcho) -> None:
     answer = echo.answer("summary", cluster_id="prod")
-    sql = "SELECT count(*), count(DISTINCT node_id), count(DISTINCT metric_name) FROM events WHERE cluster_id = 'prod'"
+    sql = (
+        "SELECT count(*), count(DISTINCT node_id), count(DISTINCT metric_name) FROM events "
+        "WHERE cluster_id = 'prod'"
+    )
     ((events, nodes, kinds),) = echo.sql(sql).json["data"]["rows"]
     assert (answer["events"], answer["nodes"], answer["metrics"]) == (events, nodes, kinds)
     assert (answer["active"], answer["silent"], answer["quorum_met"], answer["median"]) == (
@@ -154,7 +157,10 @@ def test_outliers_are_ranked_and_totals_compared_by_growth(echo: RunningEcho) ->
 
 
 def test_f108_f109_the_late_rank_and_its_period_are_named(echo: RunningEcho) -> None:
-    """Rank 5 comes 290 ms late every 14 steps; the nodes' clocks differ by more than some lateness."""
+    """Rank 5 is 290 ms late every 14 steps.
+
+    The clocks of the nodes differ by more than some of the lateness.
+    """
     answer = echo.answer("nccl_summary", cluster_id="barrier")
     assert quickest_s(lambda: echo.answer("nccl_summary", cluster_id="barrier")) < 3, "F112"
     late = answer["late"]
@@ -253,7 +259,7 @@ def test_f091_launches_and_fragmentation_have_the_busiest_first(echo: RunningEch
 
 
 def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[list[Any], str]:
-    """All pages that are there now, and the cursor after them."""
+    """Return all pages available now, and the cursor after them."""
     found: list[Any] = []
     for _ in range(1000):
         page = echo.answer(tool, **arguments)
@@ -265,7 +271,7 @@ def read_on(echo: RunningEcho, tool: str, rows: str, **arguments: Any) -> tuple[
 
 
 def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) -> None:
-    """F109: the stalls read from history lie 14 steps apart. Late arrivals come with the next generation."""
+    """F109: stalls in the history are 14 steps apart. Late arrivals come in the next generation."""
     asked = {
         "cluster_id": "barrier",
         "metric_name": names.COLLECTIVE_DURATION_MS,

@@ -1,4 +1,4 @@
-"""The event database: a load is all or nothing, a retry adds nothing, and projections say what the points said."""
+"""The event database: loads are atomic, retries add nothing, projections match their events."""
 
 import json
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def test_a_file_of_another_kind_is_refused_before_duckdb_looks_for_an_extension(
 
 
 def test_a_database_of_somebody_else_gets_no_tables_of_ours(tmp_path: Path) -> None:
-    """A wrong --db-path, which verify, backup and serve all take, must not leave anything behind."""
+    """A wrong --db-path must not change the file; verify, backup and serve all take that option."""
     with duckdb.connect(str(tmp_path / "theirs.db")) as theirs:
         theirs.execute("CREATE TABLE orders (id INTEGER)")
     with pytest.raises(StoreError, match="not one of Echo's"):
@@ -104,8 +104,8 @@ def test_points_become_rows_with_identity_and_json(store: EventStore) -> None:
     assert store.load([frame(1, body)]).events == 1
     assert rows(
         store,
-        "SELECT cluster_id, node_id, rank, nranks, metric_name, value_double, attrs->>'op', resource->>'os',"
-        " epoch_ns(ts), epoch_us(received_ts), seq, idx FROM events",
+        "SELECT cluster_id, node_id, rank, nranks, metric_name, value_double, attrs->>'op', "
+        "resource->>'os', epoch_ns(ts), epoch_us(received_ts), seq, idx FROM events",
     ) == [("c1", "n1", 3, 8, "m", 0.5, "x", "linux", START_NS, START_US, 1, 0)]
 
 
@@ -182,9 +182,9 @@ def test_collectives_get_their_own_table_in_full(store: EventStore) -> None:
     store.load([frame(1, metrics(duration, *sides, **{"ingero.rank": 21, "ingero.job.id": "j"}))])
     assert rows(
         store,
-        "SELECT comm_id_hash, comm_seq, op_type, rank, nranks, global_rank, job_id, datatype, reduce_op, bytes,"
-        " duration_ms, gpu_duration_ns, barrier_wait_ms, lateness_ms, peer_lag_ms, stream, source, peer,"
-        " epoch_ns(ts) - epoch_ns(start_ts) FROM nccl_ops",
+        "SELECT comm_id_hash, comm_seq, op_type, rank, nranks, global_rank, job_id, datatype, "
+        "reduce_op, bytes, duration_ms, gpu_duration_ns, barrier_wait_ms, lateness_ms, "
+        "peer_lag_ms, stream, source, peer, epoch_ns(ts) - epoch_ns(start_ts) FROM nccl_ops",
     ) == [
         (
             *(
@@ -245,8 +245,8 @@ def test_verdicts_arrive_as_attributes_object_or_text(store: EventStore, form: s
     store.load([frame(1, event(names.VERDICT_EVENT, body, **attributes), Signal.LOGS)])
     assert rows(
         store,
-        "SELECT cluster_id, episode, state, node_id, rank, job_id, class, excess, error, epoch_us(since), period,"
-        " peers, usd_per_hour, confidence, evidence, next FROM verdicts",
+        "SELECT cluster_id, episode, state, node_id, rank, job_id, class, excess, error, "
+        "epoch_us(since), period, peers, usd_per_hour, confidence, evidence, next FROM verdicts",
     ) == [
         (
             *("c1", "e1", "straggler", "n5", 5, "j", "compute", 0.2, 0.01, 1_763_168_400_500_000),
@@ -269,8 +269,8 @@ def test_causal_chains_keep_lists_as_json(store: EventStore) -> None:
     store.load([frame(1, event(names.CAUSAL_CHAIN_EVENT, chain), Signal.LOGS)])
     assert rows(
         store,
-        "SELECT chain_id, node_id, epoch_ms(detected_at::TIMESTAMP), severity, recommendations->>'$[1]', p99_us, p50_us"
-        " FROM causal_chains",
+        "SELECT chain_id, node_id, epoch_ms(detected_at::TIMESTAMP), severity, "
+        "recommendations->>'$[1]', p99_us, p50_us FROM causal_chains",
     ) == [("n1:7", "n1", 1_763_168_400_500, "HIGH", "b", 12.5, None)]
 
 

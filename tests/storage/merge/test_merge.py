@@ -1,4 +1,4 @@
-"""Offline merge: the published rules, the reference samples, and files that should not be merged."""
+"""Merging: the published rules, the reference samples, and files that must not be merged."""
 
 import shutil
 import sqlite3
@@ -15,8 +15,8 @@ from ingero.storage.merge.merge import merge
 def legacy(path: Path) -> Path:
     connection = sqlite3.connect(path)
     connection.execute(
-        "CREATE TABLE events (id INTEGER PRIMARY KEY, timestamp INTEGER, pid INTEGER, tid INTEGER, source INTEGER, "
-        "op INTEGER, duration INTEGER)"
+        "CREATE TABLE events (id INTEGER PRIMARY KEY, timestamp INTEGER, pid INTEGER, tid INTEGER, "
+        "source INTEGER, op INTEGER, duration INTEGER)"
     )
     connection.executemany("INSERT INTO events VALUES (?, 1, 1, 1, 1, 1, 1)", [(1,), (2,), (3,)])
     connection.commit()
@@ -81,7 +81,8 @@ def test_older_copy_of_a_node_adds_nothing_new(tmp_path: Path) -> None:
     new = shutil.copy(old, tmp_path / "new.db")
     connection = sqlite3.connect(new)
     connection.execute(
-        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES ('a:9',1,1,1,1,1,1,'a')"
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES "
+        "('a:9',1,1,1,1,1,1,'a')"
     )
     connection.commit()
     connection.close()
@@ -117,7 +118,7 @@ def test_a_merged_file_and_one_of_its_sources_add_nothing_new(tmp_path: Path) ->
 
 
 def test_two_recordings_under_one_name_keep_all_their_events(tmp_path: Path) -> None:
-    """Each counted from 1; an id stands for one event, so the second gets new numbers, once."""
+    """Both count from 1. An id identifies one event, so the second recording gets new numbers."""
     monday = database(tmp_path / "mon.db", "a", events=5)
     tuesday = database(tmp_path / "tue.db", "a", events=4, start_ns=2 * 10**18)
     summary = merge([monday, tuesday], tmp_path / "both.db")
@@ -164,7 +165,8 @@ def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_co
         "INSERT INTO events VALUES (8, NULL, 1, 1, 1, 1, 1, 'x'), (9, 1, 1, 1, 1, 1, NULL, 'x')",
         "CREATE TABLE stack_traces (hash INTEGER PRIMARY KEY, ips TEXT)",
         "INSERT INTO stack_traces VALUES (1, '[]'), (2, NULL)",
-        "CREATE TABLE causal_chains (id TEXT, detected_at INTEGER, severity TEXT, summary TEXT, root_cause TEXT)",
+        "CREATE TABLE causal_chains (id TEXT, detected_at INTEGER, severity TEXT, summary TEXT, "
+        "root_cause TEXT)",
         "INSERT INTO causal_chains VALUES ('slow', 5, 'HIGH', 's', 'r')",
     )
     summary = merge([source], tmp_path / "out.db", force_node="old")
@@ -179,7 +181,7 @@ def test_what_an_old_table_lacks_takes_its_default_and_what_an_event_needs_is_co
 
 
 def test_snapshots_and_process_names_keep_their_node(tmp_path: Path) -> None:
-    """A file of several nodes that does not say whose they are gives none of them a node."""
+    """In a file of several nodes, rows that do not name their node get none."""
     columns = "(timestamp, cpu_pct, mem_pct, mem_avail, swap_mb, load_avg)"
     for number, name in enumerate(("a", "b")):
         snapshot = f"INSERT INTO system_snapshots {columns} VALUES (5, {number}, 1, 2, 3, 4)"
@@ -251,7 +253,8 @@ def test_a_source_with_a_write_ahead_log_is_read_whole_and_left_alone(tmp_path: 
     writer = sqlite3.connect(path)
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute(
-        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES ('w:9',1,1,1,1,1,1,'w')"
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES "
+        "('w:9',1,1,1,1,1,1,'w')"
     )
     writer.commit()
     log = path.with_name("wal.db-wal").read_bytes()
@@ -285,7 +288,7 @@ def test_oversized_stacks_are_counted_not_copied(tmp_path: Path) -> None:
 
 
 def test_files_that_end_alike_are_told_apart_by_their_whole_content(tmp_path: Path) -> None:
-    """F143: the same size and the same last pages; the first event differs, then nothing does."""
+    """F143: files with the same size and last pages are compared in full."""
     one, other, copy = (
         database(tmp_path / "a.db", events=5000),
         tmp_path / "b.db",
@@ -304,7 +307,7 @@ def test_files_that_end_alike_are_told_apart_by_their_whole_content(tmp_path: Pa
 
 
 def test_one_strange_event_among_many_is_seen(tmp_path: Path) -> None:
-    """F144: an event of another node, one without a node, and one whose id has none, each deep in the file."""
+    """F144: an event of another node, one without a node, and one whose id has none."""
     source = database(tmp_path / "a.db", events=500)
     connection = sqlite3.connect(source)
     for key, column, value in (

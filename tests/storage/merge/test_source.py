@@ -1,4 +1,4 @@
-"""Sources of a merge that are in use, half unreadable, or in the way of the output."""
+"""Sources of a merge that are in use, partly unreadable, or the same file as the output."""
 
 import os
 import shutil
@@ -17,13 +17,16 @@ from ingero.storage.merge import source as merge_source
 from ingero.storage.merge.merge import merge
 from ingero.storage.merge.statements import Statement, copy_statements
 
-NEW = "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, 1, 1, 1, 1, 1, 1, 'n1')"
+NEW = (
+    "INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node) VALUES (?, 1, 1, 1, "
+    "1, 1, 1, 'n1')"
+)
 
 
 def test_a_database_that_is_recorded_to_is_copied_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the copy of the file and that of its log, the log is folded into the file and begins anew."""
+    """The log is moved into the file and restarted between the copies of file and log."""
     path = database(tmp_path / "live.db", events=3000)
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("PRAGMA journal_mode = WAL")
@@ -93,7 +96,7 @@ def test_the_output_may_be_a_link_but_no_source_and_nothing_but_a_file(tmp_path:
 def test_what_may_not_be_looked_at_is_a_sentence() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to become somebody who may not look")
-    folder = Path(tempfile.mkdtemp())  # not below `tmp_path`, which is closed to others as a whole
+    folder = Path(tempfile.mkdtemp())  # not below `tmp_path`, which other users cannot enter
     try:
         for name, mode in ((".", 0o755), ("closed", 0o700), ("open", 0o777)):
             (folder / name).mkdir(exist_ok=True)
@@ -143,17 +146,19 @@ def test_a_full_disk_is_not_blamed_on_a_source(tmp_path: Path) -> None:
         database(tmp_path / f"{name}.db", name, events=9000)
     (tmp_path / "disk").mkdir()
     done = subprocess.run(
-        ["unshare", "-m", "bash", "-c", ON_A_SMALL_DISK], cwd=tmp_path, check=False, capture_output=True, text=True,
+        ["unshare", "-m", "bash", "-c", ON_A_SMALL_DISK], cwd=tmp_path, check=False,
+        capture_output=True, text=True,
         env=os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == 2 * [
-        "ingero merge: cannot write disk/out.db: database or disk is full; is there room in its folder?"
+        "ingero merge: cannot write disk/out.db: database or disk is full; is there room in its "
+        "folder?"
     ]
 
 
 def test_one_bad_row_does_not_cost_the_file(tmp_path: Path) -> None:
-    """Labels that are no JSON stay as they are; a node that is no text is shown with marks."""
+    """Labels that are not JSON stay unchanged; a node that is not text is shown with marks."""
     source = changed(
         database(tmp_path / "a.db"),
         "INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{oops', 1)",
@@ -169,7 +174,10 @@ def test_one_bad_row_does_not_cost_the_file(tmp_path: Path) -> None:
 def test_a_source_that_fails_half_way_is_never_half_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F143: `--skip-bad` leaves out what its check finds; damage met later refuses the merge and writes nothing."""
+    """F143: `--skip-bad` skips what its check finds.
+
+    Damage found later refuses the merge and writes nothing.
+    """
     good, bad = database(tmp_path / "good.db", "n1"), database(tmp_path / "bad.db", "n2", events=5)
 
     def fail_on_the_second(

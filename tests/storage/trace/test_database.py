@@ -1,4 +1,4 @@
-"""The trace database: one writer, many readers, files of every age."""
+"""The trace database: one writer, many readers, files of all versions."""
 
 import os
 import shutil
@@ -57,7 +57,7 @@ def test_new_file_has_every_table_and_both_versions(tmp_path: Path) -> None:
 
 
 def test_published_columns_are_all_there_under_their_names(tmp_path: Path) -> None:
-    """Column by column against a database of the format's own recorder."""
+    """Compare each column with a database of the format's own recorder."""
     reference = connect_readonly(shared("data/ingero/sample-gpu-node-01.db"))
     with TraceDb(tmp_path / "t.db", "n1") as db:
         for (table,) in reference.execute(
@@ -144,7 +144,10 @@ def test_second_recorder_is_told_who_has_the_file(tmp_path: Path) -> None:
 
 
 def test_readers_run_beside_the_writer_without_lock_errors(tmp_path: Path) -> None:
-    """F014, in small: every read during 200 commits and 20 checkpoints succeeds and never sees half a batch."""
+    """F014 on a small scale: every read during 200 commits and 20 checkpoints succeeds.
+
+    No read sees half a batch.
+    """
     path = tmp_path / "t.db"
     errors: list[str] = []
     done = threading.Event()
@@ -196,7 +199,7 @@ def test_reading_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_the_first_format_is_rebuilt_and_can_be_appended_to(tmp_path: Path) -> None:
-    """Files with integer ids refuse `node:number`: they are moved over, not silently left without new events."""
+    """Tables with integer ids refuse `node:number`, so their rows are moved to a new table."""
     path = tmp_path / "old.db"
     shutil.copy(shared("data/ingero/vllm-37343-logprobs-amplification.db"), path)
     path.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Trace files made to hurt the reader: views that never end under our names, text that is no text."""
+"""Trace files made to harm the reader: endless views under our names, invalid text."""
 
 import os
 import shutil
@@ -16,11 +16,15 @@ from ingero.storage.merge.merge import merge
 from ingero.storage.trace.chains import CHAIN_COLUMNS
 from ingero.storage.trace.reading import connect_readonly
 
-ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS hash FROM c"
+ENDLESS = (
+    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x AS id, x AS hash "
+    "FROM c"
+)
 NESTED = "[" * 100_000
 CHAIN = (
-    f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES ('n1:slow', 1000000000000000001, 'HIGH', 'slow', "
-    "'busy host', 'why', '[]', 'cudaMalloc', 20, 10, 2.0, '[]', 'n1')"
+    f"INSERT INTO causal_chains ({', '.join(CHAIN_COLUMNS)}) VALUES ('n1:slow', "
+    "1000000000000000001, 'HIGH', 'slow', 'busy host', 'why', '[]', 'cudaMalloc', 20, 10, 2.0, "
+    "'[]', 'n1')"
 )
 
 
@@ -91,7 +95,7 @@ def changed(path: Path, *statements: str) -> Path:
 
 
 def commands(path: Path, out: Path) -> list[list[str]]:
-    """Everything that reads a trace database."""
+    """Return every command that reads a trace database."""
     return [
         ["query", "-d", str(path), "SELECT count(*) FROM events"],
         ["query", "-d", str(path), "--limit", "5"],
@@ -117,7 +121,8 @@ def commands(path: Path, out: Path) -> list[list[str]]:
             "UPDATE causal_chains SET detected_at = 'x'",
         ],
         [
-            "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, source = 999, op = -3"
+            "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807, "
+            "source = 999, op = -3"
         ],
         [
             "UPDATE events SET pid = -1, tid = 5000000000, timestamp = -1",
@@ -138,7 +143,8 @@ def commands(path: Path, out: Path) -> list[list[str]]:
         ["ALTER TABLE events DROP COLUMN gpu_id", "ALTER TABLE events DROP COLUMN ret_code"],
         [f"UPDATE causal_chains SET timeline = '{NESTED}', recommendations = '{NESTED}'"],
         [
-            f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, '[]', 1)"
+            f"INSERT INTO annotations (timestamp, labels, pid) VALUES (1, '{NESTED}', 1), (2, "
+            "'[]', 1)"
         ],
     ],
 )
@@ -180,7 +186,7 @@ ls media
 
 
 def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> None:
-    """Rows that only the write-ahead log has are there, and nothing was tried to be written beside them."""
+    """Rows that only the write-ahead log holds are found; nothing is written beside the file."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip(
             "needs root and unshare: the read-only file system lives in a namespace of its own"
@@ -191,7 +197,8 @@ def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> N
     writer.execute("PRAGMA journal_mode = WAL")
     writer.execute("PRAGMA wal_autocheckpoint = 0")
     writer.execute(
-        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES ('n1:99', 1, 1, 1, 1, 1, 1)"
+        "INSERT INTO events (id, timestamp, pid, tid, source, op, duration) VALUES ('n1:99', 1, 1, "
+        "1, 1, 1, 1)"
     )
     writer.commit()
     for name in ("trace.db", "trace.db-wal"):
@@ -199,7 +206,8 @@ def test_a_database_with_a_log_is_read_from_read_only_media(tmp_path: Path) -> N
     writer.close()
     (tmp_path / "media").mkdir()
     done = subprocess.run(
-        ["unshare", "-m", "bash", "-c", ON_READ_ONLY_MEDIA], cwd=tmp_path, check=False, capture_output=True, text=True,
+        ["unshare", "-m", "bash", "-c", ON_READ_ONLY_MEDIA], cwd=tmp_path, check=False,
+        capture_output=True, text=True,
         env=os.environ | {"PYTHON": sys.executable, "HOME": str(tmp_path)}, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Whose trace database it is: also under sudo the caller's."""
+"""The trace database belongs to the caller, also under sudo."""
 
 import os
 import pwd
@@ -20,7 +20,7 @@ def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def as_sudo(monkeypatch: pytest.MonkeyPatch, home: Path) -> pwd.struct_passwd:
-    """We are root, called by a user of whom only the home is invented."""
+    """Pretend that a user with this home called us through sudo."""
     if os.geteuid() != 0:
         pytest.skip("needs root to act for somebody else")
     person = pwd.struct_passwd(("ana", "x", 54321, 54321, "", str(home), "/bin/sh"))

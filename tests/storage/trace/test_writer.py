@@ -1,4 +1,4 @@
-"""The writer thread: bounded, honest about a full disk, and within its size."""
+"""The writer thread: bounded queue, full disks, and limits of size."""
 
 import os
 import shutil
@@ -10,7 +10,6 @@ import pytest
 from tests.support.waiting import until
 
 from ingero.errors import StoreError
-from ingero.storage.trace import writer as trace_writer
 from ingero.storage.trace.database import EVENT_COLUMNS, Batch, RecordingState, TraceDb, insert_sql
 from ingero.storage.trace.prune import compact, prune, roll_over, rolled_files
 from ingero.storage.trace.reading import connect_readonly
@@ -57,7 +56,7 @@ def count(path: Path) -> int:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MB."""
+    """Mount a file system of 3 MB."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     folder = tmp_path / "disk"
@@ -80,13 +79,12 @@ def test_rows_reach_the_file(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_recording_and_recording_goes_on_when_there_is_room(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: Path,
 ) -> None:
-    """Nothing raises, the state says what is wrong, and rows that still fit into memory are written later."""
-    monkeypatch.setattr(trace_writer, "RETRY_S", 0.05)
+    """Nothing raises, `state` shows the problem, and rows kept in memory are written later."""
     ballast = small_disk / "ballast"
     db = TraceDb(small_disk / "t.db", "n")
-    writer = TraceWriter(db)
+    writer = TraceWriter(db, retry_s=0.05)
     ballast.write_bytes(bytes(shutil.disk_usage(small_disk).free - 300_000))
     submitted = 0
     while writer.state is RecordingState.RECORDING and submitted < 50_000:
@@ -188,14 +186,12 @@ def test_a_rollover_that_fails_goes_on_in_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = TraceDb(tmp_path / "t.db", "n")
-    monkeypatch.setattr(trace_writer, "CHECKPOINT_S", 0.0)
     monkeypatch.setattr(
         Path,
         "rename",
         lambda *_: (_ for _ in ()).throw(PermissionError(1, "Operation not permitted")),
     )
-    writer = TraceWriter(db, SizePolicy(rollover_bytes=1))
-    writer._next_checkpoint_s = 0.0
+    writer = TraceWriter(db, SizePolicy(rollover_bytes=1), checkpoint_s=0.0)
     writer.submit(batch(db, 10))
     until(lambda: writer.counters.rollover_failures > 0)
     writer.submit(batch(db, 5))
@@ -206,7 +202,7 @@ def test_a_rollover_that_fails_goes_on_in_the_old_file(
 def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on_must_25(
     small_disk: Path,
 ) -> None:
-    """The old file is aside, the new one cannot be made: nothing breaks, and it is made when there is room."""
+    """The old file is renamed and the new one cannot be created until there is room."""
     db = TraceDb(small_disk / "t.db", "n")
     db.write(batch(db, 10))
     db.checkpoint("TRUNCATE")
@@ -230,11 +226,9 @@ def test_a_rollover_without_room_for_a_new_file_is_a_state_and_recording_goes_on
     ]
 
 
-def test_the_writer_rolls_over_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_writer, "CHECKPOINT_S", 0.0)
+def test_the_writer_rolls_over_by_itself(tmp_path: Path) -> None:
     db = TraceDb(tmp_path / "t.db", "n")
-    writer = TraceWriter(db, SizePolicy(rollover_bytes=1, rollover_keep=50))
-    writer._next_checkpoint_s = 0.0
+    writer = TraceWriter(db, SizePolicy(rollover_bytes=1, rollover_keep=50), checkpoint_s=0.0)
     for _ in range(3):
         writer.submit(batch(db, 10))
         writer.flush()

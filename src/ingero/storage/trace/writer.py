@@ -47,14 +47,22 @@ class WriterCounters:
 class TraceWriter:
     """Writes to a `TraceDb`, and closes it in the end."""
 
-    def __init__(self, db: TraceDb, policy: SizePolicy | None = None) -> None:
+    def __init__(
+        self,
+        db: TraceDb,
+        policy: SizePolicy | None = None,
+        *,
+        checkpoint_s: float = CHECKPOINT_S,
+        retry_s: float = RETRY_S,
+    ) -> None:
         self.counters = WriterCounters()
         self._db = db
         self._policy = policy or SizePolicy()
         self._queue: queue.Queue[Batch | None] = queue.Queue(MAX_QUEUED_BATCHES)
         self._held: list[Batch] = []
         self._held_rows = 0
-        self._next_checkpoint_s = time.monotonic() + CHECKPOINT_S
+        self._checkpoint_s, self._retry_s = checkpoint_s, retry_s
+        self._next_checkpoint_s = time.monotonic() + checkpoint_s
         self._next_retry_s = 0.0
         self._next_tidy_s = 0.0
         self._thread = threading.Thread(target=self._run, name="trace-writer", daemon=True)
@@ -89,7 +97,7 @@ class TraceWriter:
     def _run(self) -> None:
         while True:
             try:
-                batch = self._queue.get(timeout=RETRY_S)
+                batch = self._queue.get(timeout=self._retry_s)
             except queue.Empty:
                 self._maintain(time.monotonic())
                 continue
@@ -108,7 +116,7 @@ class TraceWriter:
             return
         while self._held:
             if not self._db.write(self._held[0]):
-                self._next_retry_s = now_s + RETRY_S
+                self._next_retry_s = now_s + self._retry_s
                 self._hold(batch)
                 return
             written = self._held.pop(0)
@@ -117,7 +125,7 @@ class TraceWriter:
         if self._db.write(batch):
             self.counters.written += _rows(batch)
         else:
-            self._next_retry_s = now_s + RETRY_S
+            self._next_retry_s = now_s + self._retry_s
             self._hold(batch)
 
     def _hold(self, batch: Batch) -> None:
@@ -134,7 +142,7 @@ class TraceWriter:
         if now_s < self._next_checkpoint_s:
             return
         self._db.checkpoint()
-        self._next_checkpoint_s = now_s + CHECKPOINT_S
+        self._next_checkpoint_s = now_s + self._checkpoint_s
         try:
             self._keep_size(now_s)
         except sqlite3.OperationalError:
