@@ -173,6 +173,14 @@ def test_groups_of_the_agent_import_downwards_only() -> None:
                 )
 
 
+def test_the_bpf_loader_imports_nothing_of_the_tracer() -> None:
+    """`agent/ebpf` uses its `loader`, which could load the programs of anybody."""
+    for module in (SOURCE / "agent" / "ebpf" / "loader").glob("*.py"):
+        for name in imported(ast.parse(module.read_text())):
+            is_above = name.startswith("ingero.agent.") and ".ebpf.loader." not in name
+            assert not is_above, f"{module.name} must not import {name}"
+
+
 @pytest.mark.parametrize("module", BENCHES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_benchmarks_keep_the_same_sizes(module: Path) -> None:
     check_size(module.read_text(), ast.parse(module.read_text()))

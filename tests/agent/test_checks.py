@@ -53,7 +53,7 @@ def test_capabilities(tmp_path: Path, effective: str, missing: list[str]) -> Non
     assert missing_capabilities(tmp_path / "status") == missing
 
 
-def test_every_failure_says_what_to_do() -> None:
+def test_every_failure_states_what_to_do() -> None:
     for check in run_checks():
         assert check.passed or (check.detail and check.recommendation), check
 

@@ -1,5 +1,4 @@
-"""From running processes to a named rank: real plugin rings, real `ingero fleet-push` agents, a
-real `ingero-fleet`.
+"""From running processes to a named rank, with real plugin rings, agents and Fleet.
 
 Three synchronous jobs of eight processes run side by side, each a cluster of its own, so that one
 warm-up serves all. Compute is simulated by calibrated absolute deadlines (see `live_job.py`);
@@ -265,7 +264,7 @@ def check_named(job: Job, rank: int, node: str, within_s: float = NAMED_WITHIN_S
     return verdict
 
 
-def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_nobody_else(
+def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_no_other_rank(
     jobs: dict[str, Job],
 ) -> None:
     """F069, F108: every rank steps at the same rate, so throughput cannot tell; own time can."""

@@ -229,7 +229,7 @@ def test_sigterm_in_the_middle_of_a_call_ends_it_and_leaves_no_traceback(
         (["--mcp-bearer-token", "x"], "visible to every user"),
     ],
 )
-def test_a_server_that_cannot_start_says_why_in_one_line(
+def test_a_server_that_cannot_start_reports_why_in_one_line(
     server: Served, tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     port = server.url.removesuffix("/mcp").rpartition(":")[2]

@@ -57,7 +57,7 @@ async def test_page_shows_the_trace_and_runs_nothing_of_it(tmp_path: Path) -> No
     assert '<p id="nothing" hidden="">' in shown
 
 
-async def test_page_of_a_recording_that_ended_says_when(tmp_path: Path) -> None:
+async def test_page_of_a_recording_that_ended_shows_when(tmp_path: Path) -> None:
     db = write_samples(tmp_path / "samples")[0]
     with sqlite3.connect(db) as connection:
         connection.execute("INSERT INTO losses VALUES (1, 'calls', 0, 1700000000000000000)")
@@ -65,7 +65,7 @@ async def test_page_of_a_recording_that_ended_says_when(tmp_path: Path) -> None:
     assert "no recorder is running: recorded until " in await page(db, tmp_path / "profile")
 
 
-async def test_page_without_a_trace_says_what_to_run(tmp_path: Path) -> None:
+async def test_page_without_a_trace_shows_what_to_run(tmp_path: Path) -> None:
     shown = await page(tmp_path / "none.db", tmp_path / "profile")
     assert (
         '<p id="nothing">Nothing was recorded here yet: run <code>sudo ingero trace</code>' in shown

@@ -34,7 +34,7 @@ def page(address: str) -> str:
     return text
 
 
-def test_killed_fleet_costs_modes_and_names_nobody_f017_f019_f106(tmp_path: Path) -> None:
+def test_a_killed_fleet_changes_modes_and_names_no_node_f017_f019_f106(tmp_path: Path) -> None:
     """SIGKILL, an outage longer than the kept threshold, a new process on the same ports."""
     with DemoCluster([], push_interval_s=10, quorum=3) as fleet, contextlib.ExitStack() as running:
         url = f"http://{fleet.addresses['http']}"
@@ -117,7 +117,7 @@ def test_two_nodes_are_no_quorum_three_are_and_clusters_do_not_mix_f015_f042(
         assert three.stragglers == other.stragglers == []
 
 
-def test_the_sink_hears_23_states_and_one_resolved_from_a_real_agent_f009_f011_f032(
+def test_the_sink_receives_23_states_and_one_resolved_from_a_real_agent_f009_f011_f032(
     tmp_path: Path,
 ) -> None:
     """A recording with 23 slow observations, healthy peers and a real Fleet."""

@@ -1,9 +1,8 @@
-"""Tracing on a real GPU: exact counts, what it costs, and the governor. `tests/hardware/run.sh`
-starts it.
+"""Tracing on a real GPU: exact counts, cost and the governor; started by `tests/hardware/run.sh`.
 
-Needs root, an NVIDIA GPU, PyTorch and numpy; nothing is installed. Writes `ebpf.json` into $OUT
-when that is set and ends with status 1 when a required figure is missed.
-ONLY=overhead:gpt,counts:tiny,nccl runs these parts alone.
+Needs root, an NVIDIA GPU, PyTorch and numpy; nothing is installed. Writes `ebpf.json` into $OUT if
+set, and exits with status 1 when a required figure is missed.
+ONLY=overhead:gpt,counts:tiny,nccl runs only these parts.
 """
 
 import json
@@ -25,16 +24,15 @@ HERE = Path(__file__).parent
 PAIRS = int(os.environ.get("PAIRS", "20"))
 WINDOW_S = float(os.environ.get("WINDOW_S", "0.8"))
 SETTLE_S = 10.0
-# from attaching to the window: the cost of attaching and the governor's first decision are over
+# from attaching to the window: attaching and the first decision of the governor are over
 STEADY_S = 0.6
 ONLY = frozenset(filter(None, os.environ.get("ONLY", "").split(",")))
 MODES = {
     "default": TracePolicy(),
     "everything": TracePolicy(record_everything=True, both_launch_layers=True, budget_share=None),
 }
-# cudaLaunchKernelExC is not among them: cuBLAS calls it in a runtime of its own, linked statically,
-# which has no symbol
-# to probe. Those kernels are counted where they reach the driver.
+# without cudaLaunchKernelExC: cuBLAS calls it in its own, statically linked runtime, which has no
+# symbol to probe. Those kernels are counted in the driver.
 EXACT = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaStreamSynchronize", "cudaGraphLaunch")
 
 
@@ -87,9 +85,7 @@ def counts_of(tracer: Tracer, pid: int) -> dict[str, int]:
 
 
 def exact_counts(kind: str, steps: int, own: dict[str, int]) -> dict[str, object]:
-    """Our counts of `steps` steps against the PyTorch profiler and against what the steps are known
-    to do.
-    """
+    """Compare the counts of `steps` steps with the PyTorch profiler and with the known numbers."""
     work = Workload(kind)
     tracer = Tracer(policy_for("everything", work.process.pid))
     tracer.start()
@@ -141,9 +137,7 @@ def select_line(work: Workload) -> bool:
 
 
 def nccl_records() -> dict[str, object]:
-    """A communicator of one rank made by PyTorch: id, rank, sequence numbers and bytes of 50
-    collectives.
-    """
+    """Check id, rank, sequence numbers and bytes of 50 collectives of a one-rank communicator."""
     work = Workload("nccl")
     tracer = Tracer(policy_for("everything", work.process.pid))
     tracer.start()
@@ -181,8 +175,9 @@ def nccl_records() -> dict[str, object]:
 
 
 def overhead(kind: str) -> dict[str, object]:
-    """Step time with the agent against the windows without it on both sides; at least 20 pairs per
-    mode.
+    """Compare step times with the agent with the windows without it on both sides.
+
+    There are at least 20 pairs per mode.
     """
     order = [mode for _ in range(PAIRS) for mode in ("off", "default", "off", "everything")] + [
         "off"

@@ -1,5 +1,6 @@
-"""Eight real NCCL ranks on one GPU, agent and Fleet live: one rank slowed on the GPU, another on
-the host, then none.
+"""Eight real NCCL ranks on one GPU with agent and Fleet.
+
+One rank is slowed on the GPU, another on the host, then none.
 
     make wheelhouse                       # once, where pip works; carry wheelhouse/ with the tree
     bash tests/hardware/live_verdict.sh   # on the GPU machine

@@ -33,8 +33,9 @@ def groups(rank: int, world: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]
 
 
 class Control:
-    """The fault in force. Ranks are at most a step apart, so a stop that rank 0 announces ahead
-    reaches them all.
+    """The injected fault.
+
+    Ranks are at most a step apart, so a stop that rank 0 announces ahead reaches all of them.
     """
 
     def __init__(self, scenario: dict, rank: int) -> None:

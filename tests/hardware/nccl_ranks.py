@@ -1,5 +1,4 @@
-"""Eight real NCCL ranks on one GPU with the plugin: is everything recorded, who is slow, what does
-it cost?
+"""Eight real NCCL ranks on one GPU with the plugin: completeness, the slow rank, and the cost.
 
     python tests/hardware/prepare_nccl.py           # once, where pip works; carry wheelhouse/ with
     the tree
@@ -114,9 +113,7 @@ def start_ranks(
 def run_job(
     machine: Machine, scenario: dict[str, float], name: str, *, with_plugin: bool
 ) -> tuple[list[dict], list, Rings]:
-    """Run all ranks and read their rings while they run; returns their reports, our batches and the
-    reader.
-    """
+    """Run all ranks and read their rings meanwhile; return reports, batches and the reader."""
     out = machine.folder / f"{name}-{time.monotonic_ns()}"
     out.mkdir()
     rings = Rings((machine.rings,), node=platform.node())

@@ -1,5 +1,4 @@
-"""Prepares the one thing the GPU machine lacks: an NCCL that allows several ranks on one GPU, small
-enough to carry.
+"""Prepares an NCCL for the GPU machine that allows several ranks on one GPU and is small.
 
     python tests/hardware/prepare_nccl.py [wheelhouse]
 

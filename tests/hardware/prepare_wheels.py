@@ -1,5 +1,4 @@
-"""Fetches the wheels Fleet and the agent need on a machine that cannot install anything: `make
-wheelhouse`.
+"""Fetches the wheels for a machine that cannot install anything: `make wheelhouse`.
 
     python tests/hardware/prepare_wheels.py [wheelhouse]
 

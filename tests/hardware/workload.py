@@ -1,5 +1,6 @@
-"""GPU work to be traced: `workload.py KIND`. Steps run between lines on stdin; times and counts go
-to stdout as JSON.
+"""GPU work to be traced: `workload.py KIND`.
+
+Steps run between lines on stdin; times and counts go to stdout as JSON.
 
 Commands: `run SECONDS FILE` runs steps and leaves their end times (monotonic ns, int64) in FILE
 while it goes on; `count STEPS` runs that many steps under the PyTorch profiler, waits for a line

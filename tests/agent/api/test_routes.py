@@ -71,7 +71,7 @@ def test_sql_answers_equal_the_recorded_ones(database_name: str) -> None:
     assert sorted(reply["rows"]) == sorted(recorded["rows"])
 
 
-def test_the_end_of_the_recording_is_said_when_nobody_records_any_more(tmp_path: Path) -> None:
+def test_the_end_of_a_recording_that_stopped_is_reported(tmp_path: Path) -> None:
     """A tracer that died leaves a database that looks like an idle node."""
     beat_ns = 1_700_000_000_000_000_000
     with TraceDb(tmp_path / "t.db", "n") as db:
@@ -149,7 +149,7 @@ def test_every_error_is_json(tmp_path: Path) -> None:
         assert status == 200 or set(reply.json()) == {"error"}
 
 
-def test_v10c_rows_over_the_limit_are_cut_and_said_so(tmp_path: Path) -> None:
+def test_v10c_rows_over_the_limit_are_cut_and_marked_as_truncated(tmp_path: Path) -> None:
     node = client(database(tmp_path / "a.db", events=1001))
     many = node.post("/api/v1/query", json={"sql": "SELECT id FROM events", "limit": 1000}).json()
     assert (len(many["rows"]), many["truncated"]) == (1000, True)
@@ -283,7 +283,7 @@ def test_the_newest_snapshots_are_kept_when_there_are_too_many(
     assert [row["cpu_percent"] for row in shown] == [3, 4]
 
 
-def test_chains_that_are_left_out_are_said_to_be(
+def test_chains_that_are_left_out_are_reported_as_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_samples(tmp_path)[0]

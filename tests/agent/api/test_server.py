@@ -17,7 +17,7 @@ async def served(settings: DashboardSettings) -> Serving:
     return serving
 
 
-async def test_another_address_keeps_the_certificate_and_a_new_name_is_told(
+async def test_another_address_keeps_the_certificate_and_a_new_name_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -182,7 +182,7 @@ def test_failed_calls_of_hot_functions_are_always_recorded(job, trace) -> None:
     assert tracing.of(Source.CUDA, 1)["ret"].tolist() == [2]
 
 
-def test_threads_are_told_apart_and_counts_are_exact(job, trace) -> None:
+def test_threads_are_distinguished_and_counts_are_exact(job, trace) -> None:
     process = job()
     process.do(RUNTIME)
     tracing = trace(pids=(process.pid,), record_everything=True)
@@ -213,7 +213,7 @@ def test_nothing_is_lost_at_100000_calls_per_second(job, trace) -> None:
     assert not any(tracing.tracer.losses().values())
 
 
-def test_kernel_side_loss_is_counted_per_ring_when_nobody_drains(job, trace) -> None:
+def test_kernel_side_loss_is_counted_per_ring_when_rings_are_not_drained(job, trace) -> None:
     process = job()
     process.do(RUNTIME)
     tracing = trace(

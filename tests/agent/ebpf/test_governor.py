@@ -152,7 +152,7 @@ def test_launches_that_another_layer_took_over_are_not_probed_again() -> None:
     assert job.modes == []
 
 
-def test_looking_again_at_what_was_off_is_a_step_like_any_other() -> None:
+def test_retrying_a_function_that_was_off_is_a_step_like_any_other() -> None:
     job = Governed()
     job.watch(LAUNCH)
     job.run(32, 5_000_000)

@@ -108,9 +108,10 @@ def test_library_that_exists_only_inside_a_container_is_traced(
 def test_container_with_its_own_root_and_pids_is_traced_in_its_own_copy(
     job, trace, fake_gpu: Path, tmp_path: Path
 ) -> None:
-    """Its own root, process numbers and mounts; under the path of its library the host has another
-    file, whose functions lie elsewhere: a probe placed by path would land in the middle of an
-    instruction.
+    """The container has its own root, pids and mounts.
+
+    Under the path of its library the host has another file with functions elsewhere: a probe
+    placed by path would be in the middle of an instruction.
     """
     if shutil.which("unshare") is None or os.geteuid():
         pytest.skip("needs unshare and root")

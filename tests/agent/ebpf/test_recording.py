@@ -305,7 +305,7 @@ def test_counts_in_the_aggregates_are_exact(fake_gpu: Path, tmp_path: Path) -> N
     assert rows[3] < 1_000, "samples, not every launch"
 
 
-def test_without_privileges_a_sentence_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_privileges_an_error_states_what_is_missing(tmp_path: Path) -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv to give capabilities up")
     done = subprocess.run(

@@ -97,7 +97,7 @@ def test_a_full_table_of_processes_costs_kernel_events_not_the_trace(job, trace)
     tracing.tracer.close = lambda: None  # the fixture closes again
 
 
-def test_a_dead_process_we_never_heard_of_leaves_the_kernel(trace) -> None:
+def test_an_ended_process_whose_fork_was_lost_is_removed_from_the_kernel(trace) -> None:
     tracing = trace(pids=(), rescan_s=0.0)
     targets = tracing.tracer._probes.maps["targets"]
     targets.update(struct.pack("<I", 2**22 + 7), bytes(8))

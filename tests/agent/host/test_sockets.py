@@ -37,7 +37,7 @@ def test_anybody_else_serves_in_the_runtime_directory_or_at_home(
     assert own_socket("a.sock") == user / "runtime" / "ingero" / "a.sock"
 
 
-def test_the_socket_of_roots_agent_is_looked_for_first(user: Path) -> None:
+def test_the_socket_of_roots_agent_is_preferred(user: Path) -> None:
     assert find_socket("a.sock") == own_socket("a.sock")
     (user / "run" / "ingero").mkdir(parents=True)
     (user / "run" / "ingero" / "a.sock").touch()

@@ -1,5 +1,6 @@
-"""The NCCL plugin, spoken to by a host program as NCCL does and as it should not (F068; interfaces
-v4, v5, v6).
+"""The NCCL plugin, called by a host program as NCCL calls it, and in wrong ways.
+
+F068; interfaces v4, v5 and v6.
 """
 
 import os
@@ -67,7 +68,7 @@ def test_a_rebuilt_library_works_like_the_shipped_one(host, plugin, tmp_path):
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_every_operation_is_recorded_with_what_nccl_said(start, version):
+def test_every_operation_is_recorded_with_what_nccl_reported(start, version):
     with start(
         "basic", 50, version, RANK="3", LOCAL_RANK="1", WORLD_SIZE="8", SLURM_JOB_ID="4711"
     ) as job:
@@ -159,7 +160,7 @@ def test_communicators_opened_at_once_share_one_ring(start):
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_odd_orders_harm_nobody(start, version):
+def test_calls_in_an_unexpected_order_do_no_harm(start, version):
     with start("odd", 0, version) as job:
         rows = {int(row["count"]): row for row in job.records() if row["count"] > 900}
         assert sorted(rows) == [901, 903, 904, 905, 906, 908, 909, 910]
@@ -217,9 +218,10 @@ def test_fewer_channels_than_announced_end_as_partial_records(start):
         job.finish()
 
 
-def test_last_operation_of_a_job_that_ends_at_once_says_so(start):
-    """A barrier, then the end: NCCL's proxy stops before it has told of the last channel of the
-    last operation.
+def test_the_last_operation_of_a_job_that_ends_at_once_is_marked_closed(start):
+    """A barrier, then the end.
+
+    The proxy of NCCL stops before it has reported the last channel of the last operation.
     """
     with start("ending", 40) as job:
         records = job.records()

@@ -37,7 +37,7 @@ def test_records_come_once_and_in_order(ring):
     assert (reader.missed, reader.torn, reader.read) == (0, 0, 4)
 
 
-def test_the_header_says_whose_ring_it_is(ring):
+def test_the_header_identifies_the_process_of_the_ring(ring):
     header = RingReader(ring.path).header
     assert (header.job, header.global_rank, header.local_rank, header.world_size) == (
         "job-1",
@@ -169,8 +169,9 @@ STEPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, slots=st.sampled_from([4, 8, 64]))
 def test_every_record_is_delivered_missed_or_torn_once(steps, slots):
-    """Whatever a writer does and wherever it stops, delivered + missed + torn = published, in
-    order, unharmed.
+    """Delivered + missed + torn = published, in order and unharmed.
+
+    That holds whatever a writer does and wherever it stops.
     """
     with tempfile.TemporaryDirectory() as folder:
         ring = ModelRing(Path(folder) / "ingero-nccl-1-1", slots)

@@ -86,8 +86,9 @@ def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monk
 
 
 def test_processes_of_rings_go_by_the_number_they_have_here(tmp_path, child, monkeypatch):
-    """Probes see the same process under this number: with the inner one its collectives would be
-    kept twice.
+    """Probes report a process under its pid here.
+
+    Under its inner pid its collectives would be kept twice.
     """
     model = make_ring(tmp_path, 7, ticks=running_since(child.pid))
     model.header["pid_namespace"] = 1
@@ -145,7 +146,7 @@ def test_kept_rings_are_read_but_not_removed(tmp_path):
     assert model.path.exists()
 
 
-def test_the_machines_own_shared_memory_is_looked_into():
+def test_the_shared_memory_of_the_machine_is_searched():
     assert Path("/dev/shm") in ring_folders()
 
 

@@ -1,6 +1,4 @@
-"""The plugin and its host under the thread, address and undefined-behaviour sanitizers of the
-system's compiler.
-"""
+"""The plugin and its host under the thread, address and undefined-behaviour sanitizers."""
 
 import os
 import shutil

@@ -1,6 +1,4 @@
-"""`ingero trace` and the plugin: rings of a running job end as rows of `collectives`. Needs root
-and BPF.
-"""
+"""`ingero trace` and the plugin: rings become rows of `collectives`. Needs root and BPF."""
 
 import os
 import subprocess
@@ -16,9 +14,7 @@ from ingero.storage.trace.reading import connect_readonly
 
 
 def test_rings_of_the_plugin_become_gpu_timed_rows(host, plugin, tmp_path: Path) -> None:
-    """F067, F068: communicator, rank, ranks, type, bytes and GPU time of every operation, once
-    each.
-    """
+    """F067, F068: every operation once, with communicator, rank, type, bytes and GPU time."""
     if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
         pytest.skip("tracing needs root and a kernel with BTF")
     db = tmp_path / "t.db"

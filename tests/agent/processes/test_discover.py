@@ -1,6 +1,4 @@
-"""F129: libraries are found by what a process maps, wherever the file is and whatever happened to
-it.
-"""
+"""F129: libraries are found by what a process maps, wherever and however changed the file is."""
 
 import os
 import subprocess

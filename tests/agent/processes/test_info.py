@@ -28,7 +28,7 @@ def test_rank_comes_from_the_environment_and_absent_is_not_zero() -> None:
     assert info.name.startswith("python")
 
 
-def test_launchers_other_than_torchrun_are_understood_and_the_first_word_counts(
+def test_launchers_other_than_torchrun_are_supported_and_the_first_variable_counts(
     tmp_path: Path,
 ) -> None:
     """The plugin inside the process reads the same names: one rank must not be two."""

@@ -1,6 +1,4 @@
-"""F129: what a process has mapped can be read whatever its files are called, and files are told
-apart by content.
-"""
+"""F129: mappings are read whatever the names of files, and files are identified by content."""
 
 import os
 import shutil
@@ -39,8 +37,9 @@ def test_a_file_name_that_is_no_text_hides_nothing(tmp_path: Path) -> None:
 def test_places_for_probes_are_not_taken_from_another_file_with_the_same_number(
     tmp_path: Path,
 ) -> None:
-    """An upgrade may reuse the inode, or write over the file: an old place in a new file kills
-    whoever runs it.
+    """An upgrade may reuse the inode or overwrite the file.
+
+    An old probe site in a new file kills the process.
     """
     real, path = Path(os.path.realpath(sys.executable)), tmp_path / "libcudart.so.12"
     shutil.copy(real, path)

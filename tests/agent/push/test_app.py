@@ -1,6 +1,4 @@
-"""A whole agent against a real Fleet: protocols, TLS, tokens, outages; and what it never opens or
-does.
-"""
+"""A whole agent and a real Fleet: protocols, TLS, tokens, outages, and what is never done."""
 
 import ast
 import asyncio
@@ -339,9 +337,7 @@ FORBIDDEN = {
 
 
 def test_no_code_path_signals_or_reschedules_a_workload_f013() -> None:
-    """The push loop and everything it decides with only watches; the only subprocess asks
-    nvidia-smi a question.
-    """
+    """The push loop only observes; its only child process is a query of nvidia-smi."""
     modules = [
         *(SOURCE / "core").rglob("*.py"),
         *(SOURCE / "agent" / "push").glob("*.py"),

@@ -110,9 +110,7 @@ def test_fast_jobs_send_means_and_a_sample_all_ranks_choose_alike() -> None:
 
 
 def test_counters_by_operation_count_on_while_points_are_dropped_must_43() -> None:
-    """Nothing gets through, the queue is tiny: counts and bytes are those of everything that was
-    read.
-    """
+    """No push succeeds and the queue is tiny: counts and bytes still include all that was read."""
     node = Node(max_queued_points=10)
     node.fleet.answers = [PushReply(outcome=PushOutcome.TRANSPORT)] * 5
     odd = [replace(record(seq), op="SomethingNew") for seq in range(3)]
@@ -167,7 +165,7 @@ def test_a_pause_that_fleet_asks_for_is_kept_and_a_refusal_is_final() -> None:
     assert (node.live.queued_points, node.live.counters.dropped) == (0, 4)
 
 
-def test_verdicts_of_the_reply_are_heard() -> None:
+def test_verdicts_of_the_reply_are_received() -> None:
     node = Node()
     node.fleet.answers = [PushReply(outcome=PushOutcome.OK, verdicts=(VERDICT,), rejected_points=1)]
     node.second([record(0)])
@@ -183,7 +181,7 @@ def test_ranks_are_bounded_and_forgotten() -> None:
     assert node.live.ranks == {}
 
 
-def test_a_rank_that_nobody_numbered_has_the_rank_of_its_widest_communicator() -> None:
+def test_a_rank_without_a_number_has_the_rank_of_its_widest_communicator() -> None:
     node = Node()
     wide = replace(record(1), global_rank=None, rank=5)
     narrow = replace(record(0), global_rank=None, rank=1, nranks=2, comm=8)
@@ -191,7 +189,7 @@ def test_a_rank_that_nobody_numbered_has_the_rank_of_its_widest_communicator() -
     assert node.fleet.measured()[0].resource[names.RANK] == 5
 
 
-def test_it_ends_when_told_and_lets_go() -> None:
+def test_it_ends_when_stopped_and_closes_its_feeds() -> None:
     node = Node()
 
     async def scene() -> None:
@@ -205,7 +203,7 @@ def test_it_ends_when_told_and_lets_go() -> None:
     assert node.feed.closed
 
 
-def test_a_reply_that_nobody_expected_costs_a_round_not_the_measuring(
+def test_an_unexpected_reply_costs_one_round_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     node = Node(interval_s=0.01, collectives_per_s=1e6)
@@ -262,9 +260,7 @@ def test_the_table_gives_what_is_new_and_leaves_ring_records_to_the_rings(path: 
 
 
 def test_what_probes_saw_ends_with_the_first_wait_for_the_gpu_that_follows() -> None:
-    """Own time without the plugin: from the end of the wait to the next enqueue, on the host's
-    clock.
-    """
+    """Own time without the plugin: from the end of the wait to the next enqueue, by host clock."""
     first, second, third = (
         replace(
             record(seq),
@@ -331,7 +327,7 @@ def test_a_feed_far_behind_skips_to_the_present_and_counts(path: Path) -> None:
     assert feed.lost == 80
 
 
-def test_why_collectives_are_missing_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_why_collectives_are_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     feed = Feed()
     live = LiveCollectives([feed], FleetStub(), Identity(node="n", cluster="c"), lambda _: None)
     for problem in ("", "set RANK", "", "set RANK", "cut short"):
@@ -352,7 +348,7 @@ def test_a_ring_that_is_none_is_a_problem_of_its_feed(
     feed.close()
 
 
-def test_rings_are_read_where_the_variable_says_and_left_to_the_recorder(
+def test_rings_are_read_in_the_folder_of_the_variable_and_left_to_the_recorder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(names.RING_FOLDER_VARIABLE, str(tmp_path))

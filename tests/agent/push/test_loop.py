@@ -202,7 +202,7 @@ async def test_bug_polling_goes_on_while_pushes_fail() -> None:
         assert loop.monitor.delivery.threshold.value == 0.88
 
 
-async def test_polling_rests_while_replies_carry_thresholds() -> None:
+async def test_polling_is_suspended_while_replies_carry_thresholds() -> None:
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: Answer(headers=LINE, body=b'{"threshold":0.5,"quorum_met":true}')
         loop = make_loop(fleet.url, StubSource(), poll_url=fleet.url)
@@ -211,7 +211,7 @@ async def test_polling_rests_while_replies_carry_thresholds() -> None:
         assert loop.monitor.delivery.threshold.value == 0.80
 
 
-async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path: Path) -> None:
+async def test_verdicts_are_sent_once_per_change_and_to_new_readers(tmp_path: Path) -> None:
     def verdict(state: VerdictState) -> dict[str, str]:
         return {
             names.VERDICT_HEADER: encode_verdicts(
@@ -235,11 +235,12 @@ async def test_verdicts_are_told_once_per_change_and_shown_to_newcomers(tmp_path
         assert loop.counters.verdicts == {"suspect": 1, "straggler": 1}
 
 
-async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
+async def test_the_end_of_an_episode_is_sent_once_and_only_changes_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Fleet repeats a resolved verdict for a minute; figures that move a little are for the socket
-    alone.
+    """Fleet repeats a resolved verdict for a minute.
+
+    Small changes of its figures are sent to the socket only.
     """
     slow = Verdict(
         episode="e", state=VerdictState.STRAGGLER, node="n1", rank=5, since=1.0, excess=0.05,
@@ -270,7 +271,7 @@ async def test_the_end_of_an_episode_is_told_once_and_the_log_hears_news_only(
     assert loop.reporter.verdicts == {}
 
 
-async def test_a_failed_look_pushes_nothing() -> None:
+async def test_a_failed_read_pushes_nothing() -> None:
     async with scripted_fleet() as fleet:
         loop = make_loop(fleet.url, Recorded(100, 100, None, 100))
         await loop.run(asyncio.Event())
@@ -301,7 +302,7 @@ async def test_stop_ends_the_loop_while_it_sleeps() -> None:
         await run_until(loop, lambda: loop.counters.ticks)
 
 
-async def test_a_hanging_source_is_a_failed_look_and_not_a_hanging_agent() -> None:
+async def test_a_hanging_source_is_a_failed_read_and_not_a_hanging_agent() -> None:
     import threading
 
     release = threading.Event()
@@ -319,7 +320,7 @@ async def test_a_hanging_source_is_a_failed_look_and_not_a_hanging_agent() -> No
         await loop._shut_down()
 
 
-async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_agent(
+async def test_a_source_or_client_that_fails_costs_one_read_or_push_only(
     caplog: Any,
 ) -> None:
     class Moody(Recorded):
@@ -345,7 +346,7 @@ async def test_a_source_or_client_that_fails_costs_a_look_or_a_push_and_not_the_
     }
 
 
-async def test_a_process_that_lost_its_cpu_is_told_on_the_socket(tmp_path: Path) -> None:
+async def test_a_process_that_lost_its_cpu_is_reported_on_the_socket(tmp_path: Path) -> None:
     class Preempted(Recorded):
         def read(self, now_ns: int) -> Observation | None:
             look = super().read(now_ns)
@@ -374,7 +375,7 @@ def test_jitter_vector_88() -> None:
     assert 0.115 < max(draws) <= 0.12
 
 
-async def test_a_poll_told_to_come_back_at_once_still_takes_a_breath() -> None:
+async def test_a_poll_waits_at_least_a_second_whatever_retry_after_states() -> None:
     """`Retry-After: 0` with 429 must not become a loop without a pause."""
     async with scripted_fleet() as fleet:
         fleet.answer = lambda _: Answer(429, {"Retry-After": "0"})

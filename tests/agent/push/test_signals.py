@@ -1,6 +1,4 @@
-"""Signals: the trace database read by (source, op), /proc, GPU memory; absent things are absent,
-not zero.
-"""
+"""Signals from the trace database, /proc and GPU memory; what is absent is not zero."""
 
 import sqlite3
 from pathlib import Path
@@ -79,8 +77,9 @@ def test_launches_and_throughput_vector_72(database: Path) -> None:
 
 
 def test_bug_only_launches_count_and_both_ways_to_launch_do(database: Path) -> None:
-    """The reference matched the op number alone: page allocations and copies counted, driver
-    launches did not.
+    """The reference matched the op number alone.
+
+    Page allocations and copies counted, driver launches did not.
     """
     bucket = NOW_NS - 5 * 10**9
     put(
@@ -132,7 +131,7 @@ def test_buckets_outside_the_window_do_not_count(database: Path) -> None:
     assert source(database).read(NOW_NS).launches == 110
 
 
-def test_a_database_that_never_was_is_a_state_and_one_that_vanishes_is_a_failed_look(
+def test_a_missing_database_means_idle_and_one_that_vanishes_is_a_failed_read(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "later.db"
@@ -153,7 +152,7 @@ def test_a_database_that_never_was_is_a_state_and_one_that_vanishes_is_a_failed_
     reader.close()
 
 
-def test_a_recorder_that_stopped_is_a_failed_look_not_an_idle_node(database: Path) -> None:
+def test_a_recorder_that_stopped_is_a_failed_read_not_an_idle_node(database: Path) -> None:
     with sqlite3.connect(database) as connection:
         connection.execute("INSERT INTO losses VALUES (1, 'calls', 0, ?)", (NOW_NS,))
     connection.close()
@@ -164,7 +163,7 @@ def test_a_recorder_that_stopped_is_a_failed_look_not_an_idle_node(database: Pat
     assert "is `ingero trace` running?" in ended.problem
 
 
-def test_a_foreign_file_is_a_failed_look(tmp_path: Path) -> None:
+def test_a_foreign_file_is_a_failed_read(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     path.write_text("not a database, but long enough to look like one" * 50)
     assert source(path).read(NOW_NS).launches is None
@@ -287,7 +286,7 @@ def test_counters_are_bounded(database: Path) -> None:
     assert counters.evicted == 10
 
 
-def test_forgotten_cgroups_are_told_with_every_look(database: Path) -> None:
+def test_evicted_cgroups_are_counted_in_every_observation(database: Path) -> None:
     put(
         database,
         "event_aggregates_5s",
@@ -318,7 +317,7 @@ def test_nvidia_smi_throttle() -> None:
             parse_throttle(garbage)
 
 
-def test_throttle_reasons_come_with_the_look(database: Path) -> None:
+def test_throttle_reasons_are_part_of_the_observation(database: Path) -> None:
     assert source(database, TwoGpus()).read(NOW_NS).throttle == {
         "GPU-a": {ThrottleReason.THERMAL, ThrottleReason.HW}
     }

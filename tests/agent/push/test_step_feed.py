@@ -110,7 +110,7 @@ def test_a_rank_without_collectives_is_known_by_its_environment(
     assert np.allclose(batch.steps.own_s, 0.8)
 
 
-def test_what_names_no_rank_or_no_number_is_said_or_ignored(
+def test_a_missing_rank_is_reported_and_a_missing_number_is_ignored(
     db: TraceDb, feed: StepFeed, clock: Clock
 ) -> None:
     for step in range(3):

@@ -120,7 +120,7 @@ else:
 """
 
 
-def test_a_process_in_a_container_speaks_of_itself_by_its_own_number(
+def test_a_process_in_a_container_annotates_itself_by_its_own_pid(
     server: AnnotationServer,
 ) -> None:
     """Under that number the host has another process, or none."""
@@ -168,7 +168,7 @@ def test_connections_are_bounded(server: AnnotationServer) -> None:
     assert server._connections == []
 
 
-def test_only_the_owner_speaks_for_a_process() -> None:
+def test_only_the_owner_may_annotate_a_process() -> None:
     mine = Annotation(labels={"k": "v"}, pid=os.getpid())
     assert check_owner(mine, os.getuid()) == start_time(os.getpid())
     with pytest.raises(AuthError, match="belongs to user"):

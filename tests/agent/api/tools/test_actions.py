@@ -157,7 +157,7 @@ async def test_paging_needs_a_known_caller_a_key_and_a_server(
         await ask(here, "pagerduty_trigger", **PAGE, custom_details={"a": "x" * (1 << 18)})
 
 
-def test_the_key_is_of_the_environment_or_of_a_file_nobody_else_reads(
+def test_the_key_comes_from_the_environment_or_a_private_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "ingero.yaml"

@@ -78,7 +78,7 @@ async def test_chosen_processes_are_derived_as_explain_does(tmp_path: Path) -> N
     assert everybody == await data_of(here, "get_causal_chains"), "0 is all of them"
 
 
-async def test_nothing_slow_an_unknown_process_and_too_many_events_are_told_apart(
+async def test_nothing_slow_an_unknown_process_and_too_many_events_are_distinguished(
     tmp_path: Path,
 ) -> None:
     here = AgentContext(db=trace(tmp_path / "t.db", calls(20)))

@@ -64,7 +64,7 @@ async def saying(reply: Any, status: int = 200) -> AsyncIterator[str]:
         ),
     ],
 )
-async def test_f131_f154_f155_four_actions_and_clocks_50_ms_apart_said_first(
+async def test_f131_f154_f155_four_actions_with_the_clock_warning_first(
     tmp_path: Path, action: str, answer: list[str]
 ) -> None:
     db = database(tmp_path / "a.db")
@@ -141,7 +141,7 @@ async def test_chains_worst_first_with_their_node_and_how_to_see_older_ones(tmp_
         assert "Fleet Chains: 3 chain(s)" in await lines(here(one), action="chains", since="")
 
 
-async def test_f149_rows_that_a_node_cut_and_nodes_in_trouble_are_warnings(tmp_path: Path) -> None:
+async def test_f149_truncated_rows_and_failing_nodes_are_warnings(tmp_path: Path) -> None:
     async with (
         node(database(tmp_path / "a.db"), "n1", now_ns=lambda: START_NS) as one,
         saying(None) as odd,

@@ -111,7 +111,9 @@ TRACES: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("kind", TRACES)
-async def test_an_answer_or_a_sentence_and_only_marked_words(tmp_path: Path, kind: str) -> None:
+async def test_hostile_traces_give_an_answer_or_an_error_with_marked_text_only(
+    tmp_path: Path, kind: str
+) -> None:
     db = trace(tmp_path / "t.db", calls(20), *TRACES[kind])
     before = db.read_bytes()
     surface = McpSurface(name="t", tools=AGENT_TOOLS, context_of=lambda _: AgentContext(db=db))

@@ -61,7 +61,7 @@ async def test_nodes_of_a_merged_file_are_kept_apart(tmp_path: Path) -> None:
     assert {op["node"] for op in data["ops"]} == set(data["nodes"])
 
 
-async def test_what_was_counted_but_not_kept_is_told(tmp_path: Path) -> None:
+async def test_events_counted_but_not_kept_are_reported(tmp_path: Path) -> None:
     bucket = START_NS - START_NS % (60 * 10**9)
     db = trace(
         tmp_path / "t.db",
@@ -104,7 +104,7 @@ async def test_above_the_limit_totals_stand_in_for_percentiles_also_without_buck
     assert "p50_us" not in data["ops"][0]
 
 
-async def test_many_operations_are_cut_and_that_is_said(tmp_path: Path) -> None:
+async def test_many_operations_are_truncated_with_a_note(tmp_path: Path) -> None:
     events = [(START_NS + pid, pid, 1, 5, 1000) for pid in range(1, MAX_OPS + 51)]
     data = await data_of(AgentContext(db=trace(tmp_path / "t.db", events)), "get_trace_stats")
     assert len(data["ops"]) == MAX_OPS

@@ -52,7 +52,7 @@ async def test_stacks_say_operation_latency_processes_and_frames(tmp_path: Path)
     }  # fmt: skip
 
 
-async def test_a_source_is_looked_for_behind_the_busiest_stacks_too(tmp_path: Path) -> None:
+async def test_a_source_is_searched_behind_the_busiest_stacks_too(tmp_path: Path) -> None:
     here = AgentContext(db=stacks(tmp_path / "s.db"))
     for arguments in ({"source": "host"}, {"source": "HOST", "op": "sched_switch"}, {"pid": 43}):
         (stack,) = (await data_of(here, "get_stacks", **arguments))["stacks"]
