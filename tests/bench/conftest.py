@@ -1,4 +1,4 @@
-"""The benches live beside `tests`, not in the package."""
+"""Make `bench` importable: it is beside `tests`, not in the package."""
 
 import sys
 from pathlib import Path

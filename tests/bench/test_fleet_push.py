@@ -1,4 +1,4 @@
-"""The parts of `make bench-fleet` that need no load generator still fit the code they measure."""
+"""The parts of `make bench-fleet` that need no load generator work with the current code."""
 
 from bench.fleet_push import tick_ms
 from bench.grpc_load import closed_loop, open_loop

@@ -1,4 +1,4 @@
-"""The scoreboard in small: the gates on a few worlds, and the page it writes."""
+"""A small scoreboard: the gates on a few worlds, and the page it writes."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_the_gates_hold_in_small(rows: list[Row]) -> None:
     )
 
 
-def test_the_threshold_rule_cries_wolf_where_the_verdict_does_not(rows: list[Row]) -> None:
+def test_the_threshold_rule_has_false_alarms_where_the_verdict_has_none(rows: list[Row]) -> None:
     rate = {
         r.detector: r.figures["false_alarms_per_1000_node_hours"] for r in rows if r.scenario == 1
     }
@@ -96,7 +96,7 @@ def test_the_threshold_rule_cries_wolf_where_the_verdict_does_not(rows: list[Row
 
 
 def test_prices_and_classes_are_right(rows: list[Row]) -> None:
-    """What-if price within 5 % of the known loss; classes of a 10 % slowdown right in nine of ten."""
+    """Prices are within 5 % of the known loss, and classes of a 10 % slowdown 90 % right."""
     row = next(r for r in rows if r.variant.startswith("10%,") and r.detector == "verdict").figures
     assert row["price_error"] < 0.05
     assert row["class_right"] >= 0.9 * row["class_known"]
@@ -113,7 +113,7 @@ def test_the_page_has_every_row_and_its_pictures(rows: list[Row], tmp_path: Path
 
 
 def test_the_threshold_rule_of_the_bench_is_the_one_of_the_product() -> None:
-    """Without smoothing yet (first tick) the line equals `compute_threshold` on the same scores."""
+    """On the first tick, before smoothing, it equals `compute_threshold` on the same scores."""
     world = World(8, Noise([8], 3).block(130))
     ticks = world.log_own.reshape(13, 10, 8).mean(axis=1)
     scores = np.clip(0.95 * np.exp(-(ticks - np.median(ticks[:12], axis=0))), 0, 1)
@@ -124,7 +124,10 @@ def test_the_threshold_rule_of_the_bench_is_the_one_of_the_product() -> None:
 
 
 def test_slow_links_and_hangs_are_answered_by_class_not_by_silence(rows: list[Row]) -> None:
-    """Live: an event of that class in every fleet, nobody blamed. From records and dumps: the rank, or why not."""
+    """Live, each fleet gets an event of that class and nobody is blamed.
+
+    From records and dumps, the answer is the rank or the reason why it is unknown.
+    """
     live = {r.variant: r.figures for r in rows if r.detector == "verdict" and r.scenario in (6, 14)}
     for variant in ("a NIC at half speed", "a lossy link", "a rank hangs and all stop"):
         figures = live[variant]
@@ -148,7 +151,7 @@ def test_ranks_that_move_and_fleets_that_fail_hide_nobody(rows: list[Row]) -> No
         assert (figures["recall"], figures["false_alarms"]) == (1.0, 0)
 
 
-def test_real_traces_absent_are_said_to_be_skipped(tmp_path: Path) -> None:
+def test_missing_real_traces_are_listed_as_skipped(tmp_path: Path) -> None:
     found = [(what, figures["skipped"]) for what, _, figures in trace_rows(tmp_path)]
     assert found == [
         (folder, "data absent") for folder in ("bytedance", "flight-recorder", "nccl-h200")

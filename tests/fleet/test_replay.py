@@ -1,4 +1,4 @@
-"""Recorded inputs give the same verdicts byte for byte, with reasons for everybody else."""
+"""Recorded inputs give the same verdicts byte for byte, with reasons for all other ranks."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from ingero.storage.input_log import PUSH, TICK, VERDICT, InputLog, list_files, 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A job of four ranks of which one turns 20 % slower, as Fleet records it."""
+    """Record a job of four ranks, of which one becomes 20 % slower, as Fleet does."""
     folder = tmp_path / "inputs"
     log = InputLog(folder, encode_rates(load_rates()))
     service, rng = VerdictService(load_rates()), np.random.default_rng(5)
@@ -41,7 +41,7 @@ def recorded(tmp_path: Path) -> Path:
     return folder
 
 
-def test_replay_says_the_same_and_why_the_others_were_not_blamed(recorded: Path) -> None:
+def test_replay_gives_the_same_verdicts_and_why_others_were_not_blamed(recorded: Path) -> None:
     result = replay(recorded)
     assert result.is_same
     assert {each.verdict.node for each in result.verdicts} == {"n2"}
@@ -90,7 +90,7 @@ def test_a_folder_without_recordings_says_how_to_make_them(tmp_path: Path) -> No
         list(read_inputs(tmp_path))
 
 
-def test_a_damaged_recording_is_told_by_file_and_byte(tmp_path: Path) -> None:
+def test_a_damaged_recording_is_reported_with_file_and_byte(tmp_path: Path) -> None:
     log = InputLog(tmp_path)
     log.write(TICK, START_S)
     log.close()

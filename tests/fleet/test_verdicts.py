@@ -1,4 +1,4 @@
-"""Own times and collectives pushed into Fleet come back as verdicts: in the reply, as log records, as series."""
+"""Own times and collectives pushed to Fleet become verdicts in replies, log records and metrics."""
 
 import json
 import math
@@ -36,15 +36,15 @@ RATES = "currency_name: USD\ncurrency_symbol: $\nfallback_rate: 2.0\nproviders: 
 
 def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> None:
     service = VerdictService(parse_rates(RATES, "rates"))
-    said = verdicts_of_a_job(service, seconds=180)
-    raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
+    found = verdicts_of_a_job(service, seconds=180)
+    raised = [v for _, v in found if v.state is VerdictState.STRAGGLER]
     assert [(v.node, v.rank) for v in raised] == [("n5", 5)]
     assert decode_verdicts(service.texts["c", "n5"])[0].episode == raised[0].episode
     assert ("c", "n4") not in service.texts
     assert raised[0].usd_per_hour == pytest.approx(8 * 2.0 * 0.1 / 1.1, rel=0.15)
     page = render(verdict_families(service)).decode()
     assert 'ingero_fleet_verdict{class="unknown",cluster_id="c"' in page
-    record = encode_verdict_logs(said, 1).resource_logs[-1].scope_logs[0].log_records[0]
+    record = encode_verdict_logs(found, 1).resource_logs[-1].scope_logs[0].log_records[0]
     assert record.event_name == names.VERDICT_EVENT
     assert record.body is not None
     assert json.loads(record.body.string_value or "")["node"] == "n5"
@@ -53,7 +53,10 @@ def test_own_times_pushed_step_by_step_name_the_slow_rank_in_its_own_reply() -> 
 def collectives(
     second: int, slow: int | None, rng: np.random.Generator, is_host: bool
 ) -> list[CollectiveRecord]:
-    """One second of a job of eight ranks, TP 2 x DP 4: four steps, each two TP all-reduces and one over DP."""
+    """Return one second of a job of eight ranks, TP 2 x DP 4.
+
+    It has four steps, each with two TP all-reduces and one over DP.
+    """
     records = []
     clock = np.full(8, second * 1_000_000_000)
     for step in range(second * 4, second * 4 + 4):
@@ -73,11 +76,15 @@ def collectives(
                     )
                     records.append(
                         CollectiveRecord(
-                            job="j", node=f"n{rank // 2}", global_rank=rank, comm=100 * (turn == 2) + number,
-                            seq=step if turn == 2 else 2 * step + turn, op="AllReduce", rank=place, nranks=len(group),
-                            peer=None, datatype="float32", reduce_op="sum", size_bytes=4096, stream=None,
+                            job="j", node=f"n{rank // 2}", global_rank=rank,
+                            comm=100 * (turn == 2) + number,
+                            seq=step if turn == 2 else 2 * step + turn, op="AllReduce",
+                            rank=place, nranks=len(group),
+                            peer=None, datatype="float32", reduce_op="sum",
+                            size_bytes=4096, stream=None,
                             start_ns=int(enqueued), end_ns=int(end),
-                            gpu_duration_ns=int(end - arrival[rank]), source=CollectiveSource.PLUGIN,
+                            gpu_duration_ns=int(end - arrival[rank]),
+                            source=CollectiveSource.PLUGIN,
                         )
                     )  # fmt: skip
                     clock[rank] = end
@@ -92,14 +99,14 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
 ) -> None:
     service = VerdictService()
     rng = np.random.default_rng(2)
-    said = []
+    found = []
     for second in range(150):
         slow = 3 if second >= 110 else None
         for request_node in range(4):
             mine = collectives_cache(second, slow, rng, is_host, request_node)
             service.take(encode_collectives(mine, "c", f"n{request_node}"), "c", START_S + second)
-        said += service.tick(START_S + second)
-    raised = [v for _, v in said if v.state is VerdictState.STRAGGLER]
+        found += service.tick(START_S + second)
+    raised = [v for _, v in found if v.state is VerdictState.STRAGGLER]
     assert {(v.node, v.rank) for v in raised} == {("n1", 3)}
     assert raised[0].cause is cause
     assert "peers wait" in raised[0].evidence
@@ -108,7 +115,7 @@ def test_gpu_timed_collectives_name_the_rank_and_class_but_not_its_partner(
     service.tick(START_S + 200)
     assert (
         "ingero_collective_lateness_ms{" not in render(verdict_families(service)).decode()
-    )  # nobody measures it now
+    )  # not measured any more
 
 
 _SECONDS: dict[int, list[CollectiveRecord]] = {}
@@ -252,7 +259,7 @@ pushes = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(st.lists(pushes, min_size=1, max_size=4))
 def test_whatever_is_pushed_the_service_goes_on(hostile: list[MetricsRequest]) -> None:
-    """One number out of range once stopped every later tick, and a communicator of 2^31 ranks took 16 GB."""
+    """A number out of range once stopped all later ticks; 2^31 ranks once took 16 GB."""
     service = VerdictService()
     for second, push in enumerate(hostile):
         service.take(push, "c", START_S + second)

@@ -1,4 +1,4 @@
-"""Recorded jobs with a published truth: the injected rank is named, nobody else is (spec gates for real traces)."""
+"""Recorded jobs with a published truth: the injected rank is named and nobody else."""
 
 import json
 from dataclasses import replace
@@ -119,7 +119,7 @@ def test_the_better_source_answers_when_a_folder_holds_two() -> None:
         ("lock_gil_1st", [0, 5], [9, 14], False),
     ],
 )
-def test_partial_sets_are_said_and_answered(
+def test_partial_sets_are_noted_and_answered(
     incident: str, missing: list[int], named: list[int], unsure: bool
 ) -> None:
     folder = shared(f"data/flight-recorder/{incident}")

@@ -1,4 +1,4 @@
-"""Files are recognised by content, read in any mixture, and bad ones are named with what and where."""
+"""Files are recognised by content and read in any mixture; bad ones are listed with a reason."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ def test_json_dumps_are_the_same_as_pickled_ones(tmp_path: Path) -> None:
     assert [c.rank for c in _ask(tmp_path).culprits] == [2]
 
 
-def test_dumps_without_names_or_new_fields_still_tell_their_rank(tmp_path: Path) -> None:
+def test_dumps_without_names_or_new_fields_still_contain_their_rank(tmp_path: Path) -> None:
     records = record(Job(slow_host={5: 0.004}, steps=30))
     for rank in range(8):
         dump = flight_dump(records, rank)
@@ -139,7 +139,8 @@ def test_saved_rings_of_the_plugin_name_rank_and_class(tmp_path: Path) -> None:
         ring.header["global_rank"], ring.header["world_size"] = rank, job.world
         for r in (r for r in records if r.global_rank == rank):
             ring.write(
-                comm=r.comm, seq=r.seq, op=r.op.encode(), datatype=b"Bfloat16", count=r.size_bytes // 2, rank=r.rank,
+                comm=r.comm, seq=r.seq, op=r.op.encode(), datatype=b"Bfloat16",
+                count=r.size_bytes // 2, rank=r.rank,
                 nranks=r.nranks, peer=-1, kind=1, enqueue_ns=r.start_ns, gpu_stop_ns=r.end_ns,
                 gpu_start_ns=r.end_ns - (r.gpu_duration_ns or 0), host_stop_ns=r.end_ns + 20_000,
             )  # fmt: skip
@@ -200,7 +201,10 @@ def test_ranks_of_one_job_may_lie_in_several_folders(tmp_path: Path) -> None:
 
 
 def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
-    header = "global_rank,comm_hash,seq,op,count,datatype,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"
+    header = (
+        "global_rank,comm_hash,seq,op,count,datatype,rank,nranks,"
+        "enqueue_ns,gpu_start_ns,gpu_stop_ns"
+    )
     (tmp_path / "r.csv").write_text(
         f"{header}\n0,ab,0,AllReduce,4,float32,0,2,1,2,3\n0,ab,1,AllReduce,4,float32,0,2,1,9,3\n"
     )
@@ -247,7 +251,7 @@ def test_a_bad_line_among_good_ones_is_named_with_its_column(tmp_path: Path) -> 
         load([path])
 
 
-def test_a_better_source_of_fewer_ranks_is_said_to_be_that(tmp_path: Path) -> None:
+def test_a_better_source_of_fewer_ranks_is_noted(tmp_path: Path) -> None:
     write_dumps(tmp_path, DDP)
     (tmp_path / "collectives.csv").write_text(
         f"{CSV_HEAD}\n00000000000000aa,1,AllReduce,0,4,1,1,2\n"

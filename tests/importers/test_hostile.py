@@ -1,4 +1,4 @@
-"""Whatever is in a file, reading it ends in records or in one of our own errors."""
+"""Whatever a file contains, reading it gives records or an error of this package."""
 
 import json
 import pickle
@@ -21,8 +21,9 @@ from ingero.importers.steps import read_steps
 
 RECORDS = record(Job(tp=1, dp=2, steps=3))
 ODD: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.builds(list),
-    st.builds(dict), st.builds(lambda: [["x"]]), st.just("['a', 1]"), st.builds(lambda: {"ranks": "['a']"}),
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5),
+    st.builds(list), st.builds(dict), st.builds(lambda: [["x"]]), st.just("['a', 1]"),
+    st.builds(lambda: {"ranks": "['a']"}),
 )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def _spots(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def _spoiled(document: Any, choose: st.DataObject) -> Any:
-    """A deep copy with one to three values replaced by something else, or dropped."""
+    """Return a deep copy with one to three values replaced or removed."""
     copy = json.loads(json.dumps(document))
     for _ in range(choose.draw(st.integers(1, 3))):
         *path, last = choose.draw(st.sampled_from(_spots(copy)))
@@ -136,7 +137,7 @@ def test_files_nested_without_end_are_named_not_a_traceback(content: bytes, tmp_
     "field", ["profiling_name", "input_sizes", "input_dtypes", "state", "pg_id", "process_group"]
 )
 def test_lists_that_repeat_themselves_are_not_written_out(field: str) -> None:
-    """A few hundred bytes of pickle, but 4^40 words as text."""
+    """A few hundred bytes of pickle are 4^40 words as text."""
     bomb: list[Any] = ["x"]
     for _ in range(40):
         bomb = [bomb] * 4

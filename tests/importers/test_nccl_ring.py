@@ -1,4 +1,4 @@
-"""Kept rings read offline."""
+"""Reading ring files that were kept."""
 
 import pytest
 from tests.support.ring_model import ModelRing

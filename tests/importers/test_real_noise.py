@@ -1,4 +1,4 @@
-"""Faults put into the records of a real healthy job: the scatter is that of real hardware, the truth is ours."""
+"""Faults added to the records of a real healthy job: real scatter with a known truth."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,10 @@ PER_STEP = 3  # two tensor-parallel collectives, then the data-parallel one
 
 
 def _injected(gpu: Mapping[int, float], host: Mapping[int, float], every: int) -> Collectives:
-    """The healthy run replayed with longer gaps: a share more GPU work, or seconds of host time at the step's start."""
+    """Replay the healthy run with longer gaps.
+
+    These are a share more GPU work, or seconds of host time at the start of a step.
+    """
     path = shared("data/nccl-h200/healthy/collectives.csv")
     base = from_records(read_csv(path, path.read_text()))
     chain = build_chain(base)
@@ -68,7 +71,7 @@ def test_three_percent_of_gpu_work_is_found_on_any_rank(rank: int, exact_ends: b
         ({0: 0.1}, {7: 0.002}, 1, {(0, "compute", None), (7, "host", None)}),
     ],
 )
-def test_faults_of_every_kind_are_told_apart(
+def test_faults_of_every_kind_are_distinguished(
     gpu: Mapping[int, float],
     host: Mapping[int, float],
     every: int,

@@ -1,4 +1,4 @@
-"""A small fleet for the engine: log own times in, verdicts out, on a hand-driven clock."""
+"""A small fleet for the verdict engine: log own times in, verdicts out, on a hand-driven clock."""
 
 import numpy as np
 
@@ -8,11 +8,11 @@ from ingero.core.verdict.members import Member
 from ingero.core.verdict.own_times import make_batch
 
 START_S = 1_000_000.0
-ONSET = 150  # when `slowed` turns slow
+ONSET = 150  # the second at which `slowed` becomes slow
 
 
 def noise(seconds: int, ranks: int, seed: int = 0, spread: float = 0.008) -> np.ndarray:
-    """Independent noise around a common mode that wanders by some percent."""
+    """Return independent noise around a common mode that changes by a few percent."""
     rng = np.random.default_rng(seed)
     return (
         rng.normal(0, spread, (seconds, ranks)) + np.cumsum(rng.normal(0, 0.002, seconds))[:, None]
@@ -22,7 +22,7 @@ def noise(seconds: int, ranks: int, seed: int = 0, spread: float = 0.008) -> np.
 def slowed(
     ranks: int = 8, rank: int = 3, effect: float = 0.05, seconds: int = 230, seed: int = 1
 ) -> np.ndarray:
-    """One rank turns slower at ONSET."""
+    """Return noise in which one rank becomes slower at ONSET."""
     own = noise(seconds, ranks, seed)
     own[ONSET:, rank] += np.log1p(effect)
     return own
@@ -31,11 +31,11 @@ def slowed(
 def run(
     log_own: np.ndarray, engine: VerdictEngine | None = None, **labels: object
 ) -> list[tuple[int, Verdict]]:
-    """Feed one row a second, NaN meaning no data, and collect (second, verdict)."""
+    """Feed one row a second, NaN meaning no data, and return (second, verdict)."""
     engine = engine or VerdictEngine()
     seconds, ranks = log_own.shape
     members = np.array([engine.register(member(rank, **labels), START_S) for rank in range(ranks)])
-    said = []
+    found = []
     for second in range(seconds):
         known = ~np.isnan(log_own[second])
         engine.observe(
@@ -44,17 +44,17 @@ def run(
             ),
             START_S + second,
         )
-        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
-    return said
+        found += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    return found
 
 
 def member(rank: int, **labels: object) -> Member:
     return Member(**{"cluster": "c", "node": f"n{rank}", "rank": rank, "job": "j", **labels})  # type: ignore[arg-type]
 
 
-def blamed(said: list[tuple[int, Verdict]]) -> set[int | None]:
-    return {verdict.rank for _, verdict in said if verdict.state is VerdictState.STRAGGLER}
+def blamed(found: list[tuple[int, Verdict]]) -> set[int | None]:
+    return {verdict.rank for _, verdict in found if verdict.state is VerdictState.STRAGGLER}
 
 
-def states(said: list[tuple[int, Verdict]], rank: int) -> list[str]:
-    return [str(verdict.state) for _, verdict in said if verdict.rank == rank]
+def states(found: list[tuple[int, Verdict]], rank: int) -> list[str]:
+    return [str(verdict.state) for _, verdict in found if verdict.rank == rank]

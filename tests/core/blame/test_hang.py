@@ -1,4 +1,4 @@
-"""Hangs: the wait graph ends at the ranks that stopped, whatever the layout, and says when it cannot tell."""
+"""Hangs: the wait graph ends at the ranks that stopped, and doubt is part of the answer."""
 
 from collections.abc import Collection
 
@@ -27,9 +27,10 @@ def _groups() -> dict[str, ProcessGroup]:
 def _stopped(
     hosts: Collection[int] = (), gpus: Collection[int] = (), *, before: str = "tp"
 ) -> list[RankProgress]:
-    """A job of TP 2 × DP 4 after 10 full steps (one collective per group and step) that stopped in step 11.
+    """Return a job of TP 2 × DP 4 that stopped in step 11, after 10 complete steps.
 
-    Ranks in `hosts` never enqueue their `before` operation; GPUs in `gpus` completed nothing of step 10, though it ran.
+    Each group runs one collective per step. Ranks in `hosts` never enqueue their `before`
+    operation; GPUs in `gpus` completed nothing of step 10, although it ran.
     """
     ranks = []
     for rank in range(WORLD):
@@ -88,7 +89,7 @@ def test_a_rank_without_dump_is_named_when_everyone_waits_for_it() -> None:
     assert answer.notes == ("partial set: dumps of 7 of 8 ranks; missing 3",)
 
 
-def test_two_ranks_without_dump_are_both_named_with_what_would_tell() -> None:
+def test_two_ranks_without_dump_are_both_named_with_what_is_missing() -> None:
     answer = _ask(_stopped((3, 6)), without=(3, 6))
     assert answer is not None
     assert [c.rank for c in answer.culprits] == [3, 6]
@@ -127,7 +128,7 @@ def test_a_finished_or_merely_busy_job_is_no_hang() -> None:
     ]
     assert (
         _ask(busy, timed=True) is None
-    )  # pending no longer than others took to complete: caught in mid-step
+    )  # pending no longer than completed ones took: a dump in mid-step
 
 
 def test_a_gpu_that_never_started_what_others_wait_in_is_named() -> None:
@@ -148,7 +149,7 @@ def test_a_gpu_that_never_started_what_others_wait_in_is_named() -> None:
 
 
 def test_a_second_host_that_stopped_a_little_later_is_named_too() -> None:
-    ranks = _stopped((0,), before="dp")  # everyone else on dp0 waits for rank 0
+    ranks = _stopped((0,), before="dp")  # all other ranks of dp0 wait for rank 0
     for rank in (2, 4, 6):
         ahead = ranks[rank]
         more = {**ahead.enqueued, f"tp{rank // TP}": 12, "dp0": 12 if rank != 4 else 11}

@@ -1,4 +1,4 @@
-"""The picture: readable labels, one cell per worker and step, bounded size."""
+"""The heat map: readable labels, one cell per worker and step, bounded size."""
 
 import xml.etree.ElementTree as ET
 
@@ -44,7 +44,7 @@ def test_a_large_job_is_drawn_within_bounds_and_keeps_the_culprit() -> None:
     assert drawing.width < 1600 and drawing.height < 1000
 
 
-def test_nothing_to_draw_is_said() -> None:
+def test_an_answer_without_steps_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="no steps to draw"):
         draw(Answer(source="test"), "nothing")
 

@@ -1,4 +1,4 @@
-"""Blame from collective records of simulated jobs whose culprit is known by construction (F108, F109, F072)."""
+"""Blame of records of simulated jobs whose culprit is known by construction (F108, F109, F072)."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -193,7 +193,7 @@ def test_the_collective_is_named_with_its_ranks() -> None:
 
 @pytest.mark.parametrize("exact_ends", [True, False])
 def test_records_read_twice_count_once(exact_ends: bool) -> None:
-    """A file named twice halved the price, and without exact ends blamed the neighbour, too."""
+    """A file given twice halved the price and, without exact ends, also blamed the neighbour."""
     rows = from_records(record(Job(slow_host={2: 0.004})))
     once = blame_records(rows, exact_ends, "test")
     again = blame_records(rows.take(np.repeat(np.arange(len(rows)), 2)), exact_ends, "test")
@@ -214,7 +214,7 @@ def test_times_that_do_not_move_compare_nothing(exact_ends: bool) -> None:
     assert answer.not_sure is not None
 
 
-def test_transfers_shorter_than_the_clock_can_tell_are_no_slow_links() -> None:
+def test_transfers_below_the_clock_resolution_are_not_slow_links() -> None:
     rows = from_records(record(Job(steps=12)))
     tensor = rows.nranks == 2
     first = rows.comm == rows.comm[np.flatnonzero(tensor)[0]]
@@ -228,7 +228,7 @@ def test_transfers_shorter_than_the_clock_can_tell_are_no_slow_links() -> None:
 def test_a_rank_with_few_records_is_not_blamed_for_that(
     shape: tuple[int, int, int], exact_ends: bool, is_late: bool
 ) -> None:
-    """In the first few records of a rank another collective than the last of a step is the rarest."""
+    """In the first few records of a rank, the rarest collective is not the last of a step."""
     tp, pp, dp = shape
     rows = from_records(record(Job(tp=tp, pp=pp, dp=dp, steps=20, slow_gpu={5: 0.3})))
     own = np.flatnonzero(rows.who == 3)
@@ -240,8 +240,8 @@ def test_a_rank_with_few_records_is_not_blamed_for_that(
         assert {c.rank for c in answer.culprits} <= {5}, kept
 
 
-def test_where_collectives_overlap_compute_the_loss_is_said_to_be_less() -> None:
-    """Ten gradient buckets: while the others wait for rank 3 in one, they compute the next."""
+def test_where_collectives_overlap_compute_a_note_says_the_loss_is_less() -> None:
+    """Ten gradient buckets: while ranks wait for rank 3 in one bucket, they compute the next."""
     rng, began_s, records = np.random.default_rng(1), 1.0, []
     base = record(Job(tp=1, dp=8, steps=1))[0]
     for step in range(30):
@@ -254,8 +254,9 @@ def test_where_collectives_overlap_compute_the_loss_is_said_to_be_less() -> None
             end_s = entry_s.max() + 0.01
             records += [
                 replace(
-                    base, global_rank=rank, rank=rank, comm=7, seq=10 * step + bucket, size_bytes=1000 + bucket,
-                    start_ns=int((began_s + 0.3 * (entry_s[rank] - began_s)) * 1e9), end_ns=int(end_s * 1e9),
+                    base, global_rank=rank, rank=rank, comm=7, seq=10 * step + bucket,
+                    size_bytes=1000 + bucket, end_ns=int(end_s * 1e9),
+                    start_ns=int((began_s + 0.3 * (entry_s[rank] - began_s)) * 1e9),
                     gpu_duration_ns=int((end_s - entry_s[rank]) * 1e9),
                 )
                 for rank in range(8)

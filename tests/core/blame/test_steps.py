@@ -1,4 +1,4 @@
-"""Blame from step traces: slow workers, unequal stages and uneven data told apart, plain and interleaved pipelines."""
+"""Blame of step traces: slow workers, unequal stages and uneven data are distinguished."""
 
 from pathlib import Path
 
@@ -107,7 +107,7 @@ def test_the_price_is_what_the_job_gains_without_the_slow_worker(tmp_path: Path)
     assert slow.usd_per_hour(2.0) == pytest.approx(32 * 2.0 * slow.loss_s / slow.step_time_s)
 
 
-def test_one_replica_cannot_tell_the_stage_from_its_worker(tmp_path: Path) -> None:
+def test_one_replica_cannot_distinguish_the_stage_from_its_worker(tmp_path: Path) -> None:
     answer = blame_steps(_trace(StepJob(dp=1, stage_factor={2: 1.2}), tmp_path))
     assert (answer.culprits, answer.cause) == ((), CauseClass.STRUCTURAL)
     assert answer.not_sure is not None and answer.not_sure.startswith("there is only one replica")

@@ -1,4 +1,4 @@
-"""Jobs come and go: what the engine keeps of them is bounded, and those that go on do not notice."""
+"""Jobs come and go: what the engine keeps of them is bounded and does not affect other jobs."""
 
 import numpy as np
 from tests.support.verdict_world import START_S, member, noise, run, slowed
@@ -12,7 +12,7 @@ EVERY_S = 60  # a new one
 
 
 def start_short_job(engine: VerdictEngine, number: int, now_s: float) -> None:
-    """Four ranks of two roles, one step."""
+    """Start a job of four ranks with two roles, for one step."""
     ranks = [
         member(r, job=f"short{number}", node=f"s{number}-{r}", role=f"pp{r % 2}") for r in range(4)
     ]
@@ -38,16 +38,20 @@ def test_thousands_of_short_jobs_leave_a_bounded_state() -> None:
 
 
 def verdicts_of_a_long_job(others: bool) -> tuple[list[Verdict], tuple[int, int]]:
-    """Of a job that starts in rows that others left and runs while more are freed; how many are judged and learnt."""
+    """Return the verdicts of a job that runs while rows of other jobs are freed.
+
+    Also returns how many ranks are judged and how many are learning. With `others`, the job uses
+    rows that short jobs had before.
+    """
     engine = VerdictEngine()
     if others:
         for number in range(200):
             start_short_job(engine, number, START_S - GONE_S - 40 + number)
             engine.tick(START_S - GONE_S - 40 + number)
-    said = [verdict for _, verdict in run(slowed(effect=0.1), engine, usd_per_gpu_hour=2.0)]
-    said = [verdict for verdict in said if not (verdict.job or "").startswith("short")]
+    found = [verdict for _, verdict in run(slowed(effect=0.1), engine, usd_per_gpu_hour=2.0)]
+    found = [verdict for verdict in found if not (verdict.job or "").startswith("short")]
     assert engine.counters.freed_members == 4 * 200 * others
-    return said, engine.learning()
+    return found, engine.learning()
 
 
 def test_a_job_that_goes_on_is_judged_as_if_no_other_had_ended() -> None:
@@ -68,7 +72,7 @@ def test_a_job_that_comes_back_after_it_was_freed_starts_over() -> None:
     assert engine.learning() == (8, 0)
 
 
-def test_a_split_cohort_is_told_no_longer_than_its_job_lasts() -> None:
+def test_a_split_cohort_is_reported_no_longer_than_its_job_lasts() -> None:
     engine = VerdictEngine()
     own = noise(200, 8)
     own[:, 4:] += 0.3

@@ -1,4 +1,4 @@
-"""Slow links: told as network, with no rank to blame; and never told for what ranks, stages or batches do."""
+"""Slow links are reported as network, without a rank, and only when the links are slow."""
 
 import numpy as np
 from tests.support.verdict_world import START_S, blamed, member, noise
@@ -17,38 +17,38 @@ def run(
     *,
     gpu_timed: bool = True,
 ) -> list[tuple[int, Verdict]]:
-    """One step a second that ends with one collective of all: the last to arrive waits for nobody."""
+    """Run one step a second that ends with one collective of all ranks."""
     engine = VerdictEngine()
     members = np.array([engine.register(member(r, role=roles[r]), START_S) for r in range(RANKS)])
-    said = []
+    found = []
     for second, own in enumerate(own_s):
         span = np.full(RANKS, own.max() + transfer_s[second])
         idle = np.full(RANKS, 0.1 if gpu_timed else np.nan)
         batch = make_batch(members, own, np.full(RANKS, second), idle_s=idle, span_s=span)
         engine.observe(batch, START_S + second)
-        said += [(second, verdict) for verdict in engine.tick(START_S + second)]
-    return said
+        found += [(second, verdict) for verdict in engine.tick(START_S + second)]
+    return found
 
 
 def transfers(seconds: int, seed: int = 3) -> np.ndarray:
     return 0.15 * np.exp(np.random.default_rng(seed).normal(0, 0.10, seconds))
 
 
-def network(said: list[tuple[int, Verdict]]) -> list[tuple[int, VerdictState]]:
+def network(found: list[tuple[int, Verdict]]) -> list[tuple[int, VerdictState]]:
     return [
-        (second, verdict.state) for second, verdict in said if verdict.cause is CauseClass.NETWORK
+        (second, verdict.state) for second, verdict in found if verdict.cause is CauseClass.NETWORK
     ]
 
 
 def test_slow_links_are_one_event_that_blames_nobody_and_ends() -> None:
     own, transfer = np.exp(noise(450, RANKS)), transfers(450)
     transfer[ONSET:330] *= 2
-    said = run(own, transfer)
-    (begin, opened), (end, closed) = network(said)
+    found = run(own, transfer)
+    (begin, opened), (end, closed) = network(found)
     assert (opened, closed) == (VerdictState.FLEET_EVENT, VerdictState.RESOLVED)
     assert ONSET + 30 <= begin < 330 < end
-    assert blamed(said) == set()
-    event = next(v for _, v in said if v.cause is CauseClass.NETWORK)
+    assert blamed(found) == set()
+    event = next(v for _, v in found if v.cause is CauseClass.NETWORK)
     assert event.node == ""
     assert "waits least" in event.evidence
 
@@ -64,17 +64,17 @@ def test_a_lossy_link_is_network_too() -> None:
 def test_a_slow_rank_is_blamed_and_the_links_are_not() -> None:
     own = noise(350, RANKS)
     own[ONSET:, 5] += np.log1p(0.20)
-    said = run(np.exp(own), transfers(350))
-    assert (blamed(said), network(said)) == ({5}, [])
+    found = run(np.exp(own), transfers(350))
+    assert (blamed(found), network(found)) == ({5}, [])
 
 
 def test_a_slow_rank_is_blamed_beside_slow_links() -> None:
     own, transfer = noise(420, RANKS), transfers(420)
     transfer[ONSET:] *= 2
     own[300:, 5] += np.log1p(0.10)
-    said = run(np.exp(own), transfer)
-    assert blamed(said) == {5}
-    assert len(network(said)) == 1
+    found = run(np.exp(own), transfer)
+    assert blamed(found) == {5}
+    assert len(network(found)) == 1
 
 
 def test_batches_that_grow_uneven_are_not_the_links() -> None:

@@ -1,4 +1,4 @@
-"""Members that come, go and change while verdicts are open, cohorts of one to three, and what all that may take."""
+"""Members that come, go and change while verdicts are open, and cohorts of one to three."""
 
 import numpy as np
 import pytest
@@ -12,21 +12,21 @@ from ingero.core.verdict.own_times import make_batch
 def go_on(
     engine: VerdictEngine, members: list[int | None], log_own: np.ndarray, after: int
 ) -> list[Verdict]:
-    """The same ranks, some labels later: row n of `log_own` is second `after` + n."""
-    said = []
+    """Continue with the same ranks; row n of `log_own` is second `after` + n."""
+    found = []
     for second, row in enumerate(log_own, after):
         batch = make_batch(np.array(members), np.exp(row), np.full(len(row), second))
         engine.observe(batch, START_S + second)
-        said += engine.tick(START_S + second)
-    return said
+        found += engine.tick(START_S + second)
+    return found
 
 
 def test_a_straggler_whose_labels_change_is_compared_anew_not_left_open() -> None:
     engine = VerdictEngine()
     assert blamed(run(slowed(effect=0.3), engine)) == {3}
     members = [engine.register(member(rank, role="dp"), START_S + 230) for rank in range(8)]
-    said = go_on(engine, members, noise(30, 8), 230)
-    assert [(v.rank, v.state, v.evidence) for v in said] == [
+    found = go_on(engine, members, noise(30, 8), 230)
+    assert [(v.rank, v.state, v.evidence) for v in found] == [
         (3, VerdictState.RESOLVED, "compared anew: its peers or labels changed")
     ]
     assert engine.current() == []
@@ -47,30 +47,30 @@ def test_ranks_that_moved_to_other_nodes_are_neither_peers_nor_paid_for_twice() 
         engine.register(member(rank, node=f"new{rank}", usd_per_gpu_hour=2.0), START_S + 100)
         for rank in range(8)
     ]
-    said = go_on(engine, members, slowed(effect=0.3, seconds=ONSET + 30), 100)
-    named = next(v for v in said if v.state is VerdictState.STRAGGLER)
+    found = go_on(engine, members, slowed(effect=0.3, seconds=ONSET + 30), 100)
+    named = next(v for v in found if v.state is VerdictState.STRAGGLER)
     assert (named.node, named.peers) == ("new3", 7)
     assert named.usd_per_hour == pytest.approx(8 * 2.0 * 0.3 / 1.3, rel=0.05)
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2])
 def test_one_slow_rank_of_three_is_no_fleet_event(slow: int) -> None:
-    said = run(slowed(ranks=3, rank=slow, effect=1.0, seconds=260))
-    assert blamed(said) == {slow}
-    assert {v.rank for _, v in said} == {slow}
+    found = run(slowed(ranks=3, rank=slow, effect=1.0, seconds=260))
+    assert blamed(found) == {slow}
+    assert {v.rank for _, v in found} == {slow}
 
 
 def test_two_members_are_not_slower_together_when_one_is() -> None:
-    said = run(slowed(ranks=2, rank=1, effect=1.0, seconds=260))
-    assert states(said, 1)[-1] == "not_sure"
-    assert [v for _, v in said if not v.node] == []
+    found = run(slowed(ranks=2, rank=1, effect=1.0, seconds=260))
+    assert states(found, 1)[-1] == "not_sure"
+    assert [v for _, v in found if not v.node] == []
 
 
-def test_a_lone_member_is_judged_by_its_past_and_has_no_price() -> None:
-    """Nobody is there to say how fast the job could be."""
+def test_a_lone_member_is_judged_by_its_baseline_and_has_no_price() -> None:
+    """Without peers, the possible speed of the job is unknown."""
     engine = VerdictEngine()
-    said = run(slowed(ranks=1, rank=0, effect=0.3, seconds=260), engine, usd_per_gpu_hour=2.0)
-    assert states(said, 0)[-1] == "not_sure"
+    found = run(slowed(ranks=1, rank=0, effect=0.3, seconds=260), engine, usd_per_gpu_hour=2.0)
+    assert states(found, 0)[-1] == "not_sure"
     assert [v.usd_per_hour for v in engine.current()] == [None]
 
 
@@ -91,19 +91,19 @@ def test_an_own_time_that_no_step_can_have_is_missing(own_s: float) -> None:
 
 
 def test_who_was_early_once_may_be_late_now() -> None:
-    """Lateness that is not measured any more keeps nobody from being named."""
+    """Lateness that is not measured any more does not prevent a verdict."""
     engine = VerdictEngine()
     members = np.array([engine.register(member(rank), START_S) for rank in range(8)])
     own, late = np.exp(slowed(effect=0.1)), np.where(np.arange(8) == 3, 0.0, 0.01)
-    said = []
+    found = []
     for second in range(len(own)):
         lateness = late if second < 100 else np.full(8, np.nan)
         engine.observe(
             make_batch(members, own[second], np.full(8, second), lateness_s=lateness),
             START_S + second,
         )
-        said += engine.tick(START_S + second)
-    assert {v.rank for v in said if v.state is VerdictState.STRAGGLER} == {3}
+        found += engine.tick(START_S + second)
+    assert {v.rank for v in found if v.state is VerdictState.STRAGGLER} == {3}
 
 
 def test_labels_that_change_for_ever_take_no_more_room() -> None:

@@ -1,4 +1,4 @@
-"""The price of a slow rank against the truth: the same job simulated without it, collectives overlapping or not."""
+"""The price of a slow rank against the truth: the same job simulated without it."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,8 @@ from ingero.core.verdict.engine import VerdictEngine
 from ingero.core.verdict.own_times import make_batch
 
 RANKS, SLOW, HEALTHY_S, USD = 8, 3, 110, 2.0
-SERIAL = (
-    0.3,
-    0.0,
-    1,
-    0.01,
-)  # forward, backward of a bucket, buckets, transfer of a bucket, all in seconds
+# Forward and backward seconds of a bucket, number of buckets, transfer seconds of a bucket.
+SERIAL = (0.3, 0.0, 1, 0.01)
 OVERLAPPED = (0.1, 0.02, 10, 0.01)
 HALF = (0.2, 0.02, 5, 0.01)
 
@@ -25,7 +21,10 @@ def one_step(
     slower: float,
     slow: tuple[int, ...],
 ) -> tuple[np.ndarray, float]:
-    """Own time of every rank and the length of the step. Bucket n is reduced beside the backward of bucket n + 1."""
+    """Return the own time of each rank and the length of the step.
+
+    Bucket n is reduced during the backward of bucket n + 1.
+    """
     forward, backward, buckets, transfer = shape
     compute = np.full((buckets + 1, RANKS), backward) * np.exp(
         rng.normal(0, 0.004, (buckets + 1, RANKS))
@@ -44,7 +43,7 @@ def one_step(
 def priced(
     shape: tuple[float, float, int, float], slower: float, slow: tuple[int, ...] = (SLOW,)
 ) -> tuple[list[Verdict], float]:
-    """The open verdicts on the slow ranks, and what they really cost together."""
+    """Return the open verdicts on the slow ranks, and what those ranks really cost together."""
     rng, engine = np.random.default_rng(4), VerdictEngine()
     members = np.array(
         [engine.register(member(rank, usd_per_gpu_hour=USD), START_S) for rank in range(RANKS)]
@@ -73,7 +72,7 @@ def test_without_overlap_the_price_is_the_loss(slower: float) -> None:
 def test_compute_hidden_in_the_wait_is_not_charged(
     shape: tuple[float, float, int, float], slower: float
 ) -> None:
-    """Compared with what peers show while they wait, the price was 1.1 to 6 times the loss."""
+    """Compared with the own time of waiting peers, the price was 1.1 to 6 times the loss."""
     (verdict,), truth = priced(shape, slower)
     assert verdict.rank == SLOW
     assert verdict.usd_per_hour == pytest.approx(truth, rel=0.35)
@@ -88,7 +87,7 @@ def test_two_slow_ranks_share_one_loss(shape: tuple[float, float, int, float]) -
 
 
 def test_shorter_batches_hide_nothing() -> None:
-    """All own times fall by 15 % as one rank turns slow: it is not slower than it was, its peers are faster."""
+    """All own times fall by 15 % as one rank becomes slow: its peers are faster than before."""
     own = slowed(effect=0.1)
     own[150:] += np.log(0.85)
     engine = VerdictEngine()

@@ -22,7 +22,7 @@ def test_qn_ignores_the_centre_and_follows_the_unit(shift: float, factor: float)
     assert np.allclose(qn(samples * factor + shift), qn(samples) * factor, rtol=1e-6)
 
 
-def test_qn_keeps_its_head_when_a_third_of_the_samples_is_wild() -> None:
+def test_qn_tolerates_a_third_of_outliers() -> None:
     samples = np.random.default_rng(3).normal(0, 1, (200, 30))
     samples[:, :10] = 1e6
     assert qn(samples).mean() < 4

@@ -1,4 +1,4 @@
-"""The verdict engine among uneven batches, hiccups and bursts: what befalls everybody now and then blames nobody."""
+"""Uneven batches, hiccups and bursts: what happens to all ranks now and then blames nobody."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def test_rotating_data_imbalance_blames_nobody() -> None:
 
 
 def _rare(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """One batch in twenty is much longer."""
+    """Return extra time of batches of which one in twenty is much longer."""
     return np.where(rng.random(shape) < 0.05, rng.exponential(0.3, shape), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ranks", [3, 16])
-def test_long_batches_that_go_round_blame_nobody_whatever_their_tails(
+def test_long_batches_on_changing_ranks_blame_nobody_whatever_their_tails(
     seed: int, ranks: int
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -40,15 +40,17 @@ def test_a_slow_rank_is_named_among_uneven_batches_because_it_is_slow_with_every
     rng = np.random.default_rng(12)
     own = noise(500, 16, seed=12) + np.log1p(rng.exponential(0.10, (500, 16)))
     own[300:, 5] += np.log(1.30)
-    said = run(own)
-    assert blamed(said) == {5}
-    assert (
-        min(second for second, v in said if v.state is VerdictState.STRAGGLER) - 300 >= 20
-    )  # not before it lasted
+    found = run(own)
+    assert blamed(found) == {5}
+    first = min(second for second, v in found if v.state is VerdictState.STRAGGLER)
+    assert first - 300 >= 20  # it must last first
 
 
 def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.ndarray:
-    """Now and then a rank is 3 to 30 % slower for a few seconds: `share` of the time, `length` samples on average."""
+    """Make ranks 3 to 30 % slower for a few seconds now and then.
+
+    That is `share` of the time, for `length` samples on average.
+    """
     rng = np.random.default_rng(seed)
     seconds, ranks = own.shape
     slow = np.zeros(ranks, bool)
@@ -63,15 +65,15 @@ def with_bursts(own: np.ndarray, share: float, length: float, seed: int) -> np.n
 
 
 @pytest.mark.parametrize("length", [1.0, 2.0, 3.0])
-def test_short_bursts_that_befall_everybody_blame_nobody(length: float) -> None:
+def test_short_bursts_on_all_ranks_blame_nobody(length: float) -> None:
     assert not blamed(run(with_bursts(noise(1500, 16, 5), 0.02, length, 6)))
 
 
 def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
-    """Hiccups of a sample teach the cohort that what lasts longer is no hiccup, not that anything may happen."""
-    said = run(with_bursts(slowed(effect=0.05), 0.03, 1.0, 7))
-    assert blamed(said) == {3}
-    assert next(s for s, v in said if v.state is VerdictState.STRAGGLER) <= ONSET + 15
+    """Hiccups of one sample show the cohort that a longer slowdown is not a hiccup."""
+    found = run(with_bursts(slowed(effect=0.05), 0.03, 1.0, 7))
+    assert blamed(found) == {3}
+    assert next(s for s, v in found if v.state is VerdictState.STRAGGLER) <= ONSET + 15
 
 
 @given(rate=floats(0.001, 0.05), ranks=integers(8, 256), seed=integers(0, 1000))
@@ -79,7 +81,7 @@ def test_a_slow_rank_is_named_soon_on_hosts_that_hiccup() -> None:
 def test_stalls_as_rare_events_come_in_bunches_that_blame_nobody(
     rate: float, ranks: int, seed: int
 ) -> None:
-    """Among equals, some rank always has the most stalls; counted as the rare events they are, it is not named."""
+    """Some rank always has the most stalls; the Poisson tail keeps it from being named."""
     rows = MemberRows()
     for _ in range(ranks):
         rows.append()
@@ -104,7 +106,7 @@ def test_a_hiccup_of_three_samples_is_no_plain_effect() -> None:
 
 
 def test_samples_left_out_under_suspicion_do_not_make_a_member_look_calm() -> None:
-    """With the middle in place of what was left out, the spread of a member would shrink and its bar with it."""
+    """With medians in their place, the scale of a member would shrink, and its limit with it."""
     samples = np.random.default_rng(3).normal(0, 0.01, (4, 240))
     gaps = samples.copy()
     gaps[1, 40:140] = np.nan
