@@ -1,4 +1,4 @@
-"""Every command line that a reader can copy, from a page, a `--help` or an example, is one that its command takes."""
+"""Every command line that a page, a `--help` or an example shows is accepted by its command."""
 
 import re
 import shlex

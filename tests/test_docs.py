@@ -1,4 +1,4 @@
-"""Documentation is complete: every command, setting, endpoint and metric is described where a reader looks for it."""
+"""Documentation is complete: every command, setting, endpoint and metric is described."""
 
 import re
 from collections.abc import Iterator

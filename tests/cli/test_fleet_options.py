@@ -50,7 +50,7 @@ def secured(tmp_path: Path) -> dict[str, Any]:
 async def test_they_show_what_the_agent_shows(
     secured: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F107 for commands: certificate and token of ingero.yaml; without them a sentence that says what is missing."""
+    """F107: commands use the certificate and token of ingero.yaml, or report what is missing."""
     material, config = secured.pop("material"), tmp_path / "ingero.yaml"
     monkeypatch.setenv("INGERO_CONFIG", str(config))
     monkeypatch.delenv("INGERO_FLEET_TOKEN", raising=False)
@@ -85,7 +85,7 @@ async def test_they_show_what_the_agent_shows(
 def test_a_token_goes_to_another_machine_in_plain_text_only_where_it_is_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refused before anything is sent; without a token, or on this machine, there is nothing to lose."""
+    """Refused before anything is sent; without a token, or on this machine, it is allowed."""
     config = tmp_path / "ingero.yaml"
     config.write_text("")
     monkeypatch.setenv("INGERO_CONFIG", str(config))

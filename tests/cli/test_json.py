@@ -1,4 +1,4 @@
-"""`--json` on every command that answers from a file or from itself: one document on standard output, nothing else."""
+"""`--json` prints one document and nothing else, on every command that asks no service."""
 
 import json
 from pathlib import Path

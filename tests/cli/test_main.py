@@ -32,7 +32,10 @@ def test_help_takes_at_most_twice_as_long_as_an_empty_python() -> None:
 
 
 def test_f158_help_needs_the_standard_library_alone() -> None:
-    script = "import sys; from ingero.__main__ import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    script = (
+        "import sys; from ingero.__main__ import main; main(['--help']); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -57,7 +60,7 @@ def options_of(command: click.Command) -> Iterator[str]:
 
 
 def test_no_option_takes_a_secret_must_48() -> None:
-    """What stands on a command line is seen by every user of the machine: secrets come by file or environment."""
+    """Every user of a machine can read command lines: secrets come by file or environment."""
     secret, by_file = (
         re.compile(r"token|secret|password|api.?key|routing.?key"),
         re.compile(r"file|path"),

@@ -1,4 +1,4 @@
-"""Commands where nothing was recorded: an empty list for programs, never null, and no store where none is needed."""
+"""Commands without a recording: `--json` is an empty list, never null, and no file is made."""
 
 import json
 from pathlib import Path
@@ -12,11 +12,17 @@ from ingero.storage.trace.database import TraceDb
 @pytest.mark.parametrize(
     "args",
     [
-        ["explain"], ["explain", "--replay"], ["explain", "--per-process"], ["explain", "--annotations"],
-        ["explain", "--last", "10"], ["query"], ["query", "SELECT 1 WHERE 0"], ["query", "--op", "cudaMalloc"],
+        ["explain"],
+        ["explain", "--replay"],
+        ["explain", "--per-process"],
+        ["explain", "--annotations"],
+        ["explain", "--last", "10"],
+        ["query"],
+        ["query", "SELECT 1 WHERE 0"],
+        ["query", "--op", "cudaMalloc"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_nothing_found_is_an_empty_list_must_31(
     args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every scenario file, with 5, 8 and 64 nodes and several random push phases: who is named, when, and who is not."""
+"""Every scenario with 5, 8 and 64 nodes and several random push phases: who is named, and when."""
 
 import tomllib
 from pathlib import Path
@@ -41,6 +41,9 @@ def test_scenario(path: Path, nodes: int) -> None:
 
 
 def without_passing_modes(modes: list[str]) -> list[str]:
-    """From the first threshold on; `fleet-cached` may come for a moment whenever quorum or a reply is late."""
+    """Return the modes from the first threshold on, without `fleet-cached`.
+
+    That mode may appear for a moment whenever quorum or a reply is late.
+    """
     kept = [mode for mode in modes[modes.index("fleet") :] if mode != "fleet-cached"]
     return [mode for i, mode in enumerate(kept) if i == 0 or mode != kept[i - 1]]

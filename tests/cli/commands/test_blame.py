@@ -19,8 +19,15 @@ from ingero.contract.otlp.codec import decode_protobuf
 from ingero.contract.otlp.values import MetricsRequest, plain_attributes
 
 KEYS = {
-    "culprits", "class", "not_sure", "evidence", "step_time", "ideal_step_time", "loss_gpu_hours", "usd_per_hour",
-}  # fmt: skip
+    "culprits",
+    "class",
+    "not_sure",
+    "evidence",
+    "step_time",
+    "ideal_step_time",
+    "loss_gpu_hours",
+    "usd_per_hour",
+}
 CULPRIT_KEYS = {"rank", "node", "worker", "class", "excess", "error", "confidence"}
 
 

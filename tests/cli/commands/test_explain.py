@@ -73,9 +73,13 @@ def test_recorded_chains_are_shown_as_recorded(
 def test_severities_come_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     text = explain(capsys, "-d", shared("data/ingero/sample-cluster.db"))
     assert re.findall(r"^\[(\w+)\] \[([\w-]+)\]", text, re.M) == [
-        ("HIGH", "gpu-node-01"), ("HIGH", "gpu-node-01"), ("MEDIUM", "gpu-node-03"), ("MEDIUM", "gpu-node-02"),
-        ("MEDIUM", "gpu-node-01"), ("MEDIUM", "gpu-node-01"),
-    ]  # fmt: skip
+        ("HIGH", "gpu-node-01"),
+        ("HIGH", "gpu-node-01"),
+        ("MEDIUM", "gpu-node-03"),
+        ("MEDIUM", "gpu-node-02"),
+        ("MEDIUM", "gpu-node-01"),
+        ("MEDIUM", "gpu-node-01"),
+    ]
 
 
 def test_replay_derives_the_same_again(
@@ -172,7 +176,8 @@ def test_strings_from_a_trace_cannot_drive_the_terminal(
 ) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
-            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, recommendations, "
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
+            "recommendations, "
             "node) VALUES ('x', 1, 'HIGH', ?, 'b', 'c', ?, ?)",
             ("evil \x1b]0;owned\x07", '["\\u001b[2J"]', "n\x1b[31m"),
         )
@@ -186,7 +191,8 @@ def test_damaged_json_in_a_chain_is_shown_as_none(
 ) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
-            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, recommendations, "
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
+            "recommendations, "
             "timeline) VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
         )
     assert (

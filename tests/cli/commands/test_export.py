@@ -62,9 +62,17 @@ def test_native_export_has_every_event(tmp_path: Path) -> None:
 def test_unwritable_output_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write"):
         CliRunner().invoke(
-            command, ["--format", "perfetto", "-d", str(database(tmp_path / "a.db")), "-o", str(tmp_path / "no" / "x")],
+            command,
+            [
+                "--format",
+                "perfetto",
+                "-d",
+                str(database(tmp_path / "a.db")),
+                "-o",
+                str(tmp_path / "no" / "x"),
+            ],
             catch_exceptions=False,
-        )  # fmt: skip
+        )
 
 
 def test_the_database_is_never_written_over(tmp_path: Path) -> None:
@@ -115,7 +123,8 @@ def test_every_time_is_in_the_timeline_unless_asked_otherwise(tmp_path: Path) ->
     db = changed(
         database(tmp_path / "a.db"),
         "UPDATE events SET timestamp = -5000 WHERE rowid = 1",
-        "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807 WHERE rowid = 2",
+        "UPDATE events SET timestamp = 9223372036854775807, duration = 9223372036854775807 "
+        "WHERE rowid = 2",
     )
     for kind in ("perfetto", "perfetto-proto"):
         assert export(db, tmp_path / "out", kind).stderr.startswith("4 events, 0 chains")
@@ -133,7 +142,8 @@ def test_a_chain_without_events_and_without_words_is_a_marker(tmp_path: Path) ->
         database(tmp_path / "a.db", events=0),
         "DELETE FROM collectives",
         "DROP TABLE causal_chains",
-        "CREATE TABLE causal_chains (id, detected_at INTEGER, severity, summary, root_cause, recommendations, "
+        "CREATE TABLE causal_chains (id, detected_at INTEGER, severity, summary, root_cause, "
+        "recommendations, "
         "cuda_op, timeline)",
         "INSERT INTO causal_chains VALUES ('c', 5000, 'HIGH', NULL, NULL, NULL, NULL, NULL)",
     )
@@ -158,14 +168,17 @@ print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 MORE = """
     WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)
     INSERT INTO events (id, timestamp, pid, tid, source, op, duration, node)
-    SELECT 'n1:' || (i + 9), 1000000000000000000 + i * 1000, i % 5, i % 7, 1 + i % 5, 1, i % 900, 'n1' FROM n"""
+    SELECT 'n1:' || (i + 9), 1000000000000000000 + i * 1000, i % 5, i % 7, 1 + i % 5, 1, i % 900,
+           'n1' FROM n"""
 
 
 def test_memory_does_not_grow_with_the_number_of_events(tmp_path: Path) -> None:
     """A million must stay below 150 MB."""
     chain = (
-        "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, cuda_op, timeline, "
-        "node) VALUES ('n1:c', 1000000000200000000, 'HIGH', '', '', '', 'cudaMalloc', '[{\"layer\": \"HOST\"}]', 'n1')"
+        "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
+        "cuda_op, timeline, "
+        "node) VALUES ('n1:c', 1000000000200000000, 'HIGH', '', '', '', 'cudaMalloc', "
+        "'[{\"layer\": \"HOST\"}]', 'n1')"
     )
     few, many = database(tmp_path / "few.db"), changed(database(tmp_path / "many.db"), MORE, chain)
     for kind in ("perfetto", "perfetto-proto"):
@@ -173,9 +186,12 @@ def test_memory_does_not_grow_with_the_number_of_events(tmp_path: Path) -> None:
         for db in (few, many):
             arguments = ["export", "--format", kind, "-d", str(db), "-o", str(tmp_path / "out")]
             done = subprocess.run(
-                [sys.executable, "-c", MEASURED, *arguments], check=True, capture_output=True, text=True,
+                [sys.executable, "-c", MEASURED, *arguments],
+                check=True,
+                capture_output=True,
+                text=True,
                 timeout=2 * PATIENCE_S,
-            )  # fmt: skip
+            )
             peaks_kib.append(int(done.stdout))
         assert (tmp_path / "out").stat().st_size > 8_000_000
         assert peaks_kib[1] - peaks_kib[0] < 24 * 1024, peaks_kib

@@ -24,7 +24,8 @@ def test_each_file_the_total_and_what_to_know_are_printed(
         f"WARNING: {one}: 1 stacks larger than 64 KiB were left out",
         f"  {other}          2 events      0 chains      0 stacks",
         f"WARNING: {other}: 1 stacks larger than 64 KiB were left out",
-        f"WARNING: {other}: 2 events got new numbers: other events of a node of that name had theirs",
+        f"WARNING: {other}: 2 events got new numbers: "
+        "other events of a node of that name had theirs",
         f"{tmp_path / 'out.db'}: 5 events, 0 chains, 0 unique stacks from 1 node(s)",
     ]
 
@@ -33,8 +34,8 @@ def test_what_was_there_already_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     older, newer = database(tmp_path / "a.db", "a", events=2), database(tmp_path / "b.db", "a")
     assert run(["merge", str(newer), str(older), "-o", str(tmp_path / "out.db")]) == 0
     assert (
-        f"  {older}          0 events      0 chains      0 stacks  (2 events of it were there already)"
-        in (capsys.readouterr().err.splitlines())
+        f"  {older}          0 events      0 chains      0 stacks  "
+        "(2 events of it were there already)" in (capsys.readouterr().err.splitlines())
     )
 
 

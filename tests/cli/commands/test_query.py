@@ -33,8 +33,8 @@ def test_sql_gives_an_aligned_table(capsys: pytest.CaptureFixture[str]) -> None:
         "SELECT node, source, count(*) as cnt FROM events GROUP BY node, source LIMIT 2",
     )  # fmt: skip
     assert (
-        out
-        == "node         source  cnt\n-----------  ------  ---\ngpu-node-01  3       99\ngpu-node-01  5       101\n"
+        out == "node         source  cnt\n-----------  ------  ---\n"
+        "gpu-node-01  3       99\ngpu-node-01  5       101\n"
     )
     assert err == "\n  2 rows\n"
 
@@ -128,7 +128,8 @@ def test_rolled_files_and_annotations_go_with_filters(
     connection = sqlite3.connect(path)
     connection.execute("DELETE FROM events WHERE op != 5 OR source != 1")
     connection.execute(
-        'INSERT INTO annotations (timestamp, labels, span_start, span_end) VALUES (1, \'{"step": "7"}\', 1, ?)',
+        "INSERT INTO annotations (timestamp, labels, span_start, span_end) "
+        'VALUES (1, \'{"step": "7"}\', 1, ?)',
         (2**62,),
     )
     connection.commit()

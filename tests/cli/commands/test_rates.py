@@ -13,7 +13,10 @@ import trustme
 
 from ingero.cli.dispatch import run
 
-TABLE = b"currency_name: USD\ncurrency_symbol: $\nfallback_rate: 0\nproviders: {onprem: {NVIDIA H200: 1.8}}\n"
+TABLE = (
+    b"currency_name: USD\ncurrency_symbol: $\nfallback_rate: 0\n"
+    b"providers: {onprem: {NVIDIA H200: 1.8}}\n"
+)
 
 
 class Prices(BaseHTTPRequestHandler):

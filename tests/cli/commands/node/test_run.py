@@ -68,7 +68,7 @@ def test_the_command_inherits_no_ignored_signals(tmp_path, keep):
 
 
 def _masks(status: str) -> list[int]:
-    """Signal masks without 32 and 33: those belong to the C library, whose spawn may leave them ignored."""
+    """Return signal masks without 32 and 33, which the C library's spawn may leave ignored."""
     return [int(line.split()[1], 16) & ~(0b11 << 31) for line in status.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""`ingero trace`: names, options and what the screen shows; recordings themselves are tested on real processes."""
+"""`ingero trace`: names, options and screen; recordings are tested on real processes."""
 
 import json
 import socket
@@ -78,11 +78,21 @@ def test_wrong_options_are_sentences(
 def view(**changes: object) -> TraceView:
     sync = OpSummary((1, 5), 200, 16 * MS, 142 * MS, 20 * MS, MS, 150 * MS, 4_000 * MS, 7, 3, 50)
     values: dict[str, object] = {
-        "wall_s": 10.0, "sample": SystemSample(1, 97.0, 40.0, 9000, 12, 3.5), "operations": [sync], "chains": [],
-        "processes": {7: "train\x1b[2J"}, "events": 1000, "stored": 100, "collectives": 5, "anomalies": 3,
-        "losses": {"calls": 0, "host": 0}, "dropped_rows": 0, "failed_rows": 0, "state": RecordingState.RECORDING,
+        "wall_s": 10.0,
+        "sample": SystemSample(1, 97.0, 40.0, 9000, 12, 3.5),
+        "operations": [sync],
+        "chains": [],
+        "processes": {7: "train\x1b[2J"},
+        "events": 1000,
+        "stored": 100,
+        "collectives": 5,
+        "anomalies": 3,
+        "losses": {"calls": 0, "host": 0},
+        "dropped_rows": 0,
+        "failed_rows": 0,
+        "state": RecordingState.RECORDING,
         "notes": [],
-    }  # fmt: skip
+    }
     return TraceView(**(values | changes))  # type: ignore[arg-type]
 
 
@@ -116,10 +126,21 @@ def test_json_lines() -> None:
     )
     [line] = event_lines(traced, np.array([True]), {})
     assert json.loads(line) == {
-        "timestamp": "2023-11-14T22:13:20.123456789Z", "pid": 1000, "tid": 1000, "process_name": "train",
-        "source": "cuda", "op": "cudaMemcpyAsync", "duration_ns": MS, "duration": "1.0ms", "gpu_id": 2,
-        "args": [4096, 1], "return_code": 0, "cgroup_id": 0, "anomaly": True, "stack": [{"ip": "0x1000"}],
-    }  # fmt: skip
+        "timestamp": "2023-11-14T22:13:20.123456789Z",
+        "pid": 1000,
+        "tid": 1000,
+        "process_name": "train",
+        "source": "cuda",
+        "op": "cudaMemcpyAsync",
+        "duration_ns": MS,
+        "duration": "1.0ms",
+        "gpu_id": 2,
+        "args": [4096, 1],
+        "return_code": 0,
+        "cgroup_id": 0,
+        "anomaly": True,
+        "stack": [{"ip": "0x1000"}],
+    }
     python = [
         Frame(0x1000, "cudaMemcpyAsync+0x4", "/x/libcudart.so"),
         Frame(py_file="t.py", py_func="step", py_line=7),
