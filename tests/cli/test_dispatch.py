@@ -106,5 +106,5 @@ def test_a_file_the_system_refuses_is_a_sentence(
     assert run(["up", "--data-dir", str(tmp_path / "file" / "x")]) == 1
     assert (
         capsys.readouterr().err
-        == f"ingero up: cannot use {tmp_path / 'file' / 'x'}: Not a directory; name another\n"
+        == f"ingero up: cannot use {tmp_path / 'file' / 'x'}: Not a directory; name another path\n"
     )

@@ -94,7 +94,7 @@ def _run_in_context(command: click.Command, args: list[str], prog_name: str) -> 
         if error.filename is None:
             raise
         print(
-            f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another",
+            f"{name}: cannot use {printable(error.filename)}: {error.strerror}; name another path",
             file=sys.stderr,
         )
         return 1

@@ -3,11 +3,24 @@
 import os
 from pathlib import Path
 
+import click
+
 from ingero.config.ingero import load_ingero
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.transport.bearer import token_from
 from ingero.transport.fleet_client import FleetClient
 from ingero.transport.tls import ClientTls
+
+FLEET_URL = click.option(
+    "--fleet",
+    default="http://127.0.0.1:8080",
+    show_default=True,
+    metavar="URL",
+    help="Address of Fleet's threshold API.",
+)
+FLEET_CA = click.option(
+    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
+)
 
 
 def fleet_client(url: str, ca_cert: Path | None) -> FleetClient:

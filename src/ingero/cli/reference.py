@@ -1,6 +1,6 @@
 """The generated parts of docs/: `python -m ingero.cli.reference` brings every page up to date.
 
-A page is written by hand, except between two comments: what stands there is replaced by what the
+A page is written by hand, except between two comments: what is there is replaced by what the
 code declares. `<!-- settings NAME KEY… -->` becomes a table of these settings, up to the next
 `<!-- end -->`. NAME is the configuration (`ingero`, `fleet` or `echo`); KEY is a setting or a
 section. `BASE:` before the keys shortens them in the table: `exporters.otlp: tls endpoint`.

@@ -44,9 +44,9 @@ def _sections() -> str:
 
 def _section(name: str, command: click.Command, level: int = 3) -> Iterator[str]:
     """Yield the section of a command, and those of its subcommands."""
-    text, examples = help_parts(command)
+    paragraphs, examples = help_parts(command)
     yield f"{'#' * level} `{name}`\n"
-    yield from (f"{_marked_up(paragraph)}\n" for paragraph in text)
+    yield from (f"{_marked_up(paragraph)}\n" for paragraph in paragraphs)
     if isinstance(command, click.Group):
         for inner, each in command.commands.items():
             yield from _section(f"{name} {inner}", each, level + 1)
@@ -58,8 +58,8 @@ def _section(name: str, command: click.Command, level: int = 3) -> Iterator[str]
     usage = " ".join([name, *command.collect_usage_pieces(context)])
     records = [each.get_help_record(context) for each in command.params]
     rows = [
-        f"| {_cell(f'`{flag}`')} | {_cell(_marked_up(said))} |"
-        for flag, said in filter(None, records)
+        f"| {_cell(f'`{flag}`')} | {_cell(_marked_up(text))} |"
+        for flag, text in filter(None, records)
     ]
     yield "\n".join([f"| `{_cell(usage)}` | |", "|---|---|", *rows, ""])
 

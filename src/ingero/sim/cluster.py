@@ -135,7 +135,9 @@ class DemoCluster:
         while seen is None or not condition(seen):
             self._check_alive()
             if time.monotonic() > deadline:
-                raise Unavailable(f"not within {seconds:g} s; last seen: {seen}")
+                raise Unavailable(
+                    f"the expected state was not reached within {seconds:g} s; last seen: {seen}"
+                )
             time.sleep(POLL_S)
             seen = self.status(cluster)
         return seen

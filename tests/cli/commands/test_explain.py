@@ -176,9 +176,8 @@ def test_strings_from_a_trace_cannot_drive_the_terminal(
 ) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
-            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
-            "recommendations, "
-            "node) VALUES ('x', 1, 'HIGH', ?, 'b', 'c', ?, ?)",
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
+            "explanation, recommendations, node) VALUES ('x', 1, 'HIGH', ?, 'b', 'c', ?, ?)",
             ("evil \x1b]0;owned\x07", '["\\u001b[2J"]', "n\x1b[31m"),
         )
     text = explain(capsys, "-d", tmp_path / "t.db")
@@ -191,9 +190,8 @@ def test_damaged_json_in_a_chain_is_shown_as_none(
 ) -> None:
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
-            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, explanation, "
-            "recommendations, "
-            "timeline) VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
+            "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
+            "explanation, recommendations, timeline) VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
         )
     assert (
         json.loads(explain(capsys, "-d", tmp_path / "t.db", "--json"))[0]["recommendations"] == []

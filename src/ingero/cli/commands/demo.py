@@ -263,7 +263,7 @@ def _outage(cluster: Any, run: DemoRun, say: Callable[[str], None], timeout_s: f
     cluster.kill_fleet()
     time.sleep(OUTAGE_S)
     cluster.start_fleet()
-    say(f"         Fleet is back after {OUTAGE_S:g} s and knows no node")
+    say(f"         Fleet is back after {OUTAGE_S:g} s, without its earlier state")
     began = time.monotonic()
     back = cluster.wait_for(
         lambda s: s.quorum_met and all(n.mode == "fleet" for n in s.nodes.values()), timeout_s

@@ -31,7 +31,7 @@ def ask_chains(options: FanoutOptions, since: str | None, as_json: bool) -> int:
             chains.extend(decoded.chains)
             if decoded.truncated:
                 merge.warnings.append(
-                    f"node {reply.name}: only its newest chains are here; narrow it with --since"
+                    f"node {reply.name}: only its newest chains were returned; shorten --since"
                 )
 
     path = f"{NODE_CHAINS}?since={since}" if since else NODE_CHAINS

@@ -23,9 +23,7 @@ from ingero.storage.trace.reading import reading
 from ingero.storage.trace.timeline import FIRST_NS, TimelineReader
 
 if TYPE_CHECKING:
-    from ingero.cli.commands.export_nodes import (
-        NodesTimeline,
-    )  # what it needs is imported where nodes are asked
+    from ingero.cli.commands.export_nodes import NodesTimeline
 
 FORMATS = {
     "perfetto": "ingero-trace.json",
@@ -103,7 +101,7 @@ def command(
         _report(writer, write_timeline(output, live.parts(writer)), output)
         return live.close()
     path = trace_database(db)
-    with contextlib.suppress(OSError):  # neither need be there
+    with contextlib.suppress(OSError):  # either file may be missing
         if output.samefile(path):
             raise StoreError(
                 f"{output} is the trace database itself; write the timeline to another file"

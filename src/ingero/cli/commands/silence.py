@@ -8,8 +8,7 @@ from typing import TypeVar
 import click
 import msgspec
 
-from ingero.cli.commands.status import DEFAULT_FLEET
-from ingero.cli.fleet_options import fleet_client
+from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
 from ingero.cli.params import AS_JSON, Duration
 from ingero.cli.show.table import print_json, printable, render_table
 from ingero.cli.show.verdicts import ago
@@ -30,17 +29,9 @@ Request = TypeVar("Request", SilenceRequest, LiftRequest)
 )
 @click.option("--why", help="Reason for the silence, shown to others.")
 @click.option("--cluster", help="Cluster of the node or job; all clusters if omitted.")
-@click.option(
-    "--fleet",
-    default=DEFAULT_FLEET,
-    show_default=True,
-    metavar="URL",
-    help="Address of Fleet's threshold API.",
-)
+@FLEET_URL
 @AS_JSON
-@click.option(
-    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
-)
+@FLEET_CA
 def command(
     target: str,
     lifted: str | None,

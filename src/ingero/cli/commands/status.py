@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from ingero.cli.fleet_options import fleet_client
+from ingero.cli.fleet_options import FLEET_CA, FLEET_URL, fleet_client
 from ingero.cli.params import AS_JSON
 from ingero.cli.show.status import is_slow, print_clusters
 from ingero.cli.show.table import print_json
@@ -15,25 +15,16 @@ from ingero.contract.api_paths import FLEET_STATUS
 from ingero.contract.fleet_api import ClusterStatus, NodeStatus, Status
 from ingero.errors import Unavailable
 
-DEFAULT_FLEET = "http://127.0.0.1:8080"
 WATCH_S = 2.0
 
 
 @click.command()
-@click.option(
-    "--fleet",
-    default=DEFAULT_FLEET,
-    show_default=True,
-    metavar="URL",
-    help="Address of Fleet's threshold API.",
-)
+@FLEET_URL
 @click.option("--cluster", help="Show only this cluster.")
 @click.option("--all", "show_all", is_flag=True, help="List healthy nodes too.")
 @click.option("--watch", is_flag=True, help="Repeat every two seconds, until Ctrl-C.")
 @AS_JSON
-@click.option(
-    "--ca-cert", type=click.Path(path_type=Path), help="Authority that signed Fleet's certificate."
-)
+@FLEET_CA
 def command(
     fleet: str,
     cluster: str | None,

@@ -42,7 +42,8 @@ def report_problems(options: FanoutOptions, merge: RowMerge, result: FanoutResul
         print(f"NOTE: clocks of {some_of(unsure)} cannot be compared {bound}", file=sys.stderr)
     if result.interrupted:
         missing = [node for node in options.nodes if node not in result.answered]
-        print(f"interrupted: no answer yet from {some_of(missing) or 'nobody'}", file=sys.stderr)
+        state = f"no answer yet from {some_of(missing)}" if missing else "every node had answered"
+        print(f"interrupted: {state}", file=sys.stderr)
         return INTERRUPTED_STATUS
     return PARTIAL_STATUS if options.fail_on_partial and merge.is_partial else 0
 

@@ -15,4 +15,4 @@ def test_a_fleet_out_of_reach_fails_with_what_to_do(capsys: pytest.CaptureFixtur
         ("reach", False, False)
     ]
     assert run(["check", "--fleet", "http://127.0.0.1:1"]) == 1
-    assert "do: is ingero-fleet running there" in capsys.readouterr().out
+    assert "do: check that ingero-fleet is running there" in capsys.readouterr().out

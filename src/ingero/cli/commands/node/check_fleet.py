@@ -50,7 +50,7 @@ def check_fleet(url: str, cluster: str, ca_cert: Path | None) -> list[Check]:
                 "reach",
                 False,
                 f"{url}: {error}",
-                recommendation="is ingero-fleet running there, is the port open?",
+                recommendation="check that ingero-fleet is running there and that the port is open",
             )
         ]
     checks = [Check("reach", True, url)]
@@ -98,7 +98,7 @@ def _clock(reply: http.client.HTTPResponse) -> list[Check]:
             time.time()
             - email.utils.parsedate_to_datetime(reply.headers.get("Date") or "").timestamp()
         )
-    except ValueError:  # a proxy in between that keeps no time
+    except ValueError:  # a proxy that sends no valid Date header
         return []
     ok = abs(difference_s) <= MAX_CLOCK_DIFFERENCE_S
     value = (
@@ -119,12 +119,12 @@ def _clock(reply: http.client.HTTPResponse) -> list[Check]:
 def _quorum(reply: http.client.HTTPResponse, cluster: str) -> Check:
     threshold, quorum = reply.headers.get(THRESHOLD_HEADER), reply.headers.get(QUORUM_HEADER)
     if quorum == "true":
-        return Check("quorum", True, f"cluster {cluster} has one, threshold {threshold}")
+        return Check("quorum", True, f"cluster {cluster} has a quorum, threshold {threshold}")
     return Check(
         "quorum",
         False,
         f"cluster {cluster} has too few active nodes yet",
-        "normal before agents push; until then each judges by its own history",
-        "start `ingero fleet-push` on the others with the same cluster id",
+        "this is normal before agents push; until then each agent uses its own baseline",
+        "start `ingero fleet-push` on the other nodes with the same cluster id",
         optional=True,
     )

@@ -18,7 +18,7 @@ from ingero.errors import Unavailable
 
 LIBRARY = "libnccl-profiler-ingero.so"
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
-MAX_PLUGIN_PATH = 254  # NCCL cuts longer names
+MAX_PLUGIN_PATH = 254  # NCCL truncates longer paths
 RECORDER_ENTRIES = "2000"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
 
