@@ -123,7 +123,7 @@ cdef Bytes _json_double(Bytes at, Bytes end, double* out):
     return at if -1e308 < out[0] < 1e308 else NULL
 
 
-cdef int _json_key(Bytes* cursor, Bytes end, int* count, Slice* key) noexcept nogil:
+cdef inline int _json_key(Bytes* cursor, Bytes end, int* count, Slice* key) noexcept nogil:
     """Read a key: 1 with the cursor after the colon, 0 with the cursor after the object, or -1."""
     cdef Bytes at = _blank(cursor[0], end)
     if at < end and at[0] == 125:
@@ -144,7 +144,7 @@ cdef int _json_key(Bytes* cursor, Bytes end, int* count, Slice* key) noexcept no
     return 1
 
 
-cdef int _json_item(Bytes* cursor, Bytes end, int* count) noexcept nogil:
+cdef inline int _json_item(Bytes* cursor, Bytes end, int* count) noexcept nogil:
     """Find an element: 1 with the cursor before it, 0 with the cursor after the array, else -1."""
     cdef Bytes at = _blank(cursor[0], end)
     if at < end and at[0] == 93:

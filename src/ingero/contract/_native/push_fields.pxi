@@ -32,7 +32,7 @@ cdef int _keep_once(Attribute* attribute, Slice* where) noexcept nogil:
     return 0
 
 
-cdef int _use_resource_attribute(Attribute* attribute, Found* found) noexcept nogil:
+cdef inline int _use_resource_attribute(Attribute* attribute, Found* found) noexcept nogil:
     if slice_is(attribute.key, b"ingero.node.id", 14):
         return _keep_once(attribute, &found.node)
     if slice_is(attribute.key, b"ingero.cluster.id", 17):
@@ -50,7 +50,7 @@ cdef int _use_resource_attribute(Attribute* attribute, Found* found) noexcept no
     return 0
 
 
-cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
+cdef inline void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
     if slice_is(attribute.key, b"ingero.node.state", 17) and attribute.has_text:
         out.state = attribute.text
         out.has_state = True
@@ -69,7 +69,7 @@ cdef void _use_point_attribute(Attribute* attribute, Point* out) noexcept nogil:
         out.gpu_count = attribute.number
 
 
-cdef int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
+cdef inline int _use_point(Slice name, Point* point, Found* found) noexcept nogil:
     cdef double value = point.as_double if point.has_double else <double>point.as_int
     if slice_is(name, b"ingero.node.health_score", 24):
         if found.has_score or not (point.has_double or point.has_int):
