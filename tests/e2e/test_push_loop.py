@@ -43,7 +43,7 @@ def test_a_killed_fleet_changes_modes_and_names_no_node_f017_f019_f106(tmp_path:
             for node in ("n1", "n2", "n3")
         ]
         until(
-            lambda: all("fleet" in one.modes() for one in agents), "no agent heard of a threshold"
+            lambda: all("fleet" in one.modes() for one in agents), "no agent received a threshold"
         )
         fleet.kill_fleet()
         chain = ["fleet", "local-cached", "local-baseline"]
@@ -169,7 +169,7 @@ def test_the_sink_receives_23_states_and_one_resolved_from_a_real_agent_f009_f01
         assert one.process.wait(PATIENCE_S) == 0, one.said
         until(
             lambda: 'ingero_sink_events_total{type="straggler_resolved"} 1' in page(address),
-            "the sink heard no end",
+            "the sink received no end",
         )
         seen = page(address)
     assert 'ingero_sink_events_total{type="straggler_state"} 23' in seen
@@ -196,13 +196,13 @@ def check_against_recording(lines: list[bytes], baseline: Path) -> None:
     assert len(episode) == 24
     assert len({line.event_id for line in episode}) == 1
     assert [line.sequence for line in episode] == list(range(1, 25))
-    told = [list(json.loads(line)) for line in lines]
+    received = [list(json.loads(line)) for line in lines]
     for recorded in shared("data/ingero-wire/socket.ndjson").read_text().splitlines():
         keys = list(json.loads(recorded))
         kind = json.loads(recorded)["type"]
         ours = [
             found
-            for found, line in zip(told, lines, strict=True)
+            for found, line in zip(received, lines, strict=True)
             if json.loads(line)["type"] == kind
         ]
         assert ours

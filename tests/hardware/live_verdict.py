@@ -189,7 +189,7 @@ class Story:
         self.job, self.services, self.out = job, services, out
         self.problems: list[str] = []
         self.blamed: dict[int | None, dict[str, Any]] = {}
-        self.told: dict[str, dict[str, Any]] = {}
+        self.reported: dict[str, dict[str, Any]] = {}
         self.history = (out / "verdicts.jsonl").open("w")
 
     def tell(self) -> None:
@@ -239,8 +239,8 @@ class Story:
             if not self.job.is_running():
                 raise SystemExit(f"the job ended too soon; see {self.out}")
             for verdict in self.services.verdicts():
-                if self.told.get(verdict["episode"]) != verdict:
-                    self.told[verdict["episode"]] = verdict
+                if self.reported.get(verdict["episode"]) != verdict:
+                    self.reported[verdict["episode"]] = verdict
                     self.history.write(json.dumps({"at": time.time()} | verdict) + "\n")
                 if verdict["state"] == "straggler":
                     self.blamed[verdict.get("rank")] = verdict

@@ -24,7 +24,7 @@ def record(
 
 
 class FleetStub:
-    """Takes every request, or answers as told."""
+    """Accepts every request, or sends the replies it was given."""
 
     def __init__(self) -> None:
         self.requests: list[MetricsRequest] = []

@@ -141,9 +141,9 @@ def test_communicators_are_registered_with_their_progress(start):
 def test_threads_of_several_communicators_lose_nothing(start):
     with start("threads", 3000) as job:
         records = job.records()
-        for lane in range(4):
-            rows = records[records["comm"] == 100 + lane]
-            assert sorted(rows["count"].tolist()) == [lane * 1_000_000 + i for i in range(3000)]
+        for thread in range(4):
+            rows = records[records["comm"] == 100 + thread]
+            assert sorted(rows["count"].tolist()) == [thread * 1_000_000 + i for i in range(3000)]
             index = rows["count"].astype(np.int64)
             assert (rows["gpu_start_ns"] == GPU_BASE + index * 100).all()
             assert (rows["gpu_stop_ns"] == GPU_BASE + index * 100 + 51).all()
@@ -230,7 +230,7 @@ def test_the_last_operation_of_a_job_that_ends_at_once_is_marked_closed(start):
         marks = FLAG_PARTIAL | FLAG_CLOSED | FLAG_GPU_TIMED
         assert last["flags"] & marks == marks
         assert (last["channels"], last["channels_done"]) == (3, 1), (
-            "its times are those of the channel heard of"
+            "its times are those of the channel that was reported"
         )
         assert last["gpu_stop_ns"] > last["gpu_start_ns"]
         others = records[records["count"] != 39]

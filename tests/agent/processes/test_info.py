@@ -35,16 +35,16 @@ def test_launchers_other_than_torchrun_are_supported_and_the_first_variable_coun
     folder = tmp_path / "9"
     folder.mkdir()
 
-    def told(*environ: str) -> tuple[int | None, int | None, int | None, str | None]:
+    def ranks_of(*environ: str) -> tuple[int | None, int | None, int | None, str | None]:
         (folder / "environ").write_text("\0".join(environ))
         info = read_process(9, tmp_path)
         return info.rank, info.local_rank, info.world_size, info.job
 
     slurm = ("SLURM_PROCID=9", "SLURM_LOCALID=1", "SLURM_NTASKS=16", "SLURM_JOB_ID=4711")
-    assert told(*slurm) == (9, 1, 16, "4711")
-    assert told(*slurm, "RANK=0", "WORLD_SIZE=64", "INGERO_JOB_ID=mine") == (0, 1, 64, "mine")
-    assert told("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8") == (3, None, 8, None)
-    assert told("RANK=-1", "PMI_RANK=2", "PMI_SIZE=4", "TORCHELASTIC_RUN_ID=none") == (
+    assert ranks_of(*slurm) == (9, 1, 16, "4711")
+    assert ranks_of(*slurm, "RANK=0", "WORLD_SIZE=64", "INGERO_JOB_ID=mine") == (0, 1, 64, "mine")
+    assert ranks_of("OMPI_COMM_WORLD_RANK=3", "OMPI_COMM_WORLD_SIZE=8") == (3, None, 8, None)
+    assert ranks_of("RANK=-1", "PMI_RANK=2", "PMI_SIZE=4", "TORCHELASTIC_RUN_ID=none") == (
         2,
         None,
         4,

@@ -260,10 +260,10 @@ async def test_the_end_of_an_episode_is_sent_once_and_only_changes_are_logged(
     ]  # fmt: skip
     first, last = caplog.records
     assert (first.levelname, last.levelname) == ("WARNING", "INFO")
-    told = {
+    logged = {
         key: getattr(first, key) for key in ("node", "rank", "class", "excess", "since", "next")
     }
-    assert told == {
+    assert logged == {
         "node": "n1", "rank": 5, "class": "host", "excess": 0.05,
         "since": "1970-01-01T00:00:01.000000000Z",
         "next": "look at the host",
