@@ -12,15 +12,15 @@ from ingero.echo.tools.asker import Answered, Asked, Asker, Limit, question
 from ingero.echo.tools.records import Records, load_records
 
 _OPEN_EPISODES: Final = """SELECT coalesce(sum(usd_per_hour), 0), count(usd_per_hour)
-    FROM (SELECT state, usd_per_hour
-  FROM verdicts WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+FROM (SELECT state, usd_per_hour FROM verdicts
+  WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
   QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1)
 WHERE state IN ('straggler', 'suspect', 'recovering')"""
 
 _HARDWARE: Final = """SELECT node_id, arg_max(provider, ts), arg_max(gpu_model, ts) FROM events
-    WHERE cluster_id = $1
-  AND received_ts >= make_timestamp($2) AND provider IS NOT NULL AND node_id IS NOT NULL
-  GROUP BY node_id"""
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
+  AND provider IS NOT NULL AND node_id IS NOT NULL
+GROUP BY node_id"""
 
 
 class CostQuestion(Asked, kw_only=True):

@@ -22,7 +22,7 @@ LAUNCH_HISTOGRAMS: Final = (
 _SERIES: Final = "node_id, rank, job_id, metric_name, attrs"
 _STEPS: Final = f"""WITH points AS (SELECT {_SERIES}, ts, cumulative_value AS total FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
-  AND list_contains($3::VARCHAR[], metric_name)
+    AND list_contains($3::VARCHAR[], metric_name)
     AND cumulative_value IS NOT NULL AND ts IS NOT NULL),
 steps AS (SELECT *, total - lag(total) OVER series AS gain,
     (epoch_ns(ts) - epoch_ns(lag(ts) OVER series)) / 1e9 AS s
@@ -45,13 +45,15 @@ _MEMFRAG: Final = f"""{_STEPS} SELECT node_id,
   sum(step) AS events,
   sum(step) / nullif(sum(s) / count(DISTINCT (rank, attrs)), 0) AS per_s
 FROM growth GROUP BY 1, 2 ORDER BY events DESC"""
-_LATEST: Final = """SELECT node_id, arg_max(value_double, ts) FROM events WHERE cluster_id = $1
-  AND received_ts >= make_timestamp($2) AND metric_name = $3 AND node_id IS NOT NULL GROUP BY 1
-  ORDER BY 2 DESC"""
+_LATEST: Final = """SELECT node_id, arg_max(value_double, ts) FROM events
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
+  AND node_id IS NOT NULL
+GROUP BY 1 ORDER BY 2 DESC"""
 _HISTOGRAMS: Final = """SELECT metric_name, node_id, count(*) AS points,
-    arg_max(detail, ts) AS detail FROM events
+  arg_max(detail, ts) AS detail
+FROM events
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND kind = 'histogram'
-    AND starts_with(metric_name, $3)
+  AND starts_with(metric_name, $3)
 GROUP BY 1, 2 ORDER BY 1, 2"""
 
 

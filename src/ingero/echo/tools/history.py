@@ -43,19 +43,18 @@ Time = (
 )
 Name = Annotated[str, Meta(max_length=256)] | None
 _COLUMNS: Final = """ts, start_ts, node_id, rank, job_id, metric_name, kind,
-    coalesce(value_double, value_int) AS value,
-  cumulative_value, unit, causal_chain_id, attrs, detail"""
+  coalesce(value_double, value_int) AS value, cumulative_value, unit, causal_chain_id, attrs,
+  detail"""
 _STRAGGLER_SPANS: Final = "'ingero.detection.straggler', 'ingero.detection.degradation'"
 _ANOMALIES: Final = f"""SELECT seq, idx, ts, cluster_id, node_id, rank, 'verdict' AS kind,
   state AS severity, concat_ws(': ', class, evidence) AS summary, next AS advice, episode AS id
   FROM verdicts
 UNION ALL SELECT seq, idx, detected_at, cluster_id, node_id, NULL, 'causal_chain', severity,
-    summary, root_cause,
-  chain_id FROM causal_chains
+  summary, root_cause, chain_id
+  FROM causal_chains
 UNION ALL SELECT seq, idx, ts, cluster_id, node_id, rank, 'straggler_event', NULL,
   concat_ws(' ', 'score', attrs->>'$.score', 'threshold', attrs->>'$.threshold',
-  attrs->>'$.dominant_signal'), NULL,
-  attrs->>'$."{names.EVENT_ID}"'
+    attrs->>'$.dominant_signal'), NULL, attrs->>'$."{names.EVENT_ID}"'
   FROM events WHERE metric_name IN ('{names.STRAGGLER_EVENT}', {_STRAGGLER_SPANS})"""
 
 _FIRST: Final = "SELECT min(seq) FROM events WHERE received_ts >= make_timestamp($1)"

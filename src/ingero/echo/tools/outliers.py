@@ -17,16 +17,15 @@ SPREAD_FLOOR: Final = (
 )
 MIN_NODES: Final = 3
 _VALUES: Final = """SELECT node_id, count(*) AS points, avg(value_double) AS mean,
-    min(value_double) AS low,
-  max(value_double) AS high,
+  min(value_double) AS low, max(value_double) AS high,
   max(cumulative_value) - min(cumulative_value) AS increase,
   (epoch_ns(max(ts)) - epoch_ns(min(ts))) / 1e9 AS seconds
 FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name = $3
-    AND node_id IS NOT NULL
-  AND (value_double IS NOT NULL OR cumulative_value IS NOT NULL) GROUP BY node_id"""
+  AND node_id IS NOT NULL AND (value_double IS NOT NULL OR cumulative_value IS NOT NULL)
+GROUP BY node_id"""
 _NAMES: Final = """SELECT metric_name, count(DISTINCT node_id) FROM events
-WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL GROUP BY 1
-    ORDER BY 2 DESC, 1"""
+WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND node_id IS NOT NULL
+GROUP BY 1 ORDER BY 2 DESC, 1"""
 
 
 class OutliersQuestion(Asked, kw_only=True):

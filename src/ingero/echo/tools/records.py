@@ -15,13 +15,12 @@ _WHERE: Final = "FROM nccl_ops WHERE cluster_id = $1 AND received_ts >= make_tim
 _EXTENT: Final = f"SELECT count(*), min(seq) {_WHERE}"
 _FROM_SEQ: Final = f"SELECT approx_quantile(seq, $3) {_WHERE}"
 _COLUMNS: Final = f"""SELECT node_id, job_id, coalesce(global_rank, rank) AS global_rank, rank,
-    nranks,
-  coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns, stream,
-  lateness_ms,
-  coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model, epoch_ns(ts) AS end_ns,
+  nranks, coalesce(comm_id_hash, '') AS comm, comm_seq, op_type, peer, bytes, gpu_duration_ns,
+  stream, lateness_ms, coalesce(provider, '') AS provider, coalesce(gpu_model, '') AS gpu_model,
+  epoch_ns(ts) AS end_ns,
   coalesce(epoch_ns(start_ts), epoch_ns(ts) - (duration_ms * 1e6)::BIGINT) AS start_ns, duration_ms
 {_WHERE} AND seq >= $3 AND ts IS NOT NULL AND op_type IS NOT NULL AND rank IS NOT NULL
-    AND nranks IS NOT NULL"""
+  AND nranks IS NOT NULL"""
 
 
 @dataclass(frozen=True, slots=True)

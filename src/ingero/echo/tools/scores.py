@@ -23,8 +23,7 @@ _NAMES: Final = ", ".join(
 # rows are numbered as they arrive: the highest number of a node is its latest score, found without
 # reading all others
 _LATEST: Final = f"""SELECT metric_name, node_id, value_double AS value,
-    epoch_us(received_ts) AS seen_us,
-  epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
+  epoch_us(received_ts) AS seen_us, epoch_us(ts) AS at_us, attrs->>'$."{names.NODE_STATE}"' AS state
 FROM events WHERE rowid IN (SELECT max(rowid) FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2) AND metric_name IN ({_NAMES})
     AND value_double IS NOT NULL GROUP BY metric_name, node_id)"""

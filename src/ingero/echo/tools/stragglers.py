@@ -15,13 +15,13 @@ _STATES: Final = {"straggler": 0, "suspect": 2, "recovering": 3}
 _BELOW_LINE: Final = "below_threshold"
 _BELOW: Final = 1  # a score below the threshold ranks after a verdict and before a suspicion
 _VERDICTS: Final = """SELECT * EXCLUDE (seq, idx, received_ts), epoch_us(since) AS since_us
-    FROM verdicts
+FROM verdicts
 WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
 QUALIFY row_number() OVER (PARTITION BY episode ORDER BY ts DESC, seq DESC, idx DESC) = 1
-    ORDER BY ts DESC"""
+ORDER BY ts DESC"""
 _SINCE: Final = f"""WITH scores AS (SELECT node_id, ts, value_double FROM events
   WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)
-  AND metric_name = '{names.HEALTH_SCORE}'
+    AND metric_name = '{names.HEALTH_SCORE}'
     AND list_contains($4::VARCHAR[], node_id)),
 healthy AS (SELECT node_id, max(ts) AS at FROM scores WHERE value_double >= $3 GROUP BY node_id)
 SELECT s.node_id, epoch_us(min(s.ts)) FROM scores AS s LEFT JOIN healthy AS h USING (node_id)

@@ -12,14 +12,13 @@ from ingero.echo.tools.stragglers import rank_stragglers
 SILENT_S: Final = 60.0
 TOP: Final = 5
 _EXTENT: Final = """SELECT count(*) AS events, count(DISTINCT node_id) AS nodes,
-    count(DISTINCT metric_name) AS metrics,
-  epoch_us(max(received_ts)) AS newest_us, min(seq) AS first_seq,
-  count(DISTINCT causal_chain_id) AS chains
+  count(DISTINCT metric_name) AS metrics, epoch_us(max(received_ts)) AS newest_us,
+  min(seq) AS first_seq, count(DISTINCT causal_chain_id) AS chains
 FROM events WHERE cluster_id = $1 AND received_ts >= make_timestamp($2)"""
 _CHAINS: Final = """SELECT chain_id, node_id, severity, summary, root_cause FROM causal_chains
 WHERE cluster_id = $1 AND seq >= $2
 ORDER BY CASE severity WHEN 'CRITICAL' THEN 0 WHEN 'HIGH' THEN 1 WHEN 'MEDIUM' THEN 2 ELSE 3 END,
-    detected_at DESC"""
+  detected_at DESC"""
 
 
 class SummaryQuestion(Asked, kw_only=True):

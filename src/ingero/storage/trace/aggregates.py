@@ -53,8 +53,8 @@ class TraceReader:
         table = "event_aggregates_5s" if window_s <= SHORT_WINDOW_S else "event_aggregates"
         sql = f"""
             SELECT coalesce(sum(CASE WHEN {_is_one_of(LAUNCH_OPS)} THEN count END), 0),
-                   coalesce(sum(CASE WHEN source IN ({Source.CUDA:d}, {Source.DRIVER:d}) THEN
-                   sum_dur END), 0)
+                   coalesce(sum(CASE WHEN source IN ({Source.CUDA:d}, {Source.DRIVER:d})
+                     THEN sum_dur END), 0)
             FROM {table} WHERE bucket >= ? AND bucket <= ?
         """
         row = self._query(sql, (now_ns - int(window_s * 1e9), now_ns))[0]

@@ -23,11 +23,10 @@ _WORST_FIRST: Final = (
 NEWEST_FIRST: Final = "detected_at DESC, causal_chains.rowid DESC"
 UPSERT_CHAIN: Final = insert_sql("causal_chains", CHAIN_COLUMNS, "INSERT OR REPLACE")
 UPSERT_HISTORY: Final = """
-    INSERT INTO chain_history (id, first_seen, last_seen, hits, pid, confidence) VALUES (?1, ?2, ?2,
-    1, ?3, ?4)
+    INSERT INTO chain_history (id, first_seen, last_seen, hits, pid, confidence)
+    VALUES (?1, ?2, ?2, 1, ?3, ?4)
     ON CONFLICT (id) DO UPDATE SET last_seen = max(last_seen, excluded.last_seen), hits = hits + 1,
-    resolved_at = NULL,
-    pid = excluded.pid, confidence = excluded.confidence"""
+    resolved_at = NULL, pid = excluded.pid, confidence = excluded.confidence"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,78 +31,68 @@ ADD_AGGREGATES: Final = (
 MAX_STACK_BYTES: Final = 64 * 1024
 
 _AGGREGATE_TABLE: Final = """(
-    bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL, pid INTEGER NOT NULL
-    DEFAULT 0,
-    count INTEGER NOT NULL DEFAULT 0, stored INTEGER NOT NULL DEFAULT 0, sum_dur INTEGER NOT NULL
-    DEFAULT 0,
-    min_dur INTEGER NOT NULL DEFAULT 0, max_dur INTEGER NOT NULL DEFAULT 0, sum_arg0 INTEGER NOT
-    NULL DEFAULT 0,
-    PRIMARY KEY (bucket, source, op, pid))"""
+    bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL,
+    pid INTEGER NOT NULL DEFAULT 0, count INTEGER NOT NULL DEFAULT 0,
+    stored INTEGER NOT NULL DEFAULT 0, sum_dur INTEGER NOT NULL DEFAULT 0,
+    min_dur INTEGER NOT NULL DEFAULT 0, max_dur INTEGER NOT NULL DEFAULT 0,
+    sum_arg0 INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (bucket, source, op, pid))"""
 
 # tables that every reader of the format knows
 TABLES: Final[dict[str, str]] = {
     "events": """(
     id TEXT PRIMARY KEY, timestamp INTEGER NOT NULL, pid INTEGER NOT NULL, tid INTEGER NOT NULL,
-    source INTEGER NOT NULL, op INTEGER NOT NULL, duration INTEGER NOT NULL, gpu_id INTEGER NOT NULL
-    DEFAULT 0,
-    arg0 INTEGER NOT NULL DEFAULT 0, arg1 INTEGER NOT NULL DEFAULT 0, ret_code INTEGER NOT NULL
-    DEFAULT 0,
-    stack_hash INTEGER NOT NULL DEFAULT 0, node TEXT NOT NULL DEFAULT '', rank INTEGER, local_rank
-    INTEGER,
-    world_size INTEGER, comm TEXT NOT NULL DEFAULT '', stack_ips TEXT NOT NULL DEFAULT '',
-    cgroup_id INTEGER NOT NULL DEFAULT 0)""",
+    source INTEGER NOT NULL, op INTEGER NOT NULL, duration INTEGER NOT NULL,
+    gpu_id INTEGER NOT NULL DEFAULT 0, arg0 INTEGER NOT NULL DEFAULT 0,
+    arg1 INTEGER NOT NULL DEFAULT 0, ret_code INTEGER NOT NULL DEFAULT 0,
+    stack_hash INTEGER NOT NULL DEFAULT 0, node TEXT NOT NULL DEFAULT '', rank INTEGER,
+    local_rank INTEGER, world_size INTEGER, comm TEXT NOT NULL DEFAULT '',
+    stack_ips TEXT NOT NULL DEFAULT '', cgroup_id INTEGER NOT NULL DEFAULT 0)""",
     "stack_traces": "(hash INTEGER PRIMARY KEY, ips TEXT NOT NULL, frames TEXT NOT NULL DEFAULT "
     "'')",
     "causal_chains": """(
-    id TEXT PRIMARY KEY, detected_at INTEGER NOT NULL, severity TEXT NOT NULL, summary TEXT NOT
-    NULL,
-    root_cause TEXT NOT NULL, explanation TEXT NOT NULL, recommendations TEXT NOT NULL DEFAULT '',
-    cuda_op TEXT NOT NULL DEFAULT '', cuda_p99_us INTEGER NOT NULL DEFAULT 0, cuda_p50_us INTEGER
-    NOT NULL DEFAULT 0,
-    tail_ratio REAL NOT NULL DEFAULT 0, timeline TEXT NOT NULL DEFAULT '', node TEXT NOT NULL
-    DEFAULT '')""",
+    id TEXT PRIMARY KEY, detected_at INTEGER NOT NULL, severity TEXT NOT NULL,
+    summary TEXT NOT NULL, root_cause TEXT NOT NULL, explanation TEXT NOT NULL,
+    recommendations TEXT NOT NULL DEFAULT '', cuda_op TEXT NOT NULL DEFAULT '',
+    cuda_p99_us INTEGER NOT NULL DEFAULT 0, cuda_p50_us INTEGER NOT NULL DEFAULT 0,
+    tail_ratio REAL NOT NULL DEFAULT 0, timeline TEXT NOT NULL DEFAULT '',
+    node TEXT NOT NULL DEFAULT '')""",
     "system_snapshots": """(
     id INTEGER PRIMARY KEY AUTOINCREMENT, timestamp INTEGER NOT NULL UNIQUE, cpu_pct REAL NOT NULL,
-    mem_pct REAL NOT NULL, mem_avail INTEGER NOT NULL, swap_mb INTEGER NOT NULL, load_avg REAL NOT
-    NULL)""",
+    mem_pct REAL NOT NULL, mem_avail INTEGER NOT NULL, swap_mb INTEGER NOT NULL,
+    load_avg REAL NOT NULL)""",
     "sessions": """(
-    id INTEGER PRIMARY KEY AUTOINCREMENT, started_at INTEGER NOT NULL, stopped_at INTEGER NOT NULL
-    DEFAULT 0,
-    gpu_model TEXT NOT NULL DEFAULT '', gpu_driver TEXT NOT NULL DEFAULT '', cpu_model TEXT NOT NULL
-    DEFAULT '',
-    cpu_cores INTEGER NOT NULL DEFAULT 0, mem_total INTEGER NOT NULL DEFAULT 0, kernel TEXT NOT NULL
-    DEFAULT '',
-    os_release TEXT NOT NULL DEFAULT '', cuda_ver TEXT NOT NULL DEFAULT '', python_ver TEXT NOT NULL
-    DEFAULT '',
-    ingero_ver TEXT NOT NULL DEFAULT '', pid_filter TEXT NOT NULL DEFAULT '', flags TEXT NOT NULL
-    DEFAULT '',
-    node TEXT NOT NULL DEFAULT '', rank INTEGER, local_rank INTEGER, world_size INTEGER)""",
+    id INTEGER PRIMARY KEY AUTOINCREMENT, started_at INTEGER NOT NULL,
+    stopped_at INTEGER NOT NULL DEFAULT 0, gpu_model TEXT NOT NULL DEFAULT '',
+    gpu_driver TEXT NOT NULL DEFAULT '', cpu_model TEXT NOT NULL DEFAULT '',
+    cpu_cores INTEGER NOT NULL DEFAULT 0, mem_total INTEGER NOT NULL DEFAULT 0,
+    kernel TEXT NOT NULL DEFAULT '', os_release TEXT NOT NULL DEFAULT '',
+    cuda_ver TEXT NOT NULL DEFAULT '', python_ver TEXT NOT NULL DEFAULT '',
+    ingero_ver TEXT NOT NULL DEFAULT '', pid_filter TEXT NOT NULL DEFAULT '',
+    flags TEXT NOT NULL DEFAULT '', node TEXT NOT NULL DEFAULT '', rank INTEGER, local_rank INTEGER,
+    world_size INTEGER)""",
     "process_names": """(
-    pid INTEGER NOT NULL, name TEXT NOT NULL, seen_at INTEGER NOT NULL DEFAULT 0, PRIMARY KEY
-    (pid))""",
+    pid INTEGER NOT NULL, name TEXT NOT NULL, seen_at INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (pid))""",
     "event_aggregates": _AGGREGATE_TABLE,
     "event_aggregates_5s": _AGGREGATE_TABLE,
     "cgroup_metadata": """(
-    cgroup_id INTEGER PRIMARY KEY, container_id TEXT NOT NULL DEFAULT '', cgroup_path TEXT NOT NULL
-    DEFAULT '',
-    pod_name TEXT NOT NULL DEFAULT '', namespace TEXT NOT NULL DEFAULT '')""",
+    cgroup_id INTEGER PRIMARY KEY, container_id TEXT NOT NULL DEFAULT '',
+    cgroup_path TEXT NOT NULL DEFAULT '', pod_name TEXT NOT NULL DEFAULT '',
+    namespace TEXT NOT NULL DEFAULT '')""",
     "cgroup_schedstat": """(
     cgroup_id INTEGER NOT NULL, p99_off_cpu INTEGER NOT NULL, total_off_cpu INTEGER NOT NULL,
-    event_count INTEGER NOT NULL, window_start INTEGER NOT NULL DEFAULT 0, window_end INTEGER NOT
-    NULL DEFAULT 0,
-    PRIMARY KEY (cgroup_id, window_end))""",
+    event_count INTEGER NOT NULL, window_start INTEGER NOT NULL DEFAULT 0,
+    window_end INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (cgroup_id, window_end))""",
     "annotations": """(
     id INTEGER PRIMARY KEY AUTOINCREMENT, timestamp INTEGER NOT NULL, labels TEXT NOT NULL,
-    pid INTEGER NOT NULL DEFAULT 0, start_time INTEGER NOT NULL DEFAULT 0, span_start INTEGER NOT
-    NULL DEFAULT 0,
-    span_end INTEGER NOT NULL DEFAULT 0, peer_uid INTEGER NOT NULL DEFAULT 0, peer_gid INTEGER NOT
-    NULL DEFAULT 0,
+    pid INTEGER NOT NULL DEFAULT 0, start_time INTEGER NOT NULL DEFAULT 0,
+    span_start INTEGER NOT NULL DEFAULT 0, span_end INTEGER NOT NULL DEFAULT 0,
+    peer_uid INTEGER NOT NULL DEFAULT 0, peer_gid INTEGER NOT NULL DEFAULT 0,
     peer_pid INTEGER NOT NULL DEFAULT 0)""",
     "sources": "(id INTEGER PRIMARY KEY, name TEXT NOT NULL, description TEXT NOT NULL)",
     "ops": """(
-    source_id INTEGER NOT NULL, op_id INTEGER NOT NULL, name TEXT NOT NULL, description TEXT NOT
-    NULL,
-    PRIMARY KEY (source_id, op_id))""",
+    source_id INTEGER NOT NULL, op_id INTEGER NOT NULL, name TEXT NOT NULL,
+    description TEXT NOT NULL, PRIMARY KEY (source_id, op_id))""",
     "schema_info": "(key TEXT PRIMARY KEY, value TEXT NOT NULL)",
 }
 
@@ -110,41 +100,36 @@ TABLES: Final[dict[str, str]] = {
 OWN_TABLES: Final[dict[str, str]] = {
     # contract.collective.CollectiveRecord; comm is the hash as a signed 64-bit integer
     "collectives": """(
-    id INTEGER PRIMARY KEY, job TEXT, node TEXT NOT NULL DEFAULT '', global_rank INTEGER, comm
-    INTEGER NOT NULL,
-    seq INTEGER, op TEXT NOT NULL, rank INTEGER NOT NULL, nranks INTEGER NOT NULL, peer INTEGER,
-    datatype TEXT NOT NULL, reduce_op TEXT, size_bytes INTEGER NOT NULL, start_ns INTEGER NOT NULL,
-    end_ns INTEGER NOT NULL, gpu_duration_ns INTEGER, stream INTEGER, source TEXT NOT NULL,
-    pid INTEGER NOT NULL DEFAULT 0)""",
+    id INTEGER PRIMARY KEY, job TEXT, node TEXT NOT NULL DEFAULT '', global_rank INTEGER,
+    comm INTEGER NOT NULL, seq INTEGER, op TEXT NOT NULL, rank INTEGER NOT NULL,
+    nranks INTEGER NOT NULL, peer INTEGER, datatype TEXT NOT NULL, reduce_op TEXT,
+    size_bytes INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
+    gpu_duration_ns INTEGER, stream INTEGER, source TEXT NOT NULL, pid INTEGER NOT NULL DEFAULT 0)""",
     # a pid identifies a process only together with its start time and node
     "processes": """(
-    node TEXT NOT NULL DEFAULT '', pid INTEGER NOT NULL, start_time INTEGER NOT NULL DEFAULT 0, name
-    TEXT NOT NULL,
-    seen_at INTEGER NOT NULL, rank INTEGER, local_rank INTEGER, world_size INTEGER,
-    cgroup_id INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, pid, start_time))""",
+    node TEXT NOT NULL DEFAULT '', pid INTEGER NOT NULL, start_time INTEGER NOT NULL DEFAULT 0,
+    name TEXT NOT NULL, seen_at INTEGER NOT NULL, rank INTEGER, local_rank INTEGER,
+    world_size INTEGER, cgroup_id INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (node, pid, start_time))""",
     "chain_history": """(
-    id TEXT PRIMARY KEY, first_seen INTEGER NOT NULL, last_seen INTEGER NOT NULL, hits INTEGER NOT
-    NULL,
-    resolved_at INTEGER, pid INTEGER NOT NULL DEFAULT 0, confidence REAL)""",
+    id TEXT PRIMARY KEY, first_seen INTEGER NOT NULL, last_seen INTEGER NOT NULL,
+    hits INTEGER NOT NULL, resolved_at INTEGER, pid INTEGER NOT NULL DEFAULT 0, confidence REAL)""",
     # events that were not recorded: lost in a ring, dropped by a queue, failed to be written, or
     # left out by the governor
     "losses": """(
-    session_id INTEGER NOT NULL, place TEXT NOT NULL, count INTEGER NOT NULL, updated_at INTEGER NOT
-    NULL,
-    PRIMARY KEY (session_id, place))""",
+    session_id INTEGER NOT NULL, place TEXT NOT NULL, count INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL, PRIMARY KEY (session_id, place))""",
     # event_aggregates of several nodes in one file; empty in files of one node
     "node_aggregates": """(
-    node TEXT NOT NULL, bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL, pid
-    INTEGER NOT NULL,
-    count INTEGER NOT NULL, stored INTEGER NOT NULL, sum_dur INTEGER NOT NULL, min_dur INTEGER NOT
-    NULL,
-    max_dur INTEGER NOT NULL, sum_arg0 INTEGER NOT NULL, PRIMARY KEY (node, bucket, source, op,
-    pid))""",
+    node TEXT NOT NULL, bucket INTEGER NOT NULL, source INTEGER NOT NULL, op INTEGER NOT NULL,
+    pid INTEGER NOT NULL, count INTEGER NOT NULL, stored INTEGER NOT NULL, sum_dur INTEGER NOT NULL,
+    min_dur INTEGER NOT NULL, max_dur INTEGER NOT NULL, sum_arg0 INTEGER NOT NULL,
+    PRIMARY KEY (node, bucket, source, op, pid))""",
     # system_snapshots of several nodes in one file; empty in files of one node
     "node_snapshots": """(
     node TEXT NOT NULL, timestamp INTEGER NOT NULL, cpu_pct REAL NOT NULL, mem_pct REAL NOT NULL,
-    mem_avail INTEGER NOT NULL, swap_mb INTEGER NOT NULL, load_avg REAL NOT NULL, PRIMARY KEY (node,
-    timestamp))""",
+    mem_avail INTEGER NOT NULL, swap_mb INTEGER NOT NULL, load_avg REAL NOT NULL,
+    PRIMARY KEY (node, timestamp))""",
 }
 
 INDEXES: Final[tuple[str, ...]] = (
