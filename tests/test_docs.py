@@ -118,3 +118,14 @@ def test_relative_links_lead_somewhere() -> None:
             if "://" not in target and not (page.parent / target).exists():
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert broken == []
+
+
+def test_every_module_that_a_page_names_exists() -> None:
+    pages = [DOCS / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *DOCS.glob("decisions/*.md")]
+    missing = {
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        for name in re.findall(r"(?:\w+/)+\w+\.(?:py|pyx|pxi|pxd)\b", page.read_text())
+        if not (SOURCE / name).exists() and not (ROOT / name).exists()
+    }
+    assert missing == set()
