@@ -116,8 +116,8 @@ class _Fleet:
         self.engine.observe(batch, now_s)
         if world.spoofed:
             fake = _rows(batch, np.isin(batch.member, self.members[world.spoofed]))
-            usual = np.full(len(fake), np.median(batch.own_s))
-            self.engine.observe(make_batch(fake.member, usual, fake.step), now_s)
+            typical = np.full(len(fake), np.median(batch.own_s))
+            self.engine.observe(make_batch(fake.member, typical, fake.step), now_s)
 
     def _column(self, verdict: Verdict) -> int:
         job = verdict.job or ""

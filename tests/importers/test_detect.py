@@ -14,9 +14,8 @@ from tests.support.ring_model import ModelRing
 
 from ingero.core.blame.answer import Answer
 from ingero.errors import ForeignFile, IngeroError, MalformedInput, TooLarge
-from ingero.importers import detect
 from ingero.importers.ask import blame_inputs
-from ingero.importers.detect import load
+from ingero.importers.detect import ReadLimits, load
 
 DDP = Job(tp=1, dp=4, slow_gpu={2: 0.08}, steps=40)
 
@@ -212,18 +211,14 @@ def test_a_bad_line_of_records_is_named_by_number(tmp_path: Path) -> None:
         load([tmp_path / "r.csv"])
 
 
-def test_missing_paths_and_large_files_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_paths_and_large_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedInput, match="no such file or folder"):
         load([tmp_path / "nowhere"])
-    monkeypatch.setattr(detect, "MAX_UNPACKED_BYTES", 1000)
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(100_000)))
     with pytest.raises(ForeignFile, match="unpacks to more than 1000 bytes"):
-        load([tmp_path / "bomb.gz"])
-    monkeypatch.setattr(detect, "MAX_FILES", 0)
+        load([tmp_path / "bomb.gz"], ReadLimits(unpacked_bytes=1000))
     with pytest.raises(TooLarge):
-        load([tmp_path])
+        load([tmp_path], ReadLimits(files=0))
 
 
 CSV_HEAD = "comm_hash,seq,op,rank,nranks,enqueue_ns,gpu_start_ns,gpu_stop_ns"

@@ -4,7 +4,6 @@ import pytest
 from tests.support.ring_model import ModelRing
 
 from ingero.errors import ForeignFile, TooLarge
-from ingero.importers import nccl_ring
 from ingero.importers.nccl_ring import read_ring
 
 
@@ -18,11 +17,10 @@ def test_a_kept_ring_becomes_collectives(tmp_path):
     assert copy.torn == 0
 
 
-def test_other_files_are_refused(tmp_path, monkeypatch):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(b"z" * 9000)
     with pytest.raises(ForeignFile):
         read_ring(path)
-    monkeypatch.setattr(nccl_ring, "MAX_FILE_BYTES", 100)
     with pytest.raises(TooLarge):
-        read_ring(path)
+        read_ring(path, max_bytes=100)

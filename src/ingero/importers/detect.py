@@ -18,10 +18,19 @@ from ingero.importers.kineto import read_kineto
 from ingero.importers.nccl_ring import RING_MAGIC, read_ring_records
 from ingero.importers.steps import read_steps
 
-MAX_FILES = 20_000
-MAX_FILE_BYTES = 1 << 30
-MAX_UNPACKED_BYTES = 2 << 30
 _JOB_FACT = re.compile(rb"^(world_size|tp_size|trial_name):", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """How much is read at most."""
+
+    files: int = 20_000
+    file_bytes: int = 1 << 30
+    unpacked_bytes: int = 2 << 30
+
+
+DEFAULT_LIMITS = ReadLimits()
 
 
 class SeveralJobs(MalformedInput):
@@ -76,15 +85,15 @@ class Inputs:
             self.inexact.add(source)
 
 
-def load(paths: Sequence[Path]) -> Inputs:
+def load(paths: Sequence[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Inputs:
     """Read everything usable in these files and folders.
 
     A bad file among good ones is listed in `problems`; without a good one, ForeignFile is raised.
     """
     inputs = Inputs()
-    for path, asked_for in _files(paths):
+    for path, asked_for in _files(paths, limits.files):
         try:
-            kind = _read(path, inputs)
+            kind = _read(path, inputs, limits)
         except SeveralJobs:
             raise
         except IngeroError as error:
@@ -109,7 +118,7 @@ def load(paths: Sequence[Path]) -> Inputs:
     return inputs
 
 
-def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
+def _files(paths: Sequence[Path], limit: int) -> list[tuple[Path, bool]]:
     found: list[tuple[Path, bool]] = []
     for path in paths:
         if path.is_dir():
@@ -118,16 +127,16 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
             found.append((path, True))
         else:
             raise MalformedInput(f"{path}: no such file or folder")
-        if len(found) > MAX_FILES:
-            raise TooLarge(f"{path}: more than {MAX_FILES} files; name those that matter")
+        if len(found) > limit:
+            raise TooLarge(f"{path}: more than {limit} files; name those that matter")
     return found
 
 
-def _read(path: Path, inputs: Inputs) -> str | None:
+def _read(path: Path, inputs: Inputs, limits: ReadLimits = DEFAULT_LIMITS) -> str | None:
     """Read one file into `inputs`; return its kind in words, or None when it is unknown."""
     size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise TooLarge(f"{path}: {size} bytes, at most {MAX_FILE_BYTES}")
+    if size > limits.file_bytes:
+        raise TooLarge(f"{path}: {size} bytes, at most {limits.file_bytes}")
     with path.open("rb") as file:
         head = file.read(16)
     if head.startswith(b"PAR1"):
@@ -139,24 +148,26 @@ def _read(path: Path, inputs: Inputs) -> str | None:
         inputs.widen(world)
         inputs.problems += lost
         return "NCCL plugin ring"
-    data = _unpack(path, path.read_bytes()) if head.startswith(b"\x1f\x8b") else path.read_bytes()
+    data = path.read_bytes()
+    if head.startswith(b"\x1f\x8b"):
+        data = _unpack(path, data, limits.unpacked_bytes)
     for looks_like, read in _KINDS:
         if looks_like(data):
             return read(path, data, inputs)
     return None
 
 
-def _unpack(path: Path, data: bytes) -> bytes:
-    """Return all members of a gzip file, within MAX_UNPACKED_BYTES."""
+def _unpack(path: Path, data: bytes, limit: int) -> bytes:
+    """Return all members of a gzip file, of at most `limit` bytes."""
     plain = b""
     while data:
         unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
         try:
-            plain += unpacker.decompress(data, MAX_UNPACKED_BYTES - len(plain) + 1)
+            plain += unpacker.decompress(data, limit - len(plain) + 1)
         except zlib.error as error:
             raise MalformedInput(f"{path}: broken gzip ({error})") from error
-        if len(plain) > MAX_UNPACKED_BYTES:
-            raise TooLarge(f"{path}: unpacks to more than {MAX_UNPACKED_BYTES} bytes")
+        if len(plain) > limit:
+            raise TooLarge(f"{path}: unpacks to more than {limit} bytes")
         if not unpacker.eof:
             raise MalformedInput(f"{path}: the gzip stream ends early")
         data = unpacker.unused_data

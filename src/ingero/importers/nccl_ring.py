@@ -18,10 +18,12 @@ MAX_FILE_BYTES = 256 * 1024 * 1024
 RING_MAGIC = MAGIC.to_bytes(8, "little")
 
 
-def read_ring(path: Path, node: str | None = None) -> tuple[Collectives, RingCopy]:
+def read_ring(
+    path: Path, node: str | None = None, max_bytes: int = MAX_FILE_BYTES
+) -> tuple[Collectives, RingCopy]:
     """Return the collectives in a ring file, and the ring with its counters of losses."""
     size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
+    if size > max_bytes:
         raise TooLarge(f"{path}: not an NCCL ring file ({size} bytes; expected several megabytes)")
     ring = decode_ring(path.read_bytes(), str(path))
     recorder = Recorder(ring.header.job, node, ring.header.global_rank)

@@ -402,11 +402,11 @@ def test_ranks_that_change_places_do_not_count_as_missing() -> None:
 def test_a_job_in_which_nobody_finishes_a_step_is_called_stopped_not_blamed() -> None:
     own = noise(200, 8)
     own[120:] = np.nan
-    told = [v for s, v in run(own) if s > 120]
-    assert [(v.state, v.cause, v.node) for v in told] == [
+    found = [v for s, v in run(own) if s > 120]
+    assert [(v.state, v.cause, v.node) for v in found] == [
         (VerdictState.NOT_SURE, CauseClass.HANG, "")
     ]
     assert (
-        told[0].evidence == "none of 8 members finished a step lately: the job hangs or has ended"
+        found[0].evidence == "none of 8 members finished a step lately: the job hangs or has ended"
     )
-    assert "ingero blame --live" in told[0].next_step
+    assert "ingero blame --live" in found[0].next_step
