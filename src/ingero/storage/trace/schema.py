@@ -104,7 +104,8 @@ OWN_TABLES: Final[dict[str, str]] = {
     comm INTEGER NOT NULL, seq INTEGER, op TEXT NOT NULL, rank INTEGER NOT NULL,
     nranks INTEGER NOT NULL, peer INTEGER, datatype TEXT NOT NULL, reduce_op TEXT,
     size_bytes INTEGER NOT NULL, start_ns INTEGER NOT NULL, end_ns INTEGER NOT NULL,
-    gpu_duration_ns INTEGER, stream INTEGER, source TEXT NOT NULL, pid INTEGER NOT NULL DEFAULT 0)""",
+    gpu_duration_ns INTEGER, stream INTEGER, source TEXT NOT NULL,
+    pid INTEGER NOT NULL DEFAULT 0)""",
     # a pid identifies a process only together with its start time and node
     "processes": """(
     node TEXT NOT NULL DEFAULT '', pid INTEGER NOT NULL, start_time INTEGER NOT NULL DEFAULT 0,
