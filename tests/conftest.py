@@ -1,4 +1,4 @@
-"""What holds for every test: generated examples are the same in every run, and slow machines are not failures."""
+"""Settings of every test: examples are generated alike in every run, without deadlines."""
 
 from hypothesis import settings
 

@@ -1,14 +1,14 @@
 """Every error of ours, in one tree.
 
-IngeroError            rises to ``cli.main`` or the service loop and prints as one sentence that says what to do
+IngeroError            printed by ``cli.main`` or the service loop; says what to do next
 ├── ConfigError        a setting is wrong; names source, line, key and what is allowed
-├── MalformedInput     bytes that are not what they claim to be; names where
+├── MalformedInput     input that is not in the expected format; names the place
 │   ├── MalformedPush  an OTLP body that cannot be decoded
 │   └── ForeignFile    a file of another kind or version
 ├── TooLarge           a bound on size was reached
 ├── AuthError          a token, certificate or permission is missing or wrong
 ├── Unavailable        a peer, probe or device cannot be used now; says what that costs
-│   └── Overloaded     a queue is full or a service is leaving; says when to come back
+│   └── Overloaded     a queue is full or a service is stopping; says when to retry
 └── StoreError         a store cannot be opened, written or trusted
     ├── StoreLocked    another process owns it
     ├── StoreFull      no space or no permission to write: new data is refused, old data kept
@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 class IngeroError(Exception):
-    """Something the reader of the message can act on."""
+    """An error whose message tells the reader what to do."""
 
 
 class ConfigError(IngeroError):
@@ -27,7 +27,7 @@ class ConfigError(IngeroError):
 
 
 class MalformedInput(IngeroError):
-    """Bytes are not what they claim to be."""
+    """Input is not in the expected format."""
 
 
 class MalformedPush(MalformedInput):
@@ -51,7 +51,7 @@ class Unavailable(IngeroError):
 
 
 class Overloaded(Unavailable):
-    """A queue is full or a service is leaving; the same request may be sent again after `retry_after_s`."""
+    """A queue is full or a service is stopping; send the request again after `retry_after_s`."""
 
     def __init__(self, reason: str, retry_after_s: int) -> None:
         super().__init__(f"{reason}; send it again in {retry_after_s} s")

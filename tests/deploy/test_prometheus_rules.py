@@ -1,4 +1,4 @@
-"""The shipped Prometheus rules: only series that exist, and promtool's own unit tests where it is installed."""
+"""The shipped Prometheus rules name existing series and pass promtool's unit tests."""
 
 import re
 import shutil

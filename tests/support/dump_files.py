@@ -1,4 +1,4 @@
-"""Flight Recorder, Inspector and Kineto files written from simulated records, as the real tools write them."""
+"""Flight Recorder, Inspector and Kineto files, written from simulated records."""
 
 import pickle
 from collections import defaultdict
@@ -43,13 +43,25 @@ def flight_dump(
         if r.peer is not None:
             name += f" {r.rank}->{r.peer}" if r.op == "Send" else f" {r.rank}<-{r.peer}"
         entry = {
-            "record_id": i, "pg_id": int(names[r.comm]), "process_group": (names[r.comm], f"group{names[r.comm]}"),
-            "collective_seq_id": r.seq, "p2p_seq_id": 0, "op_id": i, "profiling_name": name,
-            "time_created_ns": r.start_ns, "input_sizes": [[r.size_bytes // 2]], "input_dtypes": ["BFloat16"],
-            "output_sizes": [[r.size_bytes // 2]], "output_dtypes": ["BFloat16"], "state": "completed",
-            "time_discovered_started_ns": r.end_ns + 30_000_000, "time_discovered_completed_ns": r.end_ns + 31_000_000,
-            "retired": True, "timeout_ms": 600_000, "is_p2p": r.peer is not None,
-        }  # fmt: skip
+            "record_id": i,
+            "pg_id": int(names[r.comm]),
+            "process_group": (names[r.comm], f"group{names[r.comm]}"),
+            "collective_seq_id": r.seq,
+            "p2p_seq_id": 0,
+            "op_id": i,
+            "profiling_name": name,
+            "time_created_ns": r.start_ns,
+            "input_sizes": [[r.size_bytes // 2]],
+            "input_dtypes": ["BFloat16"],
+            "output_sizes": [[r.size_bytes // 2]],
+            "output_dtypes": ["BFloat16"],
+            "state": "completed",
+            "time_discovered_started_ns": r.end_ns + 30_000_000,
+            "time_discovered_completed_ns": r.end_ns + 31_000_000,
+            "retired": True,
+            "timeout_ms": 600_000,
+            "is_p2p": r.peer is not None,
+        }
         if timed:
             entry["duration_ms"] = (r.gpu_duration_ns or 0) / 1e6
         entries.append(entry)
@@ -70,14 +82,18 @@ def write_dumps(folder: Path, job: Job) -> list[Path]:
 def inspector_lines(
     records: list[CollectiveRecord], rank: int, *, verbose: bool
 ) -> list[dict[str, Any]]:
-    """What the Inspector plugin of one process writes; the world communicator comes first and gives the rank."""
+    """Return what the Inspector of one process writes; the world communicator comes first."""
     lines = []
     for r in (r for r in records if r.global_rank == rank):
         duration_us = (r.gpu_duration_ns or 0) / 1000
         perf: dict[str, Any] = {
-            "coll": r.op, "coll_sn": r.seq, "coll_msg_size_bytes": r.size_bytes, "coll_exec_time_us": duration_us,
-            "coll_algobw_gbs": 1.0, "coll_busbw_gbs": 1.0,
-        }  # fmt: skip
+            "coll": r.op,
+            "coll_sn": r.seq,
+            "coll_msg_size_bytes": r.size_bytes,
+            "coll_exec_time_us": duration_us,
+            "coll_algobw_gbs": 1.0,
+            "coll_busbw_gbs": 1.0,
+        }
         if verbose:
             perf["coll_timing_source"] = "kernel_gpu"
             perf["event_trace_ts"] = {
@@ -95,17 +111,19 @@ def inspector_lines(
             {
                 "header": {"id": f"0x{r.comm:x}", "rank": r.rank, "n_ranks": r.nranks, "nnodes": 1},
                 "metadata": {
-                    "inspector_output_format_version": "v4.0", "dump_timestamp_us": r.end_ns // 1000 + 400,
-                    "hostname": f"host{rank // 2}", "pid": 1000 + rank,
+                    "inspector_output_format_version": "v4.0",
+                    "dump_timestamp_us": r.end_ns // 1000 + 400,
+                    "hostname": f"host{rank // 2}",
+                    "pid": 1000 + rank,
                 },
                 "coll_perf": perf,
             }
-        )  # fmt: skip
+        )
     return lines
 
 
 def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict[str, Any]:
-    """The profiler's trace of one rank: launches, NCCL kernels with metadata, and compute that is none of ours."""
+    """Return the profiler's trace of one rank: launches, NCCL kernels and other compute."""
     members = _members(records)
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}}
@@ -122,16 +140,26 @@ def kineto_trace(records: list[CollectiveRecord], rank: int, world: int) -> dict
         events.append({**launch, "dur": 4.0, "args": {"correlation": i}})
         events.append(
             {
-                "ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)",
-                "ts": begin, "dur": (r.gpu_duration_ns or 0) / 1000,
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)",
+                "ts": begin,
+                "dur": (r.gpu_duration_ns or 0) / 1000,
                 "args": {
-                    "correlation": i, "stream": 20, "Collective name": "allreduce", "In msg nelems": r.size_bytes // 2,
-                    "Out msg nelems": r.size_bytes // 2, "Group size": r.nranks, "dtype": "BFloat16",
+                    "correlation": i,
+                    "stream": 20,
+                    "Collective name": "allreduce",
+                    "In msg nelems": r.size_bytes // 2,
+                    "Out msg nelems": r.size_bytes // 2,
+                    "Group size": r.nranks,
+                    "dtype": "BFloat16",
                     "Process Group Name": f"{r.comm:x}",
-                    "Process Group Ranks": str([members[r.comm][k] for k in sorted(members[r.comm])]),
+                    "Process Group Ranks": str(
+                        [members[r.comm][k] for k in sorted(members[r.comm])]
+                    ),
                 },
             }
-        )  # fmt: skip
+        )
         events.append(
             {
                 "ph": "X",

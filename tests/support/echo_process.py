@@ -1,4 +1,4 @@
-"""A real Echo for end-to-end tests: its own process, ports chosen by the kernel, a folder of its own."""
+"""A real Echo for end-to-end tests, in its own process and folder, on ports from the kernel."""
 
 import json
 import os

@@ -1,12 +1,13 @@
-"""A synchronous job of real processes that speaks NCCL's profiler interface to the real plugin.
+"""A synchronous job of real processes that calls the real plugin as NCCL's profiler does.
 
-    python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "plugin": "…/libnccl-profiler-ingero.so"}'
+    python live_job.py '{"name": "plain", "folders": ["/dev/shm/a"], "plugin": "…/libnccl….so"}'
 
-Compute is simulated: a rank sleeps until an absolute deadline, one own time after the barrier let it go, less the
-delay its wake-ups had lately. Behind each step is a real barrier of all ranks. The "GPU" of a rank has a clock
-of its own. Ranks are spread evenly over `folders`, one per simulated host; `skews_ns` shifts the wall clock of each
-host where the library of `skewed_clock.c` is preloaded. Lines on stdin are JSON: the slowdown in force from now on, or
-`{}` for none; end of input ends the job, and then one JSON line says what each rank measured.
+Compute is simulated: a rank sleeps until an absolute deadline, which is one own time after it left
+the barrier, minus the recent delay of its wake-ups. Each step ends in a real barrier of all ranks.
+The "GPU" of each rank has its own clock. Ranks are spread evenly over `folders`, one per simulated
+host; `skews_ns` shifts the wall clock of each host where the library of `skewed_clock.c` is
+preloaded. Each line on stdin is a JSON object with the slowdown from now on, or `{}` for none. The
+job ends at the end of its input and then prints one JSON line with what each rank measured.
 """
 
 import ctypes
@@ -34,29 +35,52 @@ WAKE_UPS = 21  # the calibration follows the last ones
 
 
 class Descriptor(ctypes.Structure):
-    """`ncclProfilerEventDescr_v5_t`, the fields of a collective; a channel's overlay the first two."""
+    """`ncclProfilerEventDescr_v5_t` with the fields of a collective."""
 
     _fields_ = [
-        ("type", ctypes.c_uint64), ("parent", ctypes.c_void_p), ("rank", ctypes.c_int), ("seq", ctypes.c_uint64),
-        ("func", ctypes.c_char_p), ("send", ctypes.c_void_p), ("recv", ctypes.c_void_p), ("count", ctypes.c_size_t),
-        ("root", ctypes.c_int), ("datatype", ctypes.c_char_p), ("channels", ctypes.c_uint8), ("warps", ctypes.c_uint8),
-        ("algo", ctypes.c_char_p), ("proto", ctypes.c_char_p), ("group", ctypes.c_void_p),
-    ]  # fmt: skip
+        ("type", ctypes.c_uint64),
+        ("parent", ctypes.c_void_p),
+        ("rank", ctypes.c_int),
+        ("seq", ctypes.c_uint64),
+        ("func", ctypes.c_char_p),
+        ("send", ctypes.c_void_p),
+        ("recv", ctypes.c_void_p),
+        ("count", ctypes.c_size_t),
+        ("root", ctypes.c_int),
+        ("datatype", ctypes.c_char_p),
+        ("channels", ctypes.c_uint8),
+        ("warps", ctypes.c_uint8),
+        ("algo", ctypes.c_char_p),
+        ("proto", ctypes.c_char_p),
+        ("group", ctypes.c_void_p),
+    ]
 
 
 class Channel(ctypes.Structure):
-    """The same with the fields of a kernel channel, which begin where a collective's sequence number does."""
+    """The same with the fields of a kernel channel, which start at the sequence number."""
 
     _fields_ = [
-        ("type", ctypes.c_uint64), ("parent", ctypes.c_void_p), ("rank", ctypes.c_int), ("gap", ctypes.c_uint32),
-        ("channel", ctypes.c_uint8), ("gpu_ns", ctypes.c_uint64), ("rest", ctypes.c_char * 96),
-    ]  # fmt: skip
+        ("type", ctypes.c_uint64),
+        ("parent", ctypes.c_void_p),
+        ("rank", ctypes.c_int),
+        ("gap", ctypes.c_uint32),
+        ("channel", ctypes.c_uint8),
+        ("gpu_ns", ctypes.c_uint64),
+        ("rest", ctypes.c_char * 96),
+    ]
 
 
 INIT = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.POINTER(ctypes.c_int), ctypes.c_char_p,
-    ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p,
-)  # fmt: skip
+    ctypes.c_int,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_uint64,
+    ctypes.POINTER(ctypes.c_int),
+    ctypes.c_char_p,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
 START = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
 )
@@ -67,8 +91,14 @@ STATE = ctypes.CFUNCTYPE(
 
 
 class Profiler(ctypes.Structure):
-    _fields_ = [("name", ctypes.c_char_p), ("init", INIT), ("start", START), ("stop", STOP), ("state", STATE),
-                ("finalize", STOP)]  # fmt: skip
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("init", INIT),
+        ("start", START),
+        ("stop", STOP),
+        ("state", STATE),
+        ("finalize", STOP),
+    ]
 
 
 class Communicator:
@@ -87,9 +117,17 @@ class Communicator:
     def enqueue(self, count: int) -> Any:
         """The host's call; returns the handle of the operation."""
         event = Descriptor(
-            type=PLUGIN_EVENTS["collective"], rank=self.rank, seq=self.seq, func=b"AllReduce", count=count,
-            datatype=b"ncclBfloat16", channels=1, warps=8, algo=b"RING", proto=b"SIMPLE",
-        )  # fmt: skip
+            type=PLUGIN_EVENTS["collective"],
+            rank=self.rank,
+            seq=self.seq,
+            func=b"AllReduce",
+            count=count,
+            datatype=b"ncclBfloat16",
+            channels=1,
+            warps=8,
+            algo=b"RING",
+            proto=b"SIMPLE",
+        )
         self.seq += 1
         handle = ctypes.c_void_p()
         self.plugin.start(self.context, ctypes.byref(handle), ctypes.byref(event))
@@ -134,10 +172,15 @@ class Alarm:
 
 
 class Slowdown(ctypes.Structure):
-    """What is slow now, in memory that all ranks see: `share` of own time, or `late_ms` every so many steps."""
+    """The present slowdown in shared memory: `share` of own time, or `late_ms` every few steps."""
 
-    _fields_ = [("rank", ctypes.c_int), ("share", ctypes.c_double), ("every", ctypes.c_int),
-                ("late_ms", ctypes.c_double), ("on_host", ctypes.c_bool)]  # fmt: skip
+    _fields_ = [
+        ("rank", ctypes.c_int),
+        ("share", ctypes.c_double),
+        ("every", ctypes.c_int),
+        ("late_ms", ctypes.c_double),
+        ("on_host", ctypes.c_bool),
+    ]
 
     def set(self, slow: dict[str, Any]) -> None:
         self.rank = -1
@@ -162,9 +205,12 @@ def run_rank(
     world, folders = job["world"], job["folders"]
     host = rank * len(folders) // world
     os.environ |= {
-        "INGERO_NCCL_RING_DIR": folders[host], "INGERO_JOB_ID": job["name"], "RANK": str(rank),
-        "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank % (world // len(folders))),
-    }  # fmt: skip
+        "INGERO_NCCL_RING_DIR": folders[host],
+        "INGERO_JOB_ID": job["name"],
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank % (world // len(folders))),
+    }
     if "skews_ns" in job:
         ctypes.CDLL(job["clock"]).set_skew_ns(ctypes.c_int64(job["skews_ns"][host]))
     comm = Communicator(job["plugin"], 0xC0FFEE, rank, world)
@@ -196,10 +242,13 @@ def run_rank(
     errors_ms = sorted(abs(value) / 1e6 for value in late)
     results.put(
         {
-            "rank": rank, "steps": step, "steps_per_s": step / took_s, "wake_up_error_ms": statistics.median(errors_ms),
+            "rank": rank,
+            "steps": step,
+            "steps_per_s": step / took_s,
+            "wake_up_error_ms": statistics.median(errors_ms),
             "wake_up_p99_ms": errors_ms[int(0.99 * (len(errors_ms) - 1))],
         }
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Perfetto's own trace processor as the judge of our exports (`make peers` installs it; it runs under Node)."""
+"""Perfetto's trace processor checks our exports (`make peers` installs it; needs Node)."""
 
 import os
 import shutil
@@ -21,14 +21,17 @@ _PROBLEMS = (
 
 
 def ask_perfetto(trace: bytes, queries: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-    """Open a trace and ask it; the rows of each query. A trace with parse errors or lost data fails the test."""
+    """Return the rows of each query; a trace with parse errors or lost data fails the test."""
     if not (ENGINE / "trace_processor.wasm").exists() or shutil.which("node") is None:
         pytest.skip("needs Perfetto's trace processor and Node; `make peers` installs it")
     protos = ProtoFactory(PlatformDelegate())
     done = subprocess.run(
-        ["node", str(DRIVER), str(ENGINE)], input=_requests(protos, trace, [_PROBLEMS, *queries]),
-        capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
+        ["node", str(DRIVER), str(ENGINE)],
+        input=_requests(protos, trace, [_PROBLEMS, *queries]),
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr.decode()
     problems, *answers = _answers(protos, done.stdout)
     assert problems == []

@@ -91,7 +91,7 @@ def collectives(
     transfer_ms: float = 10.0,
     skew_ms: Mapping[int, float] | None = None,
 ) -> list[CollectiveRecord]:
-    """AllReduce of 1 MiB a second; `late[step][rank]` in ms; one node per rank, whose clock may be off by `skew_ms`."""
+    """An AllReduce of 1 MiB per second: `late[step][rank]` in ms, one node per rank."""
     records = []
     for step in range(steps):
         begin = START_NS + step * SECOND

@@ -1,7 +1,8 @@
-"""Synthetic jobs with a known culprit: a small event simulation that leaves the records real ranks would leave.
+"""Synthetic jobs with a known culprit: a small event simulation that writes real records.
 
-Times are seconds; every rank has its own clock offset. GPU work runs when the GPU is free and the host has enqueued it;
-members of a collective leave together, when the last one entered plus the transfer.
+Times are in seconds, and every rank has its own clock offset. GPU work runs when the GPU is free
+and the host has enqueued it. The members of a collective leave it together: the transfer time after
+the last one entered.
 """
 
 from collections.abc import Callable
@@ -44,7 +45,7 @@ class Job:
         return self.tp * self.pp * self.dp
 
     def where(self, rank: int) -> tuple[int, int, int]:
-        """Stage, replica and tensor index: tensor ranks are neighbours, stages are furthest apart."""
+        """Stage, replica and tensor index; tensor ranks are adjacent, stages furthest apart."""
         return rank // (self.tp * self.dp), rank // self.tp % self.dp, rank % self.tp
 
 
@@ -102,12 +103,25 @@ class _Run:
             )
             self.records.append(
                 CollectiveRecord(
-                    job=None, node=job.node_of(m), global_rank=m, comm=hash_of(kind, index), seq=number, op=name,
-                    rank=whole.index(m), nranks=len(whole), peer=whole.index(other) if op == "p2p" else None,
-                    datatype="bfloat16", reduce_op=None, size_bytes=size, start_ns=start, end_ns=stop,
-                    gpu_duration_ns=stop - began, stream=None, source=CollectiveSource.PLUGIN,
+                    job=None,
+                    node=job.node_of(m),
+                    global_rank=m,
+                    comm=hash_of(kind, index),
+                    seq=number,
+                    op=name,
+                    rank=whole.index(m),
+                    nranks=len(whole),
+                    peer=whole.index(other) if op == "p2p" else None,
+                    datatype="bfloat16",
+                    reduce_op=None,
+                    size_bytes=size,
+                    start_ns=start,
+                    end_ns=stop,
+                    gpu_duration_ns=stop - began,
+                    stream=None,
+                    source=CollectiveSource.PLUGIN,
                 )
-            )  # fmt: skip
+            )
 
     def step(self, number: int) -> None:
         job = self.job

@@ -1,4 +1,4 @@
-"""The recorded wire of the reference agent: its pushes, and how to compare the shape of ours with them."""
+"""Recorded pushes of the reference agent, and how to compare the shape of ours with them."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ OURS = {
 
 
 def shape(value: Any) -> Any:
-    """Keys, order and types; attribute keys too. Python has one number type fewer in JSON than Go prints."""
+    """Return keys, order and types, with attribute keys; JSON numbers are all one type."""
     if isinstance(value, dict):
         if "key" in value and "value" in value:
             return (value["key"], shape(value["value"]))

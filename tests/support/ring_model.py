@@ -1,4 +1,4 @@
-"""A writer of rings in Python: the layout's second opinion, and a writer that can be stopped anywhere."""
+"""A second writer of rings, in Python, that can stop at any byte."""
 
 import os
 from pathlib import Path
@@ -20,11 +20,22 @@ class ModelRing:
         self.records_at = HEADER.itemsize + comms * COMM.itemsize
         self.header = np.zeros(1, HEADER)
         facts = {
-            "version": VERSION, "header_bytes": HEADER.itemsize, "comm_bytes": COMM.itemsize, "comms": comms,
-            "record_bytes": RECORD.itemsize, "slots": slots, "pid": os.getpid() if pid is None else pid,
-            "start_ticks": ticks, "pid_namespace": Path("/proc/self/ns/pid").stat().st_ino, "global_rank": 7,
-            "local_rank": -1, "world_size": 16, "job": b"job-1", "uid": os.geteuid(), "magic": MAGIC,
-        }  # fmt: skip
+            "version": VERSION,
+            "header_bytes": HEADER.itemsize,
+            "comm_bytes": COMM.itemsize,
+            "comms": comms,
+            "record_bytes": RECORD.itemsize,
+            "slots": slots,
+            "pid": os.getpid() if pid is None else pid,
+            "start_ticks": ticks,
+            "pid_namespace": Path("/proc/self/ns/pid").stat().st_ino,
+            "global_rank": 7,
+            "local_rank": -1,
+            "world_size": 16,
+            "job": b"job-1",
+            "uid": os.geteuid(),
+            "magic": MAGIC,
+        }
         for name, value in facts.items():
             self.header[name] = value
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -66,7 +77,7 @@ class ModelRing:
         return record.tobytes()
 
     def put(self, index: int, data: bytes, cut: int | None = None) -> None:
-        """Write the record's bytes, all or the first `cut` of those after the stamp; the stamp comes last."""
+        """Write the record, or the first `cut` bytes after the stamp; the stamp comes last."""
         at = self.records_at + index % self.slots * RECORD.itemsize
         os.pwrite(self.fd, data[8:] if cut is None else data[8 : 8 + cut], at + 8)
         if cut is None:

@@ -1,4 +1,4 @@
-"""Synthetic step traces: pipeline schedules (plain and interleaved 1F1B) simulated operation by operation."""
+"""Synthetic step traces of pipeline schedules, plain and interleaved 1F1B."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small authority for tests: certificates that are right, expired, for another name, or for clients."""
+"""A small authority for tests: valid, expired, misnamed and client certificates."""
 
 import datetime
 from dataclasses import dataclass

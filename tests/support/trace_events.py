@@ -11,9 +11,19 @@ PID = 1000
 
 
 def events(
-    op: str, count: int = 1, duration: int = 0, *, at: int = T0, step: int = MS, pid: int = PID, tid: int | None = None,
-    arg0: int = 0, arg1: int = 0, ret: int = 0, cgroup: int = 0,
-) -> EventColumns:  # fmt: skip
+    op: str,
+    count: int = 1,
+    duration: int = 0,
+    *,
+    at: int = T0,
+    step: int = MS,
+    pid: int = PID,
+    tid: int | None = None,
+    arg0: int = 0,
+    arg1: int = 0,
+    ret: int = 0,
+    cgroup: int = 0,
+) -> EventColumns:
     """`count` events of one operation, `step` apart."""
     key = find_op(op)
     assert key, op

@@ -1,4 +1,4 @@
-"""Waiting for a condition, with a bound that a crowded machine does not reach; only a failing test waits that long."""
+"""Waiting for a condition, with a timeout that only a failing test reaches."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ PATIENCE_S = 60.0
 
 
 def until(condition: Callable[[], object], what: str = "the condition did not come true") -> None:
-    """Return once it holds; AssertionError with `what` when it never does."""
+    """Return once the condition holds; fail with `what` after the timeout."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s, what
@@ -18,7 +18,7 @@ def until(condition: Callable[[], object], what: str = "the condition did not co
 async def until_async(
     condition: Callable[[], object], what: str = "the condition did not come true"
 ) -> None:
-    """The same beside a running loop."""
+    """Wait like `until` inside a running event loop."""
     end_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < end_s, what

@@ -210,7 +210,7 @@ def op_name(source: int, op: int) -> str:
 
 
 def source_name(source: int) -> str:
-    """Return `cuda` for 1; the reserved number and unknown ones give a name such as `unknown(2)`."""
+    """Return `cuda` for 1, and a name such as `unknown(2)` for reserved and unknown numbers."""
     if source == Source.NVIDIA or source not in SOURCE_TEXT:
         return f"unknown({source})"
     return SOURCE_TEXT[Source(source)][0]

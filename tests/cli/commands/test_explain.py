@@ -191,7 +191,8 @@ def test_damaged_json_in_a_chain_is_shown_as_none(
     with TraceDb(tmp_path / "t.db", "n") as db:
         db.execute(
             "INSERT INTO causal_chains (id, detected_at, severity, summary, root_cause, "
-            "explanation, recommendations, timeline) VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
+            "explanation, recommendations, timeline) "
+            "VALUES ('x', 1, 'HIGH', 's', 'r', 'e', '{broken', 'null')"
         )
     assert (
         json.loads(explain(capsys, "-d", tmp_path / "t.db", "--json"))[0]["recommendations"] == []
