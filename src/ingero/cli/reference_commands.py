@@ -60,6 +60,7 @@ def _section(name: str, command: click.Command, level: int = 3) -> Iterator[str]
     rows = [
         f"| {_cell(f'`{flag}`')} | {_cell(_marked_up(text))} |"
         for flag, text in filter(None, records)
+        if text  # arguments have no help of their own; the usage shows them
     ]
     yield "\n".join([f"| `{_cell(usage)}` | |", "|---|---|", *rows, ""])
 

@@ -78,11 +78,12 @@ def command(data_dir: Path, as_json: bool, **ports: int) -> int:
     and SIGTERM stop Fleet first, so that everything it holds still reaches Echo. Each log is kept
     up to 64 MiB, with one older file.
 
+    The last example starts an agent on the same machine that pushes to this Fleet.
+
     \b
     Examples:
       ingero up
       ingero up --data-dir /var/lib/ingero --fleet-http 24318
-    An agent to go with it:
       ingero fleet-push --fleet-endpoint http://127.0.0.1:4318 --fleet-cluster-id try --stub
     """
     from ingero.cli.show.logs import set_up_logging
