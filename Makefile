@@ -48,6 +48,10 @@ format: $(READY) ## format the code and apply safe lint fixes
 docs: $(READY) ## update the generated parts of docs/
 	$(BIN)/python -m ingero.cli.reference
 
+.PHONY: surface
+surface: $(READY) ## record the public surface: names, fields, commands, metrics, settings, tables
+	$(BIN)/python -m tests.surface
+
 .PHONY: lock
 lock: ## pin all dependencies again, with hashes and without index addresses
 	uv pip compile --quiet --universal --all-extras --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links pyproject.toml -o requirements.lock
