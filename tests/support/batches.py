@@ -8,7 +8,7 @@ from ingero.contract.otlp.columns import Batch, Numbers, Texts
 def rows_of(batch: Batch) -> list[tuple]:
     """Return the rows of a batch with their contexts, as a table made of it would hold them."""
     columns = [[batch.contexts[i] for i in batch.context]]
-    for field in dataclasses.fields(Batch)[2:]:
+    for field in dataclasses.fields(Batch)[3:]:
         column = getattr(batch, field.name)
         if isinstance(column, Numbers):
             columns.append(

@@ -71,6 +71,11 @@ def store_families(engine: Engine, stats: StoreStats | None, limit_bytes: int) -
             "Requests in the journal that could not be decoded",
             progress.unreadable,
         ),
+        (
+            "ingero_echo_missing_values_total",
+            "Values that were not finite or out of range, stored as NULL",
+            progress.missing,
+        ),
         ("ingero_echo_retention_deleted_rows_total", "Rows deleted by retention", progress.deleted),
         (
             "ingero_echo_database_limit_bytes",

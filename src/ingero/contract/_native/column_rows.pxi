@@ -19,7 +19,7 @@ cdef class ColumnRows:
     cdef OcBuffer real, real_valid, whole, whole_valid, total, total_valid
     cdef OcBuffer chain, chain_ends, chain_valid, attrs, attrs_ends, attrs_valid
     cdef OcBuffer detail, detail_ends, detail_valid
-    cdef size_t rows, request_start, max_rows
+    cdef size_t rows, request_start, max_rows, not_finite
     cdef int64_t request_seq, request_received
     cdef bint spelled_out
     cdef list contexts, resources
@@ -53,6 +53,7 @@ cdef class ColumnRows:
             buffer.size = 0
             buffer += 1
         self.rows = 0
+        self.not_finite = 0
         self.contexts = []
         self.context_ids = {}
         if len(self.resources) > OC_CACHED_RESOURCES:
@@ -61,6 +62,7 @@ cdef class ColumnRows:
 
     cdef void back_to(self, OcMark mark) noexcept:
         self.rows = mark.rows
+        self.not_finite = mark.not_finite
         cut_to_rows(&self.context, 4, mark.rows)
         cut_to_rows(&self.seq, 8, mark.rows)
         cut_to_rows(&self.idx, 4, mark.rows)
@@ -97,6 +99,12 @@ cdef class ColumnRows:
             raise self.too_many_rows()
         if not has_moment: moment = 0
         if not has_start: start = 0
+        if has_real and real - real != 0:  # NaN and infinities
+            has_real = 0
+            self.not_finite += 1
+        if has_total and total - total != 0:
+            has_total = 0
+            self.not_finite += 1
         if not has_real: real = 0
         if not has_whole: whole = 0
         if not has_total: total = 0
@@ -157,6 +165,7 @@ cdef class ColumnRows:
         batch = self.new_batch(
             contexts=self.contexts,
             context=oc_array(&self.context, _np.int32),
+            not_finite=self.not_finite,
             seq=oc_array(&self.seq, _np.int64),
             idx=oc_array(&self.idx, _np.int32),
             received_us=oc_array(&self.received, _np.int64),

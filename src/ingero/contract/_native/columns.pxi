@@ -15,6 +15,7 @@ cdef class CompiledColumns(ColumnRows):
         mark.chain = self.chain.size
         mark.attrs = self.attrs.size
         mark.detail = self.detail.size
+        mark.not_finite = self.not_finite
         self.request_start = self.rows
         self.request_seq = seq
         self.request_received = received_us

@@ -5,6 +5,7 @@ Two builders give the same batch. `PureColumns` uses `decode_rows`. The compiled
 everything else to `decode_rows`.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -45,10 +46,14 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Rows of `events` by column; `context[i]` is the position of row i's context in `contexts`."""
+    """Rows of `events` by column; `context[i]` is the position of row i's context in `contexts`.
+
+    Numbers are finite: NaN and infinities are missing, because they would spoil every aggregate.
+    """
 
     contexts: list[Context]
     context: NDArray[np.int32]
+    not_finite: int  # values that were NaN or infinite and are missing here
     seq: NDArray[np.int64]
     idx: NDArray[np.int32]
     received_us: NDArray[np.int64]
@@ -112,18 +117,25 @@ class PureColumns:
     def take(self) -> Batch:
         rows, origins = self._rows, self._origins
         contexts: dict[Context, int] = {}
+        values = [_finite(row.value_double) for row in rows]
+        totals = [_finite(row.cumulative_value) for row in rows]
         context = [contexts.setdefault(row.context, len(contexts)) for row in rows]
         batch = Batch(
             contexts=list(contexts),
             context=np.array(context, np.int32),
+            not_finite=sum(
+                (row.value_double is not None and value is None)
+                + (row.cumulative_value is not None and total is None)
+                for row, value, total in zip(rows, values, totals, strict=True)
+            ),
             seq=np.array([seq for seq, _, _ in origins], np.int64),
             idx=np.array([idx for _, idx, _ in origins], np.int32),
             received_us=np.array([received for _, _, received in origins], np.int64),
             ts=_numbers([row.ts for row in rows], np.int64),
             start_ts=_numbers([row.start_ts for row in rows], np.int64),
-            value_double=_numbers([row.value_double for row in rows], np.float64),
+            value_double=_numbers(values, np.float64),
             value_int=_numbers([row.value_int for row in rows], np.int64),
-            cumulative_value=_numbers([row.cumulative_value for row in rows], np.float64),
+            cumulative_value=_numbers(totals, np.float64),
             causal_chain_id=_texts([row.causal_chain_id for row in rows]),
             attrs=_texts([row.attrs for row in rows]),
             detail=_texts([row.detail for row in rows]),
@@ -138,6 +150,10 @@ def new_columns() -> Columns:
         return PureColumns()
     columns: Columns = CompiledColumns(_PURE_FUNCTIONS)
     return columns
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _numbers(values: Sequence[float | None], dtype: type) -> Numbers:

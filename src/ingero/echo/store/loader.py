@@ -147,6 +147,7 @@ class Loader:
                 events=self._progress.events + loaded.events,
                 duplicates=self._progress.duplicates + loaded.duplicates,
                 unreadable=self._progress.unreadable + loaded.unreadable,
+                missing=self._progress.missing + loaded.missing,
             )
             return
 

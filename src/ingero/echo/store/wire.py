@@ -54,6 +54,7 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     events: int = 0
     duplicates: int = 0
     unreadable: int = 0
+    missing: int = 0
     deleted: int = 0
     problem: str = ""
 

@@ -98,7 +98,7 @@ def _collectives(present: set[str]) -> str:
         "datatype": _field(names.NCCL_DATATYPE),
         "reduce_op": _field(names.NCCL_REDUCE_OP),
         "bytes": f"coalesce({_field(names.NCCL_BYTES)}, "
-        f"{'m.bytes::BIGINT' if 'bytes' in sides else 'NULL'})",
+        f"{'TRY_CAST(m.bytes AS BIGINT)' if 'bytes' in sides else 'NULL'})",
         "duration_ms": "coalesce(d.value_double, d.cumulative_value)",
         "gpu_duration_ns": _field(names.NCCL_GPU_DURATION_NS),
         "stream": _field(names.NCCL_STREAM),
@@ -115,35 +115,86 @@ def _field(name: str) -> str:
     return f'd.a."{name}"'
 
 
+def missing_values(metric_names: Iterable[str]) -> list[str]:
+    """Return the statements that count values of the batch which no typed column can hold.
+
+    They were sent, but are NULL in the tables of collectives, verdicts and causal chains.
+    """
+    present = set(metric_names)
+    statements = []
+    if {names.COLLECTIVE_DURATION_MS, names.COLLECTIVE_BYTES} <= present:
+        statements.append(_LARGE_BYTES)
+    if names.VERDICT_EVENT in present:
+        statements.append(_unread(names.VERDICT_EVENT, _VERDICT_FIELDS))
+    if names.CAUSAL_CHAIN_EVENT in present:
+        statements.append(_unread(names.CAUSAL_CHAIN_EVENT, _CHAIN_FIELDS))
+    return statements
+
+
+def _unread(event: str, fields: dict[str, str]) -> str:
+    counts = " + ".join(
+        f"count(*) FILTER (o->>'$.{name}' IS NOT NULL AND {value} IS NULL)"
+        for name, value in fields.items()
+    )
+    return f"""SELECT {counts} FROM (SELECT {_OBJECT} AS o FROM batch
+  WHERE metric_name = '{event}' AND kind = 'log')"""
+
+
+_LARGE_BYTES: Final = f"""SELECT count(*) FROM (
+    SELECT coalesce(value_double, cumulative_value) AS value FROM batch
+    WHERE metric_name = '{names.COLLECTIVE_BYTES}')
+  WHERE value IS NOT NULL AND TRY_CAST(value AS BIGINT) IS NULL"""
+
 # a log record carries its object as a structured body, as JSON text in the body, or as attributes
 _OBJECT: Final = """CASE WHEN json_type(detail, '$.body') = 'OBJECT' THEN detail->'$.body'
   WHEN detail->>'$.body' LIKE '{%' THEN coalesce(TRY_CAST(detail->>'$.body' AS JSON), attrs::JSON)
   ELSE attrs::JSON END"""
 
+LARGEST_SINCE_S: Final = 253_402_300_799  # the end of the year 9999
+
+
+def _real(path: str) -> str:
+    value = f"TRY_CAST(o->>'$.{path}' AS DOUBLE)"
+    return f"CASE WHEN isfinite({value}) THEN {value} END"
+
+
+_SINCE: Final = "TRY_CAST(o->>'$.since' AS DOUBLE)"
+_DETECTED: Final = "TRY_CAST(o->>'$.detected_at' AS TIMESTAMP_NS)"
+# the fields that are not text, each with its value, or NULL where its column cannot hold it
+_VERDICT_FIELDS: Final = {
+    **{name: f"TRY_CAST(o->>'$.{name}' AS INTEGER)" for name in ("rank", "period", "peers")},
+    **{name: _real(name) for name in ("excess", "error", "usd_per_hour", "confidence")},
+    "since": f"CASE WHEN {_SINCE} BETWEEN 0 AND {LARGEST_SINCE_S} "
+    f"THEN make_timestamp(({_SINCE} * 1e6)::BIGINT) END",
+}
+_CHAIN_FIELDS: Final = {
+    **{name: _real(name) for name in ("cuda_p99_us", "cuda_p50_us", "tail_ratio")},
+    "detected_at": f"CASE WHEN isfinite({_DETECTED}::TIMESTAMP) THEN {_DETECTED} END",
+}
+
 _VERDICTS: Final = f"""INSERT INTO verdicts
 SELECT seq, idx, ts, received_ts, cluster_id, o->>'$.episode', o->>'$.state',
-  coalesce(o->>'$.node', node_id), TRY_CAST(o->>'$.rank' AS INTEGER),
-  coalesce(o->>'$.job', job_id), o->>'$.class',
-  TRY_CAST(o->>'$.excess' AS DOUBLE), TRY_CAST(o->>'$.error' AS DOUBLE),
-  make_timestamp((TRY_CAST(o->>'$.since' AS DOUBLE) * 1e6)::BIGINT),
-  TRY_CAST(o->>'$.period' AS INTEGER),
-  TRY_CAST(o->>'$.peers' AS INTEGER), TRY_CAST(o->>'$.usd_per_hour' AS DOUBLE),
-  TRY_CAST(o->>'$.confidence' AS DOUBLE), o->>'$.evidence', o->>'$.next'
+  coalesce(o->>'$.node', node_id), {_VERDICT_FIELDS["rank"]},
+  coalesce(o->>'$.job', job_id), o->>'$.class', {_VERDICT_FIELDS["excess"]},
+  {_VERDICT_FIELDS["error"]}, {_VERDICT_FIELDS["since"]}, {_VERDICT_FIELDS["period"]},
+  {_VERDICT_FIELDS["peers"]}, {_VERDICT_FIELDS["usd_per_hour"]}, {_VERDICT_FIELDS["confidence"]},
+  o->>'$.evidence', o->>'$.next'
 FROM (SELECT *, {_OBJECT} AS o FROM batch
   WHERE metric_name = '{names.VERDICT_EVENT}' AND kind = 'log')"""
 
 _CHAINS: Final = f"""INSERT INTO causal_chains SELECT seq, idx,
   coalesce(o->>'$.id', o->>'$.chain_id', causal_chain_id), cluster_id,
-  coalesce(o->>'$.node', node_id), coalesce(TRY_CAST(o->>'$.detected_at' AS TIMESTAMP_NS), ts),
+  coalesce(o->>'$.node', node_id), coalesce({_CHAIN_FIELDS["detected_at"]}, ts),
   o->>'$.severity', o->>'$.summary', o->>'$.root_cause', o->>'$.explanation',
-  o->'$.recommendations', o->>'$.cuda_op', TRY_CAST(o->>'$.cuda_p99_us' AS DOUBLE),
-  TRY_CAST(o->>'$.cuda_p50_us' AS DOUBLE), TRY_CAST(o->>'$.tail_ratio' AS DOUBLE), o->'$.timeline'
+  o->'$.recommendations', o->>'$.cuda_op', {_CHAIN_FIELDS["cuda_p99_us"]},
+  {_CHAIN_FIELDS["cuda_p50_us"]}, {_CHAIN_FIELDS["tail_ratio"]}, o->'$.timeline'
 FROM (SELECT *, {_OBJECT} AS o FROM batch
   WHERE metric_name = '{names.CAUSAL_CHAIN_EVENT}' AND kind = 'log')"""
 
 ROLL_UP: Final = """INSERT INTO node_metric_parts
 SELECT cluster_id, node_id, rank, metric_name, temporality,
-  time_bucket(INTERVAL 1 MINUTE, ts::TIMESTAMP), count(value), sum(value_double),
+  time_bucket(INTERVAL 1 MINUTE, ts::TIMESTAMP), count(value),
+  CASE WHEN isfinite(sum(value_double)) THEN sum(value_double) END,
   min(value), max(value), arg_max(value, ts), max(ts), make_timestamp($now_us)
 FROM (SELECT *, coalesce(value_double, cumulative_value) AS value FROM events
   WHERE seq > $rolled AND seq <= $applied AND kind IN ('gauge', 'sum') AND ts IS NOT NULL)

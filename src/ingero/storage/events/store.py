@@ -22,7 +22,7 @@ from ingero.errors import MalformedInput, StoreError, TooLarge
 from ingero.files import publish_file
 from ingero.storage.events.arrow import batch_table
 from ingero.storage.events.migrate import migrate
-from ingero.storage.events.projections import ROLL_UP, projections
+from ingero.storage.events.projections import ROLL_UP, missing_values, projections
 from ingero.storage.events.schema import AUDIT_LOG, TABLES
 from ingero.storage.journal.frames import Frame
 
@@ -54,6 +54,7 @@ class Loaded:
     requests: int
     duplicates: int
     unreadable: int
+    missing: int  # values that were sent but that no column can hold, so they are NULL
 
 
 def request_digest(signal: int, body: bytes) -> bytes:
@@ -119,13 +120,15 @@ class EventStore:
                 unreadable += 1
                 log.exception("request_unreadable", extra={"seq": frame.seq})
         events = len(self._columns)
-        self._insert(fresh, frames[-1].seq)
+        missing = self._insert(fresh, frames[-1].seq)
         self.applied_seq = frames[-1].seq
         self._digests |= {digest: frame.received_us for digest, frame in fresh.items()}
-        return Loaded(events, len(frames), duplicates, unreadable)
+        return Loaded(events, len(frames), duplicates, unreadable, missing)
 
-    def _insert(self, fresh: dict[bytes, Frame], last_seq: int) -> None:
+    def _insert(self, fresh: dict[bytes, Frame], last_seq: int) -> int:
+        """Insert what was collected; return how many values no column can hold."""
         batch = self._columns.take()
+        missing = batch.not_finite
         metric_names = {context.metric_name for context in batch.contexts}
         with self._transaction() as connection:
             if len(batch.seq):
@@ -133,10 +136,12 @@ class EventStore:
                     connection.execute("INSERT INTO events SELECT * FROM batch")
                     for statement in projections(metric_names):
                         connection.execute(statement)
+                    missing += sum(map(self.scalar, missing_values(metric_names)))
             if fresh:
                 with self._registered("digests", _digest_table(fresh)):
                     connection.execute("INSERT INTO applied_requests SELECT * FROM digests")
             connection.execute("UPDATE meta SET value = ? WHERE key = 'applied_seq'", [last_seq])
+        return missing
 
     def roll_up(self, now_us: int) -> int:
         """Add events since the last call to the minutes; return how many requests they cover."""
