@@ -4,13 +4,11 @@ One rank is slowed on the GPU, another on the host, then none.
 
     make wheelhouse                       # once, where pip works; carry wheelhouse/ with the tree
     bash tests/hardware/live_verdict.sh   # on the GPU machine
-    bash tests/hardware/live_verdict.sh --dry    # anywhere: simulated ranks, everything else as it
-    is
+    bash tests/hardware/live_verdict.sh --dry    # anywhere, with simulated ranks
 
-Each must be named within 20 s with class and excess, nobody else blamed, and resolved afterwards.
-Prints what `ingero
-status` shows and the verdicts as JSON, and leaves both with the logs in --out. Exits 1 when a check
-fails.
+Each slow rank must be named within 20 s with class and excess, nobody else may be blamed, and the
+episode must be resolved afterwards. Prints what `ingero status` shows and the verdicts as JSON, and
+leaves both with the logs in --out. Exits with status 1 when a check fails.
 """
 
 import argparse

@@ -1,13 +1,11 @@
 """Eight real NCCL ranks on one GPU with the plugin: completeness, the slow rank, and the cost.
 
-    python tests/hardware/prepare_nccl.py           # once, where pip works; carry wheelhouse/ with
-    the tree
+    python tests/hardware/prepare_nccl.py    # once, where pip works; carry wheelhouse/ along
     PYTHONPATH=src python3 tests/hardware/nccl_ranks.py healthy gpu host overhead
 
 Needs python3, torch, numpy, an NVIDIA GPU with its MPS daemon, and wheelhouse/libnccl.so.2.xz.
-Exits 1 when a check
-fails. Timing of eight ranks on one GPU is not that of eight GPUs: this shows the mechanism and our
-own overhead.
+Exits with status 1 when a check fails. Eight ranks on one GPU are timed differently from eight
+GPUs: this shows the mechanism and our own overhead.
 """
 
 import argparse
