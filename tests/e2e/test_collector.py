@@ -13,7 +13,8 @@ import pytest
 from tests.support.pushes import JSON, PB, as_json, forwarding, post, protobuf, running
 from tests.support.waiting import PATIENCE_S, until_async
 
-from ingero.transport.bearer import ListenerToken
+from ingero.transport.access import Access
+from ingero.transport.bearer import Key
 from ingero.transport.otlp.server_http import Reply
 
 PEERS = Path(os.environ.get("INGERO_PEERS", Path.home() / ".cache/ingero/peers"))
@@ -105,14 +106,14 @@ async def test_collector_comes_back_when_fleet_says_so(sender: str, tmp_path: Pa
     """The Collector drops data on RESOURCE_EXHAUSTED without RetryInfo, which Fleet sends."""
     async with running() as fleet:
         full = Reply(429, message="full", retry_after_s=1)
-        admit, refused = fleet.receiver._refusal, 0
+        admit, refused = fleet.receiver._admit, 0
 
-        def refusal(token: ListenerToken, authorization: str | None) -> Reply | None:
+        def refusal(access: Access, authorization: str | None, address: str | None) -> Key | Reply:
             nonlocal refused
             refused += 1
-            return full if refused <= 2 else admit(token, authorization)
+            return full if refused <= 2 else admit(access, authorization, address)
 
-        fleet.receiver._refusal = refusal  # type: ignore[method-assign]  # full for two requests
+        fleet.receiver._admit = refusal  # type: ignore[method-assign]  # full for two requests
         address = fleet.addresses["grpc" if sender == "otlp" else "http"]
         scheme = "" if sender == "otlp" else "http://"
         lines = f"  {sender}: {{endpoint: '{scheme}{address}', tls: {{insecure: true}}}}"

@@ -24,7 +24,8 @@ from ingero.fleet.processor import FleetProcessor, Taken
 from ingero.fleet.receive import Receiver
 from ingero.fleet.roster import REORDER_NS
 from ingero.fleet.series import ReceivedSeries
-from ingero.transport.bearer import ListenerToken
+from ingero.transport.access import Access
+from ingero.transport.bearer import Key, token_digest
 
 SECOND = 10**9
 MAX_BODY_BYTES = 4096
@@ -112,7 +113,7 @@ class Service:
             FleetProcessor(ThresholdPolicy(), max_nodes=max_nodes),
             sinks={MetricsRequest: (self.series, self.copies)},
             verdict_texts={("train", "n1"): '[{"node":"n1"}]'},
-            http_token=ListenerToken(token),
+            http_token=Access([Key("k", token_digest(token))] if token else None),
         )
         self.fast_path = (
             self.receiver.fast_path(MAX_BODY_BYTES) if has_fast_path else receive.no_fast_path

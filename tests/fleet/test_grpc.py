@@ -13,11 +13,12 @@ from ingero.contract.otlp.codec import encode_protobuf
 from ingero.core.health.modes import PushOutcome
 from ingero.fleet.backends import GrpcBackend
 from ingero.fleet.forward import Busy, Refused
+from ingero.transport.bearer import Key
 from ingero.transport.endpoint import Protocol, parse_endpoint
 from ingero.transport.otlp.client import ClientOptions
 from ingero.transport.otlp.client_grpc import GrpcPems, GrpcPush, retry_after
 from ingero.transport.otlp.server_grpc import PATHS, grpc_listener
-from ingero.transport.otlp.server_http import Inbound, Reply
+from ingero.transport.otlp.server_http import Inbound, OtlpService, Reply
 
 running = partial(running_fleet, tick_s=NEVER_S)  # no tick comes between two pushes
 
@@ -109,7 +110,7 @@ async def test_exhausted_backend_gets_the_batch_again_where_it_names_a_delay(
 ) -> None:
     async with running() as fleet:
         reply = Reply(429, message="no room", retry_after_s=retry_after_s)
-        fleet.receiver._refusal = lambda token, authorization: reply  # type: ignore[method-assign]  # a backend that is full
+        fleet.receiver._admit = lambda *_: reply  # type: ignore[method-assign]  # a backend that is full
         config = ForwardExporterConfig(
             endpoint=fleet.addresses["grpc"], tls=ClientTlsConfig(insecure=True), timeout=60.0
         )
@@ -145,7 +146,7 @@ async def test_partial_success_over_grpc() -> None:
 
 
 async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
-    """Two calls of the four that gRPC accepts run at once; the third is refused with a delay."""
+    """Two calls run at once; the third is refused with a delay."""
     release, begun = asyncio.Event(), 0
 
     async def receive(inbound: Inbound) -> Reply:
@@ -154,7 +155,8 @@ async def test_calls_beyond_the_limit_are_refused_with_a_delay() -> None:
         await release.wait()
         return Reply()
 
-    listener = grpc_listener("127.0.0.1:0", None, receive, lambda _: (), max_calls=4)
+    service = OtlpService(lambda *_: Key("k", b""), receive, lambda _: ())
+    listener = grpc_listener("127.0.0.1:0", None, service, max_running=2)
     await listener.start()
     async with grpc.aio.insecure_channel(listener.address) as channel:
         call = channel.unary_unary(PATHS[otlp.MetricsRequest])

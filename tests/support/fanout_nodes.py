@@ -8,9 +8,9 @@ from pathlib import Path
 from tests.support.waiting import PATIENCE_S
 
 from ingero.agent.api.routes import NodeApi, NodeGuard
+from ingero.agent.api.server import node_access
 from ingero.contract.api_paths import NODE_QUERY
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.bearer import token_digest
 from ingero.transport.fanout.ask import Fanout
 from ingero.transport.fanout.client import NodeReply, Question
 from ingero.transport.fanout.nodes import FanoutPolicy
@@ -31,7 +31,7 @@ async def node(
 ) -> AsyncIterator[str]:
     """The address of a node that answers from a trace database."""
     app = NodeApi(view=NodeView(db), now_ns=now_ns).app()
-    checked = NodeGuard(app, name, token_digest(token) if token else None, None)
+    checked = NodeGuard(app, name, node_access(token), None)
     listener = HttpListener(checked, bind("127.0.0.1:0"), server_context(tls) if tls else None)
     await listener.start()
     try:
@@ -45,7 +45,7 @@ async def node_listener(
     db: Path, protocol: type[TimedProtocol] = TimedProtocol
 ) -> AsyncIterator[HttpListener]:
     """The listener of such a node, to count its connections or to hurry its peers."""
-    checked = NodeGuard(NodeApi(view=NodeView(db)).app(), "n", None, None)
+    checked = NodeGuard(NodeApi(view=NodeView(db)).app(), "n", node_access(None), None)
     listener = HttpListener(checked, bind("127.0.0.1:0"), protocol=protocol)
     await listener.start()
     try:

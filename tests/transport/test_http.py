@@ -104,6 +104,43 @@ async def test_a_head_without_end_is_refused() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n" + b"a:\r\n" * 1000,
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 1000,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 1000,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\na: " + b"b" * 200_000,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;a=" + b"b" * 200_000,
+    ],
+    ids=["headers", "pipelined", "trailers", "long trailer", "chunk extension"],
+)
+async def test_requests_without_end_are_refused(hostile: bytes) -> None:
+    """Each of them would be kept in memory, before a token can be checked."""
+    async with listening() as (listener, _):
+        reader, writer = await connect(listener)
+        writer.write(hostile)
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE_S):
+                while b"400 Bad Request" not in await reader.read(1 << 20):
+                    pass
+        await until_async(lambda: not listener.connections)
+        writer.close()
+
+
+async def test_empty_lines_between_requests_keep_no_connection_open() -> None:
+    async with listening() as (listener, protocol):
+        for before in (WHOLE, PUSH):
+            reader, writer = await connect(listener)
+            writer.write(before)
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+            await asyncio.sleep(0)
+            protocol.request_timeout_s = 0.1
+            writer.write(b"\r\n")
+            await until_async(lambda: not listener.connections)
+            writer.close()
+
+
 async def test_an_answer_does_not_wait_for_the_peers_acknowledgement() -> None:
     listener = bind("127.0.0.1:0")
     _, writer = await asyncio.open_connection(*listener.getsockname())

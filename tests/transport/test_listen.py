@@ -17,7 +17,7 @@ from ingero.transport import listen
 from ingero.transport.http import HttpListener
 from ingero.transport.listen import bind, bound_address, parse_address, plain_peer
 from ingero.transport.otlp.server_grpc import grpc_listener, peer_address
-from ingero.transport.otlp.server_http import Reply, push_protocol
+from ingero.transport.otlp.server_http import OtlpService, Reply, push_protocol
 
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 PUSH = (
@@ -147,7 +147,8 @@ async def test_pushes_and_requests_over_both_families_know_who_sent_them() -> No
 
 @needs_ipv6
 async def test_grpc_takes_a_port_alone_as_every_address_too() -> None:
-    listener = grpc_listener(":0", None, lambda _: Reply(), lambda _: ())
+    service = OtlpService(lambda *_: Reply(), lambda _: Reply(), lambda _: ())
+    listener = grpc_listener(":0", None, service)
     await listener.start()
     try:
         host, port = parse_address(listener.address)

@@ -23,7 +23,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ingero.config.rates import RateTable
 from ingero.contract import api_paths
 from ingero.contract.exposition import CONTENT_TYPE
-from ingero.echo.access import Access, Key, RateLimit
 from ingero.echo.audit import AuditTrail, Entry
 from ingero.echo.engine import Engine
 from ingero.echo.investigate import INSTRUCTIONS, SCHEMA_RESOURCE, investigate_text, read_schema
@@ -31,8 +30,10 @@ from ingero.echo.openapi import described
 from ingero.echo.tools.asker import PREFIX, Asker
 from ingero.echo.tools.catalogue import TOOLS
 from ingero.echo.tools.stragglers import StragglersQuestion, find_stragglers
-from ingero.transport.bearer import BEARER_NEEDED, CHALLENGE_HEADER, INVALID_CHALLENGE
+from ingero.transport.access import Access, Denied
+from ingero.transport.bearer import AUTHORIZATION, CHALLENGE_HEADER, INVALID_CHALLENGE, Key
 from ingero.transport.http import json_response
+from ingero.transport.rate_limit import RateLimit, address_group
 from ingero.transport.tools.http import (
     REQUEST_ID_HEADER,
     list_tools,
@@ -43,7 +44,11 @@ from ingero.transport.tools.http import (
 from ingero.transport.tools.tool import ToolRefused
 
 DRAIN_RETRY_S: Final = 5
+METRICS_NEED_ALL_CLUSTERS: Final = (
+    "metrics cover the whole service; use a token without a cluster scope"
+)
 VERSIONS_RATE: Final = (30.0, 100)
+AUDITED_FAILURES: Final = (0.5, 30)  # by address: replies 401 that leave an entry
 COMPRESS_FROM_BYTES: Final = 1024
 MCP_PATHS: Final = ("/", api_paths.MCP)
 _OPEN: Final = (api_paths.ECHO_VERSIONS, api_paths.ECHO_RETIRED.partition("/{")[0])
@@ -161,9 +166,7 @@ class QuestionApi:
 
     async def _metrics(self, request: Request) -> Response:
         if request.scope[_CALLER].key.clusters is not None:
-            raise HTTPException(
-                403, "metrics cover the whole service; use a token without a cluster scope"
-            )
+            raise HTTPException(HTTPStatus.FORBIDDEN, METRICS_NEED_ALL_CLUSTERS)
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
 
@@ -175,6 +178,7 @@ class Gate:
         self._api = api
         self._by_bearer = RateLimit(*api.bearer_rate)
         self._by_address = RateLimit(*VERSIONS_RATE)
+        self._audited = RateLimit(*AUDITED_FAILURES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -202,8 +206,14 @@ class Gate:
         else:
             await self._inner(scope, receive, send_and_note)
         self._api.replies[entry.transport, entry.status] += 1
-        if entry.token_digest or entry.status == HTTPStatus.UNAUTHORIZED:
+        if entry.token_digest or self._is_audited_failure(request, entry):
             self._api.audit.add(entry)
+
+    def _is_audited_failure(self, request: Request, entry: Entry) -> bool:
+        if entry.status != HTTPStatus.UNAUTHORIZED:
+            return False
+        address = address_group(self._address(request))
+        return not self._audited.take(address, time.monotonic())
 
     def _admit(self, request: Request, entry: Entry) -> Response | None:
         """Return a refusal, or None to let the request in."""
@@ -215,12 +225,9 @@ class Gate:
         if request.url.path.startswith(_OPEN):
             wait_s = self._by_address.take(self._address(request), now_s)
             return _too_many(wait_s, entry) if wait_s else None
-        key = self._api.access.find(request.headers.get("authorization"), now_s)
-        if key is None:
-            error = ToolRefused("unauthorized", BEARER_NEEDED, HTTPStatus.UNAUTHORIZED)
-            response = refusal(error, entry.request_id)
-            response.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
-            return response
+        key = self._api.access.check(request.headers.get(AUTHORIZATION), self._address(request))
+        if isinstance(key, Denied):
+            return _denied(key, entry)
         entry.token_digest, entry.key_name = key.short_digest, key.name
         request.scope[_CALLER] = Caller(key, entry)
         wait_s = self._by_bearer.take(key.digest, now_s)
@@ -232,6 +239,16 @@ class Gate:
         if self._api.trusts_proxy and forwarded:
             return forwarded.rsplit(",", 1)[-1].strip()
         return request.client.host if request.client else ""
+
+
+def _denied(denied: Denied, entry: Entry) -> Response:
+    is_first = denied.status == HTTPStatus.UNAUTHORIZED
+    code = "unauthorized" if is_first else "rate_limited"
+    error = ToolRefused(code, denied.message, denied.status, denied.retry_after_s)
+    response = refusal(error, entry.request_id)
+    if is_first:
+        response.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
+    return response
 
 
 def _too_many(wait_s: float, entry: Entry) -> Response:

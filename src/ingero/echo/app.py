@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,9 +22,8 @@ from ingero.config.rates import load_rates
 from ingero.contract.api_paths import HEALTHZ, OTLP_LOGS, OTLP_METRICS, OTLP_TRACES, PROMETHEUS
 from ingero.contract.exposition import CONTENT_TYPE, render
 from ingero.contract.otlp.values import LogsRequest, MetricsRequest, TracesRequest
-from ingero.echo.access import Access, Key, read_keys
-from ingero.echo.admission import Admission
-from ingero.echo.api import QuestionApi
+from ingero.echo.access import read_keys
+from ingero.echo.api import METRICS_NEED_ALL_CLUSTERS, QuestionApi
 from ingero.echo.audit import AuditTrail
 from ingero.echo.control import Control
 from ingero.echo.engine import Engine, EngineSettings
@@ -32,15 +32,18 @@ from ingero.echo.metrics import ingest_families, question_families, store_famili
 from ingero.echo.receive import Receiver
 from ingero.echo.store.api import StoreStats
 from ingero.errors import IngeroError, StoreError
+from ingero.transport.access import Access, Denied
+from ingero.transport.admission import Admission
+from ingero.transport.bearer import AUTHORIZATION, Key
 from ingero.transport.certificates import kept_certificate, local_names
-from ingero.transport.http import HttpListener, json_response, unauthorized_response
+from ingero.transport.http import HttpListener, denied_response, error_response, json_response
 from ingero.transport.listen import bind, parse_address
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
 from ingero.transport.otlp.server_http import otlp_endpoint
 from ingero.transport.tls import ServerTls, renew_context, server_context
 
 STATS_TIMEOUT_S = 2.0
-MAX_GRPC_CALLS = 256
+MAX_GRPC_CALLS = 128
 SWITCH_INTERVAL_S = (
     0.0005  # otherwise the journal thread could wait 5 ms for the event loop to release the GIL
 )
@@ -90,7 +93,7 @@ class EchoService:
             )
         )
         await self.engine.start()
-        self.receiver = Receiver(self.engine, self._sender)
+        self.receiver = Receiver(self.engine, self.access)
         self.audit = AuditTrail(self.engine.store)
         self.audit.start()
         self.questions = QuestionApi(
@@ -116,18 +119,18 @@ class EchoService:
         tls = self._tls()
         context = self._context = server_context(tls) if tls else None
         health = [Route(HEALTHZ, self._health), Route(PROMETHEUS, self._metrics)]
-        self.admission = Admission(self._otlp_app(), MAX_REQUEST_BYTES)
+        self.admission = Admission()
         await self._serve("health", self.config.health_addr, Starlette(routes=health), None)
         await self.questions.start()
         await self._serve("mcp", self.config.mcp_addr, self.questions.app(), context)
-        await self._serve("http", self.config.otlp_http_addr, self.admission, context)
+        await self._serve("http", self.config.otlp_http_addr, self._otlp_app(), context)
         self._grpc = grpc_listener(
             self.config.otlp_addr,
             tls,
-            self.receiver.receive_grpc,
-            self.receiver.no_headers,
-            MAX_REQUEST_BYTES,
-            MAX_GRPC_CALLS,
+            self.receiver.service("grpc"),
+            admission=self.admission,
+            max_message_bytes=MAX_REQUEST_BYTES,
+            max_running=MAX_GRPC_CALLS,
         )
         await self._grpc.start()
         self.addresses["grpc"] = self._grpc.address
@@ -156,9 +159,7 @@ class EchoService:
 
     def _otlp_app(self) -> Starlette:
         def endpoint(kind: Any) -> Callable[[Request], Any]:
-            return otlp_endpoint(
-                kind, self.receiver.receive_http, self.receiver.no_headers, MAX_REQUEST_BYTES
-            )
+            return otlp_endpoint(kind, self.receiver.service("http"), MAX_REQUEST_BYTES)
 
         return Starlette(
             routes=[
@@ -171,7 +172,7 @@ class EchoService:
     async def _serve(
         self, name: str, endpoint: str, app: ASGIApp, context: ssl.SSLContext | None
     ) -> None:
-        listener = HttpListener(app, bind(endpoint), context)
+        listener = HttpListener(app, bind(endpoint), context, admission=self.admission)
         self._listeners.append(listener)
         await listener.start()
         self.addresses[name] = listener.address
@@ -182,9 +183,12 @@ class EchoService:
         return json_response(body, 503 if problem else 200)
 
     async def _metrics(self, request: Request) -> Response:
-        key = self._sender(request.headers.get("authorization"))
-        if key is None or key.clusters is not None:
-            return unauthorized_response()
+        address = request.client.host if request.client else None
+        key = self.access.check(request.headers.get(AUTHORIZATION), address)
+        if isinstance(key, Denied):
+            return denied_response(key)
+        if key.clusters is not None:
+            return error_response(METRICS_NEED_ALL_CLUSTERS, HTTPStatus.FORBIDDEN)
         return Response(await self.render_metrics(), media_type=CONTENT_TYPE)
 
     async def render_metrics(self) -> bytes:
@@ -200,9 +204,6 @@ class EchoService:
         return read_keys(
             self.config.auth_token_file, self.config.bearer_acl_file, self.config.database
         )
-
-    def _sender(self, authorization: str | None) -> Key | None:
-        return self.access.find(authorization, time.monotonic())
 
     def reload(self) -> None:
         """Read tokens and certificates again; after an error the old ones stay in use."""

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from ingero.contract.exposition import Family, Labels, counter, gauge
-from ingero.echo.admission import Admission
 from ingero.echo.audit import AuditTrail
 from ingero.echo.engine import Engine
 from ingero.echo.receive import ACK_BOUNDS_MS, Receiver
 from ingero.echo.store.api import StoreStats
+from ingero.transport.admission import Admission
 
 _Row = tuple[str, str, float]  # name, help, value
 
@@ -40,8 +40,8 @@ def ingest_families(engine: Engine, receiver: Receiver, admission: Admission) ->
         *_single(
             (
                 "ingero_echo_receiving_bytes",
-                "Declared size of the bodies being received",
-                admission.in_flight_bytes,
+                "Size of the bodies being received",
+                admission.receiving_bytes,
             ),
             ("ingero_echo_journal_bytes", "Disk space of the journal", ingest.journal_bytes),
             (

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -11,11 +10,11 @@ from ingero.contract.otlp.body import Encoding, decode
 from ingero.contract.otlp.codec import encode_protobuf
 from ingero.contract.otlp.rows import Signal, resource_context
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
-from ingero.echo.access import Key
 from ingero.echo.engine import Engine
 from ingero.errors import MalformedPush, Overloaded, StoreError, TooLarge, Unavailable
-from ingero.transport.bearer import BEARER_NEEDED
-from ingero.transport.otlp.server_http import Inbound, Reply
+from ingero.transport.access import Access, Denied
+from ingero.transport.bearer import Key
+from ingero.transport.otlp.server_http import Inbound, OtlpService, Reply
 
 SIGNALS: Final[dict[Kind, Signal]] = {
     MetricsRequest: Signal.METRICS,
@@ -28,36 +27,37 @@ ACK_BOUNDS_MS: Final = (0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1000
 
 
 class Receiver:
-    """Receives the requests of both OTLP listeners. `sender_of` reads an Authorization header."""
+    """Receives the requests of both OTLP listeners."""
 
-    def __init__(self, engine: Engine, sender_of: Callable[[str | None], Key | None]) -> None:
+    def __init__(self, engine: Engine, access: Access) -> None:
         self._engine = engine
-        self._sender_of = sender_of
+        self._access = access
         self.replies: Counter[tuple[str, int]] = Counter()  # (transport, status)
         self.ack_counts = [0] * (len(ACK_BOUNDS_MS) + 1)
         self.ack_sum_ms = 0.0
 
-    async def receive_http(self, inbound: Inbound) -> Reply:
-        """Handle a request over HTTP."""
-        reply = await self._receive(inbound, SEQUENCE_HEADER)
-        self.replies["http", reply.status] += 1
-        return reply
+    def service(self, transport: str) -> OtlpService:
+        """Return how requests over `http` or `grpc` are handled."""
+        sequence_name = SEQUENCE_HEADER if transport == "http" else SEQUENCE_METADATA
 
-    async def receive_grpc(self, inbound: Inbound) -> Reply:
-        """Handle a request over gRPC."""
-        reply = await self._receive(inbound, SEQUENCE_METADATA)
-        self.replies["grpc", reply.status] += 1
-        return reply
+        def admit(authorization: str | None, address: str | None) -> Key | Reply:
+            admitted = self._access.check(authorization, address)
+            if not isinstance(admitted, Denied):
+                return admitted
+            self.replies[transport, admitted.status] += 1
+            return Reply(
+                admitted.status, message=admitted.message, retry_after_s=admitted.retry_after_s
+            )
 
-    def no_headers(self, _: str | None) -> tuple[tuple[str, str], ...]:
-        """Return no headers: errors of the transport carry none of ours."""
-        return ()
+        async def receive(inbound: Inbound) -> Reply:
+            reply = await self._receive(inbound, sequence_name)
+            self.replies[transport, reply.status] += 1
+            return reply
+
+        return OtlpService(admit, receive, lambda _: ())
 
     async def _receive(self, inbound: Inbound, sequence_name: str) -> Reply:
-        sender = self._sender_of(inbound.authorization)
-        if sender is None:
-            return Reply(HTTPStatus.UNAUTHORIZED, message=BEARER_NEEDED)
-        body = inbound.body
+        sender, body = inbound.sender, inbound.body
         began = time.perf_counter()
         try:
             if (foreign := _foreign_cluster(inbound, sender)) is not None:

@@ -47,7 +47,7 @@ from ingero.fleet.roster import NodeRow
 from ingero.fleet.silence_api import silence_routes
 from ingero.fleet.silences import Silences
 from ingero.fleet.verdicts import VerdictService
-from ingero.transport.bearer import ListenerToken
+from ingero.transport.access import Access
 from ingero.transport.http import error_response, http_error, json_response, require_token
 from ingero.transport.otlp.server_http import otlp_endpoint
 
@@ -60,7 +60,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     """Return the application of the OTLP listener, for all but plain pushes."""
 
     def endpoint(kind: Any) -> Callable[[Request], Any]:
-        return otlp_endpoint(kind, receiver.receive_http, receiver.http_headers, max_body_bytes)
+        return otlp_endpoint(kind, receiver.http_service(), max_body_bytes)
 
     return Starlette(
         routes=[
@@ -71,9 +71,7 @@ def receiver_app(receiver: Receiver, max_body_bytes: int) -> Starlette:
     )
 
 
-def threshold_app(
-    processor: FleetProcessor, token: ListenerToken, verdicts: VerdictService
-) -> Starlette:
+def threshold_app(processor: FleetProcessor, access: Access, verdicts: VerdictService) -> Starlette:
     """Return the API for agents whose push brought no threshold back, and for operators."""
 
     async def threshold(request: Request) -> Response:
@@ -95,15 +93,15 @@ def threshold_app(
 
     return Starlette(
         routes=[
-            Route(FLEET_THRESHOLD, require_token(token, threshold)),
-            Route(FLEET_STATUS, require_token(token, status)),
-            *silence_routes(verdicts.silences, token),
+            Route(FLEET_THRESHOLD, require_token(access, threshold)),
+            Route(FLEET_STATUS, require_token(access, status)),
+            *silence_routes(verdicts.silences, access),
         ],
         exception_handlers={HTTPException: http_error},
     )
 
 
-def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
+def admin_app(processor: FleetProcessor, access: Access) -> Starlette:
     """Return the diagnostics of every cluster and node; served on loopback only."""
 
     async def clusters(request: Request) -> Response:
@@ -125,8 +123,8 @@ def admin_app(processor: FleetProcessor, token: ListenerToken) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(FLEET_DEBUG_CLUSTERS, require_token(token, clusters)),
-            Route(FLEET_DEBUG_SCORES, require_token(token, scores)),
+            Route(FLEET_DEBUG_CLUSTERS, require_token(access, clusters)),
+            Route(FLEET_DEBUG_SCORES, require_token(access, scores)),
         ],
         exception_handlers={HTTPException: http_error},
     )
@@ -202,7 +200,7 @@ def _node(
     )
 
 
-def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: ListenerToken) -> Starlette:
+def health_app(receiver: Receiver, is_ready: Callable[[], bool], access: Access) -> Starlette:
     """Return the probes for orchestrators and a status page for people."""
 
     async def health(request: Request) -> Response:
@@ -222,8 +220,8 @@ def health_app(receiver: Receiver, is_ready: Callable[[], bool], token: Listener
         routes=[
             Route(HEALTHZ, health),
             Route(READYZ, ready),
-            Route("/", require_token(token, status)),
-            Route(FLEET_DEBUG_SERVICEZ, require_token(token, status)),
+            Route("/", require_token(access, status)),
+            Route(FLEET_DEBUG_SERVICEZ, require_token(access, status)),
         ]
     )
 
@@ -262,10 +260,10 @@ def _status_page(processor: FleetProcessor) -> str:
     )
 
 
-def metrics_app(render: Callable[[], Awaitable[bytes]], token: ListenerToken) -> Starlette:
+def metrics_app(render: Callable[[], Awaitable[bytes]], access: Access) -> Starlette:
     """Return an application that serves metrics to a Prometheus server."""
 
     async def metrics(request: Request) -> Response:
         return Response(await render(), media_type=CONTENT_TYPE)
 
-    return Starlette(routes=[Route(PROMETHEUS, require_token(token, metrics))])
+    return Starlette(routes=[Route(PROMETHEUS, require_token(access, metrics))])

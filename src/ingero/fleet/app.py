@@ -111,13 +111,13 @@ class FleetService:
         serve, processor = self._listeners.serve_http, self.processor
         if "threshold" in asked:
             await serve(
-                asked["threshold"], lambda token: threshold_app(processor, token, self.verdicts)
+                asked["threshold"], lambda access: threshold_app(processor, access, self.verdicts)
             )
-            await serve(asked["admin"], lambda token: admin_app(processor, token))
+            await serve(asked["admin"], lambda access: admin_app(processor, access))
         await serve(
-            asked["health"], lambda token: health_app(self.receiver, lambda: self._ready, token)
+            asked["health"], lambda access: health_app(self.receiver, lambda: self._ready, access)
         )
-        await serve(asked["metrics"], lambda token: metrics_app(self._render_own, token))
+        await serve(asked["metrics"], lambda access: metrics_app(self._render_own, access))
         for name, series in self.exporters.series.items():
             await serve(asked[name], partial(metrics_app, series.render))
         http = self.config.receivers.otlp.protocols.http

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any, Self
 from ingero.config.fleet import Listener
 from ingero.config.fleet_listeners import ListenerTlsConfig
 from ingero.fleet.receive import Receiver
-from ingero.transport.bearer import ListenerToken, read_token_file
+from ingero.transport.access import Access
+from ingero.transport.admission import Admission
+from ingero.transport.bearer import Key, read_token_file, token_digest
 from ingero.transport.http import HttpListener, TimedProtocol
 from ingero.transport.listen import bind
 from ingero.transport.otlp.server_grpc import GrpcListener, grpc_listener
@@ -21,7 +24,7 @@ from ingero.transport.tls import is_loopback, renew_context, server_context
 class ListenerSecrets:
     """The token and certificates of one listener, which SIGHUP reads again."""
 
-    token: ListenerToken
+    access: Access
     token_file: Path | None
     context: ssl.SSLContext | None
     tls: ListenerTlsConfig | None
@@ -29,16 +32,20 @@ class ListenerSecrets:
     @classmethod
     def read(cls, listener: Listener) -> Self:
         """Read the files of a listener; raise AuthError naming a file that is wrong."""
-        token = read_token_file(listener.token_file) if listener.token_file else None
+        keys = _keys(listener.token_file) if listener.token_file else None
         context = server_context(listener.tls.files()) if listener.tls else None
-        return cls(ListenerToken(token), listener.token_file, context, listener.tls)
+        return cls(Access(keys), listener.token_file, context, listener.tls)
 
     def reload(self) -> None:
         """Read the files again; raise AuthError and keep what was read before."""
         if self.token_file is not None:
-            self.token.replace(read_token_file(self.token_file))
+            self.access.replace(_keys(self.token_file), time.monotonic())
         if self.context is not None and self.tls is not None:
             renew_context(self.context, self.tls.files())
+
+
+def _keys(token_file: Path) -> list[Key]:
+    return [Key("default", token_digest(read_token_file(token_file)))]
 
 
 @dataclass(slots=True)
@@ -48,35 +55,40 @@ class FleetListeners:
     addresses: dict[str, str] = field(default_factory=dict)
     secrets: list[ListenerSecrets] = field(default_factory=list)
     plaintext: list[str] = field(default_factory=list)  # reachable from elsewhere, without TLS
+    admission: Admission = field(default_factory=Admission)
     _http: list[HttpListener] = field(default_factory=list)
     _grpc: GrpcListener | None = None
 
     async def serve_http(
         self,
         listener: Listener,
-        app: Callable[[ListenerToken], Any],
+        app: Callable[[Access], Any],
         protocol: type[TimedProtocol] = TimedProtocol,
-    ) -> ListenerToken:
-        """Bind a listener and serve an application on it; return the token that it requires."""
+    ) -> Access:
+        """Bind a listener and serve an application on it; return who may use it."""
         secrets = self._read_secrets(listener)
         serving = HttpListener(
-            app(secrets.token), bind(listener.endpoint), secrets.context, protocol
+            app(secrets.access),
+            bind(listener.endpoint),
+            secrets.context,
+            protocol,
+            self.admission,
         )
         self._http.append(serving)
         await serving.start()
         self.addresses[listener.name] = serving.address
-        return secrets.token
+        return secrets.access
 
-    async def serve_grpc(self, listener: Listener, receiver: Receiver) -> ListenerToken:
-        """Bind the OTLP listener over gRPC; return the token that it requires."""
+    async def serve_grpc(self, listener: Listener, receiver: Receiver) -> Access:
+        """Bind the OTLP listener over gRPC; return who may use it."""
         secrets = self._read_secrets(listener)
         tls = listener.tls.files() if listener.tls else None
         self._grpc = grpc_listener(
-            listener.endpoint, tls, receiver.receive_grpc, receiver.grpc_headers
+            listener.endpoint, tls, receiver.grpc_service(), admission=self.admission
         )
         await self._grpc.start()
         self.addresses[listener.name] = self._grpc.address
-        return secrets.token
+        return secrets.access
 
     def _read_secrets(self, listener: Listener) -> ListenerSecrets:
         if listener.tls is None and not is_loopback(listener.endpoint):

@@ -25,11 +25,13 @@ from ingero.contract.push.segment import PlainRequest
 from ingero.contract.threshold import COLD_START, ServedThreshold, encode_quorum, encode_threshold
 from ingero.errors import MalformedPush
 from ingero.fleet.processor import CLOCK_SKEW_NS, FleetProcessor, Taken
-from ingero.transport.bearer import BEARER_NEEDED, CHALLENGE, CHALLENGE_HEADER, ListenerToken
+from ingero.transport.access import Access, Denied
+from ingero.transport.bearer import CHALLENGE, CHALLENGE_HEADER, Key
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     FastPath,
     Inbound,
+    OtlpService,
     Reply,
     cluster_of,
     no_fast_path,
@@ -58,15 +60,15 @@ class Receiver:
         *,
         sinks: dict[Kind, Sequence[Sink]] | None = None,
         verdict_texts: Mapping[tuple[str, str], str] | None = None,
-        http_token: ListenerToken | None = None,
-        grpc_token: ListenerToken | None = None,
+        http_token: Access | None = None,
+        grpc_token: Access | None = None,
         max_requests_per_s: int = 0,
     ) -> None:
         self.processor = processor
         self.sinks = sinks or {}
         self.verdict_texts = {} if verdict_texts is None else verdict_texts  # by cluster and node
-        self.http_token = http_token or ListenerToken(None)
-        self.grpc_token = grpc_token or ListenerToken(None)
+        self.http_token = http_token or Access(None)
+        self.grpc_token = grpc_token or Access(None)
         self.max_requests_per_s = max_requests_per_s
         self.draining = False
         # by transport and status, without the plain pushes that were accepted
@@ -111,9 +113,9 @@ class Receiver:
         cluster = self._named_cluster(query, header)
         reply = None
         if self.draining or self.max_requests_per_s or self.http_token.is_required:
-            reply = self._refusal(
-                self.http_token, authorization.decode("latin-1") if authorization else None
-            )
+            presented = authorization.decode("latin-1") if authorization else None
+            admitted = self._admit(self.http_token, presented, address)
+            reply = admitted if isinstance(admitted, Reply) else None
         if reply is None:
             try:
                 taken = self.processor.push(
@@ -163,13 +165,25 @@ class Receiver:
         return rendered
 
     # --- All other requests ---
-    def receive_http(self, inbound: Inbound) -> Reply:
-        """Handle any request over HTTP; raise MalformedPush."""
-        return self._receive("http", self.http_token, _HTTP_NAMES, inbound)
+    def http_service(self) -> OtlpService:
+        """Return how any request over HTTP is handled."""
+        return OtlpService(
+            lambda authorization, address: self._counted(
+                "http", self._admit(self.http_token, authorization, address)
+            ),
+            lambda inbound: self._receive("http", _HTTP_NAMES, inbound),
+            self.http_headers,
+        )
 
-    def receive_grpc(self, inbound: Inbound) -> Reply:
-        """Handle any request over gRPC; raise MalformedPush."""
-        return self._receive("grpc", self.grpc_token, _GRPC_NAMES, inbound)
+    def grpc_service(self) -> OtlpService:
+        """Return how any request over gRPC is handled."""
+        return OtlpService(
+            lambda authorization, address: self._counted(
+                "grpc", self._admit(self.grpc_token, authorization, address)
+            ),
+            lambda inbound: self._receive("grpc", _GRPC_NAMES, inbound),
+            self.grpc_headers,
+        )
 
     def http_headers(self, cluster: str | None) -> tuple[tuple[str, str], ...]:
         """Return the headers of a reply to a request that could not be read."""
@@ -179,19 +193,13 @@ class Receiver:
         """Return the same as gRPC metadata."""
         return self._headers(_GRPC_NAMES, cluster or "", "")
 
-    def _receive(
-        self, transport: str, token: ListenerToken, names: tuple[str, str, str], inbound: Inbound
-    ) -> Reply:
-        refusal = self._refusal(token, inbound.authorization)
-        if refusal is not None:
-            self.replies[transport, refusal.status] += 1
-            headers = self._headers(names, inbound.cluster or "", "")
-            return Reply(
-                refusal.status,
-                message=refusal.message,
-                retry_after_s=refusal.retry_after_s,
-                headers=headers,
-            )
+    def _counted(self, transport: str, admitted: Key | Reply) -> Key | Reply:
+        if isinstance(admitted, Reply):
+            self.replies[transport, admitted.status] += 1
+        return admitted
+
+    def _receive(self, transport: str, names: tuple[str, str, str], inbound: Inbound) -> Reply:
+        """Handle a request of an admitted sender; raise MalformedPush."""
         try:
             taken = self._take(inbound)
         except MalformedPush:
@@ -202,11 +210,15 @@ class Receiver:
         headers = self._headers(names, taken.cluster, verdict)
         return Reply(partial=taken.partial, headers=headers)
 
-    def _refusal(self, token: ListenerToken, authorization: str | None) -> Reply | None:
+    def _admit(self, access: Access, authorization: str | None, address: str | None) -> Key | Reply:
+        """Return the sender of a request, or the refusal; the body is not needed for either."""
         if self.draining:
             return Reply(503, message="shutting down; push again", retry_after_s=1)
-        if not token.admits(authorization):
-            return Reply(401, message=BEARER_NEEDED)
+        admitted = access.check(authorization, address)
+        if isinstance(admitted, Denied):
+            return Reply(
+                admitted.status, message=admitted.message, retry_after_s=admitted.retry_after_s
+            )
         if self.max_requests_per_s:
             if self._allowance <= 0:
                 retry_after_s = max(1, round(self.processor.policy.push_interval_s))
@@ -216,7 +228,7 @@ class Receiver:
                     retry_after_s=retry_after_s,
                 )
             self._allowance -= 1
-        return None
+        return admitted
 
     def _take(self, inbound: Inbound) -> Taken:
         kind, body, encoding, cluster = (

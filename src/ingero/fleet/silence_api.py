@@ -14,7 +14,7 @@ from ingero.contract.fleet_api import LiftedSilences, SilenceList
 from ingero.contract.silence import LiftRequest, SilenceRequest
 from ingero.errors import StoreError, TooLarge
 from ingero.fleet.silences import Silences
-from ingero.transport.bearer import ListenerToken
+from ingero.transport.access import Access
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import error_response, json_response, require_token
 from ingero.transport.tls import is_loopback
@@ -23,14 +23,14 @@ MAX_REQUEST_BYTES = 4096
 T = TypeVar("T")
 
 
-def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
+def silence_routes(silences: Silences, access: Access) -> list[Route]:
     """Return the routes that `ingero silence` uses."""
 
     async def listed(request: Request) -> Response:
         return json_response(SilenceList(silences.active(time.time())))
 
     async def begin(request: Request) -> Response:
-        asked = await _asked(request, token, SilenceRequest)
+        asked = await _asked(request, access, SilenceRequest)
         if isinstance(asked, Response):
             return asked
         try:
@@ -39,7 +39,7 @@ def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     async def lift(request: Request) -> Response:
-        asked = await _asked(request, token, LiftRequest)
+        asked = await _asked(request, access, LiftRequest)
         if isinstance(asked, Response):
             return asked
         try:
@@ -48,18 +48,18 @@ def silence_routes(silences: Silences, token: ListenerToken) -> list[Route]:
             return error_response(str(error), HTTPStatus.INSUFFICIENT_STORAGE)
 
     return [
-        Route(FLEET_SILENCES, require_token(token, listed), methods=["GET"]),
-        Route(FLEET_SILENCES, require_token(token, begin), methods=["POST"]),
-        Route(FLEET_SILENCES_LIFT, require_token(token, lift), methods=["POST"]),
+        Route(FLEET_SILENCES, require_token(access, listed), methods=["GET"]),
+        Route(FLEET_SILENCES, require_token(access, begin), methods=["POST"]),
+        Route(FLEET_SILENCES_LIFT, require_token(access, lift), methods=["POST"]),
     ]
 
 
-async def _asked(request: Request, token: ListenerToken, kind: type[T]) -> T | Response:
+async def _asked(request: Request, access: Access, kind: type[T]) -> T | Response:
     """Decode a request as `kind`, or return the refusal.
 
     A listener without a token accepts changes only from this machine.
     """
-    if not token.is_required and not (request.client and is_loopback(request.client.host)):
+    if not access.is_required and not (request.client and is_loopback(request.client.host)):
         needed = "silences from other machines need a token: extensions.ingero_threshold.token_file"
         return error_response(needed, HTTPStatus.FORBIDDEN)
     try:

@@ -1,10 +1,11 @@
-"""Bearer tokens: read from a file or the environment, sent by clients, required by listeners."""
+"""Bearer tokens: read from a file or the environment, sent by clients, compared by servers."""
 
 import contextlib
 import hashlib
 import hmac
 import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -106,17 +107,19 @@ def tokens_equal(presented: str | None, expected_digest: bytes | None) -> bool:
     return hmac.compare_digest(token_digest(presented), expected_digest)
 
 
-class ListenerToken:
-    """The bearer token that a listener requires; a listener without one admits every request."""
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One bearer token that a server accepts; `clusters` None means all clusters."""
 
-    def __init__(self, token: str | None) -> None:
-        self.replace(token)
+    name: str
+    digest: bytes
+    clusters: frozenset[str] | None = None
 
-    def replace(self, token: str | None) -> None:
-        """Require another token from now on, as a reload does."""
-        self._digest = None if token is None else token_digest(token)
-        self.is_required = token is not None
+    @property
+    def short_digest(self) -> str:
+        """The part of the digest that logs and the audit table show."""
+        return self.digest.hex()[:12]
 
-    def admits(self, authorization: str | None) -> bool:
-        """True if no token is required, or if this Authorization header holds it."""
-        return self._digest is None or tokens_equal(parse_bearer(authorization), self._digest)
+    def may_see(self, cluster: str) -> bool:
+        """Return whether the cluster is inside the scope of this token."""
+        return self.clusters is None or cluster in self.clusters

@@ -15,20 +15,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ingero.errors import Unavailable
-from ingero.transport.bearer import (
-    AUTHORIZATION,
-    BEARER_NEEDED,
-    CHALLENGE,
-    CHALLENGE_HEADER,
-    ListenerToken,
-)
+from ingero.errors import TooLarge, Unavailable
+from ingero.transport.access import Access, Denied
+from ingero.transport.admission import Admission, AdmittedApp
+from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER
 from ingero.transport.listen import bound_address, plain_peer
 
 KEEP_ALIVE_S = 75  # agents push every 5 to 60 s and should not pay a handshake each time
 DRAIN_S = 5.0
 REQUEST_S = 30.0  # from the first byte of a request, or from connecting, to its last byte
-MAX_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024  # also of trailers, and between two pieces of a body
+MAX_HEADERS = 200
+MAX_PIPELINED = 64  # requests that wait for the reply to an earlier one
 _encode = msgspec.json.Encoder().encode
 
 
@@ -44,20 +42,27 @@ def error_response(message: str, status: int, headers: Mapping[str, str] | None 
     return json_response({"error": message}, status, headers)
 
 
-def unauthorized_response() -> Response:
-    """Return the 401 for a request without the token of its listener."""
-    return error_response(BEARER_NEEDED, HTTPStatus.UNAUTHORIZED, {CHALLENGE_HEADER: CHALLENGE})
+def denied_response(denied: Denied) -> Response:
+    """Return the refusal of a request without a valid token."""
+    headers = {}
+    if denied.status == HTTPStatus.UNAUTHORIZED:
+        headers[CHALLENGE_HEADER] = CHALLENGE
+    if denied.retry_after_s is not None:
+        headers["Retry-After"] = str(denied.retry_after_s)
+    return error_response(denied.message, denied.status, headers)
 
 
 def require_token(
-    token: ListenerToken, endpoint: Callable[[Request], Awaitable[Response]]
+    access: Access, endpoint: Callable[[Request], Awaitable[Response]]
 ) -> Callable[[Request], Any]:
-    """Wrap an endpoint so that it answers only requests with the listener's token."""
+    """Wrap an endpoint so that it answers only requests with a token of the listener."""
 
     async def check(request: Request) -> Response:
-        if token.admits(request.headers.get(AUTHORIZATION)):
-            return await endpoint(request)
-        return unauthorized_response()
+        address = request.client.host if request.client else None
+        admitted = access.check(request.headers.get(AUTHORIZATION), address)
+        return (
+            denied_response(admitted) if isinstance(admitted, Denied) else await endpoint(request)
+        )
 
     return check
 
@@ -76,8 +81,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     request_timeout_s = REQUEST_S
     _timeout: asyncio.TimerHandle | None = None
-    _is_in_head = False
-    _head_bytes = 0
+    _head_bytes = 0  # since the request began, or since the last piece of its body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
@@ -86,22 +90,35 @@ class TimedProtocol(HttpToolsProtocol):
         self._start_timeout()
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response("The headers are too large.")
+        if self._is_idle():  # empty lines between requests are no request
+            self._start_timeout()
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The headers are too large.")
+
+    def _is_idle(self) -> bool:
+        return self.timeout_keep_alive_task is None and (
+            self.cycle is None or self.cycle.response_complete
+        )
 
     def on_message_begin(self) -> None:
-        self._is_in_head, self._head_bytes = True, 0
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise TooLarge(f"more than {MAX_PIPELINED} requests wait for a reply")
         self._start_timeout()
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        super().on_headers_complete()
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if len(self.headers) >= MAX_HEADERS:
+            raise TooLarge(f"more than {MAX_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._head_bytes = 0
         self._stop_timeout()
         super().on_message_complete()
 
@@ -146,9 +163,10 @@ class HttpListener:
         listener: socket.socket,
         tls: ssl.SSLContext | None = None,
         protocol: type[TimedProtocol] = TimedProtocol,
+        admission: Admission | None = None,
     ) -> None:
         config = uvicorn.Config(
-            app,
+            AdmittedApp(app, admission or Admission()),
             http=protocol,
             ws="none",
             lifespan="off",

@@ -157,8 +157,8 @@ async def test_token_comes_from_the_policy(tmp_path: Path) -> None:
         (wrong,) = await ask([address], token="wrong")
         (with_token,) = await ask([address], token="s3cret")
     places = "$INGERO_FLEET_TOKEN or fleet.token_file of ingero.yaml"
-    assert without.failure == f"HTTP 401: a bearer token is required; put it into {places}"
-    assert wrong.failure == f"HTTP 401: a bearer token is required; not the token in {places}"
+    assert without.failure == f"HTTP 401: a bearer token is needed; put it into {places}"
+    assert wrong.failure == f"HTTP 401: a bearer token is needed; not the token in {places}"
     assert with_token.failure is None
 
 

@@ -44,12 +44,8 @@ from ingero.errors import (
 )
 from ingero.storage.sqlite_guard import DEFAULT_ROWS, MAX_ROWS, QueryLimits, run_query
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.bearer import (
-    CHALLENGE_HEADER,
-    INVALID_CHALLENGE,
-    parse_bearer,
-    tokens_equal,
-)
+from ingero.transport.access import Access, Denied
+from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import json_response
 
@@ -174,12 +170,12 @@ class NodeGuard:
     """Checks the host name and the token of each request, and adds the node name to each reply."""
 
     def __init__(
-        self, app: ASGIApp, node: str, token_digest: bytes | None, hosts: Collection[str] | None
+        self, app: ASGIApp, node: str, access: Access, hosts: Collection[str] | None
     ) -> None:
         self.app = app
         # a header is a single line
         self.node = "".join(c if c.isprintable() else "?" for c in node).encode("utf-8", "replace")
-        self.token_digest = token_digest
+        self.access = access
         self.hosts = None if hosts is None else {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,13 +202,11 @@ class NodeGuard:
                 f"this node is not called {host!r}; "
                 f"start the dashboard with --host-name {host or 'NAME'}",
             )
-        if self.token_digest is None or not scope["path"].startswith(api_paths.NODE_ROOT):
+        if not scope["path"].startswith(api_paths.NODE_ROOT):
             return None
-        if tokens_equal(parse_bearer(headers.get(b"authorization")), self.token_digest):
-            return None
-        reply = _error(401, "a bearer token is required")
-        reply.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
-        return reply
+        client = scope["client"]
+        admitted = self.access.check(headers.get(b"authorization"), client[0] if client else None)
+        return _denied(admitted) if isinstance(admitted, Denied) else None
 
     def _is_ours(self, host: str, scope: Scope) -> bool:
         """Return whether `host` names this node.
@@ -280,6 +274,15 @@ def _host_name(header: str) -> str:
     if header.startswith("["):
         return header[1:].partition("]")[0].lower()
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
+
+
+def _denied(denied: Denied) -> Response:
+    reply = _error(denied.status, denied.message)
+    if denied.retry_after_s is None:
+        reply.headers[CHALLENGE_HEADER] = INVALID_CHALLENGE
+    else:
+        reply.headers["Retry-After"] = str(denied.retry_after_s)
+    return reply
 
 
 def _error(status: int, message: str) -> Response:

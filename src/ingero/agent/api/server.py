@@ -13,7 +13,8 @@ from ingero.contract.node_api import GpuInfo
 from ingero.errors import AuthError
 from ingero.storage.caller import home
 from ingero.storage.trace.node_view import NodeView
-from ingero.transport.bearer import token_digest
+from ingero.transport.access import Access
+from ingero.transport.bearer import Key, token_digest
 from ingero.transport.certificates import (
     KeptTls,
     kept_certificate,
@@ -94,9 +95,13 @@ async def start_dashboard(settings: DashboardSettings) -> Serving:
         *(names_in(tls.cert) if tls else ()),
     ]
     api = NodeApi(view=NodeView(settings.db), gpu=settings.gpu).app()
-    digest = token_digest(settings.token) if settings.token else None
-    guarded = NodeGuard(api, settings.node, digest, names)
+    guarded = NodeGuard(api, settings.node, node_access(settings.token), names)
     return await _serve(guarded, bound, context, tls)
+
+
+def node_access(token: str | None) -> Access:
+    """Return who may ask this node: bearers of its token, or everybody."""
+    return Access([Key("default", token_digest(token))] if token else None)
 
 
 async def start_app(app: Any, address: str) -> Serving:
@@ -105,7 +110,8 @@ async def start_app(app: Any, address: str) -> Serving:
     bound = bind(address)
     own = local_names(None, [host])
     kept = kept_certificate(_certificate_folder(), own, _addresses(host))
-    guarded = NodeGuard(app, socket.gethostname(), None, [*own, *names_in(kept.cert)])
+    names = [*own, *names_in(kept.cert)]
+    guarded = NodeGuard(app, socket.gethostname(), Access(None), names)
     return await _serve(guarded, bound, server_context(kept), kept)
 
 

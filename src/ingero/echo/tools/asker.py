@@ -16,7 +16,6 @@ from msgspec import Meta
 from ingero.config.rates import RateTable
 from ingero.contract.api_paths import ECHO_WHOAMI
 from ingero.core.units import parse_duration_s
-from ingero.echo.access import Key
 from ingero.echo.audit import Entry
 from ingero.echo.store.api import (
     ColumnResult,
@@ -27,6 +26,7 @@ from ingero.echo.store.api import (
     StoreRestarting,
 )
 from ingero.errors import StoreError, Unavailable
+from ingero.transport.bearer import Key
 from ingero.transport.tools.tool import ToolRefused
 
 MAX_ANSWER_BYTES: Final = 1 << 20

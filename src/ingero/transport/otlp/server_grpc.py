@@ -1,9 +1,10 @@
 """OTLP over gRPC: the three Export services on raw bytes, with reloading of certificates."""
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -11,7 +12,7 @@ from urllib.parse import unquote
 import grpc
 
 from ingero.contract.names import CLUSTER_HEADER, WAIT_HEADER
-from ingero.contract.otlp.body import MAX_DECODED_BYTES, Encoding, encode_response
+from ingero.contract.otlp.body import Encoding, encode_response
 from ingero.contract.otlp.rpc_status import (
     RETRY_METADATA,
     STATUS_METADATA,
@@ -20,17 +21,18 @@ from ingero.contract.otlp.rpc_status import (
 )
 from ingero.contract.otlp.values import Kind, LogsRequest, MetricsRequest, TracesRequest
 from ingero.errors import AuthError, MalformedPush, Unavailable
+from ingero.transport.admission import Admission
 from ingero.transport.bearer import AUTHORIZATION
 from ingero.transport.listen import parse_address, plain_peer, port_holder
 from ingero.transport.otlp.server_http import (
     GRPC_CODES,
     INTERNAL,
-    Headers,
     Inbound,
-    Receive,
+    OtlpService,
     Reply,
     settled,
 )
+from ingero.transport.rate_limit import address_group
 from ingero.transport.tls import ServerTls, server_context
 
 SERVICES: Final[dict[str, Kind]] = {
@@ -44,32 +46,39 @@ _OPTIONS: Final = (
     # a second server on the port is an error; otherwise the two would share the traffic silently
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.max_concurrent_streams", 1024),  # calls at once on one connection
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # a peer that stops inside a frame cannot answer a ping
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
 )
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+MAX_UNFINISHED_MESSAGES: Final = 64
+MESSAGE_S: Final = 10.0  # from the call to the end of its message
+STALLED_S: Final = 0.25  # the same while other calls wait
 log = logging.getLogger(__name__)
 
 
 class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no types
-    def __init__(
-        self,
-        receive: Receive,
-        headers_for: Callable[[str | None], Headers],
-        max_running: float = math.inf,
-    ) -> None:
-        self._receive = receive
-        self._headers_for = headers_for
+    """Answers calls as streams of one message, because gRPC reads that of a unary call first."""
+
+    def __init__(self, service: OtlpService, admission: Admission, max_running: float) -> None:
+        self._service = service
+        self._admission = admission
         self._max_running = max_running
         self._running = 0
+        self._messages = MessageReader()
         self._handlers = {
-            path: grpc.unary_unary_rpc_method_handler(self._export(kind))
+            path: grpc.stream_unary_rpc_method_handler(self._export(kind))
             for path, kind in SERVICES.items()
         }
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         return self._handlers.get(details.method)
 
-    def _export(self, kind: Kind) -> Callable[[bytes, Any], Any]:
-        async def export(body: bytes, context: Any) -> bytes:
-            reply = await self._answer(kind, body, context)
+    def _export(self, kind: Kind) -> Callable[[Any, Any], Any]:
+        async def export(_: Any, context: Any) -> bytes:
+            reply = await self._answer(kind, context)
             code = _BY_NUMBER[GRPC_CODES.get(reply.status, INTERNAL)]
             await _send_metadata(context, reply, code)
             if reply.status != 200:
@@ -78,27 +87,79 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc ships no t
 
         return export
 
-    async def _answer(self, kind: Kind, body: bytes, context: Any) -> Reply:
+    async def _answer(self, kind: Kind, context: Any) -> Reply:
+        """Admit the sender by its metadata, then read its message, then pass it on."""
         metadata = dict(context.invocation_metadata() or ())
-        cluster = metadata.get(CLUSTER_HEADER)
-        if self._running >= self._max_running:
-            headers = tuple(self._headers_for(cluster))
-            return Reply(
-                429,
-                message="too many calls at once",
-                retry_after_s=1,
-                headers=headers,
-            )
-        self._running += 1
+        cluster, wait = metadata.get(CLUSTER_HEADER), WAIT_HEADER in metadata
+        address = peer_address(context.peer())
+        sender = self._service.admit(metadata.get(AUTHORIZATION), address)
+        if isinstance(sender, Reply):
+            return replace(sender, headers=tuple(self._service.headers_for(cluster)))
         try:
-            authorization, wait = metadata.get(AUTHORIZATION), WAIT_HEADER in metadata
-            address = peer_address(context.peer())
-            inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, authorization, address, wait)
-            return await settled(self._receive(inbound))
+            body = await self._messages.read(context)
+            inbound = Inbound(kind, body, Encoding.PROTOBUF, cluster, sender, address, wait)
+            reply = await self._pass_on(inbound, address_group(address))
         except MalformedPush as error:
-            return Reply(400, message=str(error), headers=tuple(self._headers_for(cluster)))
+            reply = Reply(400, message=str(error))
+        except TimeoutError:
+            reply = Reply(408, message="the message did not arrive in time")
+        if reply.status == 200 or reply.headers:
+            return reply
+        return replace(reply, headers=tuple(self._service.headers_for(cluster)))
+
+    async def _pass_on(self, inbound: Inbound, address: str) -> Reply:
+        size = len(inbound.body)
+        if self._running >= self._max_running or not self._admission.has_room(address, size):
+            return Reply(429, message="too many calls at once", retry_after_s=1)
+        self._running += 1
+        self._admission.hold(address, size)
+        try:
+            return await settled(self._service.receive(inbound))
         finally:
             self._running -= 1
+            self._admission.hold(address, -size)
+
+
+class MessageReader:
+    """Reads the messages of calls, a bounded number at once.
+
+    gRPC buffers a message in full once it is asked for. Calls beyond the limit wait for a slot;
+    while any waits, the others have less time to finish their message.
+    """
+
+    def __init__(self, max_at_once: int = MAX_UNFINISHED_MESSAGES) -> None:
+        self._slots = asyncio.Semaphore(max_at_once)
+        self._unhurried: dict[asyncio.Timeout, float] = {}  # since when each call reads
+        self._waiting = 0
+
+    async def read(self, context: Any) -> bytes:
+        """Return the message of a call; raise TimeoutError or MalformedPush."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(MESSAGE_S) as deadline:
+            if self._slots.locked():
+                self._hurry_all()
+            self._waiting += 1
+            try:
+                await self._slots.acquire()
+            finally:
+                self._waiting -= 1
+            self._unhurried[deadline] = loop.time()
+            if self._waiting:
+                self._hurry_all()
+            try:
+                message = await context.read()
+            finally:
+                self._unhurried.pop(deadline, None)
+                self._slots.release()
+        if not isinstance(message, bytes):
+            raise MalformedPush("the call has no message")
+        return message
+
+    def _hurry_all(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for deadline, since_s in self._unhurried.items():
+            deadline.reschedule(max(now_s, since_s + STALLED_S))
+        self._unhurried.clear()
 
 
 def peer_address(peer: str) -> str | None:
@@ -144,21 +205,21 @@ class GrpcListener:
 def grpc_listener(
     endpoint: str,
     tls: ServerTls | None,
-    receive: Receive,
-    headers_for: Callable[[str | None], Headers],
-    max_message_bytes: int = MAX_DECODED_BYTES,
-    max_calls: int | None = None,
+    service: OtlpService,
+    *,
+    admission: Admission | None = None,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_running: float = math.inf,
 ) -> GrpcListener:
     """Return a bound server that is not yet started; call it inside the running event loop.
 
-    `headers_for` returns metadata. Up to half of `max_calls` are handled at once; further calls are
-    refused with a delay. gRPC itself refuses calls beyond `max_calls`, before their message is read
-    and without a delay.
+    Calls beyond `max_running` that have their message, and those beyond the limit of `admission`,
+    are refused with a delay.
     """
     options = (*_OPTIONS, ("grpc.max_receive_message_length", max_message_bytes))
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=max_calls)
-    max_running = math.inf if max_calls is None else max_calls // 2
-    server.add_generic_rpc_handlers((_Service(receive, headers_for, max_running),))
+    server = grpc.aio.server(options=options)
+    handler = _Service(service, admission or Admission(), max_running)
+    server.add_generic_rpc_handlers((handler,))
     host, port = parse_address(endpoint)
     target = f"{f'[{host}]' if ':' in host else host or '[::]'}:{port}"
     try:

@@ -8,12 +8,12 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from ingero.contract.names import CLUSTER_HEADER, CLUSTER_QUERY, WAIT_HEADER
@@ -29,12 +29,12 @@ from ingero.contract.otlp.rpc_status import encode_status
 from ingero.contract.otlp.values import Kind
 from ingero.contract.push.segment import PlainRequest, decode_segment
 from ingero.errors import MalformedPush, TooLarge
-from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER
+from ingero.transport.bearer import AUTHORIZATION, CHALLENGE, CHALLENGE_HEADER, Key
 from ingero.transport.bounded import read_request_body
 from ingero.transport.http import TimedProtocol
 
 Headers = Iterable[tuple[str, str]]
-GRPC_CODES = {400: 3, 401: 16, 403: 7, 413: 8, 415: 3, 429: 8, 503: 14}
+GRPC_CODES = {400: 3, 401: 16, 403: 7, 408: 4, 413: 8, 415: 3, 429: 8, 503: 14}
 INTERNAL = 13  # gRPC's code for every other error
 
 
@@ -46,7 +46,7 @@ class Inbound:
     body: bytes
     encoding: Encoding
     cluster: str | None
-    authorization: str | None
+    sender: Key
     address: str | None = None  # of the sender, from the connection
     wait: bool = False  # the sender wants the reply only once its data can be queried
 
@@ -62,7 +62,17 @@ class Reply:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Receive = Callable[[Inbound], Reply | Awaitable[Reply]]
+@dataclass(frozen=True, slots=True)
+class OtlpService:
+    """What a listener asks of its service.
+
+    `admit` gets the Authorization header and the address before anything of the body is read, and
+    returns the sender or the refusal. `headers_for(cluster)` is for errors before `receive`.
+    """
+
+    admit: Callable[[str | None, str | None], Key | Reply]
+    receive: Callable[[Inbound], Reply | Awaitable[Reply]]
+    headers_for: Callable[[str | None], Headers]
 
 
 async def settled(reply: Reply | Awaitable[Reply]) -> Reply:
@@ -77,39 +87,32 @@ def cluster_of(query: str, header: str | None) -> str | None:
 
 
 def otlp_endpoint(
-    kind: Kind,
-    receive: Receive,
-    headers_for: Callable[[str | None], Headers],
-    max_body_bytes: int = MAX_BODY_BYTES,
+    kind: Kind, service: OtlpService, max_body_bytes: int = MAX_BODY_BYTES
 ) -> Callable[[Request], Any]:
-    """Return a Starlette endpoint; `headers_for(cluster)` is for errors before `receive`."""
+    """Return a Starlette endpoint: it admits the sender, reads the body, passes it on."""
 
     async def endpoint(request: Request) -> Response:
         cluster = cluster_of(request.url.query, request.headers.get(CLUSTER_HEADER))
         encoding = encoding_of(request.headers.get("content-type", ""))
-        if encoding is None:
+        address = request.client.host if request.client else None
+        admitted = service.admit(request.headers.get(AUTHORIZATION), address)
+        if isinstance(admitted, Reply):
+            reply = replace(admitted, headers=tuple(service.headers_for(cluster)))
+        elif encoding is None:
             message = "Content-Type must be application/x-protobuf or application/json"
-            reply = Reply(415, message=message, headers=tuple(headers_for(cluster)))
-            return render(kind, Encoding.JSON, reply)
-        try:
-            body = await read_request_body(request, max_body_bytes)
-            body = decompress(body, request.headers.get("content-encoding", ""))
-            authorization, wait = (
-                request.headers.get(AUTHORIZATION),
-                WAIT_HEADER in request.headers,
-            )
-            address = request.client.host if request.client else None
-            reply = await settled(
-                receive(Inbound(kind, body, encoding, cluster, authorization, address, wait))
-            )
-        except ClientDisconnect:
-            message = "the sender disconnected before the body was complete"
-            reply = Reply(400, message=message, headers=tuple(headers_for(cluster)))
-        except MalformedPush as error:
-            reply = Reply(400, message=str(error), headers=tuple(headers_for(cluster)))
-        except TooLarge as error:
-            reply = Reply(413, message=str(error), headers=tuple(headers_for(cluster)))
-        return render(kind, encoding, reply)
+            reply = Reply(415, message=message, headers=tuple(service.headers_for(cluster)))
+        else:
+            try:
+                body = await read_request_body(request, max_body_bytes)
+                body = decompress(body, request.headers.get("content-encoding", ""))
+                wait = WAIT_HEADER in request.headers
+                inbound = Inbound(kind, body, encoding, cluster, admitted, address, wait)
+                reply = await settled(service.receive(inbound))
+            except MalformedPush as error:
+                reply = Reply(400, message=str(error), headers=tuple(service.headers_for(cluster)))
+            except TooLarge as error:
+                reply = Reply(413, message=str(error), headers=tuple(service.headers_for(cluster)))
+        return render(kind, encoding or Encoding.JSON, reply)
 
     return endpoint
 

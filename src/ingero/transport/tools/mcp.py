@@ -17,11 +17,16 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request as StarletteRequest
+from starlette.types import Message, Receive, Scope, Send
 
-from ingero.errors import IngeroError
+from ingero.errors import IngeroError, TooLarge
+from ingero.transport.bounded import read_request_body
+from ingero.transport.http import error_response
 from ingero.transport.tools.tool import Tool, by_name, call, self_contained_schema
 
 log = logging.getLogger(__name__)
+MAX_MESSAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,20 @@ class HttpMcp:
         )
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.handle = self._manager.handle_request
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; the SDK itself would read a body of any size."""
+        try:
+            body = await read_request_body(StarletteRequest(scope, receive), MAX_MESSAGE_BYTES)
+        except TooLarge as error:
+            await error_response(str(error), 413)(scope, receive, send)
+            return
+        parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+        async def receive_again() -> Message:
+            return next(parts, None) or await receive()
+
+        await self._manager.handle_request(scope, receive_again, send)
 
     async def start(self) -> None:
         """Start the session manager and return when it is ready."""

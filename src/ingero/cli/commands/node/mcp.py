@@ -19,14 +19,8 @@ from ingero.contract import api_paths
 from ingero.contract.names import FLEET_TOKEN_VARIABLE
 from ingero.errors import AuthError
 from ingero.storage.caller import home
-from ingero.transport.bearer import (
-    CHALLENGE_HEADER,
-    INVALID_CHALLENGE,
-    parse_bearer,
-    token_digest,
-    token_from,
-    tokens_equal,
-)
+from ingero.transport.access import Access, Denied
+from ingero.transport.bearer import CHALLENGE_HEADER, INVALID_CHALLENGE, token_from
 from ingero.transport.fanout.nodes import FanoutPolicy, client_tls, distinct
 from ingero.transport.tools.tool import by_name, call, parse_pairs
 
@@ -102,16 +96,14 @@ def _server(db: Path, *, is_local: bool) -> Any:
 
 
 async def _serve_http(server: Any, address: str) -> None:
-    from ingero.agent.api.server import serve_until_signal, start_app
+    from ingero.agent.api.server import node_access, serve_until_signal, start_app
     from ingero.transport.tools.mcp import HttpMcp
 
     token = token_from(None, MCP_TOKEN_VARIABLE)
     mcp = HttpMcp(server)
     await mcp.start()
     try:
-        serving = await start_app(
-            _guarded(mcp.handle, token_digest(token) if token else None), address
-        )
+        serving = await start_app(_guarded(mcp.handle, node_access(token)), address)
         print(
             f"MCP at {serving.url}/mcp\ncertificate fingerprint {serving.fingerprint}",
             file=sys.stderr,
@@ -129,7 +121,7 @@ async def _serve_http(server: Any, address: str) -> None:
         await mcp.stop()
 
 
-def _guarded(handle: Any, digest: bytes | None) -> Any:
+def _guarded(handle: Any, access: Access) -> Any:
     """Serve MCP at /mcp and check the token, if one is set.
 
     The answer does not say what was wrong with a token.
@@ -138,30 +130,31 @@ def _guarded(handle: Any, digest: bytes | None) -> Any:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
-        headers = dict(scope["headers"])
-        status, extra = 404, []
-        if scope["path"].rstrip("/") == api_paths.MCP:
-            given = parse_bearer(headers.get(b"authorization", b"").decode("latin-1"))
-            if digest is None or tokens_equal(given, digest):
-                await handle(scope, receive, send)
-                return
-            status = 401
-            extra = [(CHALLENGE_HEADER.lower().encode(), INVALID_CHALLENGE.encode())]
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(b"content-type", b"text/plain"), *extra],
-            }
-        )
-        await send(
-            {
-                "type": "http.response.body",
-                "body": b"not here\n" if status == 404 else b"unauthorized\n",
-            }
-        )
+        if scope["path"].rstrip("/") != api_paths.MCP:
+            await _send_text(send, 404, b"not here\n", [])
+            return
+        client, headers = scope["client"], dict(scope["headers"])
+        presented = headers.get(b"authorization", b"").decode("latin-1")
+        admitted = access.check(presented, client[0] if client else None)
+        if not isinstance(admitted, Denied):
+            await handle(scope, receive, send)
+        elif admitted.retry_after_s is None:
+            challenge = (CHALLENGE_HEADER.lower().encode(), INVALID_CHALLENGE.encode())
+            await _send_text(send, 401, b"unauthorized\n", [challenge])
+        else:
+            after = (b"retry-after", str(admitted.retry_after_s).encode())
+            await _send_text(send, 429, f"{admitted.message}\n".encode(), [after])
 
     return app
+
+
+async def _send_text(
+    send: Any, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    content_type = (b"content-type", b"text/plain")
+    head = {"type": "http.response.start", "status": status, "headers": [content_type, *headers]}
+    await send(head)
+    await send({"type": "http.response.body", "body": body})
 
 
 def agent_context(db: Path, *, may_page: bool) -> AgentContext:

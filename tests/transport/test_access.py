@@ -1,0 +1,59 @@
+"""Who may use a listener: tokens, their replacement, and a limit on wrong ones."""
+
+from ingero.transport.access import FAILURES_AT_ONCE, Access, Denied
+from ingero.transport.bearer import Key, token_digest
+
+A, B = "token-a-0123456789", "token-b-0123456789"
+
+
+def key(token: str, *clusters: str) -> Key:
+    return Key("k", token_digest(token), frozenset(clusters) or None)
+
+
+def test_f095_only_the_exact_token_is_found() -> None:
+    access = Access([key(A), key(B, "east")], grace_s=300)
+    assert access.find(f"Bearer {A}", 0) == key(A)
+    assert access.find(f"bearer  {B} ", 0) == key(B, "east")
+    for header in (None, "", "Bearer", f"Basic {A}", f"Bearer {A}x", f"Bearer {A[:-1]}", A):
+        assert access.find(header, 0) is None
+    assert Access([], 300).find("Bearer ", 0) is None
+
+
+def test_f097_a_replaced_token_is_good_through_the_grace_window() -> None:
+    access = Access([key(A)], grace_s=300)
+    access.replace([key(B)], now_s=1000)
+    assert access.find(f"Bearer {A}", 1299.9) is not None
+    assert access.find(f"Bearer {B}", 1000) is not None
+    assert access.find(f"Bearer {A}", 1300) is None
+    access.replace([key(B, "east")], now_s=1400)
+    found = access.find(f"Bearer {B}", 1400)
+    assert found is not None
+    assert found.clusters == frozenset({"east"}), "a narrower scope holds at once"
+    access.replace([key(A)], now_s=1500)
+    access.replace([key(A)], now_s=1600)
+    assert access.find(f"Bearer {B}", 1799) is not None, (
+        "a second reload does not shorten or stretch the window"
+    )
+    assert access.find(f"Bearer {B}", 1801) is None
+
+
+def test_wrong_tokens_are_limited_by_address_and_right_ones_are_not() -> None:
+    access = Access([key(A)])
+
+    def status(authorization: str | None, address: str) -> int:
+        found = access.check(authorization, address)
+        return int(found.status) if isinstance(found, Denied) else 200
+
+    tried = [
+        status(f"Bearer guess-{number}", "10.0.0.1") for number in range(FAILURES_AT_ONCE + 70)
+    ]
+    assert tried == [401] * FAILURES_AT_ONCE + [429] * 70
+    assert status(None, "10.0.0.1") == 429
+    assert status(f"Bearer {A}", "10.0.0.1") == 200, "nobody locks out others behind an address"
+    assert status(None, "10.0.0.2") == 401
+
+
+def test_without_tokens_everybody_is_admitted() -> None:
+    assert not Access(None).is_required
+    assert isinstance(Access(None).check(None, None), Key)
+    assert isinstance(Access([]).check("Bearer x", None), Denied)
