@@ -1,4 +1,8 @@
-"""Atomic and private writes: a file has its old content or all of its new content."""
+"""Files: atomic and private writes, and reading what others made.
+
+A written file has its old content or all of its new content. A file that another user of the
+machine may have made is opened only if it is a regular one, and never waited for.
+"""
 
 import contextlib
 import os
@@ -6,11 +10,13 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
-from ingero.errors import StoreError
+from ingero.errors import ForeignFile, StoreError
 
 PRIVATE = 0o600  # read and written by its owner only
+FileId = tuple[int, int, int, int, int]
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def replace_file(path: Path, data: bytes, new_mode: int = PRIVATE) -> None:
@@ -66,3 +72,30 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def identity_of(status: os.stat_result) -> FileId:
+    """Return what identifies the content of a file.
+
+    An inode number alone is not enough: it is reused soon after its file is deleted, and a
+    file may be overwritten in place.
+    """
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def open_regular(path: str, *, follow: bool = False) -> tuple[int, os.stat_result]:
+    """Open a regular file for reading; return its descriptor and status.
+
+    The type is checked before opening too, because opening a device may already have an effect.
+    With `follow` the path may be a link, as those in /proc/PID/map_files are. Raises ForeignFile
+    for anything but a regular file, and OSError.
+    """
+    before = os.stat(path, follow_symlinks=follow)  # noqa: PTH116 - one call per file of a job
+    if not stat.S_ISREG(before.st_mode):
+        raise ForeignFile(f"{path}: not a regular file")
+    descriptor = os.open(path, _READ | (0 if follow else os.O_NOFOLLOW))
+    status = os.fstat(descriptor)
+    if (status.st_dev, status.st_ino) != (before.st_dev, before.st_ino):
+        os.close(descriptor)
+        raise ForeignFile(f"{path}: replaced while it was opened")
+    return descriptor, status

@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingero.agent.nccl.rings import Rings, ring_files
+from ingero.agent.nccl.folders import ring_files
+from ingero.agent.nccl.rings import Rings
 from ingero.contract.nccl_ring import FLAG_CLOSED, FLAG_GPU_TIMED, FLAG_PARTIAL
 from ingero.core.collectives.columns import Collectives, concat
 

@@ -6,7 +6,7 @@ while the bytes were copied.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,12 @@ HEADER = np.dtype(
         "itemsize": 4096,
     }
 )
-MAX_SLOTS, MAX_COMMS = 1 << 20, 1 << 16
+# four times what the plugin makes: anybody on the machine may write a ring with other numbers
+MAX_SLOTS, MAX_COMMS = 1 << 16, 1 << 12
+MAX_RANKS: Final = 1 << 20
+MAX_COUNTER: Final = 1 << 48  # a million records a second for nine years
+MAX_NS: Final = 1 << 62
+_TIMES: Final = ("enqueue_ns", "gpu_start_ns", "gpu_stop_ns", "host_stop_ns")
 
 Records = NDArray[np.void]
 
@@ -122,6 +127,8 @@ def decode_header(data: bytes, where: str) -> RingHeader:
         raise ForeignFile(
             f"{where}: damaged; its header names {slots} slots and {comms} communicators"
         )
+    if any(int(raw[name]) > MAX_RANKS for name in ("global_rank", "local_rank", "world_size")):
+        raise ForeignFile(f"{where}: damaged; its header names a rank or size over {MAX_RANKS}")
     return RingHeader(
         pid=int(raw["pid"]),
         uid=int(raw["uid"]),
@@ -139,14 +146,18 @@ def decode_header(data: bytes, where: str) -> RingHeader:
     )
 
 
-def decode_counters(data: bytes) -> dict[str, int]:
-    """Return the plugin's counters.
+def decode_counters(data: bytes, where: str) -> dict[str, int]:
+    """Return the plugin's counters; raises ForeignFile for a number that no plugin reaches.
 
     They count records published, operations seen, dropped and given up, and events and
     communicators refused.
     """
     raw = np.frombuffer(data, HEADER, 1)[0]
-    return {name: int(raw[name]) for name in COUNTERS}
+    counters = {name: int(raw[name]) for name in COUNTERS}
+    for name, value in counters.items():
+        if value > MAX_COUNTER:
+            raise ForeignFile(f"{where}: damaged; its counter {name} is {value}")
+    return counters
 
 
 def decode_comms(data: bytes) -> Records:
@@ -175,6 +186,20 @@ def whole_records(records: Records, first: int) -> NDArray[np.bool_]:
     return whole
 
 
+def usable_records(records: Records, first: int) -> NDArray[np.bool_]:
+    """Return which whole records hold values that sums and products of 64 bits can carry.
+
+    A checksum only proves that a record is complete: whoever writes the ring chooses its values.
+    """
+    plausible: NDArray[np.bool_] = (records["seq"] < MAX_NS) & (records["count"] < MAX_COUNTER)
+    for name in _TIMES:
+        plausible &= records[name] < MAX_NS
+    nranks = records["nranks"]
+    plausible &= (nranks >= 0) & (nranks <= MAX_RANKS) & (records["rank"] >= 0)
+    plausible &= records["rank"] < np.maximum(nranks, 1)
+    return plausible & whole_records(records, first)
+
+
 @dataclass(frozen=True, slots=True)
 class RingCopy:
     """A ring read from a file, with the numbers of overwritten and of damaged (`torn`) records."""
@@ -192,20 +217,25 @@ def decode_ring(data: bytes, where: str) -> RingCopy:
     header = decode_header(data, where)
     if len(data) < header.file_bytes:
         raise ForeignFile(f"{where}: incomplete, {len(data)} of {header.file_bytes} bytes")
-    head = decode_counters(data)["head"]
+    counters = decode_counters(data, where)
+    head = counters["head"]
     oldest = max(head - header.slots, 0)
     slots = np.frombuffer(data, RECORD, header.slots, header.records_at)
     ordered = slots[np.arange(oldest, head) % header.slots]
-    whole = whole_records(ordered, oldest)
+    whole = usable_records(ordered, oldest)
     comms = decode_comms(data[HEADER.itemsize : header.records_at])
-    return RingCopy(
-        header, decode_counters(data), comms, ordered[whole], oldest, int((~whole).sum())
-    )
+    return RingCopy(header, counters, comms, ordered[whole], oldest, int((~whole).sum()))
 
 
 def decode_text(raw: Any) -> str:  # Any: numpy's scalar of a bytes field
-    """Return a zero-padded field as text; bytes that are not UTF-8 are replaced."""
-    return bytes(raw).decode(errors="replace")
+    """Return a zero-padded field as text.
+
+    Bytes that are not UTF-8 are replaced, and so are characters that a terminal would act upon.
+    """
+    text = bytes(raw).decode(errors="replace")
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def _known(value: Any) -> int | None:

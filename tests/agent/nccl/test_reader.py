@@ -150,7 +150,7 @@ def test_only_private_plain_files_are_trusted(ring, tmp_path):
     ring.path.chmod(0o600)
     link = tmp_path / "link"
     link.symlink_to(ring.path)
-    with pytest.raises(OSError):
+    with pytest.raises(ForeignFile, match="regular file"):
         RingReader(link)
     os.link(ring.path, tmp_path / "hard")
     with pytest.raises(ForeignFile, match="single link"):

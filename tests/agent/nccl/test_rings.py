@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from tests.support.ring_model import ModelRing
 
-from ingero.agent.nccl import rings as rings_module
-from ingero.agent.nccl.rings import Rings, find_process, is_gone, ring_folders
+from ingero.agent.nccl import owners
+from ingero.agent.nccl.folders import ring_folders
+from ingero.agent.nccl.owners import ProcessIndex
+from ingero.agent.nccl.rings import Rings
 from ingero.agent.processes.discover import running_since
 
 
@@ -61,18 +63,18 @@ def test_rings_left_before_the_agent_started_are_read_once_and_removed(tmp_path)
 
 
 def test_a_reused_process_number_is_not_the_same_process(tmp_path):
-    assert is_gone(_header(make_ring(tmp_path, os.getpid(), ticks=2)))
-    assert not is_gone(_header(make_ring(tmp_path, os.getpid())))
+    assert ProcessIndex().is_gone(_header(make_ring(tmp_path, os.getpid(), ticks=2)))
+    assert not ProcessIndex().is_gone(_header(make_ring(tmp_path, os.getpid())))
 
 
 def test_a_process_we_cannot_see_is_not_called_gone(tmp_path, monkeypatch):
     model = make_ring(tmp_path, 4_000_000, ticks=3)
     model.header["pid_namespace"] = 1
     model.write_header()
-    monkeypatch.setattr(rings_module, "_pid_namespace", lambda: 2)
-    assert not is_gone(_header(model))
-    monkeypatch.setattr(rings_module, "_pid_namespace", lambda: rings_module.INITIAL_PID_NAMESPACE)
-    assert is_gone(_header(model))
+    monkeypatch.setattr(owners, "pid_namespace", lambda: 2)
+    assert not ProcessIndex().is_gone(_header(model))
+    monkeypatch.setattr(owners, "pid_namespace", lambda: owners.INITIAL_PID_NAMESPACE)
+    assert ProcessIndex().is_gone(_header(model))
 
 
 def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monkeypatch):
@@ -80,7 +82,7 @@ def test_a_containers_process_is_found_by_its_inner_number(tmp_path, child, monk
     # not ours: the number is looked for in every process's own namespace
     model.header["pid_namespace"] = 1
     model.write_header()
-    process = find_process(_header(model))
+    process = ProcessIndex().find(_header(model))
     assert process is not None
     assert process.pid == child.pid
 
@@ -94,9 +96,9 @@ def test_processes_of_rings_go_by_the_number_they_have_here(tmp_path, child, mon
     model.header["pid_namespace"] = 1
     model.write_header()
     monkeypatch.setattr(
-        rings_module, "_status", lambda pid: {"NSpid": [str(pid), "7"], "Uid": [str(os.getuid())]}
+        owners, "read_status", lambda pid: {"NSpid": [str(pid), "7"], "Uid": [str(os.getuid())]}
     )
-    monkeypatch.setattr(rings_module, "process_ids", lambda: [child.pid])
+    monkeypatch.setattr(owners, "process_ids", lambda: [child.pid])
     rings = Rings((tmp_path,))
     rings.poll(0.0)
     assert rings.pids() == {child.pid}

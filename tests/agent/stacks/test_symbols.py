@@ -57,9 +57,9 @@ def test_python_frames_stand_where_the_interpreter_begins() -> None:
 def test_symbols_are_read_once_per_file_and_mappings_once_a_second(monkeypatch) -> None:
     """Eight ranks map the same libraries, and stacks often hold addresses in no file at all."""
     opened, reads = [], []
-    table, maps = symbols.FunctionTable, symbols.read_maps
-    monkeypatch.setattr(symbols, "FunctionTable", lambda path: opened.append(path) or table(path))
-    monkeypatch.setattr(symbols, "read_maps", lambda pid: reads.append(pid) or maps(pid))
+    table, maps = symbols.FunctionTable, symbols.find_regions
+    monkeypatch.setattr(symbols, "FunctionTable", lambda *file: opened.append(file) or table(*file))
+    monkeypatch.setattr(symbols, "find_regions", lambda pid: reads.append(pid) or maps(pid))
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", PRINT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

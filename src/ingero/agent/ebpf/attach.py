@@ -12,8 +12,9 @@ from ingero.agent.ebpf.loader.links import Link, Probe, ProbeStyle, attach_multi
 from ingero.agent.ebpf.loader.syscalls import MACHINE
 from ingero.agent.ebpf.slots import Recording, SlotTable
 from ingero.agent.processes.discover import Library, MappedLibrary, openable
-from ingero.agent.processes.maps import FileId, identify
+from ingero.agent.processes.maps import identify
 from ingero.errors import ForeignFile, Unavailable
+from ingero.files import FileId
 
 _CACHED_FILES: Final = 256
 Sites = Mapping[int, tuple[Site, ...]]  # by function number
@@ -53,13 +54,15 @@ class SiteCache:
         if key not in self._known:
             if len(self._known) >= _CACHED_FILES:
                 self._known.clear()
-            self._known[key] = find_sites(path, library.library)
+            self._known[key] = find_sites(path, library.library, file=key[0])
         return self._known[key]
 
 
-def find_sites(path: str, library: Library, machine: str = MACHINE) -> Sites:
+def find_sites(
+    path: str, library: Library, machine: str = MACHINE, file: FileId | None = None
+) -> Sites:
     """Find the probe sites of all functions of one library, each address once."""
-    elf = ElfFile(path)
+    elf = ElfFile(path, file)
     try:
         if elf.machine != machine:
             raise ForeignFile(f"{path} is for {elf.machine}, this machine is {machine}")

@@ -25,7 +25,7 @@ def parse_cgroup_path(text: str) -> str:
     The v2 line is preferred, else the longest v1 path.
     """
     paths = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         hierarchy, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if not colon:

@@ -22,7 +22,7 @@ from ingero.contract.nccl_ring import (
     decode_comms,
     decode_counters,
     decode_header,
-    whole_records,
+    usable_records,
 )
 from ingero.core.collectives.columns import Collectives, Recorder
 from ingero.core.collectives.plugin_records import (
@@ -32,17 +32,25 @@ from ingero.core.collectives.plugin_records import (
     to_collectives,
 )
 from ingero.errors import AuthError, ForeignFile
+from ingero.files import open_regular
 
 # a record takes well under a microsecond to write, unless the writer is stopped
 UNFINISHED_TIMEOUT_S = 1.0
 CLOCK_WINDOW = 16  # batches over which the GPU clock is fitted
+MAX_OPERATIONS = 64  # names of operations in one ring; NCCL has a dozen
+MAX_TORN = 1024  # in one poll: a writer leaves one per thread
 
 
 class RingReader:
-    """A cursor over one ring; `missed` counts overwritten records, `torn` unfinished ones."""
+    """A cursor over one ring.
+
+    `missed` counts overwritten records, `torn` unfinished and damaged ones, `copied` those that
+    the last poll copied. A ring that no plugin can have written raises ForeignFile.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.copied = 0
         self.missed = 0
         self.torn = 0
         self.read = 0
@@ -50,9 +58,9 @@ class RingReader:
         # first unfinished index, head at that time, and since when
         self._stall: tuple[int, int, float] | None = None
         self._recent: deque[Records] = deque(maxlen=CLOCK_WINDOW)
-        self._fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._operations: set[str] = set()
+        self._fd, self.file = open_regular(str(path))
         try:
-            self.file = os.fstat(self._fd)
             _require_private(path, self.file)
             self.header: RingHeader = decode_header(self._bytes(HEADER.itemsize, 0), str(path))
             if self.file.st_size < self.header.file_bytes:
@@ -70,7 +78,7 @@ class RingReader:
 
     def counters(self) -> dict[str, int]:
         """Return the counters that the plugin keeps."""
-        return decode_counters(self._bytes(HEADER.itemsize, 0))
+        return decode_counters(self._bytes(HEADER.itemsize, 0), str(self.path))
 
     def comms(self) -> Records:
         """Return the communicators of the process, with what each has enqueued and finished."""
@@ -81,13 +89,17 @@ class RingReader:
 
         With `is_final`, unfinished records are not waited for.
         """
+        self.copied = 0
         head = self.counters()["head"]
         if head < self._next:
             raise ForeignFile(f"{self.path}: the ring went backwards from {self._next} to {head}")
         self._skip_to(head - self.header.slots)
         first = self._next
+        if first == head:
+            return np.empty(0, RECORD)
         copied = self._copy(first, head)
-        whole = whole_records(copied, first)
+        self.copied = len(copied)
+        whole = usable_records(copied, first)
         end = len(copied)
         if not whole.all():
             end = self._settle(whole, first, head, now_s, is_final=is_final)
@@ -100,7 +112,11 @@ class RingReader:
     def collectives(self, records: Records, node: str | None) -> Collectives:
         """Return records as columns; GPU times are fitted to the host clock over recent records."""
         recorder = Recorder(self.header.job, node, self.header.global_rank)
-        return to_collectives(records, recorder, self.clock or SAME_CLOCK)
+        columns = to_collectives(records, recorder, self.clock or SAME_CLOCK)
+        self._operations.update(columns.ops)
+        if len(self._operations) > MAX_OPERATIONS:
+            raise ForeignFile(f"{self.path}: damaged; it names over {MAX_OPERATIONS} operations")
+        return columns
 
     def _settle(
         self, whole: NDArray[np.bool_], first: int, head: int, now_s: float, *, is_final: bool
@@ -113,8 +129,11 @@ class RingReader:
         waiting = unfinished[unfinished >= abandoned]
         end = int(waiting[0]) if len(waiting) else head
         passed = broken[broken < end]
-        self.missed += int((passed < lapped).sum())
-        self.torn += int((passed >= lapped).sum())
+        torn = int((passed >= lapped).sum())
+        if torn > MAX_TORN:
+            raise ForeignFile(f"{self.path}: damaged; {torn} of its records are not whole")
+        self.missed += len(passed) - torn
+        self.torn += torn
         return end - first
 
     def _abandoned_below(self, unfinished: NDArray[np.intp], head: int, now_s: float) -> int:
@@ -156,8 +175,8 @@ class RingReader:
 
 
 def _require_private(path: Path, file: os.stat_result) -> None:
-    if not stat.S_ISREG(file.st_mode) or file.st_nlink > 1:
-        raise ForeignFile(f"{path}: not a regular file with a single link")
+    if file.st_nlink > 1:
+        raise ForeignFile(f"{path}: not a file with a single link")
     if file.st_mode & 0o077:
         raise AuthError(
             f"{path}: not trusted, because others may read or write it "

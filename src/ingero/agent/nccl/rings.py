@@ -1,34 +1,34 @@
-"""All rings of this machine: found, checked, drained, and removed when their process ended."""
+"""All rings of this machine: found, checked, drained, and removed when their process ended.
 
-import os
-import re
-from collections.abc import Iterator
+Anybody on the machine may make files that look like rings. An error ends the reading of one ring
+only, and each user has a number of rings, records per second and CPU time per second.
+"""
+
+import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingero.agent.nccl.folders import is_kept, remove_abandoned, ring_files, ring_folders
+from ingero.agent.nccl.owners import Process, ProcessIndex
 from ingero.agent.nccl.reader import RingReader
-from ingero.agent.processes.discover import process_ids, running_since
-from ingero.contract.names import RING_FOLDER
-from ingero.contract.nccl_ring import NAME_PATTERN, Records, RingHeader
+from ingero.agent.processes.budget import UserBudget
+from ingero.agent.processes.discover import running_since
+from ingero.contract.nccl_ring import Records, RingHeader
 from ingero.core.collectives.columns import Collectives
 from ingero.errors import AuthError, ForeignFile, IngeroError, Unavailable
 
 SCAN_INTERVAL_S = 1.0
+SCAN_SHARE = 0.05  # of one CPU: a folder with very many files is listed less often
 LIVENESS_INTERVAL_S = 0.05  # between checks whether a process still runs
 MAX_RINGS = 1024
-MAX_REFUSED = 1024  # reasons kept
-RUN_FOLDERS = "ingero-run-*"  # made by `ingero run --keep-rings`
-INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-_NAME = re.compile(NAME_PATTERN)
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A running process as seen from here."""
-
-    pid: int
-    uids: frozenset[int]
+MAX_RINGS_PER_USER = 256
+OPENED_PER_SCAN = 64  # per user
+MAX_REFUSED_PER_USER = 64  # reasons kept
+# of one user; the busiest job we know writes 40,000 records a second per node
+RECORDS_PER_S, RECORDS_BURST = 200_000, 400_000
+CPU_PER_S, CPU_BURST_S = 0.2, 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,11 @@ class _Open:
     seen: RingCounts = field(default_factory=RingCounts)
     checked_s: float | None = None
 
-    def is_over(self, now_s: float) -> bool:
+    @property
+    def uid(self) -> int:
+        return self.reader.file.st_uid
+
+    def is_over(self, now_s: float, processes: ProcessIndex) -> bool:
         """Return whether the process has ended.
 
         This is checked only now and then, because a check costs as much as a poll.
@@ -69,7 +73,7 @@ class _Open:
         self.checked_s = now_s
         header = self.reader.header
         return (
-            is_gone(header)
+            processes.is_gone(header, now_s)
             if self.process is None
             else running_since(self.process.pid) != header.start_ticks
         )
@@ -79,6 +83,8 @@ class Rings:
     """The rings in some folders; one owner polls it.
 
     `refused` holds the files that are not trusted, with the reason, for as long as they exist.
+    `left_out` is the number of rings that are not read because their users have too many. `cpu`
+    and `records` are what the rings of each user may cost.
     """
 
     def __init__(
@@ -95,25 +101,61 @@ class Rings:
         """
         self.counts = RingCounts()
         self.refused: dict[Path, str] = {}
+        self.left_out = 0
+        self.cpu = UserBudget(CPU_PER_S, CPU_BURST_S)
+        self.records = UserBudget(RECORDS_PER_S, RECORDS_BURST)
         self._folders = folders
         self._node = node
         self._open: dict[tuple[int, int], _Open] = {}
+        self._users: Counter[int] = Counter()  # open rings
+        self._refused_users: Counter[int] = Counter()
+        self._processes = ProcessIndex()
         # drained rings, and when they may be removed
         self._finished: dict[tuple[int, int], tuple[Path, float]] = {}
         self._remove_after_s = remove_after_s
-        self._scanned_s: float | None = None
+        self._scan_at_s: float | None = None
 
     def poll(self, now_s: float) -> list[RingBatch]:
         """Return everything new in all rings.
 
-        Rings of ended processes are drained a last time and removed.
+        Rings of ended processes are drained a last time and removed. Rings whose user has used up
+        a budget wait for a later poll, and are then the first.
         """
-        if self._scanned_s is None or now_s - self._scanned_s >= SCAN_INTERVAL_S:
-            self._scanned_s = now_s
-            self._scan()
+        if self._scan_at_s is None or now_s >= self._scan_at_s:
+            before_s = time.thread_time()
+            self._scan(now_s)
             self._remove_finished(now_s)
-        batches = (self._drain(key, ring, now_s) for key, ring in list(self._open.items()))
-        return [batch for batch in batches if batch is not None]
+            cost_s = time.thread_time() - before_s
+            self._scan_at_s = now_s + max(SCAN_INTERVAL_S, cost_s / SCAN_SHARE)
+        batches, waiting = [], {}
+        for key, ring in list(self._open.items()):
+            if self.cpu.allows(ring.uid, now_s) and self.records.allows(ring.uid, now_s):
+                before_s = time.thread_time()
+                batch = self._drain(key, ring, now_s)
+                self.cpu.spend(ring.uid, time.thread_time() - before_s, now_s)
+                if ring.reader.copied:
+                    self.records.spend(ring.uid, ring.reader.copied, now_s)
+                if batch is not None:
+                    batches.append(batch)
+            else:
+                waiting[key] = ring
+        if waiting:
+            self._open = waiting | self._open
+        return batches
+
+    def states(self) -> dict[str, int]:
+        """Return how many rings are read, refused, and left out because of a limit."""
+        return {"open": len(self._open), "refused": len(self.refused), "left_out": self.left_out}
+
+    def notes(self) -> list[str]:
+        """Return which files are not read, and why."""
+        notes = list(self.refused.values())
+        if self.left_out:
+            notes.append(
+                f"{self.left_out} rings are not read: up to {MAX_RINGS_PER_USER} of each user and "
+                f"{MAX_RINGS} of all are"
+            )
+        return notes
 
     def pids(self) -> set[int]:
         """Return the processes with open rings, by their pids here, not those inside containers."""
@@ -124,73 +166,93 @@ class Rings:
 
     def close(self) -> None:
         """Close all files; nothing is removed."""
-        for ring in self._open.values():
-            ring.reader.close()
-        self._open.clear()
+        for key in list(self._open):
+            self._close(key)
 
-    def _scan(self) -> None:
+    def _scan(self, now_s: float) -> None:
         present = set()
-        paths = list(ring_files(ring_folders() if self._folders is None else self._folders))
-        self.refused = {path: self.refused[path] for path in paths if path in self.refused}
-        for path in paths:
+        opened: Counter[int] = Counter()
+        refused, self.refused, self.left_out = self.refused, {}, 0
+        self._refused_users.clear()
+        for path in ring_files(ring_folders() if self._folders is None else self._folders):
             with suppress(OSError):  # removed between listing and opening
                 status = path.lstat()
                 key = (status.st_dev, status.st_ino)
-                present.add(key)
-                is_new = (
-                    key not in self._open and key not in self._finished and path not in self.refused
-                )
-                if is_new and len(self._open) < MAX_RINGS:
-                    self._open_ring(path)
+                if key in self._finished:
+                    present.add(key)
+                elif path in refused:
+                    self._refuse(path, status.st_uid, refused[path])
+                elif key not in self._open:
+                    opened[status.st_uid] += 1
+                    if opened[status.st_uid] <= OPENED_PER_SCAN and self._has_room(status.st_uid):
+                        self._open_ring(path, status.st_uid, now_s)
+                    else:
+                        self.left_out += 1
         self._finished = {key: value for key, value in self._finished.items() if key in present}
 
-    def _open_ring(self, path: Path) -> None:
+    def _has_room(self, uid: int) -> bool:
+        """Return whether one more ring of a user may be opened.
+
+        When all places are taken, the user with the most rings gives one up to those with fewer.
+        """
+        if self._users[uid] >= MAX_RINGS_PER_USER:
+            return False
+        if len(self._open) < MAX_RINGS:
+            return True
+        largest, most = self._users.most_common(1)[0]
+        if self._users[uid] + 1 >= most:
+            return False
+        self._close(next(key for key, ring in self._open.items() if ring.uid == largest))
+        return True
+
+    def _open_ring(self, path: Path, uid: int, now_s: float) -> None:
+        """Open a ring; `uid` is the user who owns the file."""
         try:
             reader = RingReader(path)
         except Unavailable:
-            _remove_abandoned(path)  # if still in use, it is opened by a later scan
+            remove_abandoned(path)  # if still in use, it is opened by a later scan
             return
         except (ForeignFile, AuthError) as error:
-            self._refuse(path, error)
+            self._refuse(path, uid, str(error))
             return
-        process = find_process(reader.header)
+        process = self._processes.find(reader.header, now_s)
         if process is not None and reader.file.st_uid not in process.uids:
             reader.close()
-            self._refuse(
-                path,
-                AuthError(
-                    f"{path} belongs to user {reader.file.st_uid}, "
-                    f"but its process {process.pid} does not"
-                ),
-            )
+            reason = f"belongs to user {uid}, but its process {process.pid} does not"
+            self._refuse(path, uid, f"{path} {reason}")
             return
         self._open[(reader.file.st_dev, reader.file.st_ino)] = _Open(reader, process)
+        self._users[reader.file.st_uid] += 1
 
-    def _refuse(self, path: Path, error: IngeroError) -> None:
-        if len(self.refused) < MAX_REFUSED:
-            self.refused[path] = str(error)
+    def _close(self, key: tuple[int, int]) -> None:
+        ring = self._open.pop(key)
+        ring.reader.close()
+        self._users[ring.uid] -= 1
+
+    def _refuse(self, path: Path, uid: int, reason: str) -> None:
+        self._refused_users[uid] += 1
+        if self._refused_users[uid] <= MAX_REFUSED_PER_USER:
+            self.refused[path] = reason
 
     def _drain(self, key: tuple[int, int], ring: _Open, now_s: float) -> RingBatch | None:
-        is_over = ring.is_over(
-            now_s
-        )  # checked first, so that the last poll has everything written before
+        # checked first, so that the last poll has everything written before
+        is_over = ring.is_over(now_s, self._processes)
         reader = ring.reader
         try:
             records = reader.poll(now_s, is_final=is_over)
-        except ForeignFile as error:
-            reader.close()
-            del self._open[key]
-            self._refuse(reader.path, error)
+            self._count(ring)
+            if not is_over and not len(records):
+                return None
+            collectives = reader.collectives(records, self._node)
+        # whatever is wrong with a ring must end the reading of this ring only
+        except (IngeroError, OSError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self._close(key)
+            self._refuse(reader.path, ring.uid, str(error))
             return None
-        self._count(ring)
         if is_over:
             self._finish(key, reader, now_s)
-        elif not len(records):
-            return None
         pid = ring.process.pid if ring.process else None
-        return RingBatch(
-            reader.header, pid, records, reader.collectives(records, self._node), is_over
-        )
+        return RingBatch(reader.header, pid, records, collectives, is_over)
 
     def _count(self, ring: _Open) -> None:
         reader, seen = ring.reader, ring.seen
@@ -207,88 +269,13 @@ class Rings:
         It is removed when it is due, and not read again where it has to stay.
         """
         self._finished[key] = (reader.path, now_s + self._remove_after_s)
-        reader.close()
-        del self._open[key]
+        self._close(key)
         self._remove_finished(now_s)
 
     def _remove_finished(self, now_s: float) -> None:
         for key, (path, due_s) in self._finished.items():
-            if due_s <= now_s and not path.parent.match(RUN_FOLDERS):
+            if due_s <= now_s and not is_kept(path):
                 with suppress(OSError):  # already removed, or not ours to remove
                     status = path.lstat()
                     if (status.st_dev, status.st_ino) == key:
                         path.unlink()
-
-
-def ring_files(folders: tuple[Path, ...]) -> Iterator[Path]:
-    """Yield the files that are named like rings."""
-    for folder in folders:
-        with suppress(OSError), os.scandir(folder) as entries:
-            yield from sorted(Path(entry.path) for entry in entries if _NAME.fullmatch(entry.name))
-
-
-def ring_folders() -> tuple[Path, ...]:
-    """Return the shared-memory folders of this machine and, where readable, of containers."""
-    found: dict[tuple[int, int], Path] = {}
-    for folder in (Path(RING_FOLDER), *_container_folders()):
-        with suppress(OSError):
-            status = folder.stat()
-            found.setdefault((status.st_dev, status.st_ino), folder)
-    return tuple(found.values()) + tuple(
-        sub for folder in found.values() for sub in sorted(folder.glob(RUN_FOLDERS))
-    )
-
-
-def _container_folders() -> Iterator[Path]:
-    seen: set[str] = set()
-    for pid in sorted(process_ids()):
-        with suppress(OSError):
-            namespace = str(Path(f"/proc/{pid}/ns/mnt").readlink())
-            if namespace not in seen:
-                seen.add(namespace)
-                yield Path(f"/proc/{pid}/root{RING_FOLDER}")
-
-
-def find_process(header: RingHeader) -> Process | None:
-    """Find the process that made a ring, also in a container with its own pids."""
-    candidates = [header.pid] if header.pid_namespace == _pid_namespace() else sorted(process_ids())
-    for pid in candidates:
-        if running_since(pid) == header.start_ticks:
-            fields = _status(pid)
-            if fields.get("NSpid", [str(pid)])[-1] == str(header.pid):
-                return Process(pid, frozenset(int(uid) for uid in fields.get("Uid", [])))
-    return None
-
-
-def is_gone(header: RingHeader) -> bool:
-    """Return whether the process of a ring has certainly ended; False where it is not visible."""
-    if header.pid_namespace == _pid_namespace():
-        return running_since(header.pid) != header.start_ticks
-    return _pid_namespace() == INITIAL_PID_NAMESPACE and find_process(header) is None
-
-
-def _remove_abandoned(path: Path) -> None:
-    """Remove a ring whose process died while creating it.
-
-    Only in our own folder, where the pid in its name is valid.
-    """
-    named = _NAME.fullmatch(path.name)
-    if (
-        named
-        and path.parent == Path(RING_FOLDER)
-        and running_since(int(named["pid"])) != int(named["ticks"])
-    ):
-        with suppress(OSError):
-            path.unlink()
-
-
-def _status(pid: int) -> dict[str, list[str]]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    return {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-
-
-def _pid_namespace() -> int:
-    return Path("/proc/self/ns/pid").stat().st_ino

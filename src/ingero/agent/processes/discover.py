@@ -7,6 +7,7 @@ mapped file itself.
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,9 @@ _LIBRARIES: Final = re.compile(
     r"/(?:(?P<cudart>libcudart(?:-[0-9a-f]+)?\.so)|(?P<cuda>libcuda\.so)|(?P<nccl>libnccl\.so)"
     r"|(?P<torch>libtorch_cuda\.so))[^/]*$"
 )
+MAX_LIBRARIES: Final = 16  # files per process: each is read and probed
 _SECCOMP_FILTER: Final = re.compile(r"^Seccomp:\s*2$", re.MULTILINE)
+_REAL_UID: Final = re.compile(rb"^Uid:\s*(\d+)", re.MULTILINE)
 _RETURN_BY_SYSCALL: Final = re.compile(r"6\.1[123](\D|$)")
 # fields of /proc/PID/stat, counted after the closing parenthesis of the name
 _START_TIME_FIELD, _STACK_FIELD = (
@@ -117,6 +120,19 @@ def owner_uid(pid: int) -> int | None:
         return None
 
 
+def user_of(pid: int) -> int:
+    """Return the real user of a process, and root's number when it is gone.
+
+    /proc/PID belongs to root where a process has made itself undumpable.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - a kernel file
+            found = _REAL_UID.search(file.read())
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
 def returns_are_safe(pid: int) -> bool:
     """Return whether return probes are safe.
 
@@ -143,15 +159,15 @@ def find_libraries(pid: int, text: str) -> list[MappedLibrary]:
     """Find libraries in the text of /proc/PID/maps, of which only a few lines concern them."""
     if "libcuda" not in text and "libnccl" not in text:
         return []
-    lines = [
+    wanted = (
         line
-        for line in text.splitlines()
+        for line in text.split("\n")
         if "/libcuda" in line or "/libnccl" in line or "/libtorch_cuda" in line
-    ]
+    )
     found: dict[tuple[str, int], MappedLibrary] = {}
-    for region in parse_regions(pid, lines):
+    for region in parse_regions(pid, wanted):
         match = _LIBRARIES.search(region.path)
-        if match is not None:
+        if match is not None and len(found) < MAX_LIBRARIES:
             key = region.device, region.inode
             found.setdefault(
                 key, MappedLibrary(_KINDS[match.lastgroup or ""], region.path, region.file, *key)
@@ -182,25 +198,26 @@ def _without_doubles(pid: int, found: list[MappedLibrary]) -> list[MappedLibrary
             status, path = os.stat(exe), os.readlink(exe)  # noqa: PTH115, PTH116 - one call each
         except OSError:
             return found
-        device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
-        found.append(MappedLibrary(Library.CUDART, path, exe, device, status.st_ino))
+        found.append(MappedLibrary(Library.CUDART, path, exe, *_key_of(status)))
     return found
 
 
 def openable(pid: int, library: MappedLibrary) -> str | None:
     """Return a path that opens exactly the mapped file, or None.
 
-    A path that now holds another file is never used.
+    A path that now holds another file, or anything but a regular file, is never used.
     """
-    try:
-        os.stat(library.file)  # noqa: PTH116 - one call
-    except OSError:
-        pass
-    else:
-        return library.file
-    inside = f"/proc/{pid}/root{library.path}"
-    try:
-        status = os.stat(inside)  # noqa: PTH116 - one call
-    except OSError:
-        return None
-    return inside if status.st_ino == library.inode else None
+    for path in (library.file, f"/proc/{pid}/root{library.path}"):
+        try:
+            status = os.stat(path)  # noqa: PTH116 - one call
+        except (OSError, ValueError):
+            continue
+        is_mapped = path == library.file or _key_of(status) == library.key
+        if is_mapped and stat.S_ISREG(status.st_mode):
+            return path
+    return None
+
+
+def _key_of(status: os.stat_result) -> tuple[str, int]:
+    """Return device and inode as /proc/PID/maps shows them."""
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}", status.st_ino

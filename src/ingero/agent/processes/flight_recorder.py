@@ -10,18 +10,23 @@ import errno
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from ingero.agent.processes.discover import process_ids
+from ingero.agent.processes.discover import process_ids, user_of
 from ingero.agent.processes.info import read_environ
+from ingero.errors import ForeignFile
+from ingero.files import open_regular
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 DEFAULT_DUMP_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108 - PyTorch's default, only read
 MAX_DUMP_BYTES = 256 << 20
+MAX_RANK_DIGITS = 9
+MAX_TARGETS_PER_USER = 64
 POLL_S = 0.1
 SETTLED_POLLS = 3  # polls in a row without growth before a dump counts as complete
 
@@ -61,7 +66,7 @@ def find_target(pid: int, proc: Path = Path("/proc")) -> DumpTarget | None:
     """Find the pipe of a process from its environment; None when it has none."""
     variables = read_environ(pid, proc)
     # a rank set by the program itself appears only in the name of the open pipe
-    if not variables.get("RANK", "").isdigit():
+    if not _is_rank(variables.get("RANK", "")):
         variables["RANK"] = _rank_by_open_pipe(
             variables.get(PIPE_VARIABLE, ""), proc / str(pid) / "fd"
         )
@@ -78,13 +83,17 @@ def _rank_by_open_pipe(prefix: str, descriptors: Path) -> str:
         for link in opened
         if link.startswith(prefix) and link.endswith(".pipe")
     )
-    return next((rank for rank in named if rank.isdigit()), "") if prefix else ""
+    return next((rank for rank in named if _is_rank(rank)), "") if prefix else ""
+
+
+def _is_rank(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MAX_RANK_DIGITS
 
 
 def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget | None:
     """Find the pipe from environment variables; `root` is the root folder of the process."""
     prefix, rank = variables.get(PIPE_VARIABLE), variables.get("RANK", "")
-    if not prefix or not rank.isdigit():
+    if not prefix or not _is_rank(rank):
         return None
     dump_prefix = next(
         (variables[name] for name in DUMP_VARIABLES if variables.get(name)), DEFAULT_DUMP_PREFIX
@@ -98,22 +107,29 @@ def target_of(pid: int, variables: Mapping[str, str], root: Path) -> DumpTarget 
 
 
 def find_targets(pids: Iterable[int] | None = None, proc: Path = Path("/proc")) -> list[DumpTarget]:
-    """Find every process that can write a dump, by rank; searches all processes by default."""
+    """Find every process that can write a dump, by rank; searches all processes by default.
+
+    The first process of a family opened the pipe. Each user has up to 64 of them.
+    """
     if pids is None:
         pids = process_ids(str(proc))
     found: dict[Path, DumpTarget] = {}
+    users: Counter[int] = Counter()
     for pid in sorted(pids):
         target = find_target(pid, proc)
-        if target is not None and target.pipe.exists():
-            # children inherit the environment; the first process opened the pipe
-            found.setdefault(target.pipe, target)
+        if target is None or target.pipe in found:  # children inherit the environment
+            continue
+        uid = user_of(pid)
+        if users[uid] < MAX_TARGETS_PER_USER and _stamp(target.pipe) is not None:
+            users[uid] += 1
+            found[target.pipe] = target
     return sorted(found.values(), key=lambda target: target.rank)
 
 
 async def request_dump(target: DumpTarget, timeout_s: float) -> DumpReply:
     """Request a dump and wait until it has been rewritten and stopped growing."""
     before = _stamp(target.dump)
-    outcome, detail = _write(target.pipe)
+    outcome, detail = _write(target)
     if outcome is not DumpOutcome.WRITTEN:
         return DumpReply(target, outcome, detail=detail)
     deadline = time.monotonic() + timeout_s
@@ -135,15 +151,24 @@ async def request_dumps(targets: Iterable[DumpTarget], timeout_s: float) -> list
     return list(await asyncio.gather(*(request_dump(target, timeout_s) for target in targets)))
 
 
+def _is_own(target: DumpTarget, status: os.stat_result) -> bool:
+    """Return whether a file belongs to the user of the process that names it.
+
+    We may be root: a process must not have us write to or read what it could not.
+    """
+    return status.st_uid == user_of(target.pid) or os.geteuid() != 0
+
+
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         status = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _write(pipe: Path) -> tuple[DumpOutcome, str]:
+def _write(target: DumpTarget) -> tuple[DumpOutcome, str]:
+    pipe = target.pipe
     try:
         fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -156,8 +181,9 @@ def _write(pipe: Path) -> tuple[DumpOutcome, str]:
             return DumpOutcome.NO_PIPE, f"{pipe} does not exist"
         return DumpOutcome.REFUSED, f"{pipe}: {error.strerror}"
     try:
-        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-            return DumpOutcome.REFUSED, f"{pipe} is not a pipe"
+        status = os.fstat(fd)
+        if not stat.S_ISFIFO(status.st_mode) or not _is_own(target, status):
+            return DumpOutcome.REFUSED, f"{pipe} is not a pipe of process {target.pid}"
         os.write(fd, b"1\n")
     except BlockingIOError:
         return DumpOutcome.BUSY, f"{pipe} is full: its process does not read it"
@@ -170,15 +196,14 @@ def _write(pipe: Path) -> tuple[DumpOutcome, str]:
 
 def _read(target: DumpTarget) -> DumpReply:
     try:
-        fd = os.open(target.dump, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd, status = open_regular(str(target.dump))
         with os.fdopen(fd, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_DUMP_BYTES:
-                return DumpReply(
-                    target,
-                    DumpOutcome.REFUSED,
-                    detail=f"{target.dump} is not a regular file, or is too large for a dump",
-                )
+            if not _is_own(target, status) or status.st_size > MAX_DUMP_BYTES:
+                detail = f"{target.dump} is not of process {target.pid}, or too large for a dump"
+                return DumpReply(target, DumpOutcome.REFUSED, detail=detail)
             return DumpReply(target, DumpOutcome.WRITTEN, data=file.read(MAX_DUMP_BYTES))
-    except OSError as error:
-        return DumpReply(target, DumpOutcome.REFUSED, detail=f"{target.dump}: {error.strerror}")
+    except (OSError, ForeignFile) as error:
+        detail = (
+            str(error) if isinstance(error, ForeignFile) else f"{target.dump}: {error.strerror}"
+        )
+        return DumpReply(target, DumpOutcome.REFUSED, detail=detail)

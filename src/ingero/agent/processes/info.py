@@ -13,6 +13,7 @@ PROC = Path("/proc")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 MAX_ENVIRON_BYTES = 1 << 20
 MAX_PROCESSES = 4096
+MAX_JOB_BYTES = 253  # as every identity that is pushed
 # set by launchers, best first; agent/nccl/ring.c reads the same variables
 RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -56,14 +57,7 @@ def read_process(pid: int, proc: Path = PROC) -> ProcessInfo:
         rank=_first_number(environ, RANK_VARIABLES),
         local_rank=_first_number(environ, LOCAL_RANK_VARIABLES),
         world_size=_first_number(environ, WORLD_SIZE_VARIABLES),
-        job=next(
-            (
-                value
-                for name in JOB_VARIABLES
-                if (value := environ.get(name)) not in (None, "", "none")
-            ),
-            None,
-        ),
+        job=_job(environ),
         cgroup_id=_inode(cgroup_root(proc) / path.lstrip("/")) if path else 0,
         cgroup_path=path,
     )
@@ -74,7 +68,7 @@ def cgroup_root(proc: Path = PROC) -> Path:
 
     It may be mounted elsewhere beside cgroup v1 hierarchies.
     """
-    for line in _read_bytes(proc / "mounts").decode(errors="replace").splitlines():
+    for line in _read_bytes(proc / "mounts").decode(errors="replace").split("\n"):
         fields = line.split()
         if len(fields) > 2 and fields[2] == "cgroup2":
             return Path(fields[1])
@@ -149,6 +143,14 @@ def _first_number(environ: Mapping[str, str], names: Sequence[str]) -> int | Non
     return next(
         (int(text) for text in values if text.isascii() and text.isdigit() and len(text) <= 9), None
     )
+
+
+def _job(environ: Mapping[str, str]) -> str | None:
+    """Return the id of the job; one that is too long or holds control characters is unknown."""
+    values = (environ.get(name, "") for name in JOB_VARIABLES)
+    job = next((value for value in values if value not in ("", "none")), "")
+    is_usable = job.isprintable() and len(job.encode()) <= MAX_JOB_BYTES
+    return job if job and is_usable else None
 
 
 def _inode(path: Path) -> int:

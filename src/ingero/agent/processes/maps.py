@@ -1,12 +1,22 @@
 """The files that a process has mapped, from /proc/PID/maps, and the identity of each."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ingero.files import FileId, identity_of
+
 _DELETED: Final = " (deleted)"
-FileId = tuple[int, int, int, int, int]
+# a process may have 65,000 mappings with names of 4096 bytes each
+MAX_MAPS_BYTES: Final = 16 << 20
+_LINE: Final = re.compile(
+    r"(?P<range>(?P<start>[0-9a-f]{1,16})-(?P<end>[0-9a-f]{1,16})) (?P<access>[a-z-]{4}) "
+    r"(?P<offset>[0-9a-f]{1,16}) (?P<device>[0-9a-f]{1,8}:[0-9a-f]{1,8}) (?P<inode>[0-9]{1,20}) +"
+    r"(?P<path>/.*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +39,20 @@ class Region:
 def read_maps(pid: int) -> str:
     """Return the text of /proc/PID/maps; empty when the process is gone or may not be read.
 
-    Bytes that are not UTF-8 are replaced: the paths are only displayed.
+    Only a newline ends a line: names may hold every other character that Unicode calls a line
+    end, and the kernel escapes newlines in them. Bytes that are not UTF-8 are replaced. Mappings
+    after the first 16 MiB of text are left out.
     """
     try:
-        with open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123 - called often
-            return file.read()
+        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123 - called often
+            return file.read(MAX_MAPS_BYTES).decode(errors="replace")
     except OSError:
         return ""
+
+
+def find_regions(pid: int) -> Iterator[Region]:
+    """Yield the files that a process has mapped, in order of address."""
+    return parse_regions(pid, read_maps(pid).split("\n"))
 
 
 def parse_regions(pid: int, lines: Iterable[str]) -> Iterator[Region]:
@@ -44,22 +61,16 @@ def parse_regions(pid: int, lines: Iterable[str]) -> Iterator[Region]:
     Memory without a file is left out.
     """
     for line in lines:
-        fields = line.split(maxsplit=5)
-        if len(fields) < 6 or not fields[5].startswith("/"):
+        found = _LINE.fullmatch(line)
+        if found is None:
             continue
-        start, _, end = fields[0].partition("-")
         yield Region(
-            int(start, 16), int(end, 16), "x" in fields[1], int(fields[2], 16), fields[3],
-            int(fields[4]),
-            fields[5].removesuffix(_DELETED), f"/proc/{pid}/map_files/{fields[0]}",
+            int(found["start"], 16), int(found["end"], 16), "x" in found["access"],
+            int(found["offset"], 16), found["device"], int(found["inode"]),
+            found["path"].removesuffix(_DELETED), f"/proc/{pid}/map_files/{found['range']}",
         )  # fmt: skip
 
 
 def identify(path: str) -> FileId:
-    """Return what identifies the content of a file. Raises OSError.
-
-    An inode number alone is not enough: it is reused soon after its file is deleted, and a
-    file may be overwritten in place.
-    """
-    status = os.stat(path)  # noqa: PTH116 - one call per frame of a stack
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    """Return what identifies the content of a file. Raises OSError."""
+    return identity_of(os.stat(path))  # noqa: PTH116 - one call per frame of a stack

@@ -105,7 +105,7 @@ class RingFeed:
             self._rank(batch) for batch in self.rings.poll(time.monotonic()) if len(batch.records)
         ]
         self.lost = self.rings.counts.missed + self.rings.counts.torn + self.rings.counts.dropped
-        self.problem = next(reversed(self.rings.refused.values()), "")
+        self.problem = next(reversed(self.rings.notes()), "")
         return batches
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class LiveFeed:
     def notes(self) -> list[str]:
         """Return what is not fully traced, and why."""
         off = [f"{one.name}: {one.detail}" for one in self.tracer.capabilities() if not one.on]
-        return [*off, *self.rings.refused.values()]
+        return [*off, *self.rings.notes()]
 
     def close(self) -> None:
         """Remove the probes."""

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ingero.agent.ebpf.metrics import TracerView, tracer_families
+from ingero.agent.nccl.rings import Rings
 from ingero.agent.recording.app import TraceApp
 from ingero.contract import api_paths
 from ingero.contract.exposition import CONTENT_TYPE, Family, by_label, gauge, render, total
@@ -44,8 +45,29 @@ def recording_families(app: TraceApp) -> list[Family]:
             "Python frames whose names were not read",
             app.stacks.skipped_names,
         ),
+        by_label(
+            "ingero_trace_symbols_refused_total",
+            "Files of traced processes left without symbols, and waits for CPU time",
+            "reason",
+            app.stacks.refused,
+        ),
         *_annotation_families(app),
         *_file_families(app),
+    ]
+
+
+def ring_families(rings: Rings) -> list[Family]:
+    """Return the metrics of the rings that NCCL plugins write."""
+    waits = {"records": rings.records.refusals, "cpu": rings.cpu.refusals}
+    states = [((("state", state),), count) for state, count in rings.states().items()]
+    return [
+        gauge("ingero_trace_rings", "Rings of the NCCL plugin", states),
+        by_label(
+            "ingero_trace_ring_waits_total",
+            "Polls at which a ring waited because its user had used up a budget",
+            "budget",
+            waits,
+        ),
     ]
 
 
@@ -97,16 +119,15 @@ def _size_bytes(path: Path) -> int:
     return size
 
 
-def serve_metrics(endpoint: str, app: TraceApp, tracer: TracerView) -> str:
-    """Serve the metrics of tracer and recording on HOST:PORT until the process ends.
+def serve_metrics(endpoint: str, app: TraceApp, tracer: TracerView, rings: Rings) -> str:
+    """Serve the metrics of tracer, recording and rings on HOST:PORT until the process ends.
 
     Return the address, because the kernel may choose the port.
     """
 
     async def page(_: Request) -> Response:
-        return Response(
-            render(tracer_families(tracer) + recording_families(app)), media_type=CONTENT_TYPE
-        )
+        families = tracer_families(tracer) + recording_families(app) + ring_families(rings)
+        return Response(render(families), media_type=CONTENT_TYPE)
 
     listener = HttpListener(Starlette(routes=[Route(api_paths.PROMETHEUS, page)]), bind(endpoint))
     threading.Thread(target=asyncio.run, args=(_serve(listener),), daemon=True).start()

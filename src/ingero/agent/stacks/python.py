@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from ingero.agent.ebpf.loader.elf import ElfFile
-from ingero.agent.processes.maps import parse_regions, read_maps
+from ingero.agent.processes.maps import Region, find_regions
 from ingero.errors import IngeroError
 
 MAX_FRAMES: Final = 64
 _MAX_THREADS, _MAX_INTERPRETERS, _MAX_TEXT, _MAX_TABLE = 256, 4, 4096, 1 << 16
+_MAX_FILES: Final = 4  # that are named like an interpreter
 _LOWEST, _HIGHEST = 0x10000, 1 << 47
-_PYTHON: Final = re.compile(r"/(?:lib)?python3\.(\d+)(t?)[^/]*$")
+_PYTHON: Final = re.compile(r"/(?:lib)?python3\.([0-9]{1,4})(t?)[^/]*$")
 # a variable that only debug builds have, whatever their file name
 _DEBUG_BUILD: Final = "_Py_RefTotal"
 _SHIM: Final = "<shim>"  # 3.12 marks the border between C and Python with a frame
@@ -312,12 +313,12 @@ def find_python(pid: int) -> PythonProcess | None:
 
     None without CPython, for an unknown version, and where the process may not be read.
     """
-    found = [
-        (match, region)
-        for region in parse_regions(pid, read_maps(pid).splitlines())
-        if (match := _PYTHON.search(region.path))
-    ]
-    for match, region in sorted(found, key=lambda one: "/libpython" not in one[1].path):
+    found: dict[tuple[str, int], tuple[re.Match[str], Region]] = {}  # the first part of each file
+    for region in find_regions(pid):
+        match = _PYTHON.search(region.path)
+        if match is not None and len(found) < _MAX_FILES:
+            found.setdefault((region.device, region.inode), (match, region))
+    for match, region in sorted(found.values(), key=lambda one: "/libpython" not in one[1].path):
         if match[2]:
             continue  # free-threaded builds have other layouts
         try:

@@ -4,10 +4,11 @@ Python frames are read when the record is drained, about 10 ms after the call. I
 moved on, they show where it is now.
 """
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
-from ingero.agent.processes.discover import program_of
+from ingero.agent.processes.discover import program_of, user_of
 from ingero.agent.stacks.python import PythonFrame, PythonProcess, find_python
 from ingero.agent.stacks.symbols import NativeFrame, Symbolizer
 from ingero.core.recording.stacks import Frame
@@ -31,6 +32,11 @@ class StackResolver:
         interpreters = list(self._interpreters.values())
         return self._skipped_before + sum(one.skipped_names for one in interpreters if one)
 
+    @property
+    def refused(self) -> dict[str, int]:
+        """What was not read of processes: damaged or oversized files, and CPU time used up."""
+        return {"file": self._symbols.refused_files, "cpu": self._symbols.cpu.refusals}
+
     def __call__(self, pid: int, tid: int, addresses: tuple[int, ...]) -> list[Frame]:
         interpreter = self._interpreter(pid)
         native = self._symbols.resolve(pid, addresses)
@@ -47,7 +53,11 @@ class StackResolver:
                 self._skipped_before = self.skipped_names
                 self._interpreters.clear()
             self._symbols.forget(pid)
-            self._interpreters[key] = find_python(pid)
+            uid = user_of(pid)
+            if not self._symbols.cpu.allows(uid, time.monotonic()):
+                return None
+            with self._symbols.cpu.cpu_of(uid):
+                self._interpreters[key] = find_python(pid)
         return self._interpreters[key]
 
 

@@ -8,9 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from ingero.agent.ebpf.loader.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile
-from ingero.agent.processes.maps import FileId, Region, identify, parse_regions, read_maps
+from ingero.agent.ebpf.loader.elf import SHT_DYNSYM, SHT_SYMTAB, STT_FUNC, ElfFile, text_at
+from ingero.agent.processes.budget import UserBudget
+from ingero.agent.processes.discover import user_of
+from ingero.agent.processes.maps import Region, find_regions, identify
 from ingero.errors import ForeignFile
+from ingero.files import FileId
 
 _SYMBOL: Final = np.dtype(
     [
@@ -23,8 +26,11 @@ _SYMBOL: Final = np.dtype(
     ]
 )
 _CACHED_FILES: Final = 64
+_CACHED_BYTES: Final = 256 << 20  # of symbol tables
 _CACHED_PROCESSES: Final = 256
 _READ_AGAIN_S: Final = 1.0
+# CPU time for maps and symbol tables; the largest library of PyTorch takes about a second
+CPU_PER_S, CPU_BURST_S = 0.05, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +52,24 @@ class NativeFrame:
 class FunctionTable:
     """Functions of one ELF file, sorted by address; names are read on demand."""
 
-    def __init__(self, path: str) -> None:
-        elf = ElfFile(path)
+    def __init__(self, path: str, file: FileId | None = None) -> None:
+        elf = ElfFile(path, file)
         try:
             self._segments = elf.executable_segments()
             parts, texts = [], list[bytes]()
             for kind in (SHT_SYMTAB, SHT_DYNSYM):
-                for data, names in elf.tables(kind):
-                    rows = np.frombuffer(data, _SYMBOL)
-                    rows = rows[((rows["info"] & 15) == STT_FUNC) & (rows["section"] > 0)]
-                    parts.append(
-                        (rows["value"], rows["size"], rows["name"], np.full(len(rows), len(texts)))
-                    )
-                    texts.append(names)
+                data, names = elf.table(kind)
+                rows = np.frombuffer(data, _SYMBOL)
+                rows = rows[((rows["info"] & 15) == STT_FUNC) & (rows["section"] > 0)]
+                parts.append(
+                    (rows["value"], rows["size"], rows["name"], np.full(len(rows), len(texts)))
+                )
+                texts.append(names if len(rows) else b"")
         finally:
             elf.close()
         self._texts = texts
-        columns = (
-            [np.concatenate(column) for column in zip(*parts, strict=True)]
-            if parts
-            else [np.empty(0)] * 4
-        )
+        self.size_bytes = sum(len(text) for text in texts) + 32 * sum(len(one[0]) for one in parts)
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")
         self._values, self._sizes, self._names, self._tables = (column[order] for column in columns)
 
@@ -89,8 +92,7 @@ class FunctionTable:
         if size and address >= start + size:
             return None
         text = self._texts[int(self._tables[index])]
-        at = int(self._names[index])
-        return text[at : text.find(b"\0", at)].decode("utf-8", "replace"), address - start
+        return text_at(text, int(self._names[index])), address - start
 
 
 @dataclass(slots=True)
@@ -103,10 +105,16 @@ class _Mapped:
 
 
 class Symbolizer:
-    """Resolves addresses; mappings are cached per process and symbols per file, both bounded."""
+    """Resolves addresses; mappings are cached per process and symbols per file, both bounded.
+
+    `cpu` is the CPU time that processes of a user may cost; beyond it their addresses stay without
+    names for a while. `refused_files` counts files that could not be read.
+    """
 
     def __init__(self, read_again_s: float = _READ_AGAIN_S) -> None:
         self.read_again_s = read_again_s
+        self.cpu = UserBudget(CPU_PER_S, CPU_BURST_S)
+        self.refused_files = 0
         self._processes: dict[int, _Mapped] = {}
         self._tables: dict[FileId, FunctionTable | None] = {}
 
@@ -127,36 +135,49 @@ class Symbolizer:
             is_old and any(_region_of(process.regions, address) is None for address in wanted)
         ):
             process = self._read(pid, process)
-        return [self._frame(process, address) for address in wanted]
+        return [self._frame(pid, process, address) for address in wanted]
 
-    def _frame(self, process: _Mapped, address: int) -> NativeFrame:
+    def _frame(self, pid: int, process: _Mapped, address: int) -> NativeFrame:
         region = _region_of(process.regions, address)
         if region is None:
             return NativeFrame(address, None, 0, None)
-        table = self._table(process, region)
+        table = self._table(pid, process, region)
         found = table.find(address - region.start + region.offset) if table else None
         symbol, distance = found or (None, 0)
         return NativeFrame(address, symbol, distance, region.path)
 
-    def _table(self, process: _Mapped, region: Region) -> FunctionTable | None:
+    def _table(self, pid: int, process: _Mapped, region: Region) -> FunctionTable | None:
         if region.start not in process.files:
             process.files[region.start] = _identify(region)
         file = process.files[region.start]
         if file is None:
             return None
         if file not in self._tables:
-            if len(self._tables) >= _CACHED_FILES:
+            uid = user_of(pid)
+            if not self.cpu.allows(uid, time.monotonic()):
+                return None
+            if len(self._tables) >= _CACHED_FILES or self._cached_bytes() >= _CACHED_BYTES:
                 self._tables.clear()
-            try:
-                self._tables[file] = FunctionTable(region.file)
-            except (OSError, ForeignFile):
-                self._tables[file] = None  # kept, so that the file is not opened for every frame
+            with self.cpu.cpu_of(uid):
+                self._tables[file] = self._read_table(region.file, file)
         return self._tables[file]
 
+    def _read_table(self, path: str, file: FileId) -> FunctionTable | None:
+        try:
+            return FunctionTable(path, file)
+        except (OSError, ForeignFile):
+            self.refused_files += 1
+            return None  # kept, so that the file is not opened for every frame
+
+    def _cached_bytes(self) -> int:
+        return sum(table.size_bytes for table in self._tables.values() if table)
+
     def _read(self, pid: int, before: _Mapped | None) -> _Mapped:
-        regions = [
-            region for region in parse_regions(pid, read_maps(pid).splitlines()) if region.is_code
-        ]
+        uid = user_of(pid)
+        if not self.cpu.allows(uid, time.monotonic()):
+            return before or _Mapped([], time.monotonic())
+        with self.cpu.cpu_of(uid):
+            regions = [region for region in find_regions(pid) if region.is_code]
         if (
             before is not None and not regions
         ):  # the process is gone: its known addresses are still valid

@@ -2,7 +2,7 @@
 
 import functools
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,9 @@ _FIXED: Final = {
 }
 _PER_ELEMENT: Final = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
 _BITS: Final = 8
+_TYPE_BYTES: Final = 12
+_MAX_HOPS: Final = 64  # of typedefs and qualifiers in a row
+_MAX_SEARCHED: Final = 256  # anonymous structs inside each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +55,25 @@ class Type:
 
 
 class Btf:
-    """One block of BTF; `raw` may be patched in place."""
+    """One block of BTF; `raw` may be patched in place.
+
+    Damaged BTF raises ForeignFile, here or where the damage is met.
+    """
 
     def __init__(self, raw: bytes) -> None:
         self.raw = bytearray(raw)
-        magic, _, _, header, types_at, types_size, strings_at, _ = struct.unpack_from(
-            "<HBBIIIII", raw
-        )
-        if magic != 0xEB9F:
-            raise ForeignFile("not BTF")
-        self._strings = header + strings_at
-        self._start = header + types_at
-        words = memoryview(raw)[self._start : self._start + types_size].cast("I")
-        self.positions = self._walk(words)
+        try:
+            magic, _, _, header, types_at, types_size, strings_at, _ = struct.unpack_from(
+                "<HBBIIIII", raw
+            )
+            if magic != 0xEB9F:
+                raise ForeignFile("not BTF")
+            self._strings = header + strings_at
+            self._start = header + types_at
+            words = memoryview(raw)[self._start : self._start + types_size].cast("I")
+            self.positions = self._walk(words)
+        except (struct.error, IndexError, TypeError) as error:
+            raise ForeignFile(f"damaged BTF: {error}") from None
 
     def _walk(self, words: memoryview) -> list[int]:
         """Return the word position of every type; number 0 is void.
@@ -96,18 +105,32 @@ class Btf:
 
     def text(self, offset: int) -> str:
         start = self._strings + offset
-        return self.raw[start : self.raw.index(0, start)].decode()
+        end = self.raw.find(0, start)
+        if end < 0:
+            raise ForeignFile(f"damaged BTF: no name at {offset}")
+        return self.raw[start:end].decode(errors="replace")
 
     def type(self, number: int) -> Type:
+        if not number:
+            return Type("", 0, 0, 0, len(self.raw))
+        if not 0 < number < len(self.positions):
+            raise ForeignFile(f"damaged BTF: no type {number}")
         at = self._start + 4 * self.positions[number]
+        if at + _TYPE_BYTES > len(self.raw):
+            raise ForeignFile(f"damaged BTF: type {number} is cut off")
         name, info, size = struct.unpack_from("<III", self.raw, at)
         return Type(self.text(name), info >> 24 & 31, info & 0xFFFF, size, at + 12)
 
     def resolve(self, number: int) -> int:
         """Follow typedefs and qualifiers to the type itself."""
-        while number and self._infos[number] in _QUALIFIERS:
-            number = self.type(number).size
-        return number
+        for _ in range(_MAX_HOPS):
+            if not number:
+                return 0
+            described = self.type(number)
+            if described.kind not in _QUALIFIERS:
+                return number
+            number = described.size
+        raise ForeignFile(f"damaged BTF: type {number} refers to itself")
 
     def find(self, names: Iterable[str], kind: int) -> dict[str, int]:
         """Return type numbers by name; unknown names are left out."""
@@ -136,10 +159,16 @@ class Btf:
     def members(self, number: int) -> list[tuple[str, int, int]]:
         """Return (name, type, bit offset) of each member of a struct or union."""
         described = self.type(number)
-        rows = struct.iter_unpack(
-            "<III", self.raw[described.at : described.at + 12 * described.elements]
-        )
+        rows = self._rows("<III", described)
         return [(self.text(name), kind, offset & 0xFFFFFF) for name, kind, offset in rows]
+
+    def _rows(self, layout: str, described: Type) -> Iterator[tuple[int, ...]]:
+        """Return what follows the header of a type, one row per element."""
+        size = struct.calcsize(layout) * described.elements
+        data = self.raw[described.at : described.at + size]
+        if len(data) < size:
+            raise ForeignFile(f"damaged BTF: type {described.name} is cut off")
+        return struct.iter_unpack(layout, data)
 
     def offset_of(self, struct_number: int, field: str) -> int | None:
         """Return the byte offset of a field, or None.
@@ -147,15 +176,27 @@ class Btf:
         Anonymous members are searched too; dots step into named ones.
         """
         head, _, rest = field.partition(".")
-        for name, kind, bits in self.members(struct_number):
+        found = self._find_member(struct_number, head, set())
+        if found is None or not rest:
+            return None if found is None else found[0]
+        deeper = self.offset_of(found[1], rest)
+        return None if deeper is None else found[0] + deeper
+
+    def _find_member(
+        self, struct_number: int, name: str, searched: set[int]
+    ) -> tuple[int, int] | None:
+        """Return byte offset and type of a member, each struct searched once."""
+        searched.add(struct_number)
+        if len(searched) > _MAX_SEARCHED:
+            raise ForeignFile(f"damaged BTF: more than {_MAX_SEARCHED} structs inside each other")
+        for member, kind, bits in self.members(struct_number):
             inner = self.resolve(kind)
-            if name == head:
-                deeper = self.offset_of(inner, rest) if rest else 0
-                return None if deeper is None else bits // _BITS + deeper
-            if not name and self._infos[inner] in (STRUCT, UNION):
-                found = self.offset_of(inner, field)
+            if member == name:
+                return bits // _BITS, inner
+            if not member and inner not in searched and self._infos[inner] in (STRUCT, UNION):
+                found = self._find_member(inner, name, searched)
                 if found is not None:
-                    return bits // _BITS + found
+                    return bits // _BITS + found[0], found[1]
         return None
 
     def parameters(self, tracepoint: str) -> list[int] | None:
@@ -164,9 +205,7 @@ class Btf:
         if number is None:
             return None
         prototype = self.type(self.type(self.type(number).size).size)
-        rows = struct.iter_unpack(
-            "<II", self.raw[prototype.at : prototype.at + 8 * prototype.elements]
-        )
+        rows = self._rows("<II", prototype)
         return [kind for _, kind in rows][1:]  # the first is the probe's own data pointer
 
     def kind_of(self, number: int) -> int:

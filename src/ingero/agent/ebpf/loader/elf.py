@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ingero.errors import ForeignFile, Unavailable
+from ingero.files import FileId, identity_of, open_regular
 
 ENDBR64: Final = b"\xf3\x0f\x1e\xfa"
 MACHINES: Final = {62: "x86_64", 183: "aarch64", 247: "bpf"}
@@ -21,8 +22,13 @@ STT_FUNC, STT_SECTION = 2, 3
 _PT_LOAD, _PF_X, _SHF_EXECINSTR = 1, 1, 4
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _SYMBOL_SIZE: Final = 24
-_MAX_SECTIONS: Final = 8192
-_MAX_PIECE: Final = 256 << 20
+# the largest libraries of PyTorch have half as many symbols and some forty sections
+_MAX_SECTIONS, _MAX_SEGMENTS = 1024, 256
+_MAX_PIECE: Final = 128 << 20
+_MAX_SYMBOLS_BYTES: Final = 64 << 20
+_MAX_NAMES_BYTES: Final = 1 << 20  # of sections
+_MAX_NAME: Final = 4096
+_MAX_PLACES: Final = 4096  # where one name occurs in a string table
 _HEADER_BYTES: Final = 64
 _PAGE_BYTES: Final = os.sysconf("SC_PAGESIZE")
 _FIRST_BYTES: Final = 16
@@ -62,14 +68,18 @@ class ElfFile:
     """A 64-bit little-endian ELF file; `close` it when done.
 
     It is read piece by piece and never mapped: a file that is truncated meanwhile must not kill the
-    agent. Every read is checked against the size of the file, because the file is not trusted.
+    agent. Every read is checked against the size of the file and against limits, because the file
+    is not trusted: a sparse one costs its owner nothing, whatever its size.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: FileId | None = None) -> None:
+        """Open a file, which must be the one that `file` identifies where it is given."""
         self.path = path
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._file, status = open_regular(path, follow=True)
         try:
-            self.size = os.fstat(self._file).st_size
+            self.size = status.st_size
+            if file not in (None, identity_of(status)):
+                raise ForeignFile(f"{path} is another file by now")
             self._parse()
         except (struct.error, IndexError) as err:
             self.close()
@@ -87,10 +97,15 @@ class ElfFile:
         sections_at, _, _, segment_size, segments, section_size, sections, names = (
             struct.unpack_from("<QIHHHHHH", header, 40)
         )
+        if segments > _MAX_SEGMENTS or sections > _MAX_SECTIONS:
+            raise ForeignFile(
+                f"{self.path} has {segments} segments and {sections} sections; up to "
+                f"{_MAX_SEGMENTS} and {_MAX_SECTIONS} are read"
+            )
         self._segments = self._table("<IIQQQQQQ", segments_at, segment_size, segments)
-        raw = self._table("<IIQQQQII", sections_at, section_size, min(sections, _MAX_SECTIONS))
-        strings = self._read(raw[names][4], raw[names][5]) if raw else b""
-        self.sections = [Section(_text(strings, row[0]), *row[1:]) for row in raw]
+        raw = self._table("<IIQQQQII", sections_at, section_size, sections)
+        strings = self._read(raw[names][4], raw[names][5], _MAX_NAMES_BYTES) if raw else b""
+        self.sections = [Section(text_at(strings, row[0]), *row[1:]) for row in raw]
 
     def _table(self, layout: str, at: int, row_size: int, rows: int) -> list[tuple[int, ...]]:
         if rows and row_size < struct.calcsize(layout):
@@ -98,11 +113,13 @@ class ElfFile:
         data = self._read(at, row_size * rows)
         return [struct.unpack_from(layout, data, index * row_size) for index in range(rows)]
 
-    def _read(self, at: int, size: int) -> bytes:
-        if not 0 <= at <= at + size <= self.size or size > _MAX_PIECE:
+    def _read(self, at: int, size: int, limit: int = _MAX_PIECE) -> bytes:
+        if not 0 <= at <= at + size <= self.size:
             raise ForeignFile(
                 f"{self.path} is a damaged ELF file: {size} bytes at {at} are outside it"
             )
+        if size > limit:
+            raise ForeignFile(f"{self.path} has a table of {size} bytes; up to {limit} are read")
         data = os.pread(self._file, size, at)
         if len(data) != size:
             raise ForeignFile(f"{self.path} became shorter while it was read")
@@ -118,28 +135,37 @@ class ElfFile:
         return self._read(section.offset, section.size)
 
     def strings(self, section: Section) -> bytes:
-        """Return the string table of a symbol table."""
+        """Return the string table of a symbol table; empty when it is too large to be read."""
         if section.link >= len(self.sections):
             raise ForeignFile(
                 f"{self.path} is a damaged ELF file: section {section.name} has no names"
             )
-        return self.content(self.sections[section.link])
+        names = self.sections[section.link]
+        return self._read(names.offset, names.size) if names.size <= _MAX_PIECE else b""
 
-    def tables(self, kind: int) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (rows, names) of every symbol table of one kind, whole rows only."""
-        for section in self.sections:
-            if section.kind == kind:
-                rows = self.content(section)
-                yield rows[: len(rows) // _SYMBOL_SIZE * _SYMBOL_SIZE], self.strings(section)
+    def table(self, kind: int) -> tuple[bytes, bytes]:
+        """Return (rows, names) of the symbol table of one kind, whole rows only.
+
+        Both are empty without a table, and for one that is too large to be read. ELF allows one
+        table of each kind.
+        """
+        found = [section for section in self.sections if section.kind == kind]
+        if len(found) > 1:
+            raise ForeignFile(f"{self.path} has {len(found)} symbol tables of one kind")
+        if not found or found[0].size > _MAX_SYMBOLS_BYTES:
+            return b"", b""
+        names = self.strings(found[0])
+        size = found[0].size // _SYMBOL_SIZE * _SYMBOL_SIZE
+        return (self._read(found[0].offset, size), names) if names else (b"", b"")
 
     def section(self, name: str) -> Section | None:
         return next((section for section in self.sections if section.name == name), None)
 
     def symbols(self, table: int) -> Iterator[Symbol]:
-        """Yield all symbols of the tables of one kind in file order, undefined ones included."""
-        for rows, names in self.tables(table):
-            for name, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
-                yield Symbol(_text(names, name), info & 15, index, value, size)
+        """Yield all symbols of the table of one kind in file order, undefined ones included."""
+        rows, names = self.table(table)
+        for name, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
+            yield Symbol(text_at(names, name), info & 15, index, value, size)
 
     def functions(self, wanted: Iterable[str]) -> dict[str, Symbol]:
         """Return defined functions by name.
@@ -149,9 +175,12 @@ class ElfFile:
         names = {name.encode() for name in wanted}
         found: dict[str, Symbol] = {}
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
-            for rows, strings in self.tables(kind) if names else ():
-                _search(rows, strings, names, found)
-            names -= {name.encode() for name in found}
+            if names:
+                rows, strings = self.table(kind)
+                for symbol in _search(rows, _places(self.path, strings, names)):
+                    if symbol.kind == STT_FUNC:
+                        found.setdefault(symbol.name, symbol)
+                names -= {name.encode() for name in found}
         return found
 
     def site(self, symbol: Symbol) -> Site:
@@ -192,9 +221,8 @@ class ElfFile:
     def data_symbol(self, name: str) -> int | None:
         """Return the linked address of a defined symbol of any kind; None when there is none."""
         for kind in (SHT_DYNSYM, SHT_SYMTAB):
-            found = next(
-                (one for one in self.symbols(kind) if one.name == name and one.section), None
-            )
+            rows, strings = self.table(kind)
+            found = next(_search(rows, _places(self.path, strings, {name.encode()})), None)
             if found is not None:
                 return found.value
         return None
@@ -211,27 +239,40 @@ class ElfFile:
 
         Some libraries export only versioned names.
         """
-        pattern = re.compile(rb"\0(" + re.escape(name.encode()) + rb"_v(\d+(?:_\d+)*))(?=\0)")
+        pattern = re.compile(
+            rb"\0(" + re.escape(name.encode()) + rb"_v(\d{1,6}(?:_\d{1,6}){0,4}))(?=\0)"
+        )
         best: tuple[tuple[int, ...], str] | None = None
-        for _, strings in self.tables(SHT_DYNSYM):
-            for match in pattern.finditer(strings):
-                key = tuple(int(part) for part in match[2].split(b"_"))
-                best = max(best or ((), ""), (key, match[1].decode()))
+        for match in pattern.finditer(self.table(SHT_DYNSYM)[1]):
+            key = tuple(int(part) for part in match[2].split(b"_"))
+            best = max(best or ((), ""), (key, match[1].decode()))
         return best[1] if best else None
 
 
-def _text(strings: bytes, at: int) -> str:
-    end = strings.find(b"\0", at)
-    return strings[at:end].decode("utf-8", "replace")
+def text_at(strings: bytes, at: int) -> str:
+    """Return the name at a position of a string table; longer ones than 4096 bytes are cut."""
+    end = strings.find(b"\0", at, at + _MAX_NAME)
+    return strings[at : end if end >= 0 else at + _MAX_NAME].decode("utf-8", "replace")
 
 
-def _search(rows: bytes, strings: bytes, names: set[bytes], found: dict[str, Symbol]) -> None:
-    at = {}
+def _places(path: str, strings: bytes, names: set[bytes]) -> dict[int, str]:
+    """Return where each name is in a string table.
+
+    Linkers share endings: a name may begin inside a longer one.
+    """
+    places: dict[int, str] = {}
     for name in names:
-        position = -1
+        position, count = -1, 0
         while (position := strings.find(name + b"\0", position + 1)) >= 0:
-            at[position] = name  # linkers share endings: a name may begin inside a longer one
-    for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(rows):
-        if name_at in at and info & 15 == STT_FUNC and index:
-            text = at[name_at].decode()
-            found.setdefault(text, Symbol(text, STT_FUNC, index, value, size))
+            places[position] = name.decode()
+            count += 1
+            if count > _MAX_PLACES:
+                raise ForeignFile(f"{path} holds the name {name.decode()} over {_MAX_PLACES} times")
+    return places
+
+
+def _search(rows: bytes, places: dict[int, str]) -> Iterator[Symbol]:
+    """Yield the defined symbols whose names are at these places of the string table."""
+    for name_at, info, _, index, value, size in _SYMBOL.iter_unpack(rows) if places else ():
+        if index and name_at in places:
+            yield Symbol(places[name_at], info & 15, index, value, size)

@@ -135,7 +135,7 @@ def _serve_metrics(address: str, app: TraceApp, feed: LiveFeed) -> str:
     """
     from ingero.agent.recording.metrics import serve_metrics
 
-    return serve_metrics(address, app, feed.tracer)
+    return serve_metrics(address, app, feed.tracer, feed.rings)
 
 
 def trace_policy(
