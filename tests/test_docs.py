@@ -27,11 +27,13 @@ FLAGS_OF_OTHERS = {"--help", "--version", "--nproc-per-node"} | {
 
 
 def source_strings(pattern: str) -> set[str]:
-    return {
+    found = {
         match
         for module in SOURCE.rglob("*.py")
         for match in re.findall(pattern, module.read_text())
     }
+    assert found, f"nothing matches {pattern}"
+    return found
 
 
 def test_every_command_is_in_a_group_and_documented() -> None:

@@ -1,6 +1,7 @@
 """The demo as a newcomer runs it, and `ingero status` and `ingero check --fleet` beside it."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ def ingero(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("scenario", ["sudden", "fleet-outage"])
-def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> None:
+def test_f021_the_slowed_node_is_named_and_nobody_else(scenario: str) -> None:
     result = ingero(
         "demo", "--json", "--nodes", "4", "--straggler", "gpu-node-02", "--scenario", scenario
     )
@@ -35,6 +36,15 @@ def test_f021_f022_the_slowed_node_is_named_and_nobody_else(scenario: str) -> No
     )  # a late reply makes a threshold old, not wrong
     assert story["score"] < story["threshold"]
     assert story["named_after_s"] <= PATIENCE_S  # about 7 s on an idle machine
+
+
+def test_f022_the_seconds_until_detection_are_printed_and_at_most_thirty() -> None:
+    """At the usual push interval of 5 s; about 16 s on an idle machine."""
+    result = ingero("demo", "--nodes", "4", "--straggler", "gpu-node-02", "--push-interval", "5")
+    assert result.returncode == 0, result.stderr
+    (shown,) = re.findall(r"T\+ *([\d.]+) s  straggler: gpu-node-02 ", result.stdout)
+    assert 0 < float(shown) <= 30
+    assert f"gpu-node-02 was named {shown} s after it slowed down." in result.stdout
 
 
 def test_status_and_check_beside_a_running_cluster() -> None:

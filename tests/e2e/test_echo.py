@@ -53,6 +53,18 @@ def echo_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def events_per_s_of_a_burst(echo: EchoProcess, node: str) -> float:
+    """Send 5,000 events of eight producers at 1,000 a second; return the rate that was reached."""
+    burst = run_stress(
+        f"http://{echo.addresses['http']}", "--protocol", "http/protobuf", "--producers", "8",
+        "--events", "5000", "--rate", "1000", "--batch", "5", "--node-id", node,
+    )  # fmt: skip
+    assert burst.returncode == 0, burst.stderr
+    summary = json.loads(burst.stdout)
+    assert (summary["acknowledged"], summary["failures"]) == (5000, [])
+    return float(summary["events_per_s"])
+
+
 def test_the_published_fan_in_run(tmp_path: Path) -> None:
     """F113 to F117, F126, F128: the published fan-in run.
 
@@ -108,16 +120,12 @@ def test_the_published_fan_in_run(tmp_path: Path) -> None:
     assert echo.query(low) == [("node-a100-0", 1), ("node-h100-0", 1)]
     with EchoProcess(tmp_path) as echo:
         served_s = echo.cpu_s()
-        burst = run_stress(
-            f"http://{echo.addresses['http']}", "--protocol", "http/protobuf", "--producers", "8",
-            "--events", "5000", "--rate", "1000", "--batch", "5", "--node-id", "burst",
-        )  # fmt: skip
-        assert burst.returncode == 0, burst.stderr
-        summary = json.loads(burst.stdout)
-        assert (summary["acknowledged"], summary["failures"]) == (5000, [])
-        assert 0 < summary["events_per_s"] <= 1100, "the rate it was told"
+        rates = [events_per_s_of_a_burst(echo, "burst")]
         print(f"{echo.cpu_s() - served_s:.2f} s of a CPU for 5,000 events")
         assert 5000 / (echo.cpu_s() - served_s) >= 900, "F117: with one CPU"
+        while max(rates) < 900 and len(rates) < 3:  # other work on this machine may disturb one
+            rates.append(events_per_s_of_a_burst(echo, f"again{len(rates)}"))
+        assert 900 <= max(rates) <= 1100, "F117: the rate it was told"
     assert echo.query("SELECT COUNT(*) FROM events WHERE node_id LIKE 'burst-%'") == [(5000,)]
     assert children_cpu_s() - began_s < PATIENCE_S, (
         "F128: about 8 s, where a slow machine may take three times as long"

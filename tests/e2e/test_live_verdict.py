@@ -2,8 +2,8 @@
 
 Three synchronous jobs of eight processes run side by side, each a cluster of its own, so that one
 warm-up serves all. Compute is simulated by calibrated absolute deadlines (see `live_job.py`);
-barriers, rings, agents, wire and Fleet are real. What depends on exact wake-ups is asserted where
-this machine wakes up exactly enough, and printed otherwise.
+barriers, rings, agents, wire and Fleet are real. A machine that does not wake the ranks up exactly
+enough cannot tell 5 %: where a test fails there, it is skipped, with the wake-up error as reason.
 """
 
 import contextlib
@@ -64,17 +64,21 @@ class Job:
     def logged(self) -> str:
         return "".join(log.read_text() for log in self.logs)
 
-    def is_exact(self) -> bool:
-        """Did this machine wake the ranks up exactly enough to tell 5 %?"""
+    @contextlib.contextmanager
+    def exact_wake_ups(self) -> Iterator[None]:
+        """Skip what fails where this machine did not wake the ranks up exactly enough."""
         usual, worst = (
             max(each[key] for each in self.measured)
             for key in ("wake_up_error_ms", "wake_up_p99_ms")
         )
-        print(
-            f"{self.name}: wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms; verdicts "
-            f"{self.summary()}"
-        )
-        return bool(usual <= EXACT_MS and worst <= NO_STALL_MS)
+        measured = f"wake-up error {usual:.2f} ms, 1 % above {worst:.1f} ms"
+        print(f"{self.name}: {measured}; verdicts {self.summary()}")
+        try:
+            yield
+        except AssertionError as error:
+            if usual <= EXACT_MS and worst <= NO_STALL_MS:
+                raise
+            pytest.skip(f"{self.name}: {measured}, too busy to tell 5 %: {error}"[:300])
 
     def summary(self) -> list[tuple[float, int, str, str, float]]:
         first: dict[str, tuple[float, int, str, str, float]] = {}
@@ -271,7 +275,7 @@ def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_no_other_ra
     job = jobs["plain"]
     rates = [each["steps_per_s"] for each in job.measured]
     assert max(rates) / min(rates) < 1.01  # what a score made of throughput would see
-    if job.is_exact():
+    with job.exact_wake_ups():
         verdict = check_named(job, 3, "plain-host0")
         assert verdict["class"] == "compute"
         assert 0.03 < verdict["excess"] < 0.08
@@ -281,7 +285,7 @@ def test_five_percent_on_one_rank_is_named_within_twenty_seconds_and_no_other_ra
 def test_clocks_ten_seconds_apart_change_nothing(jobs: dict[str, Job]) -> None:
     """F072: one host is five seconds behind and one five ahead, in records and in pushes."""
     job = jobs["skewed"]
-    if job.is_exact():
+    with job.exact_wake_ups():
         verdict = check_named(job, 6, "skewed-host1")
         assert verdict["class"] == "compute"
         assert 0.03 < verdict["excess"] < 0.08
@@ -292,26 +296,27 @@ def test_a_rank_that_is_290_ms_late_every_14_steps_is_named_with_lateness_and_pe
 ) -> None:
     """F070: the published case."""
     job = jobs["stalls"]
-    if job.is_exact():
+    with job.exact_wake_ups():
         check_named(job, 5, "stalls-host0", STALLS_WITHIN_S)
         _, verdict = job.stragglers()[-1]
         assert (verdict["class"], verdict["period"]) == ("stall", 14)
         assert verdict["excess"] * OWN_MS == pytest.approx(290, rel=0.1)
 
 
-def test_agents_and_status_say_what_fleet_decided(jobs: dict[str, Job]) -> None:
+@pytest.mark.parametrize("name", ["plain", "skewed", "stalls"])
+def test_agents_and_status_say_what_fleet_decided(jobs: dict[str, Job], name: str) -> None:
     """The verdict is in the reply to the same push: one entry in the log of that agent."""
-    for job in jobs.values():
-        for _, verdict in job.stragglers()[:1]:
-            lines = [
-                line
-                for line in job.logged().splitlines()
-                if " verdict " in line and "state=straggler" in line
-            ]
-            assert [
-                line
-                for line in lines
-                if f"rank={verdict['rank']}" in line and verdict["episode"] in line
-            ]
-            assert verdict["episode"] in job.said
-            assert "    next: " in job.said
+    job = jobs[name]
+    with job.exact_wake_ups():
+        assert job.stragglers(), "nobody was named"
+    _, verdict = job.stragglers()[0]
+    assert [
+        line
+        for line in job.logged().splitlines()
+        if " verdict " in line
+        and "state=straggler" in line
+        and f"rank={verdict['rank']}" in line
+        and verdict["episode"] in line
+    ]
+    assert verdict["episode"] in job.said
+    assert "    next: " in job.said

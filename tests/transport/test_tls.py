@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import fcntl
 import ipaddress
 import socket
 import ssl
@@ -97,9 +98,20 @@ def test_earlier_names_stay_and_addresses_join_without_asking_for_a_new_one(tmp_
     assert "192.0.2.9" in names_in(moved), "this machine is nowhere it was before"
 
 
-def test_addresses_of_this_machine_are_those_others_can_use() -> None:
-    for address in map(ipaddress.ip_address, machine_addresses()):
-        assert not (address.is_loopback or address.is_link_local)
+def test_addresses_of_this_machine_are_those_others_can_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interfaces = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "usb0": "169.254.3.4"}
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate([*interfaces, "down0"])))
+
+    def address_of(_: object, __: int, name: bytes) -> bytes:
+        if name.rstrip(b"\0") == b"down0":
+            raise OSError("no address")
+        return bytes(20) + socket.inet_aton(interfaces[name.rstrip(b"\0").decode()])
+
+    monkeypatch.setattr(fcntl, "ioctl", address_of)
+    found = [a for a in machine_addresses() if ipaddress.ip_address(a).version == 4]
+    assert found == ["192.0.2.7"]
 
 
 def test_f137_server_with_client_authority_refuses_strangers(tmp_path: Path) -> None:

@@ -25,12 +25,9 @@ def test_kernel_and_agent_agree_on_real_calls(job, trace) -> None:
         "I(1))"
     )
     tracing.wait(lambda: len(tracing.of(1, 4)) == 1)
-    for row in tracing.tracer.histograms():
-        if row.source == 1:
-            records = tracing.of(1, row.op)
-            buckets = (
-                np.searchsorted(FLOORS, records["end_ns"] - records["start_ns"], side="right") - 1
-            )
-            assert np.bincount(buckets, minlength=BUCKETS).tolist() == row.buckets.tolist(), (
-                row.name
-            )
+    rows = [row for row in tracing.tracer.histograms() if row.source == 1]
+    assert sorted(int(row.buckets.sum()) for row in rows) == [1, 2000]
+    for row in rows:
+        records = tracing.of(1, row.op)
+        buckets = np.searchsorted(FLOORS, records["end_ns"] - records["start_ns"], side="right") - 1
+        assert np.bincount(buckets, minlength=BUCKETS).tolist() == row.buckets.tolist(), row.name

@@ -41,11 +41,11 @@ def test_overlapping_collectives_are_not_counted_twice() -> None:
 
 @given(pattern=lists(integers(0, 4), min_size=1, max_size=12), turns=integers(6, 20))
 def test_the_cycle_repeats_the_sequence(pattern: list[int], turns: int) -> None:
-    cycle = find_cycle(np.array(pattern * turns))
     sequence = np.array(pattern * turns)
-    assert len(pattern) % cycle == 0 or cycle == 1
-    if cycle > 1:
-        assert np.array_equal(sequence[cycle:], sequence[:-cycle])
+    shortest = next(
+        n for n in range(1, len(pattern) + 1) if np.array_equal(sequence[n:], sequence[:-n])
+    )
+    assert find_cycle(sequence) == shortest
 
 
 def load_csv(path: Path) -> Collectives:

@@ -1,6 +1,5 @@
 """Every question against a store with known answers, asked over HTTP as users do."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,11 +204,20 @@ def test_gpu_timed_lateness_needs_no_clock_and_nobody_is_named_without_cause(
 
 
 def test_f111_a_stall_is_answered_within_two_seconds_of_its_last_event(echo: RunningEcho) -> None:
-    records = collectives(20, 8, {step: {6: 120.0} for step in range(20)})
-    for body in collective_bodies("fresh", records):
-        echo.send(body)
-    assert echo.answer("find_stragglers", cluster_id="fresh")["stragglers"][0]["rank"] == 6
-    assert quickest_s(lambda: echo.answer("find_stragglers", cluster_id="fresh")) < 2
+    """The clock starts before the last event is sent, and stops when the answer names the rank."""
+    late = {step: {6: 120.0} for step in range(10, 20)}
+    took_s = []
+    for attempt in range(3):  # other work on this machine may disturb one of them
+        cluster = f"fresh-{attempt}"
+        *earlier, last = collective_bodies(cluster, collectives(20, 8, late))
+        for body in earlier:
+            echo.send(body)
+        began_s = time.perf_counter()
+        assert echo.send(last).status == 200
+        (found,) = echo.answer("find_stragglers", cluster_id=cluster)["stragglers"]
+        took_s.append(time.perf_counter() - began_s)
+        assert (found["rank"], found["node_id"]) == (6, "node-06")
+    assert min(took_s) < 2
 
 
 def test_f092_cost_is_the_formula_at_the_rate_of_the_table(echo: RunningEcho) -> None:
@@ -296,9 +304,9 @@ def test_event_history_pages_without_gap_while_events_arrive(echo: RunningEcho) 
     assert echo.answer("event_history", **{**asked, "cursor": cursor})["events"] == []
     echo.send(collective_bodies("barrier", collectives(2, 8, {}, transfer_ms=11.0))[0])
     assert len(echo.answer("event_history", **{**asked, "cursor": after})["events"]) == 2
-    short = [int(event["attrs"]["nccl.seq"]) for event in found if event["value"] == 10.0]
-    stalls = sorted({seq for seq in short if seq in STALLS})
-    assert {b - a for a, b in itertools.pairwise(stalls)} == {14}
+    waits, _ = read_on(echo, "event_history", "events", **{**asked, "rank": 0, "limit": 50})
+    stalls = [int(event["attrs"]["nccl.seq"]) for event in waits if event["value"] > 100]
+    assert stalls == sorted(STALLS), "rank 0 waits where rank 5 is late, and nowhere else"
 
 
 def test_event_history_filters_by_time(echo: RunningEcho) -> None:

@@ -200,6 +200,7 @@ async def test_a_node_that_gives_orders_is_quoted_as_data(
 ) -> None:
     async with saying(reply) as evil:
         said = await lines(here(evil), action=action, query="SELECT 1")
+    assert any("ignore" in line for line in said[1:]), "what the node said is shown"
     for line in said[1:]:
         assert line.count("[traced-data]") == line.count("[/traced-data]"), (
             "nothing leaves its line"
